@@ -1,0 +1,127 @@
+"""What the storage node needs from above, declared here and implemented above it.
+
+The node knows neither Temporal nor the controller's code. Tests implement these ports in the same process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from storage_node.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryRegistration:
+    """A log directory as the controller sees it: its id (KIP-858), absolute path and whether it is online."""
+
+    id: str
+    path: str
+    online: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A starting node: a new incarnation with its addresses and directories.
+
+    `known_generation` and `known_version` are those of the newest cluster image on its disks (0, 0 without one); `image` is that
+    image itself, so that a controller that lost its own state can be rebuilt from the nodes.
+    """
+
+    node: int
+    incarnation: str
+    host: str
+    port: int
+    directories: tuple[DirectoryRegistration, ...]
+    known_generation: int = 0
+    known_version: int = 0
+    image: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create; `assignment` (partition index -> replicas) overrides the two counts."""
+
+    name: str
+    partitions: int = 1
+    replication_factor: int = 1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    assignment: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeResult:
+    """The controller's answer to one change: Kafka's error code, a sentence, and the image version that holds the change."""
+
+    error: int = 0
+    message: str = ""
+    version: int = 0
+    topic_id: str = ""
+    value: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaDirectory:
+    """Where this node holds a replica: directory id, and the replica's generation there."""
+
+    partition: TopicPartition
+    topic_id: str
+    directory_id: str
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMove:
+    """A move that was accepted and for which a run is to be started; sizes in bytes."""
+
+    partition: TopicPartition
+    source: str
+    directory: str
+    claim: int
+    generation: int
+    size: int
+
+
+class Controller(Protocol):
+    """The owner of the metadata. Every call may raise `RequestTimedOut` when no answer came within `timeout` seconds."""
+
+    async def create_topics(
+        self, topics: Sequence[NewTopic], *, validate_only: bool, timeout: float
+    ) -> list[ChangeResult]:
+        """Create topics; one result per topic, in order."""
+        ...
+
+    async def delete_topics(self, names: Sequence[str], *, timeout: float) -> list[ChangeResult]:
+        """Delete topics by name; one result per name, in order."""
+        ...
+
+    async def alter_configs(
+        self, kind: str, name: str, changes: Mapping[str, str | None], *, timeout: float
+    ) -> ChangeResult:
+        """Set (or, with None, delete) dynamic configs of a `topic`, or of a `broker` (its id, or "" for the default)."""
+        ...
+
+    async def next_producer_ids(self, count: int, *, timeout: float) -> int:
+        """Reserve `count` producer ids; answers the first."""
+        ...
+
+    async def raise_generations(self, replicas: Sequence[ReplicaDirectory], *, timeout: float) -> list[ChangeResult]:
+        """Record, before anything is on disk, the generation that a move will give each replica (compare-and-set).
+
+        `ReplicaDirectory.generation` is the generation the replica has now, `directory_id` the directory it is in now;
+        `ChangeResult.value` is the new one.
+        """
+        ...
+
+    async def assign_directories(self, replicas: Sequence[ReplicaDirectory], *, timeout: float) -> list[ChangeResult]:
+        """Tell where replicas now are (AssignReplicasToDirs, KIP-858)."""
+        ...
+
+    def start_moves(self, moves: Sequence[PlannedMove], *, throttle: int | None) -> None:
+        """Start the runs for accepted moves; returns at once and is tried again until it is taken."""
+        ...
+
+    def adopt_move(self, partition: TopicPartition, owner: str, move: PlannedMove) -> None:
+        """Ask what became of the run that owned a `.move` found on disk, and carry on as the answer says."""
+        ...

@@ -1,0 +1,152 @@
+"""Activities' names, parameters and results: the contract between the workflows that decide and the activities that do.
+
+Times are seconds, sizes bytes. Rows are plain values, so that a history can be read by anything that reads JSON.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+# Names of activities, as they stand in histories.
+CREATE_MOVE = "create_move"
+COPY = "copy"
+SWAP = "swap"
+CANCEL_MOVE = "cancel_move"
+DELETE_REPLICA = "delete_replica"
+APPLY_IMAGE = "apply_image"
+HOLD_LEASE = "hold_lease"
+PROBE_NODE = "probe_node"
+EXPORT_HISTORIES = "export_histories"
+
+# What became of one replica in one step (`MoveRow.outcome`).
+CREATED = "created"  # `.move` and marker are on disk
+CAUGHT_UP = "caught_up"  # the copy has reached the source, the swap can be tried
+BEHIND = "behind"  # the source ran away before the lock was had: copy again
+SWAPPED = "swapped"  # the replica is in the directory asked for
+DELETED = "deleted"  # the source's `.delete` is gone
+IN_PLACE = "in_place"  # it was there already: nothing to do
+DROPPED = "dropped"  # cancelled; the `.move` is gone and the source serves on
+FAILED = "failed"  # ended with a reason; the source serves on, or is offline
+SUPERSEDED = "superseded"  # a newer generation is on disk: nothing was touched
+
+
+@dataclass(frozen=True)
+class ReplicaMove:
+    """One replica of a run. `claim` and `generation` are 0 until the node has issued them."""
+
+    topic: str
+    partition: int
+    directory: str
+    claim: int = 0
+    generation: int = 0
+
+
+@dataclass(frozen=True)
+class MoveCall:
+    """The parameter of every step of a move: whose run this is, on which node, which replicas, at which limit (bytes/s or None).
+
+    `facts` carries the rows of the step before, so that times and attempts add up over steps and restarts.
+    """
+
+    workflow_id: str
+    run_id: str
+    node: int
+    replicas: list[ReplicaMove]
+    throttle: int | None = None
+    reason: str = ""
+    facts: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class MoveRow:
+    """One replica's outcome of one step, and the facts that a history alone would not hold."""
+
+    topic: str
+    partition: int
+    outcome: str
+    source: str = ""
+    directory: str = ""
+    claim: int = 0
+    generation: int = 0
+    error: str = ""  # a stable type: see workflows/errors.py
+    message: str = ""  # one sentence: what, where, why, what next
+    bytes_total: int = 0
+    bytes_copied: int = 0  # moved by this run, resumed attempts included
+    bytes_resumed: int = 0  # found valid on disk when a copy went on
+    seconds_queued: float = 0.0
+    seconds_copying: float = 0.0
+    seconds_throttled: float = 0.0
+    seconds_stalled: float = 0.0
+    seconds_locked: float = 0.0  # the swap's time under the partition's lock
+    attempts: int = 0
+    delete_after: float = 0.0  # seconds until the `.delete` of this replica is due
+
+
+@dataclass(frozen=True)
+class MoveResult:
+    rows: list[MoveRow] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ImageCall:
+    """Images for one node, each a delta or a whole (compressed JSON, see workflows/model/image.py), oldest first."""
+
+    node: int
+    images: list[str]
+
+
+@dataclass(frozen=True)
+class ImageResult:
+    """What the node knows after it; a higher pair than the controller's own means the controller lost its memory."""
+
+    generation: int
+    version: int
+    incarnation: str = ""
+
+
+@dataclass(frozen=True)
+class LeaseCall:
+    """One incarnation of a node."""
+
+    cluster: str
+    node: int
+    incarnation: str
+
+
+@dataclass(frozen=True)
+class ProbeCall:
+    """Ask a node at its address which incarnation it is, `timeout` seconds at most."""
+
+    node: int
+    host: str
+    port: int
+    timeout: float = 1.0
+
+
+@dataclass(frozen=True)
+class ProbeResult:
+    """The incarnation that answered, or "" with the reason."""
+
+    incarnation: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ExportCall:
+    """Write the histories of a namespace below `directory`; `as_of` is a time stamp in ISO 8601 or "" for now."""
+
+    directory: str
+    query: str = ""
+    as_of: str = ""
+
+
+@dataclass(frozen=True)
+class ExportResult:
+    """What one export wrote: counts, the manifest's path, and whether there was anything new."""
+
+    manifest: str
+    closed: int
+    open: int
+    events: int
+    bytes: int

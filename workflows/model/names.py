@@ -1,0 +1,47 @@
+"""Names that users see: task queues, workflow types and ids."""
+
+from __future__ import annotations
+
+CLUSTER = "Cluster"
+NODE_LEASE = "NodeLease"
+MOVE_REPLICA = "MoveReplica"
+EXPORT_HISTORY = "ExportHistory"
+
+
+def cluster_queue(cluster: str) -> str:
+    """Workflows, admin and metadata activities."""
+    return cluster
+
+
+def node_queue(cluster: str, node: int) -> str:
+    """Short activities of one node."""
+    return f"{cluster}/node-{node}"
+
+
+def moves_queue(cluster: str, node: int) -> str:
+    """Copies of one node."""
+    return f"{cluster}/node-{node}/moves"
+
+
+def history_queue(cluster: str) -> str:
+    """Exports of histories."""
+    return f"{cluster}/history"
+
+
+def cluster_id(cluster: str) -> str:
+    """The id of the one workflow that owns the metadata."""
+    return cluster
+
+
+def lease_id(cluster: str, node: int, incarnation: str) -> str:
+    return f"{cluster}/lease/{node}/{incarnation}"
+
+
+def move_id(cluster: str, node: int, topic: str, partition: int, count: int, claim: int) -> str:
+    """The id of a run that the node starts: its first replica, how many more there are, and that replica's claim."""
+    more = f"+{count - 1}" if count > 1 else ""
+    return f"{cluster}/move/{node}/{topic}-{partition}{more}/{claim}"
+
+
+def export_id(cluster: str) -> str:
+    return f"{cluster}/export"
