@@ -1,0 +1,57 @@
+# rehome: `make run` does the main job, `make test` passes the tests; `make help` lists the rest.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+VENV := .venv
+PY := $(VENV)/bin/python
+PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; break; }; done)
+DATA ?= .rehome
+KEEP ?=
+TESTS ?= tests
+
+.PHONY: help setup setup-dev run test stack bench lint format clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+$(VENV)/.installed: pyproject.toml
+	@test -n "$(PYTHON)" || { echo "rehome needs Python 3.11 or later, and none was found on PATH: install python3.11 (Debian: apt install python3 python3-venv) and run make again." >&2; exit 1; }
+	@echo "== setting up $(VENV) with $(PYTHON) (Spark is large: a few minutes the first time)"
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "could not make a virtual environment: on Debian and Ubuntu, apt install python3-venv." >&2; exit 1; }
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.installed-dev: pyproject.toml $(VENV)/.installed
+	@echo "== adding what the tests need"
+	@$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.installed ## virtual environment, Temporal's server and Java, so that .venv/bin/rehome works
+	@$(PY) -m ops.stack.temporal_server
+	@$(PY) -m ops.stack.java
+
+setup-dev: setup $(VENV)/.installed-dev
+
+run: setup ## the main job on an embedded stack of its own (KEEP=1 leaves it up)
+	@$(PY) -m ops.demo $(if $(KEEP),--keep)
+
+test: setup-dev ## all tests (TESTS=path for some)
+	@$(PY) -m pytest $(TESTS)
+
+stack: setup ## the embedded stack in the foreground, in DATA=.rehome, until Ctrl-C
+	@$(VENV)/bin/rehome stack up --data $(DATA)
+
+bench: setup-dev ## the benchmark's table, Apache Kafka beside us
+	@$(PY) -m ops.bench
+
+lint: setup-dev ## format check, lint, types, import arrows
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+
+format: setup-dev ## formats the code
+	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
+
+clean: ## removes what was made here, but not the caches in your home
+	@rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
