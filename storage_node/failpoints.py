@@ -8,15 +8,15 @@ A module declares its points when it is imported and passes them later::
 
 Nothing is armed unless the environment or a test says so; a point that is not armed costs one look at a global.
 
-* ``REHOME_FAILPOINTS="name=action,name=action"`` arms a whole process. With ``@FILE`` instead, the file (one ``name=action`` per
-  line) is read again at every point passed, so that a running process can be armed and let go.
-* ``REHOME_FAILPOINTS_FLAGS=DIR``: each armed point then acts only once, over restarts too: before it acts it leaves a file named
-  like the point in DIR, and a point whose file is there does nothing.
+* ``REHOME_FAILPOINTS="name=action,name=action"`` arms a whole process. With ``@FILE`` instead, the file (one
+  ``name=action`` per line) is read again at every point passed, so that a running process can be armed and let go.
+* ``REHOME_FAILPOINTS_FLAGS=DIR``: each armed point then acts only once, over restarts too: before it acts it leaves a
+  file named like the point in DIR, and a point whose file is there does nothing.
 * ``active({...})`` arms points inside this process for the length of a ``with`` block.
 
-Actions: ``kill`` (SIGKILL to this process), ``raise`` (OSError EIO) or ``raise:ENOSPC`` (any errno by name), ``sleep=SECONDS``,
-``hang`` (until the point is disarmed); with ``@N`` appended, only from the N-th pass on (``kill@3``). The idea is that of gofail's
-failpoints and RocksDB's sync points.
+Actions: ``kill`` (SIGKILL to this process), ``raise`` (OSError EIO) or ``raise:ENOSPC`` (any errno by name),
+``sleep=SECONDS``, ``hang`` (until the point is disarmed); with ``@N`` appended, only from the N-th pass on
+(``kill@3``). The idea is that of gofail's failpoints and RocksDB's sync points.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ _registry: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What an armed point does: `kind` is kill, raise, sleep, hang or call; it acts from the `after`-th pass on (1 is the first)."""
+    """What an armed point does.
+
+    `kind` is kill, raise, sleep, hang or call; it acts from the `after`-th pass on (1 is the first).
+    """
 
     kind: str
     seconds: float = 0.0
@@ -133,7 +136,7 @@ _arming = threading.Lock()
 
 
 def register(name: str) -> str:
-    """Declare a point (lowercase words, dots between the parts) and answer its name; again for the same name is harmless."""
+    """Declare a point (lowercase words, dots between the parts) and answer its name; twice is harmless."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"not a failpoint's name: {name!r}")
     _registry.add(name)
@@ -164,7 +167,7 @@ def _pass(name: str) -> None:
 
 
 def parse(text: str) -> dict[str, Action]:
-    """Read ``name=action`` entries, separated by commas, semicolons or lines; raises ValueError naming the bad entry."""
+    """Read ``name=action`` entries (commas, semicolons or lines between); raises ValueError naming the bad one."""
     actions: dict[str, Action] = {}
     for entry in re.split(r"[,;\n]", text):
         entry = entry.strip()
@@ -207,7 +210,7 @@ def _errno(name: str) -> int:
 
 
 def configure(environ: Mapping[str, str]) -> None:
-    """Arm this process as the environment says; called with `os.environ` when this module is imported. Raises ValueError."""
+    """Arm this process as the environment says; done with `os.environ` at import. Raises ValueError."""
     global _armed
     points = environ.get(ENV_POINTS, "").strip()
     if not points:
@@ -226,7 +229,7 @@ def configure(environ: Mapping[str, str]) -> None:
 
 @contextmanager
 def active(actions: Mapping[str, str | Callable[[], object]], *, flags: Path | None = None) -> Iterator[Armed]:
-    """Arm points in this process, for all its threads, until the block ends; a callable is called when its point is passed.
+    """Arm points in this process, for all its threads, until the block ends; a callable is called at its point.
 
     Raises ValueError for a point that no imported module has declared.
     """

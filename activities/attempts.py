@@ -1,0 +1,169 @@
+"""Which activity attempts this node has running, on disk, so that its next incarnation can end them at once.
+
+After a kill the server waits for an attempt's timeout before it starts the next one; a node that fails its own dead
+attempts at its start has the next one within a second. The journal is a hint: losing it costs that wait, nothing
+else. So it is appended to without a flush, which survives the death of the process, and read leniently.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
+from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
+
+from workflows.errors import NODE_RESTARTED
+
+log = logging.getLogger(__name__)
+
+FILE = "activity-attempts"
+COMPACT_BYTES = 256 * 1024  # the file is rewritten with what still runs when it has grown beyond this
+AT_ONCE = 16  # failures sent to the server at the same time
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Attempt:
+    """One running attempt: workflow id, run id and activity id name it on the server."""
+
+    workflow_id: str
+    run_id: str
+    activity_id: str
+
+
+def parse(lines: Iterable[str]) -> frozenset[Attempt]:
+    """The attempts that began and did not end; torn or foreign lines are skipped."""
+    open_: set[Attempt] = set()
+    for line in lines:
+        try:
+            sign, *names = json.loads(line)
+            attempt = Attempt(*(str(name) for name in names))
+        except (ValueError, TypeError):
+            continue
+        if sign == "+":
+            open_.add(attempt)
+        else:
+            open_.discard(attempt)
+    return frozenset(open_)
+
+
+class AttemptJournal:
+    """The journal file of one node. Writing happens on a thread of its own, in order; callers never wait for a disk."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / FILE
+        self._open: set[Attempt] = set()
+        self._size = 0
+        self._file: int | None = None
+        self._writer = ThreadPoolExecutor(1, thread_name_prefix="attempts")
+
+    def left_behind(self) -> frozenset[Attempt]:
+        """What the last incarnation had running; call it before anything begins."""
+        try:
+            found = parse(self._path.read_text(errors="replace").splitlines())
+        except OSError:
+            return frozenset()
+        self._open |= found
+        return found
+
+    def began(self, attempt: Attempt) -> None:
+        self._writer.submit(self._note, "+", attempt)
+
+    def ended(self, attempt: Attempt) -> None:
+        self._writer.submit(self._note, "-", attempt)
+
+    def close(self) -> None:
+        """Wait until everything is written."""
+        self._writer.shutdown(wait=True)
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def _note(self, sign: str, attempt: Attempt) -> None:
+        (self._open.add if sign == "+" else self._open.discard)(attempt)
+        try:
+            if self._file is None or self._size > COMPACT_BYTES:
+                self._rewrite()
+            else:
+                self._append([(sign, attempt)])
+        except OSError as error:
+            log.warning("the journal of running activities cannot be written: %s", error)
+            if self._file is not None:
+                os.close(self._file)
+            self._file = None
+
+    def _rewrite(self) -> None:
+        temporary = self._path.with_suffix(".tmp")
+        new = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        old, self._file, self._size = self._file, new, 0
+        if old is not None:
+            os.close(old)
+        self._append([("+", attempt) for attempt in sorted(self._open)])
+        temporary.replace(self._path)
+
+    def _append(self, notes: Iterable[tuple[str, Attempt]]) -> None:
+        assert self._file is not None
+        text = "".join(json.dumps([sign, a.workflow_id, a.run_id, a.activity_id]) + "\n" for sign, a in notes)
+        self._size += os.write(self._file, text.encode())
+
+
+class JournalInterceptor(Interceptor):
+    """Writes every activity attempt of a Worker to the journal."""
+
+    def __init__(self, journal: AttemptJournal) -> None:
+        self._journal = journal
+
+    def intercept_activity(self, next: ActivityInboundInterceptor) -> ActivityInboundInterceptor:
+        return _Noting(next, self._journal)
+
+
+class _Noting(ActivityInboundInterceptor):
+    def __init__(self, next: ActivityInboundInterceptor, journal: AttemptJournal) -> None:
+        super().__init__(next)
+        self._journal = journal
+
+    async def execute_activity(self, input: ExecuteActivityInput) -> Any:
+        info = activity.info()
+        attempt = Attempt(info.workflow_id or "", info.workflow_run_id or "", info.activity_id)
+        self._journal.began(attempt)
+        try:
+            return await self.next.execute_activity(input)
+        finally:
+            self._journal.ended(attempt)
+
+
+async def fail_dead_attempts(client: Client, dead: Iterable[Attempt], journal: AttemptJournal) -> int:
+    """Fail what the last incarnation left running; answers how many were still open on the server.
+
+    An attempt that is gone, timed out or closed is no error. Raises RPCError when the server cannot be reached.
+    """
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def fail(attempt: Attempt) -> bool:
+        async with gate:
+            handle = client.get_async_activity_handle(
+                workflow_id=attempt.workflow_id, run_id=attempt.run_id, activity_id=attempt.activity_id
+            )
+            error = ApplicationError("the node was restarted while this attempt ran", type=NODE_RESTARTED)
+            try:
+                await handle.fail(error, rpc_timeout=timedelta(seconds=5))
+            except RPCError as refused:
+                if refused.status in (RPCStatusCode.UNAVAILABLE, RPCStatusCode.DEADLINE_EXCEEDED):
+                    raise
+                journal.ended(attempt)
+                return False
+            journal.ended(attempt)
+            return True
+
+    return sum(await asyncio.gather(*(fail(attempt) for attempt in dead)))

@@ -1,0 +1,77 @@
+"""From the storage node's exceptions to the stable error types that stand in histories.
+
+One table says for each exception its type and whether a retry can mend it. Analytics groups by these types, so they
+never change with the name of a class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from temporalio.exceptions import ApplicationError
+
+from storage_node import errors as storage
+from workflows import errors as types
+from workflows.model.calls import FAILED, SUPERSEDED
+
+
+@dataclass(frozen=True, slots=True)
+class Classified:
+    """A stable error type, whether trying again can help, and one sentence for a person."""
+
+    type: str
+    retryable: bool
+    message: str
+
+    @property
+    def outcome(self) -> str:
+        """What a replica ends as when this is final for it."""
+        return SUPERSEDED if self.type == types.SUPERSEDED else FAILED
+
+
+#: Exception -> (stable type, retryable). A subclass that is not listed has its nearest listed base's row.
+TABLE: dict[type[Exception], tuple[str, bool]] = {
+    storage.UnknownTopicOrPartition: (types.UNKNOWN_REPLICA, False),
+    storage.ReplicaNotAvailable: (types.UNKNOWN_REPLICA, False),
+    storage.LogDirNotFound: (types.LOG_DIR_NOT_FOUND, False),
+    storage.InvalidTopic: (types.INVALID_TOPIC, False),
+    storage.NotEnoughSpace: (types.TARGET_FULL, False),
+    storage.ReplicaBusy: (types.REPLICA_BUSY, False),
+    storage.StaleClaim: (types.STALE_CLAIM, False),
+    storage.Superseded: (types.SUPERSEDED, False),
+    storage.CorruptRecord: (types.CORRUPT_SOURCE, False),
+    storage.MovesStopped: (types.MOVES_STOPPED, True),
+    storage.RequestTimedOut: (types.CONTROLLER_UNAVAILABLE, True),
+    storage.StorageError: (types.LOG_DIR_OFFLINE, False),
+    Exception: (types.NODE_FAILURE, True),
+}
+
+#: The same by class name, as a move's status carries it.
+_BY_NAME: dict[str, tuple[str, bool]] = {error.__name__: row for error, row in TABLE.items()} | {
+    name: (types.LOG_DIR_OFFLINE, False)
+    for name, value in vars(storage).items()
+    if isinstance(value, type) and issubclass(value, storage.StorageError)
+}
+
+
+def classify(error: BaseException) -> Classified:
+    """The stable type of an exception; anything unknown is a failure of the node that a retry may mend."""
+    kind, retryable = next((TABLE[base] for base in type(error).__mro__ if base in TABLE), (types.NODE_FAILURE, True))
+    message = getattr(error, "message", "") or str(error) or type(error).__name__
+    return Classified(kind, retryable, message)
+
+
+def classify_name(name: str, message: str) -> Classified:
+    """The same for an error that a move's status carries by the name of its class (or already by its stable type)."""
+    if name in _BY_NAME:
+        return Classified(*_BY_NAME[name], message or name)
+    return Classified(name or types.NODE_FAILURE, name not in types.FINAL, message or name)
+
+
+def application_error(error: BaseException, doing: str = "") -> ApplicationError:
+    """The error that an activity raises; one that is an ApplicationError already passes unchanged."""
+    if isinstance(error, ApplicationError):
+        return error
+    found = classify(error)
+    message = f"{doing}: {found.message}" if doing else found.message
+    return ApplicationError(message, type=found.type, non_retryable=not found.retryable)

@@ -1,0 +1,135 @@
+"""From what the engine says about a replica to the rows that stand in results, heartbeats and reports. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from storage_node.types import TopicPartition
+from workflows.model.calls import (
+    CAUGHT_UP,
+    CREATED,
+    DROPPED,
+    FAILED,
+    IN_PLACE,
+    SWAPPED,
+    MoveRow,
+    ReplicaMove,
+)
+
+from activities.errors import Classified, classify_name
+
+if TYPE_CHECKING:
+    from storage_node.move.status import MoveStatus
+
+#: What adds up over attempts, steps and restarts of the node.
+TOTALS = ("bytes_copied", "seconds_queued", "seconds_copying", "seconds_throttled", "seconds_stalled", "attempts")
+_FIELDS = frozenset(field.name for field in fields(MoveRow))
+
+#: The engine's state -> what the step `copy` ends with for this replica; any other state is still under way.
+ENDS = {
+    "caught_up": CAUGHT_UP,
+    "swapped": SWAPPED,
+    "in_place": IN_PLACE,
+    "cancelled": DROPPED,
+    "failed": FAILED,
+}
+
+
+def partition_of(move: ReplicaMove) -> TopicPartition:
+    return TopicPartition(move.topic, move.partition)
+
+
+def plain(row: MoveRow) -> dict[str, Any]:
+    """A row as a heartbeat or a signal carries it."""
+    return asdict(row)
+
+
+def read_rows(found: Iterable[Any]) -> dict[TopicPartition, MoveRow]:
+    """Rows that come back as plain objects; what cannot be read is left out, fields that are not known are ignored."""
+    rows: dict[TopicPartition, MoveRow] = {}
+    for one in found:
+        if not isinstance(one, Mapping):
+            continue
+        try:
+            row = MoveRow(**{key: value for key, value in one.items() if key in _FIELDS})
+        except TypeError:
+            continue
+        rows[TopicPartition(row.topic, row.partition)] = row
+    return rows
+
+
+def blank(move: ReplicaMove, outcome: str = CREATED) -> MoveRow:
+    """The row of a replica of which nothing more is known."""
+    return MoveRow(
+        topic=move.topic,
+        partition=move.partition,
+        outcome=outcome,
+        directory=move.directory,
+        claim=move.claim,
+        generation=move.generation,
+    )
+
+
+def failed(move: ReplicaMove, error: Classified, known: MoveRow | None = None) -> MoveRow:
+    """The row of a replica that ended with a final error."""
+    return replace(known or blank(move), outcome=error.outcome, error=error.type, message=error.message)
+
+
+def from_status(move: ReplicaMove, status: MoveStatus, outcome: str, base: MoveRow | None = None) -> MoveRow:
+    """The row of a replica by its status, on top of the totals that earlier attempts reached (`base`)."""
+    row = MoveRow(
+        topic=move.topic,
+        partition=move.partition,
+        outcome=outcome,
+        source=status.source,
+        directory=status.directory or move.directory,
+        claim=status.claim or move.claim,
+        generation=status.generation or move.generation,
+        bytes_total=status.bytes_total,
+        bytes_copied=status.bytes_copied,
+        bytes_resumed=status.bytes_resumed,
+        seconds_queued=status.seconds_queued,
+        seconds_copying=status.seconds_copying,
+        seconds_throttled=status.seconds_throttled,
+        seconds_stalled=status.seconds_stalled,
+        seconds_locked=status.seconds_locked,
+        attempts=1,
+    )
+    if status.error:
+        error = classify_name(status.error, status.message)
+        row = replace(row, error=error.type, message=error.message)
+        if outcome == FAILED:
+            row = replace(row, outcome=error.outcome)
+    return added(row, base)
+
+
+def added(row: MoveRow, base: MoveRow | None) -> MoveRow:
+    """`row` with the totals of `base` on top, and what only earlier steps know filled in."""
+    if base is None:
+        return row
+    totals = {name: getattr(row, name) + getattr(base, name) for name in TOTALS}
+    return replace(
+        row,
+        source=row.source or base.source,
+        bytes_total=max(row.bytes_total, base.bytes_total),
+        bytes_resumed=max(row.bytes_resumed, base.bytes_resumed),
+        **totals,
+    )
+
+
+def progress(row: MoveRow, state: str, rate: float, attempt: int) -> dict[str, Any]:
+    """What the signal `copy_progress` carries for one replica; `rate` in bytes per second."""
+    return {
+        "topic": row.topic,
+        "partition": row.partition,
+        "state": state,
+        "bytes_total": row.bytes_total,
+        "bytes_copied": row.bytes_copied,
+        "bytes_resumed": row.bytes_resumed,
+        "rate": rate,
+        "attempt": attempt,
+        "seconds_copying": row.seconds_copying,
+        "seconds_throttled": row.seconds_throttled,
+    }

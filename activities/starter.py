@@ -1,0 +1,198 @@
+"""Starting the runs of accepted moves, and asking what became of the run that owned a `.move` found on disk.
+
+Both go on in the background until Temporal takes them: the `.move` is on disk already, the answer to the client was
+given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
+
+from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.common import WorkflowIDReusePolicy
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities.lanes import Lane, lanes
+from storage_node.ports import PlannedMove
+from storage_node.types import TopicPartition
+from workflows.model import names
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 8  # starts sent to the server at the same time
+FIRST_PAUSE = 0.2  # seconds
+LONGEST_PAUSE = 5.0
+TOKEN = "start"  # memo field: tells a repeated start from an old run of the same id
+
+
+class Fate(Enum):
+    """What is to be done with a `.move`, by what became of its run."""
+
+    LEAVE = "leave"  # the run goes on: it will come back to it
+    CANCEL = "cancel"  # cancelled or terminated: finish the cancel
+    ADOPT = "adopt"  # unknown, failed or ended without it: a new run carries on (KIP-113, rule 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """A run as the server describes it; `first` is shared by a run and what it was reset or continued to."""
+
+    run_id: str
+    first: str
+    status: WorkflowExecutionStatus | None
+
+
+def decide(owner_run: RunFacts | None, newest: RunFacts | None) -> Fate:
+    """What becomes of a `.move`, given the run that made it and the newest run of the same workflow id.
+
+    Ids may be used again by anyone, so that the newest run counts only if it is a continuation of the one that made
+    the `.move`.
+    """
+    if owner_run is None:
+        return Fate.ADOPT
+    if newest is not None and newest.first == owner_run.first:
+        owner_run = newest
+    match owner_run.status:
+        case WorkflowExecutionStatus.RUNNING | WorkflowExecutionStatus.CONTINUED_AS_NEW:
+            return Fate.LEAVE
+        case WorkflowExecutionStatus.CANCELED | WorkflowExecutionStatus.TERMINATED:
+            return Fate.CANCEL
+    return Fate.ADOPT
+
+
+class MoveStarter:
+    """Lives on the client's event loop; `cancel` and `next_claim` are the engine's, made awaitable."""
+
+    def __init__(
+        self,
+        cluster: str,
+        node: int,
+        client: Callable[[], Awaitable[Client]],
+        cancel: Callable[[TopicPartition, int, str], Awaitable[object]],
+        next_claim: Callable[[TopicPartition], Awaitable[int]],
+    ) -> None:
+        self._cluster, self._node = cluster, node
+        self._client, self._cancel, self._next_claim = client, cancel, next_claim
+        self._gate = asyncio.Semaphore(AT_ONCE)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._busy: set[TopicPartition] = set()
+
+    @property
+    def busy(self) -> frozenset[TopicPartition]:
+        """Replicas whose run is about to be started or asked for."""
+        return frozenset(self._busy)
+
+    def start(self, moves: Sequence[PlannedMove], throttle: int | None) -> None:
+        """Start one run per lane, in the background."""
+        for lane in lanes(moves):
+            self._spawn({move.partition for move in lane.moves}, self._start(lane, throttle))
+
+    def adopt(self, owner: str, run_id: str, move: PlannedMove, throttle: int | None = None) -> None:
+        """Ask what became of the owner, and carry on as the answer says, in the background."""
+        if move.partition not in self._busy:
+            self._spawn({move.partition}, self._adopt(owner, run_id, move, throttle))
+
+    async def close(self) -> None:
+        """Give up what was not started; the next start of the node finds it on disk."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, partitions: set[TopicPartition], work: Coroutine[Any, Any, None]) -> None:
+        self._busy |= partitions
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+
+        def finished(done: asyncio.Task[None]) -> None:
+            self._tasks.discard(done)
+            self._busy.difference_update(partitions)
+            if not done.cancelled() and done.exception() is not None:
+                log.error("a move could not be handed to Temporal", exc_info=done.exception())
+
+        task.add_done_callback(finished)
+
+    async def _start(self, lane: Lane, throttle: int | None) -> None:
+        token, pause = uuid.uuid4().hex, FIRST_PAUSE
+        while True:
+            try:
+                async with self._gate:
+                    await self._start_once(await self._client(), lane, throttle, token)
+                return
+            except RPCError as error:
+                log.info("%s was not started, trying again: %s", lane.summary(), error)
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE, pause * 1.6)
+
+    async def _start_once(self, client: Client, lane: Lane, throttle: int | None, token: str) -> None:
+        workflow_id = lane.workflow_id(self._cluster, self._node)
+
+        async def start(policy: WorkflowIDReusePolicy) -> None:
+            await client.start_workflow(
+                names.MOVE_REPLICA,
+                lane.parameter(self._node, throttle),
+                id=workflow_id,
+                task_queue=names.cluster_queue(self._cluster),
+                id_reuse_policy=policy,
+                memo={TOKEN: token, "node": self._node},
+                static_summary=lane.summary(),
+            )
+
+        try:
+            await start(WorkflowIDReusePolicy.REJECT_DUPLICATE)
+        except WorkflowAlreadyStartedError:
+            # Ours, if an answer got lost; or a closed run of an earlier life of this cluster that used the same id.
+            found = await client.get_workflow_handle(workflow_id).describe()
+            if found.status == WorkflowExecutionStatus.RUNNING or await found.memo_value(TOKEN, "") == token:
+                return
+            try:
+                await start(WorkflowIDReusePolicy.ALLOW_DUPLICATE)
+            except WorkflowAlreadyStartedError:
+                return
+
+    async def _adopt(self, owner: str, run_id: str, move: PlannedMove, throttle: int | None) -> None:
+        fate = await self._fate(owner, run_id) if owner else Fate.ADOPT
+        tp = move.partition
+        if fate is Fate.CANCEL:
+            log.info("the run %s that moved %s was cancelled or terminated: its copy is removed", owner, tp)
+            await self._cancel(tp, move.claim, f"the run {owner} was cancelled or terminated")
+        elif fate is Fate.ADOPT:
+            claim = await self._next_claim(tp)
+            log.info("%s has a `.move` without a run (%s): a new run carries on", tp, owner or "never started")
+            await self._start(Lane((replace(move, claim=claim),)), throttle)
+
+    async def _fate(self, owner: str, run_id: str) -> Fate:
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                client = await self._client()
+                newest = await _describe(client, owner, "")
+                mine = newest
+                if newest is not None and run_id and newest.run_id != run_id:
+                    mine = await _describe(client, owner, run_id)
+                return decide(mine, newest)
+            except RPCError as error:
+                log.info("what became of %s is not known yet: %s", owner, error)
+            await asyncio.sleep(pause)
+            pause = min(LONGEST_PAUSE, pause * 1.6)
+
+
+async def _describe(client: Client, workflow_id: str, run_id: str) -> RunFacts | None:
+    """A run as the server knows it, None when it does not; raises RPCError when the server cannot be asked."""
+    try:
+        found = await client.get_workflow_handle(workflow_id, run_id=run_id or None).describe()
+    except RPCError as error:
+        if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+            return None
+        raise
+    return RunFacts(found.run_id, _first_run(found), found.status)
+
+
+def _first_run(found: WorkflowExecutionDescription) -> str:
+    return found.raw_description.workflow_execution_info.first_run_id or found.run_id

@@ -1,0 +1,93 @@
+"""Moves on a real stack, as an operator would start them, timed by their histories and by the rows they return."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
+
+from ops.bench import copies
+from workflows.model.names import MOVE_REPLICA, cluster_queue
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """One finished move: seconds from the run's start to the swap in the history, and its row of facts."""
+
+    seconds: float
+    row: dict[str, Any]
+
+
+async def _run(address: str, cluster: str, move: dict[str, Any]) -> Move:
+    client = await Client.connect(address)
+    handle = await client.start_workflow(
+        MOVE_REPLICA, move, id=f"bench/{time.time_ns()}", task_queue=cluster_queue(cluster)
+    )
+    result = await handle.result()
+    started = swapped = 0.0
+    names: dict[int, str] = {}
+    async for event in handle.fetch_history_events():
+        seconds = event.event_time.ToNanoseconds() / 1e9
+        if event.event_type == EventType.EVENT_TYPE_WORKFLOW_EXECUTION_STARTED:
+            started = seconds
+        elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_SCHEDULED:
+            names[event.event_id] = event.activity_task_scheduled_event_attributes.activity_type.name
+        elif event.event_type == EventType.EVENT_TYPE_ACTIVITY_TASK_COMPLETED:
+            done = names[event.activity_task_completed_event_attributes.scheduled_event_id]
+            if done == "swap":
+                swapped = seconds
+    return Move(swapped - started, result["rows"][0])
+
+
+def move(address: str, cluster: str, topic: str, directory: Path, *, throttle: int | None = None) -> Move:
+    """Move partition 0 of `topic` on node 1 and wait until its source is deleted."""
+    parameter: dict[str, Any] = {"topic": topic, "partition": 0, "node": 1, "directory": str(directory)}
+    if throttle:
+        parameter["throttle"] = throttle
+    return asyncio.run(_run(address, cluster, parameter))
+
+
+def to_and_fro(disks: list[Path], topic: str) -> tuple[Path, Path]:
+    """Where partition 0 is and the next disk."""
+    source = next(d for d in disks if (d / f"{topic}-0").is_dir())
+    return source, disks[(disks.index(source) + 1) % len(disks)]
+
+
+def empty_move_seconds(address: str, cluster: str, topic: str, disks: list[Path], rounds: int) -> float:
+    """Median seconds from start to swapped of a partition without records."""
+    seconds = []
+    for number in range(rounds + 1):
+        _, target = to_and_fro(disks, topic)
+        done = move(address, cluster, topic, target)
+        if number:
+            seconds.append(done.seconds)
+    return statistics.median(seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class BigMove:
+    """Bytes per second of a move and of the plain copy beside it, and the seconds under the partition's lock."""
+
+    move: float
+    copy: float
+    locked: float
+
+
+def big_moves(address: str, cluster: str, topic: str, disks: list[Path], rounds: int) -> list[BigMove]:
+    """Unthrottled moves with a cold cache, in turn with `cp` and fsync of the same files."""
+    found = []
+    for _ in range(rounds):
+        source, target = to_and_fro(disks, topic)
+        size = copies.folder_bytes(source / f"{topic}-0")
+        copies.drop_caches()
+        plain = copies.cp_and_fsync(source / f"{topic}-0", target / "bench-copy.tmp")
+        copies.drop_caches()
+        done = move(address, cluster, topic, target)
+        found.append(BigMove(size / done.seconds, size / plain, done.row["seconds_locked"]))
+    return found

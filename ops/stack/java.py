@@ -1,0 +1,124 @@
+"""Where Java comes from, which Spark needs: version 17 or later.
+
+JAVA_HOME, then the PATH, then the distribution's folders; else, as root on Debian or Ubuntu, the distribution's own.
+`python -m ops.stack.java` makes sure there is one and prints its home.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from ops.stack.errors import OpsError
+
+MIN_JAVA = 17
+#: By preference: a distribution has one or the other.
+PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
+_JVMS = Path("/usr/lib/jvm")
+
+Say = Callable[[str], None]
+
+
+class NoJava(OpsError):
+    """There is no Java that Spark can use, and it cannot be installed from here."""
+
+
+def major_version(text: str) -> int | None:
+    """The major version in the output of `java -version` ("1.8.0_392" is 8), or None for anything else."""
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if not found:
+        return None
+    first, second = int(found[1]), int(found[2] or 0)
+    return second if first == 1 else first
+
+
+def find() -> Path | None:
+    """The home of a Java that is new enough, or None. Nothing is installed."""
+    for java in _candidates():
+        if _version(java) >= MIN_JAVA:
+            return java.resolve().parents[1]
+    return None
+
+
+def ensure(say: Say) -> Path:
+    """The home of a Java that is new enough, installed where that is possible; else `NoJava`, which says how."""
+    home = find()
+    if home:
+        return home
+    if not (shutil.which("apt-get") and os.geteuid() == 0):
+        raise NoJava(
+            f"Spark needs Java {MIN_JAVA} or later and none was found in JAVA_HOME or on the PATH; install one, "
+            f"for example with: sudo apt-get install {PACKAGES[0]}"
+        )
+    say(f"installing Java with apt-get ({PACKAGES[0]})")
+    if _apt("install", "-y", "--no-install-recommends", PACKAGES[0]):
+        say("refreshing apt's package lists")
+        _apt("update")
+        for package in PACKAGES:
+            why = _apt("install", "-y", "--no-install-recommends", package)
+            if not why:
+                break
+            say(f"{package} cannot be installed: {why}")
+    home = find()
+    if home is None:
+        raise NoJava(
+            f"apt-get could not install {' or '.join(PACKAGES)}; install Java {MIN_JAVA} or later and set JAVA_HOME"
+        )
+    return home
+
+
+def _candidates() -> Iterator[Path]:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        yield Path(home) / "bin" / "java"
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path)
+    if _JVMS.is_dir():
+        yield from sorted(folder / "bin" / "java" for folder in _JVMS.iterdir() if folder.is_dir())
+
+
+def _version(java: Path) -> int:
+    if not os.access(java, os.X_OK):
+        return 0
+    try:
+        answer = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return major_version(answer.stderr + answer.stdout) or 0
+
+
+def _apt(*arguments: str) -> str:
+    """Run apt-get; "" on success, else the last line of what it said."""
+    command = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=120", *arguments]
+    answer = subprocess.run(
+        command,
+        env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    lines = (answer.stderr.strip() or answer.stdout.strip()).splitlines()
+    return "" if answer.returncode == 0 else (lines[-1] if lines else f"exit code {answer.returncode}")
+
+
+def main() -> int:
+    """Make sure that there is a Java; print its home."""
+    try:
+        print(ensure(lambda line: print(f"  {line}", file=sys.stderr, flush=True)))
+    except OpsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

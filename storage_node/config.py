@@ -1,0 +1,244 @@
+"""The node's configuration: Kafka's names in a server.properties file, read once at start.
+
+A bad value is one error that names the key, the value and what would be right; an unknown key is a warning, so that a file written
+for Apache Kafka can be used as it is.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import javaproperties
+
+from storage_node.config_keys import DEFAULTS, IGNORED, PREFIXES, parse_listener
+from storage_node.log.config import LogConfig
+
+log = logging.getLogger(__name__)
+
+#: No limit, as Kafka writes it (Long.MAX_VALUE).
+UNLIMITED = 2**63 - 1
+
+
+class ConfigError(ValueError):
+    """A value of server.properties that cannot be used; the message names key and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """One address: `host` as configured ("" means every interface) and port (0: any free one)."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """What server.properties says, with Kafka's defaults. Times in milliseconds, sizes and rates in bytes."""
+
+    node_id: int
+    log_dirs: tuple[str, ...]
+    listener: Listener
+    advertised: Listener
+    cluster_id: str
+    log: LogConfig
+    topic_defaults: Mapping[str, str]
+    num_partitions: int
+    default_replication_factor: int
+    move_threads: int
+    move_rate: int | None
+    file_delete_delay_ms: int
+    log_dir_failure_timeout_ms: int
+    recovery_threads_per_dir: int
+    io_threads_per_dir: int
+    auto_create_topics: bool
+    message_max_bytes: int
+    socket_request_max_bytes: int
+    max_connections: int
+    high_watermark_checkpoint_ms: int
+    recovery_checkpoint_ms: int
+    start_offset_checkpoint_ms: int
+    retention_check_ms: int
+    flush_scheduler_ms: int
+    move_deadline_ms: int
+    private_api_from_anywhere: bool
+    values: Mapping[str, str]
+
+    @classmethod
+    def load(cls, path: str | Path) -> NodeConfig:
+        """Read a server.properties file; raises ConfigError, also when the file cannot be read."""
+        try:
+            with Path(path).open("rb") as file:
+                values = javaproperties.load(file)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: cannot be read: {error}") from error
+        return cls.parse(values)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, str]) -> NodeConfig:
+        """Make a configuration of key/value pairs; raises ConfigError."""
+        given = {key: value.strip() for key, value in values.items()}
+        _warn_unknown(given)
+        read = _Reader(given)
+        node_id = read.integer("node.id", alternative="broker.id", minimum=0, maximum=2**31 - 1)
+        dirs = _log_dirs(read)
+        listener = _listener("listeners", given.get("listeners", DEFAULTS["listeners"]))
+        if "advertised.listeners" in given:
+            advertised = _listener("advertised.listeners", given["advertised.listeners"])
+            if not advertised.host:
+                raise ConfigError("advertised.listeners: clients need a host name, e.g. PLAINTEXT://127.0.0.1:9092")
+        else:
+            advertised = Listener(listener.host or "127.0.0.1", listener.port)
+        rate = read.integer("replica.alter.log.dirs.io.max.bytes.per.second", minimum=1)
+        defaults = _topic_defaults(read)
+        return cls(
+            node_id=node_id,
+            log_dirs=dirs,
+            listener=listener,
+            advertised=advertised,
+            cluster_id=given.get("cluster.id", ""),
+            log=_log_config(defaults),
+            topic_defaults=defaults,
+            num_partitions=read.integer("num.partitions", minimum=1),
+            default_replication_factor=read.integer("default.replication.factor", minimum=1),
+            move_threads=read.integer("num.replica.alter.log.dirs.threads", default=len(dirs), minimum=1),
+            move_rate=None if rate >= UNLIMITED else rate,
+            file_delete_delay_ms=read.integer("file.delete.delay.ms", alternative="log.segment.delete.delay.ms", minimum=0),
+            log_dir_failure_timeout_ms=read.integer("log.dir.failure.timeout.ms", minimum=1),
+            recovery_threads_per_dir=read.integer("num.recovery.threads.per.data.dir", minimum=1, maximum=256),
+            io_threads_per_dir=read.integer("num.io.threads.per.data.dir", minimum=1, maximum=256),
+            auto_create_topics=read.boolean("auto.create.topics.enable"),
+            message_max_bytes=read.integer("message.max.bytes", minimum=0),
+            socket_request_max_bytes=read.integer("socket.request.max.bytes", minimum=1024, maximum=2**31 - 1),
+            max_connections=read.integer("max.connections", minimum=1),
+            high_watermark_checkpoint_ms=read.integer("replica.high.watermark.checkpoint.interval.ms", minimum=1),
+            recovery_checkpoint_ms=read.integer("log.flush.offset.checkpoint.interval.ms", minimum=1),
+            start_offset_checkpoint_ms=read.integer("log.flush.start.offset.checkpoint.interval.ms", minimum=1),
+            retention_check_ms=read.integer("log.retention.check.interval.ms", minimum=1),
+            flush_scheduler_ms=read.integer("log.flush.scheduler.interval.ms", minimum=1),
+            move_deadline_ms=read.integer("replica.move.swap.deadline.ms", minimum=1),
+            private_api_from_anywhere=read.boolean("private.api.remote.enable"),
+            values=given,
+        )
+
+    @property
+    def metadata_log_dir(self) -> str:
+        """The directory without which the node does not start: the first of log.dirs."""
+        return self.log_dirs[0]
+
+
+class _Reader:
+    """Typed look-ups in the given values, falling back to Kafka's defaults."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.given = given
+
+    def text(self, key: str, alternative: str = "") -> tuple[str, str | None]:
+        """The key that is set (or the first) and its value."""
+        if key in self.given:
+            return key, self.given[key]
+        if alternative and alternative in self.given:
+            return alternative, self.given[alternative]
+        return key, DEFAULTS.get(key)
+
+    def integer(
+        self,
+        key: str,
+        *,
+        alternative: str = "",
+        default: int | None = None,
+        minimum: int = -(2**63),
+        maximum: int = 2**63 - 1,
+    ) -> int:
+        used, value = self.text(key, alternative)
+        if value is None or value == "":
+            if default is None:
+                raise ConfigError(f"{key}: missing, and it has no default")
+            return default
+        try:
+            number = int(value)
+        except ValueError:
+            raise ConfigError(f"{used}={value}: not a whole number") from None
+        if not minimum <= number <= maximum:
+            raise ConfigError(f"{used}={value}: must be between {minimum} and {maximum}")
+        return number
+
+    def boolean(self, key: str) -> bool:
+        _, value = self.text(key)
+        if value is None or value.lower() not in ("true", "false"):
+            raise ConfigError(f"{key}={value}: must be true or false")
+        return value.lower() == "true"
+
+
+def _log_dirs(read: _Reader) -> tuple[str, ...]:
+    key, value = read.text("log.dirs", "log.dir")
+    dirs = tuple(part.strip() for part in (value or "").split(",") if part.strip())
+    if not dirs:
+        raise ConfigError("log.dirs: missing; name at least one directory, separated by commas")
+    seen: dict[Path, str] = {}
+    for path in dirs:
+        if not path.startswith("/"):
+            raise ConfigError(f"{key}={value}: {path} is not an absolute path")
+        real = Path(path).resolve()
+        if real in seen:
+            raise ConfigError(f"{key}={value}: {path} and {seen[real]} are the same directory")
+        seen[real] = path
+    return dirs
+
+
+def _listener(key: str, value: str) -> Listener:
+    try:
+        host, port = parse_listener(value)
+    except ValueError as error:
+        raise ConfigError(f"{key}={value}: {error}") from None
+    return Listener(host, port)
+
+
+def _topic_defaults(read: _Reader) -> dict[str, str]:
+    """The broker's defaults of topic configs, under the topics' names (log.segment.bytes -> segment.bytes)."""
+    defaults: dict[str, str] = {}
+
+    def take(topic_key: str, *keys: tuple[str, int], minimum: int) -> None:
+        for key, factor in keys:
+            if key in read.given:
+                number = read.integer(key, minimum=minimum)
+                defaults[topic_key] = str(number if number < 0 else number * factor)
+                return
+
+    take("segment.bytes", ("log.segment.bytes", 1), minimum=1024)
+    take("segment.ms", ("log.roll.ms", 1), ("log.roll.hours", 3_600_000), minimum=1)
+    hours = ("log.retention.hours", 3_600_000)
+    take("retention.ms", ("log.retention.ms", 1), ("log.retention.minutes", 60_000), hours, minimum=-1)
+    take("retention.bytes", ("log.retention.bytes", 1), minimum=-1)
+    take("index.interval.bytes", ("log.index.interval.bytes", 1), minimum=0)
+    take("segment.index.bytes", ("log.index.size.max.bytes", 1), minimum=4)
+    take("flush.messages", ("log.flush.interval.messages", 1), minimum=1)
+    take("flush.ms", ("log.flush.interval.ms", 1), minimum=0)
+    take("file.delete.delay.ms", ("file.delete.delay.ms", 1), ("log.segment.delete.delay.ms", 1), minimum=0)
+    take("max.message.bytes", ("message.max.bytes", 1), minimum=0)
+    if "log.message.timestamp.type" in read.given:
+        value = read.given["log.message.timestamp.type"]
+        if value not in ("CreateTime", "LogAppendTime"):
+            raise ConfigError(f"log.message.timestamp.type={value}: must be CreateTime or LogAppendTime")
+        defaults["message.timestamp.type"] = value
+    return defaults
+
+
+def _log_config(defaults: Mapping[str, str]) -> LogConfig:
+    try:
+        return LogConfig.from_topic(defaults, LogConfig())
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+
+
+def _warn_unknown(given: Mapping[str, str]) -> None:
+    known = [*DEFAULTS, "node.id", "broker.id", "log.dirs", "log.dir", "advertised.listeners", "cluster.id"]
+    for key in sorted(given):
+        if key in known or key in IGNORED or key.startswith(PREFIXES):
+            continue
+        close = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        log.warning("server.properties: %s is not known here and has no effect%s", key, hint)

@@ -1,0 +1,90 @@
+"""Names and defaults of server.properties, as Kafka documents them."""
+
+from __future__ import annotations
+
+import re
+
+#: Every key with a meaning here; None: no default (or one that depends on other keys).
+DEFAULTS: dict[str, str | None] = {
+    "listeners": "PLAINTEXT://:9092",
+    "num.partitions": "1",
+    "default.replication.factor": "1",
+    "num.replica.alter.log.dirs.threads": None,
+    "replica.alter.log.dirs.io.max.bytes.per.second": str(2**63 - 1),
+    "file.delete.delay.ms": "60000",
+    "log.segment.delete.delay.ms": None,
+    "log.dir.failure.timeout.ms": "30000",
+    "num.recovery.threads.per.data.dir": "2",
+    # Not Kafka's: threads that read and append, per directory, so that a slow disk delays only itself.
+    "num.io.threads.per.data.dir": "4",
+    # Kafka's default is true; here a name typed wrongly creates nothing unless the operator wants it so.
+    "auto.create.topics.enable": "false",
+    "message.max.bytes": "1048588",
+    "socket.request.max.bytes": "104857600",
+    "max.connections": "2147483647",
+    "replica.high.watermark.checkpoint.interval.ms": "5000",
+    "log.flush.offset.checkpoint.interval.ms": "60000",
+    "log.flush.start.offset.checkpoint.interval.ms": "60000",
+    "log.retention.check.interval.ms": "300000",
+    "log.flush.scheduler.interval.ms": str(2**63 - 1),
+    # Not Kafka's: the longest time that a swap may hold a partition's lock before it gives way and copies on.
+    "replica.move.swap.deadline.ms": "2000",
+    # Not Kafka's: answer the private API to other peers than the loopback.
+    "private.api.remote.enable": "false",
+    "log.segment.bytes": "1073741824",
+    "log.roll.ms": None,
+    "log.roll.hours": "168",
+    "log.retention.ms": None,
+    "log.retention.minutes": None,
+    "log.retention.hours": "168",
+    "log.retention.bytes": "-1",
+    "log.index.interval.bytes": "4096",
+    "log.index.size.max.bytes": "10485760",
+    "log.flush.interval.messages": str(2**63 - 1),
+    "log.flush.interval.ms": None,
+    "log.message.timestamp.type": "CreateTime",
+}
+
+#: Kafka's keys that say how a KRaft cluster is put together: nothing to warn about in a file that is shared with Kafka.
+IGNORED = frozenset(
+    {
+        "process.roles",
+        "controller.quorum.voters",
+        "controller.quorum.bootstrap.servers",
+        "controller.listener.names",
+        "inter.broker.listener.name",
+        "listener.security.protocol.map",
+        "metadata.log.dir",
+        "num.network.threads",
+        "num.io.threads",
+        "socket.send.buffer.bytes",
+        "socket.receive.buffer.bytes",
+        "offsets.topic.replication.factor",
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.min.isr",
+        "group.initial.rebalance.delay.ms",
+    }
+)
+
+#: Keys of other parts of the program that may stand in the same file.
+PREFIXES = ("rehome.", "temporal.")
+
+_LISTENER = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9_.-]*):(?P<port>\d{1,5})")
+
+
+def parse_listener(value: str) -> tuple[str, int]:
+    """Host and port of `PLAINTEXT://host:port`; of several, the first that is not the controller's. Raises ValueError."""
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    for part in parts:
+        match = _LISTENER.fullmatch(part)
+        if match is None:
+            raise ValueError(f"{part!r} is not of the form PLAINTEXT://host:port")
+        if match["name"].upper() == "CONTROLLER" and len(parts) > 1:
+            continue
+        if match["name"].upper() in ("SSL", "SASL_SSL", "SASL_PLAINTEXT"):
+            raise ValueError(f"{match['name']} is not offered, only PLAINTEXT")
+        port = int(match["port"])
+        if port > 65535:
+            raise ValueError(f"port {port} is beyond 65535")
+        return match["host"].strip("[]"), port
+    raise ValueError("no listener")

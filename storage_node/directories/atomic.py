@@ -1,0 +1,179 @@
+"""Durable steps on small files: either the old or the new content is there after any crash, never a part.
+
+These functions raise plain OSError; `io_errors` wraps it, once, with the log directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage_node import failpoints
+from storage_node.errors import MetadataIOError, StorageError
+from storage_node.failpoints import failpoint
+
+__all__ = [
+    "WritePoints",
+    "fsync_dir",
+    "io_errors",
+    "make_directory",
+    "points",
+    "read_bytes",
+    "remove",
+    "rename_new",
+    "write_atomic",
+]
+
+TMP_SUFFIX: Final = ".tmp"
+
+_AT_FDCWD: Final = -100
+_RENAME_NOREPLACE: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class WritePoints:
+    """The failpoints between the steps of `write_atomic`, in order."""
+
+    start: str
+    written: str
+    flushed: str
+    renamed: str
+    done: str
+
+
+def points(prefix: str) -> WritePoints:
+    """Register the five failpoints of a file written with `write_atomic`: `<prefix>.start` ... `<prefix>.done`."""
+    names = ("start", "written", "flushed", "renamed", "done")
+    return WritePoints(*(failpoints.register(f"{prefix}.{name}") for name in names))
+
+
+_GENERIC: Final = points("atomic")
+FSYNC_DIR: Final = failpoints.register("atomic.fsync_dir")
+REMOVED: Final = failpoints.register("atomic.removed")
+
+
+def write_atomic(path: Path | str, data: bytes, points: WritePoints = _GENERIC) -> None:
+    """Replace a file durably: `<name>.tmp` written and flushed, renamed over the file, the folder flushed.
+
+    On an error the old content is still there, unless only the folder's flush failed, after which either may be. The
+    caller takes care that no two threads write the same file. Raises OSError.
+    """
+    path = Path(path)
+    tmp = path.with_name(path.name + TMP_SUFFIX)
+    failpoint(points.start)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(tmp, flags, 0o644)
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+            failpoint(points.written)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        failpoint(points.flushed)
+        tmp.rename(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            tmp.unlink()
+        raise
+    failpoint(points.renamed)
+    fsync_dir(path.parent)
+    failpoint(points.done)
+
+
+def fsync_dir(path: Path | str) -> None:
+    """Make the names inside a folder durable. Raises OSError; after that their state is unknown."""
+    failpoint(FSYNC_DIR)
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remove(path: Path | str) -> bool:
+    """Remove a file durably; False when it was not there. Raises OSError."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    failpoint(REMOVED)
+    fsync_dir(Path(path).parent)
+    return True
+
+
+def make_directory(path: Path | str) -> None:
+    """Create a folder with the parents it lacks, each name flushed; one that is there is fine. Raises OSError."""
+    path = Path(path)
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    with contextlib.suppress(FileExistsError):
+        path.mkdir()
+    if not path.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    fsync_dir(path.parent)
+
+
+def read_bytes(path: Path | str, limit: int) -> bytes:
+    """Read a small regular file without following a symlink; raises OSError, EFBIG above `limit` bytes."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        data = file.read(limit + 1)
+    if len(data) > limit:
+        raise OSError(errno.EFBIG, f"more than {limit} bytes", str(path))
+    return data
+
+
+def rename_new(source: Path | str, target: Path | str) -> None:
+    """Rename to a name that must be free; a plain rename would silently replace an empty directory.
+
+    Flushes nothing. Raises OSError: EEXIST (as FileExistsError) when the target is there.
+    """
+    renameat2 = _renameat2()
+    if renameat2 is not None:
+        if renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:
+            return
+        code = ctypes.get_errno()
+        # Some file systems do not know the flag; the caller's lock then has to make the look before the rename enough.
+        if code not in (errno.EINVAL, errno.ENOSYS):
+            raise OSError(code, os.strerror(code), str(source), None, str(target))
+    if os.path.lexists(target):
+        raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(source), None, str(target))
+    os.rename(source, target)
+
+
+@functools.cache
+def _renameat2() -> Callable[..., int] | None:
+    found = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if found is None:
+        return None
+    found.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    found.restype = ctypes.c_int
+
+    def call(*arguments: object) -> int:
+        return int(found(*arguments))
+
+    return call
+
+
+@contextmanager
+def io_errors(directory: Path | str, doing: str, error: type[StorageError] = MetadataIOError) -> Iterator[None]:
+    """Wrap an OSError from the block into `error` with the log directory and what was being done."""
+    try:
+        yield
+    except OSError as exc:
+        raise error(str(directory), doing) from exc

@@ -1,0 +1,120 @@
+"""Kafka's offset checkpoints: one small text file per log directory and kind.
+
+Line 1 is the version `0`, line 2 the number of entries, then one `topic partition offset` per line. An empty file has no
+entries. The copy under way of a partition shares the files with the replicas: both are never in the same directory.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from storage_node.directories import atomic
+from storage_node.directories.errors import MalformedCheckpoint
+from storage_node.errors import HighWatermarkIOError
+from storage_node.types import TopicPartition
+
+__all__ = [
+    "HIGH_WATERMARKS",
+    "LOG_START_OFFSETS",
+    "RECOVERY_POINTS",
+    "OffsetCheckpoint",
+    "decode",
+    "encode",
+]
+
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
+
+_LIMIT: Final = 64 * 1024 * 1024  # bytes; 20,000 entries with the longest names are 6 MB
+_POINTS: Final = atomic.points("checkpoint")
+
+
+def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """A checkpoint file's content, entries sorted by topic and partition."""
+    lines = ["0", str(len(offsets))]
+    lines += [f"{tp.topic} {tp.partition} {offsets[tp]}" for tp in sorted(offsets)]
+    return ("\n".join(lines) + "\n").encode("ascii")
+
+
+def decode(data: bytes, path: Path | str = "checkpoint") -> dict[TopicPartition, int]:
+    """Read a checkpoint file's content; raises MalformedCheckpoint that names `path`, the line and what is wrong."""
+    if not data:
+        return {}
+    try:
+        lines = data.decode("ascii").splitlines()
+    except UnicodeDecodeError:
+        raise MalformedCheckpoint(path, "it is not a text file") from None
+    if lines[0].strip() != "0":
+        raise MalformedCheckpoint(path, f"line 1: unknown version {lines[0][:40]!r}")
+    count = _number(lines[1]) if len(lines) > 1 else None
+    if count is None:
+        raise MalformedCheckpoint(path, "line 2: no number of entries")
+    offsets: dict[TopicPartition, int] = {}
+    for number, line in enumerate(lines[2:], start=3):
+        fields = line.split()
+        partition, offset = (_number(fields[1]), _number(fields[2])) if len(fields) == 3 else (None, None)
+        if partition is None or offset is None:
+            raise MalformedCheckpoint(path, f"line {number}: not 'topic partition offset': {line[:80]!r}")
+        offsets[TopicPartition(fields[0], partition)] = offset
+    if len(lines) - 2 != count:
+        raise MalformedCheckpoint(path, f"it announces {count} entries and has {len(lines) - 2}")
+    return offsets
+
+
+def _number(text: str) -> int | None:
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 19 else None
+
+
+class OffsetCheckpoint:
+    """One checkpoint file of one log directory; safe to use from several threads.
+
+    Reading and writing raise HighWatermarkIOError on I/O errors.
+    """
+
+    def __init__(self, directory: Path | str, name: str) -> None:
+        self.directory = str(directory)
+        self.path = Path(directory) / name
+        self._lock = threading.Lock()
+
+    def read(self) -> dict[TopicPartition, int]:
+        """The offsets in the file, none when it is not there; raises MalformedCheckpoint."""
+        with atomic.io_errors(self.directory, f"reading {self.path.name}", HighWatermarkIOError):
+            try:
+                data = atomic.read_bytes(self.path, _LIMIT)
+            except FileNotFoundError:
+                return {}
+        return decode(data, self.path)
+
+    def read_lenient(self) -> tuple[dict[TopicPartition, int], str | None]:
+        """Like `read`, but a malformed file counts as empty; the second value then says what is wrong with it.
+
+        This is right for recovery points and log start offsets, where 0 is only slower or more generous.
+        """
+        try:
+            return self.read(), None
+        except MalformedCheckpoint as exc:
+            return {}, str(exc)
+
+    def write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace the file durably."""
+        with self._lock:
+            self._write(offsets)
+
+    def update(self, put: Mapping[TopicPartition, int], drop: Iterable[TopicPartition] = ()) -> None:
+        """Change some entries durably and keep the others; writes nothing when nothing changes."""
+        with self._lock:
+            before, problem = self.read_lenient()
+            after = {**before, **put}
+            for tp in drop:
+                after.pop(tp, None)
+            if after != before or problem is not None:
+                self._write(after)
+
+    def _write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        with atomic.io_errors(self.directory, f"writing {self.path.name}", HighWatermarkIOError):
+            atomic.write_atomic(self.path, encode(offsets), _POINTS)

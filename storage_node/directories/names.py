@@ -1,0 +1,163 @@
+"""Names of replicas' directories inside a log directory, and the rules for topics' names.
+
+`<topic>-<partition>` is the replica that serves, `<topic>-<partition>.move` its copy under way (KIP-113), and
+`<topic>-<partition>.<32 lowercase hex>.delete` one that waits for its removal; a bare `.delete` is read as well. Apache
+Kafka's own `-future` and `-delete` are recognised, but are not ours: they are reported and left alone.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from storage_node.errors import InvalidTopic
+from storage_node.types import TopicPartition
+
+__all__ = [
+    "NAME_MAX",
+    "Kind",
+    "ReplicaName",
+    "delete_name",
+    "movable",
+    "move_name",
+    "new_delete_id",
+    "parse",
+    "replica_name",
+    "validate_topic",
+]
+
+NAME_MAX: Final = 255  # bytes, the longest name of a file on Linux
+TOPIC_MAX: Final = 249  # characters, Kafka's limit
+
+Kind = Literal["current", "move", "delete", "stray", "other"]
+
+_TOPIC = re.compile(rf"[a-zA-Z0-9._-]{{1,{TOPIC_MAX}}}")
+_REPLICA = re.compile(r"(.+)-(0|[1-9][0-9]{0,9})", re.DOTALL)
+_ID = re.compile(r"[0-9a-f]{32}")
+_WITH_ID = re.compile(r"(.*)\.([0-9a-f]{32})", re.DOTALL)
+
+_MOVE: Final = ".move"
+_DELETE: Final = ".delete"
+_KAFKA_SUFFIXES: Final = ("-future", "-delete", "-stray")
+# No topic's name may hold this character, so a name that has it was shortened and does not tell its topic.
+_CUT: Final = "~"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaName:
+    """What a directory's name says.
+
+    `tp` is None where the name does not tell it (a shortened `.delete`, whose marker holds the full name, and foreign
+    names); `id` is the 32 hexadecimal characters, "" where there are none. "stray" is Kafka's `-stray`; "other" is
+    everything that is not a replica of ours.
+    """
+
+    tp: TopicPartition | None
+    kind: Kind
+    id: str = ""
+
+
+def replica_name(tp: TopicPartition) -> str:
+    """The directory of a replica that serves: `<topic>-<partition>`."""
+    return f"{tp.topic}-{tp.partition}"
+
+
+def move_name(tp: TopicPartition) -> str:
+    """The directory of a copy under way: `<topic>-<partition>.move`; ask `movable` first whether it is short enough."""
+    return f"{tp.topic}-{tp.partition}{_MOVE}"
+
+
+def new_delete_id() -> str:
+    """A fresh id for `delete_name`: one topic can be deleted, created and deleted again before the first is gone."""
+    return uuid.uuid4().hex
+
+
+def delete_name(tp: TopicPartition, hex32: str) -> str:
+    """The directory of a replica that waits for its removal; always possible, for a long topic by shortening it.
+
+    Raises ValueError when `hex32` is not 32 lowercase hexadecimal characters.
+    """
+    if not _ID.fullmatch(hex32):
+        raise ValueError(f"not 32 lowercase hexadecimal characters: {hex32!r}")
+    full = f"{tp.topic}-{tp.partition}.{hex32}{_DELETE}"
+    if len(full) <= NAME_MAX:
+        return full
+    suffix = f"{_CUT}-{tp.partition}.{hex32}{_DELETE}"
+    return tp.topic[: NAME_MAX - len(suffix)] + suffix
+
+
+def movable(tp: TopicPartition) -> None:
+    """Refuse a move whose `.move` would be longer than a file's name may be; raises InvalidTopic."""
+    longest = NAME_MAX - len(f"-{tp.partition}{_MOVE}")
+    if len(tp.topic) > longest:
+        raise InvalidTopic(
+            f"The topic name of {tp} is too long to be moved between log directories: it has {len(tp.topic)} characters, "
+            f"and for this partition at most {longest} are possible."
+        )
+
+
+def validate_topic(name: str) -> None:
+    """Check a topic's name as Kafka does: 1 to 249 of `a-zA-Z0-9._-`, not `.` or `..`; raises InvalidTopic."""
+    if not name:
+        raise InvalidTopic("The topic name is empty.")
+    if name in (".", ".."):
+        raise InvalidTopic(f"The topic name '{name}' is not allowed.")
+    if len(name) > TOPIC_MAX:
+        raise InvalidTopic(f"The topic name has {len(name)} characters, at most {TOPIC_MAX} are allowed.")
+    if not _TOPIC.fullmatch(name):
+        raise InvalidTopic(
+            f"The topic name {ascii(name)} has characters other than ASCII letters, digits, '.', '_' and '-'."
+        )
+
+
+def parse(name: str) -> ReplicaName:
+    """Say what a directory's name means; never raises, a name that means nothing is of kind "other"."""
+    if name.endswith(_MOVE):
+        tp = _replica(name.removesuffix(_MOVE))
+        return ReplicaName(tp, "move") if tp else _OTHER
+    if name.endswith(_DELETE):
+        return _parse_delete(name.removesuffix(_DELETE))
+    for suffix in _KAFKA_SUFFIXES:
+        matched = _WITH_ID.fullmatch(name.removesuffix(suffix)) if name.endswith(suffix) else None
+        if matched:
+            # Kafka shortens the topic without a trace, so at full length the topic is not certain.
+            tp = _replica(matched[1]) if len(name) < NAME_MAX else None
+            return ReplicaName(tp, "stray" if suffix == "-stray" else "other", matched[2])
+    tp = _replica(name)
+    return ReplicaName(tp, "current") if tp else _OTHER
+
+
+_OTHER: Final = ReplicaName(None, "other")
+
+
+def _parse_delete(rest: str) -> ReplicaName:
+    matched = _WITH_ID.fullmatch(rest)
+    if matched is None:
+        tp = _replica(rest)
+        return ReplicaName(tp, "delete") if tp else _OTHER
+    before, id = matched[1], matched[2]
+    tp = _replica(before)
+    if tp is not None:
+        return ReplicaName(tp, "delete", id)
+    cut, mark, partition = before.rpartition(f"{_CUT}-")
+    if mark and _TOPIC.fullmatch(cut) and _partition(partition) is not None:
+        return ReplicaName(None, "delete", id)
+    return _OTHER
+
+
+def _replica(text: str) -> TopicPartition | None:
+    matched = _REPLICA.fullmatch(text)
+    if matched is None or not _TOPIC.fullmatch(matched[1]) or matched[1] in (".", ".."):
+        return None
+    partition = _partition(matched[2])
+    return None if partition is None else TopicPartition(matched[1], partition)
+
+
+def _partition(text: str) -> int | None:
+    # Only the one spelling that replica_name writes: else two directories could mean the same replica.
+    if not re.fullmatch(r"0|[1-9][0-9]{0,9}", text):
+        return None
+    value = int(text)
+    return value if value < 2**31 else None

@@ -1,0 +1,281 @@
+"""The cluster image: what the controller tells every node, as a value, its codec, and a cache with a current snapshot.
+
+The format is compressed JSON with compact rows; `from` = 0 marks a whole image, else the image is a delta for a receiver at that
+version or later of the same generation. A pair (generation, version) orders images over the loss of the controller's own state.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import threading
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from storage_node.types import TopicPartition
+
+FORMAT_VERSION = 1
+
+#: Kafka's reserved directory ids (KIP-858) that say "not known" and "lost".
+UNASSIGNED = "AAAAAAAAAAAAAAAAAAAAAQ"
+MIGRATING = "AAAAAAAAAAAAAAAAAAAAAA"
+
+#: A decompressed image beyond this is refused: it cannot be ours.
+MAX_IMAGE_BYTES = 512 * 1024 * 1024
+
+
+class BadImage(ValueError):
+    """An image that cannot be decoded."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionImage:
+    """A partition as the controller has it; `directories` and `generations` stand in the order of `replicas`."""
+
+    partition: int
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+    original: tuple[int, ...] = ()
+    directories: tuple[str, ...] = ()
+    generations: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    leader: int = -1
+    leader_epoch: int = 0
+    partition_epoch: int = 0
+
+    def directory_of(self, node: int) -> str | None:
+        """The directory id assigned to the node's replica; None when it has none, or none is assigned yet."""
+        try:
+            directory = self.directories[self.replicas.index(node)]
+        except (ValueError, IndexError):
+            return None
+        return None if directory in ("", UNASSIGNED, MIGRATING) else directory
+
+    def generation_of(self, node: int) -> int:
+        """The generation that the metadata holds for the node's replica, 0 without one."""
+        try:
+            return self.generations[self.replicas.index(node)]
+        except (ValueError, IndexError):
+            return 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicImage:
+    """A topic; its partitions by index."""
+
+    name: str
+    id: str
+    configs: Mapping[str, str]
+    partitions: Mapping[int, PartitionImage]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeImage:
+    """A registered node; `directories` holds (id, path, online)."""
+
+    node: int
+    incarnation: str
+    broker_epoch: int
+    host: str
+    port: int
+    directories: tuple[tuple[str, str, bool], ...] = ()
+    fenced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterImage:
+    """Everything at one version of the metadata."""
+
+    cluster: str = ""
+    generation: int = 0
+    version: int = 0
+    topics: Mapping[str, TopicImage] = field(default_factory=dict)
+    gone: Mapping[str, str] = field(default_factory=dict)  # topic id -> name, of topics deleted lately
+    nodes: Mapping[int, NodeImage] = field(default_factory=dict)
+    configs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
+    controller: int = -1
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """The pair that orders images."""
+        return self.generation, self.version
+
+    def partition(self, tp: TopicPartition) -> PartitionImage | None:
+        topic = self.topics.get(tp.topic)
+        return topic.partitions.get(tp.partition) if topic else None
+
+    def topic_by_id(self, topic_id: str) -> TopicImage | None:
+        return next((topic for topic in self.topics.values() if topic.id == topic_id), None)
+
+    def live_nodes(self) -> list[NodeImage]:
+        """Registered nodes that are not fenced, by id."""
+        return [node for _, node in sorted(self.nodes.items()) if not node.fenced]
+
+    def broker_configs(self, node: int) -> dict[str, str]:
+        """Dynamic broker configs that hold for a node: the cluster's default below the node's own."""
+        return {**self.configs.get(("broker", ""), {}), **self.configs.get(("broker", str(node)), {})}
+
+    def apply(self, row: Mapping[str, Any]) -> ClusterImage:
+        """The image after a decoded whole image or delta; raises BadImage when a row is malformed."""
+        try:
+            topics = {topic.name: topic for topic in map(_topic, row["topics"])}
+            gone = {str(topic_id): str(name) for name, topic_id in row["gone"]}
+            nodes = {node.node: node for node in map(_node, row["nodes"])}
+            configs = {(str(kind), str(name)): dict(values) for kind, name, values in row["configs"]}
+            whole = row["from"] == 0
+            head = {
+                "cluster": str(row["cluster"]),
+                "generation": int(row["generation"]),
+                "version": int(row["version"]),
+                "controller": int(row.get("controller", -1)),
+            }
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise BadImage(f"a row of the cluster image is malformed: {error!r}") from error
+        if whole:
+            return ClusterImage(**head, topics=topics, gone=gone, nodes=nodes, configs=configs)
+        kept = {name: topic for name, topic in self.topics.items() if topic.id not in gone}
+        return replace(
+            self,
+            **head,
+            topics={**kept, **topics},
+            gone={**self.gone, **gone},
+            nodes={**self.nodes, **nodes},
+            configs={**self.configs, **configs},
+        )
+
+    def encode(self) -> str:
+        """This image, whole."""
+        return encode_row(
+            {
+                "v": FORMAT_VERSION,
+                "cluster": self.cluster,
+                "generation": self.generation,
+                "version": self.version,
+                "from": 0,
+                "topics": [topic_row(topic) for topic in self.topics.values()],
+                "gone": [[name, topic_id] for topic_id, name in self.gone.items()],
+                "nodes": [node_row(node) for node in self.nodes.values()],
+                "configs": [[kind, name, dict(values)] for (kind, name), values in self.configs.items()],
+                "controller": self.controller,
+            }
+        )
+
+
+def encode_row(row: Mapping[str, Any]) -> str:
+    """base64(zlib(compact JSON))."""
+    return base64.b64encode(zlib.compress(json.dumps(row, separators=(",", ":")).encode(), 1)).decode("ascii")
+
+
+def decode_row(text: str) -> dict[str, Any]:
+    """The JSON object of an image; raises BadImage."""
+    try:
+        unzip = zlib.decompressobj()
+        data = unzip.decompress(base64.b64decode(text, validate=True), MAX_IMAGE_BYTES)
+        if unzip.unconsumed_tail or not unzip.eof:
+            raise BadImage("a cluster image is cut off or larger than any that is ours")
+        row = json.loads(data)
+    except (binascii.Error, zlib.error, ValueError, RecursionError) as error:
+        raise BadImage(f"a cluster image cannot be decoded: {error}") from error
+    if not isinstance(row, dict) or row.get("v") != FORMAT_VERSION:
+        raise BadImage(f"a cluster image of format {row.get('v') if isinstance(row, dict) else row!r}, expected 1")
+    return row
+
+
+def decode(text: str) -> ClusterImage:
+    """A whole image; raises BadImage."""
+    row = decode_row(text)
+    if row.get("from") != 0:
+        raise BadImage("a delta where a whole image was expected")
+    return ClusterImage().apply(row)
+
+
+def _topic(row: Any) -> TopicImage:
+    name, topic_id, configs, partitions = row
+    return TopicImage(
+        str(name),
+        str(topic_id),
+        {str(key): str(value) for key, value in configs.items()},
+        {image.partition: image for image in map(_partition, partitions)},
+    )
+
+
+def _partition(row: Any) -> PartitionImage:
+    index, replicas, adding, removing, original, directories, generations, isr, leader, epoch, partition_epoch = row
+    return PartitionImage(
+        int(index),
+        tuple(replicas),
+        tuple(adding),
+        tuple(removing),
+        tuple(original),
+        tuple(directories),
+        tuple(generations),
+        tuple(isr),
+        int(leader),
+        int(epoch),
+        int(partition_epoch),
+    )
+
+
+def _node(row: Any) -> NodeImage:
+    node, incarnation, epoch, host, port, directories, fenced = row
+    dirs = tuple((str(id_), str(path), bool(online)) for id_, path, online in directories)
+    return NodeImage(int(node), str(incarnation), int(epoch), str(host), int(port), dirs, bool(fenced))
+
+
+def topic_row(topic: TopicImage) -> list[Any]:
+    """A topic as it stands in an image."""
+    rows = [
+        [
+            image.partition,
+            list(image.replicas),
+            list(image.adding),
+            list(image.removing),
+            list(image.original),
+            list(image.directories),
+            list(image.generations),
+            list(image.isr),
+            image.leader,
+            image.leader_epoch,
+            image.partition_epoch,
+        ]
+        for image in topic.partitions.values()
+    ]
+    return [topic.name, topic.id, dict(topic.configs), rows]
+
+
+def node_row(node: NodeImage) -> list[Any]:
+    """A registration as it stands in an image."""
+    dirs = [[id_, path, int(online)] for id_, path, online in node.directories]
+    return [node.node, node.incarnation, node.broker_epoch, node.host, node.port, dirs, int(node.fenced)]
+
+
+class MetadataCache:
+    """The newest image, replaced as a whole; readers take `image` without a lock.
+
+    Listeners are called, on the thread that published, after every change.
+    """
+
+    def __init__(self, image: ClusterImage | None = None) -> None:
+        self.image = image or ClusterImage()
+        self._changed = threading.Condition()
+        self._listeners: list[Callable[[ClusterImage], None]] = []
+
+    def subscribe(self, listener: Callable[[ClusterImage], None]) -> None:
+        self._listeners.append(listener)
+
+    def publish(self, image: ClusterImage) -> None:
+        """Make `image` the newest one and wake who waits for its version."""
+        with self._changed:
+            self.image = image
+            self._changed.notify_all()
+        for listener in list(self._listeners):
+            listener(image)
+
+    def wait_for_version(self, version: int, timeout: float) -> bool:
+        """Block until an image of at least this version is there; False after `timeout` seconds."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.image.version >= version, timeout)

@@ -1,0 +1,218 @@
+"""What a start does with whatever it finds on disk for one partition: one pure function over one table.
+
+The rules are KIP-113's four (copy on, promote, leave alone, delete), closed with the marker: a partial copy is never
+promoted, the only good copy is never deleted, and an unknown state is left alone and reported. A directory that cannot be
+seen now counts as missing only for what it may hold: the two directories that a marker names and the one that the metadata
+assigns. A `.move` or `.delete` without a marker follows the KIP's words.
+
+`decide` only looks at values; `boot_apply` carries out what it answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from storage_node.move.boot_plan import BootPlan, Copy, Found, Plan, Verdict
+from storage_node.move.marker import Reason, State
+
+
+class Current(StrEnum):
+    """What is found under the plain name."""
+
+    NONE = "none"
+    ONE = "one"  # one whole copy, or several of which one is the newest and whole
+    TIED = "tied"  # several, and nothing says which is newest
+    PARTIAL = "partial"  # its marker says it is not a whole copy
+    STALE = "stale"  # older than the metadata says, and the directory of the newer one is missing
+    UNREADABLE = "unreadable"  # its marker is corrupt
+    DELETING = "deleting"  # a deletion of the topic had begun
+
+
+class Moving(StrEnum):
+    """What is found as `.move`."""
+
+    NONE = "none"
+    BARE = "bare"  # without a marker
+    COPYING = "copying"
+    SEALED = "sealed"
+    OUTDATED = "outdated"  # sealed, but older than the metadata says
+    CANCELLED = "cancelled"  # or overtaken by a newer claim
+    UNREADABLE = "unreadable"
+
+
+class Deleted(StrEnum):
+    """The `.delete` that could still be needed, if any."""
+
+    NONE = "none"
+    BARE = "bare"  # without a marker
+    SWAP = "swap"  # the source of a swap, which can be rolled back
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of the table; an empty set of values stands for any, `missing` None for either."""
+
+    current: frozenset[Current]
+    moving: frozenset[Moving]
+    deleted: frozenset[Deleted]
+    missing: bool | None
+    verdict: Verdict
+    reason: str = ""
+
+
+def _row(
+    current: Current | None,
+    moving: Iterable[Moving],
+    deleted: Iterable[Deleted],
+    missing: bool | None,
+    verdict: Verdict,
+    reason: str = "",
+) -> Row:
+    one = frozenset() if current is None else frozenset({current})
+    return Row(one, frozenset(moving), frozenset(deleted), missing, verdict, reason)
+
+
+_ANY: tuple[()] = ()
+_UNFINISHED = (Moving.BARE, Moving.COPYING, Moving.SEALED, Moving.OUTDATED)
+_LOST = "only an unfinished copy is left; the replica itself is gone"
+_ELSEWHERE = "a directory that may hold the newer copy is missing"
+
+#: The first row that fits decides.
+TABLE: tuple[Row, ...] = (
+    _row(Current.DELETING, _ANY, _ANY, None, Verdict.DELETE),
+    _row(Current.UNREADABLE, (Moving.NONE,), (Deleted.NONE, Deleted.BARE), False, Verdict.SERVE),
+    _row(Current.UNREADABLE, _ANY, _ANY, None, Verdict.OFFLINE, "the replica's marker is corrupt and other copies exist"),
+    _row(Current.TIED, _ANY, _ANY, None, Verdict.OFFLINE, "several directories hold it and none is the newest"),
+    _row(Current.PARTIAL, _ANY, _ANY, None, Verdict.OFFLINE, "an unfinished copy stands under the replica's name"),
+    _row(Current.STALE, _ANY, _ANY, None, Verdict.OFFLINE, _ELSEWHERE),
+    _row(Current.ONE, (Moving.NONE,), _ANY, None, Verdict.SERVE),
+    _row(Current.ONE, (Moving.CANCELLED,), _ANY, None, Verdict.SERVE_CANCEL),
+    _row(Current.ONE, (Moving.UNREADABLE,), _ANY, None, Verdict.SERVE_LEAVE, "the marker of its copy is corrupt"),
+    _row(Current.ONE, _UNFINISHED, _ANY, False, Verdict.SERVE_RESUME),
+    _row(Current.ONE, _UNFINISHED, _ANY, True, Verdict.SERVE_SUSPEND, _ELSEWHERE),
+    # No replica under its plain name from here on.
+    _row(None, (Moving.SEALED,), _ANY, False, Verdict.PROMOTE),
+    _row(None, (Moving.BARE,), (Deleted.NONE, Deleted.BARE), False, Verdict.PROMOTE),
+    _row(None, (Moving.BARE, Moving.COPYING, Moving.OUTDATED), (Deleted.SWAP,), False, Verdict.ROLL_BACK_RESUME),
+    _row(None, (Moving.CANCELLED,), (Deleted.SWAP,), False, Verdict.ROLL_BACK_CANCEL),
+    _row(None, (Moving.OUTDATED,), _ANY, False, Verdict.OFFLINE, "the copy is older than the metadata says"),
+    _row(None, (Moving.UNREADABLE,), _ANY, None, Verdict.OFFLINE, "the marker of the only copy is corrupt"),
+    _row(None, (Moving.BARE, Moving.SEALED), _ANY, True, Verdict.OFFLINE, _ELSEWHERE),
+    _row(None, (Moving.COPYING, Moving.OUTDATED, Moving.CANCELLED), _ANY, True, Verdict.OFFLINE, _ELSEWHERE),
+    _row(None, (Moving.COPYING, Moving.CANCELLED), _ANY, False, Verdict.OFFLINE, _LOST),
+    _row(None, (Moving.NONE,), (Deleted.SWAP,), False, Verdict.ROLL_BACK),
+    _row(None, (Moving.NONE,), (Deleted.SWAP, Deleted.BARE), True, Verdict.OFFLINE, _ELSEWHERE),
+    _row(None, (Moving.NONE,), (Deleted.BARE,), False, Verdict.ABSENT),
+    _row(None, (Moving.NONE,), (Deleted.NONE,), True, Verdict.OFFLINE, "the directory that holds it is missing"),
+    _row(None, (Moving.NONE,), (Deleted.NONE,), False, Verdict.ABSENT),
+)
+
+
+def decide(
+    found: Found,
+    missing_ids: frozenset[str],
+    assigned_id: str | None,
+    metadata_generation: int = 0,
+    topic_deleted: bool = False,
+) -> BootPlan:
+    """What to do with one partition.
+
+    `missing_ids` are the directory ids of any meta.properties that are not online now; `assigned_id` and
+    `metadata_generation` are what the newest cluster image says of this replica (None and 0 where it says nothing);
+    `topic_deleted` that the topic, by its id, is among the deleted ones. Deciding again after the plan was carried out
+    gives no more changes.
+    """
+    plan = Plan(found.tp)
+    if topic_deleted:
+        plan.delete_everything(found)
+        return plan.finish("absent", "the topic was deleted")
+    winner, current = _current(found.current, missing_ids, assigned_id, metadata_generation)
+    move, moving = _moving(found.move, winner, metadata_generation)
+    back, deleted = _deleted(found.deletes, move, metadata_generation, assigned_id)
+    missing = _missing(found, move, missing_ids, assigned_id)
+    row = next(row for row in TABLE if _fits(row, current, moving, deleted, missing))
+    plan.carry_out(row.verdict, found, winner, move, back, metadata_generation)
+    return plan.finish(_STATE.get(row.verdict, "online"), row.reason)
+
+
+_STATE = {Verdict.OFFLINE: "offline", Verdict.ABSENT: "absent", Verdict.DELETE: "absent"}
+
+
+def _fits(row: Row, current: Current, moving: Moving, deleted: Deleted, missing: bool) -> bool:
+    return (
+        (current in row.current if row.current else current is Current.NONE or not _names_current(row))
+        and (not row.moving or moving in row.moving)
+        and (not row.deleted or deleted in row.deleted)
+        and (row.missing is None or row.missing is missing)
+    )
+
+
+def _names_current(row: Row) -> bool:
+    return not row.current
+
+
+def _current(
+    copies: tuple[Copy, ...], missing_ids: frozenset[str], assigned_id: str | None, metadata_generation: int
+) -> tuple[Copy | None, Current]:
+    if not copies:
+        return None, Current.NONE
+    if any(copy.corrupt for copy in copies):
+        return (copies[0] if len(copies) == 1 else None), Current.UNREADABLE
+    deleting = [copy for copy in copies if copy.marker and copy.marker.reason == Reason.TOPIC]
+    if len(deleting) == len(copies):
+        return None, Current.DELETING
+    best = max(copies, key=lambda copy: copy.generation)
+    if sum(copy.generation == best.generation for copy in copies) > 1:
+        return None, Current.TIED
+    if best.marker is not None and best.marker.state in (State.COPYING, State.CANCELLED):
+        return None, Current.PARTIAL
+    if best.generation < metadata_generation and assigned_id in missing_ids and assigned_id != best.directory_id:
+        return None, Current.STALE
+    return best, Current.ONE
+
+
+def _moving(copies: tuple[Copy, ...], winner: Copy | None, metadata_generation: int) -> tuple[Copy | None, Moving]:
+    if not copies:
+        return None, Moving.NONE
+    move = max(copies, key=lambda copy: (copy.claim, copy.generation))
+    if move.corrupt:
+        return move, Moving.UNREADABLE
+    if move.marker is None:
+        return move, Moving.BARE
+    if winner is not None and move.claim < winner.claim:
+        return move, Moving.CANCELLED
+    match move.marker.state:
+        case State.CANCELLED | State.DELETED:
+            return move, Moving.CANCELLED
+        case State.SEALED | State.CURRENT:
+            return move, Moving.OUTDATED if move.generation < metadata_generation else Moving.SEALED
+        case _:
+            return move, Moving.COPYING
+
+
+def _deleted(
+    copies: tuple[Copy, ...], move: Copy | None, metadata_generation: int, assigned_id: str | None
+) -> tuple[Copy | None, Deleted]:
+    """The `.delete` that may be the last good copy; one that a newer copy had replaced is not."""
+    swapped = [copy for copy in copies if copy.can_come_back]
+    # A copy in the making, or the metadata, tells how new the replica was: anything older had been replaced.
+    needed = max(metadata_generation, move.generation if move is not None and move.marker is not None else 0) - 1
+    if swapped:
+        best = max(swapped, key=lambda copy: copy.generation)
+        if best.generation >= needed:
+            return best, Deleted.SWAP
+    if swapped or (assigned_id is not None and any(copy.marker is None for copy in copies)):
+        return None, Deleted.BARE
+    return None, Deleted.NONE
+
+
+def _missing(found: Found, move: Copy | None, missing_ids: frozenset[str], assigned_id: str | None) -> bool:
+    if move is not None and move.marker is None and not found.current:
+        return bool(missing_ids)  # nothing says where its source was
+    relevant = {assigned_id} if assigned_id is not None else set()
+    for copy in (*found.current, *found.move, *found.deletes):
+        if copy.marker is not None and not (copy.kind == "delete" and not copy.can_come_back):
+            relevant |= {copy.marker.source_id, copy.marker.target_id}
+    return bool(relevant & missing_ids)

@@ -1,0 +1,149 @@
+"""The marker: one small file in a partition's directory that says what the directory is, durable before anything relies on it.
+
+The name of a directory alone (`t-0`, `t-0.move`, `t-0.<id>.delete`) leaves holes: a partial copy looks like a whole one, and
+of two whole ones nothing says which is newer. The marker closes them with a state, the replica's generation and the ids of
+the two directories. It also holds the claim, which says which request owns the move.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import crc32c
+
+from storage_node.directories.atomic import write_atomic
+from storage_node.errors import MetadataIOError
+from storage_node.types import TopicPartition
+
+NAME = "partition.move"
+VERSION = 1
+
+
+class State(StrEnum):
+    """What a partition's directory is."""
+
+    CURRENT = "CURRENT"  # a settled replica
+    COPYING = "COPYING"  # a `.move` that is not complete
+    SEALED = "SEALED"  # a `.move` that holds all that the source holds; becomes CURRENT once it is promoted
+    CANCELLED = "CANCELLED"  # a `.move` that is to be removed
+    DELETED = "DELETED"  # a `.delete`, with a reason
+
+
+class Reason(StrEnum):
+    """Why a directory is a `.delete`; only the first can be rolled back."""
+
+    SWAP = "swap"  # the source of a move that was swapped
+    TOPIC = "topic"  # the topic was deleted
+    CANCEL = "cancel"  # the copy of a move that was cancelled
+    REMOVING = "removing"  # removal has begun: what is left is no copy any more
+
+
+class MarkerCorrupt(Exception):
+    """A marker that is there but cannot be trusted; names the file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """The contents of the file.
+
+    `generation` is the replica's: the source has g, its copy g + 1. `claim` is, in a source, the newest claim issued for
+    the partition, and in a `.move` the claim of its owner. `seal_*`, `log_start` and `leader_epoch` are offsets and epoch
+    at the seal (-1 before it). `delete_at_ms` is the wall clock at which a `.delete` is due (0: count from the start),
+    `full_name` the directory's name before it was shortened.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str = ""
+    source_id: str = ""
+    target_id: str = ""
+    generation: int = 0
+    state: State = State.CURRENT
+    reason: str = ""
+    claim: int = 0
+    owner: str = ""
+    run_id: str = ""
+    seal_leo: int = -1
+    seal_hw: int = -1
+    log_start: int = -1
+    leader_epoch: int = -1
+    delete_at_ms: int = 0
+    full_name: str = ""
+
+    @property
+    def tp(self) -> TopicPartition:
+        """The partition; of a `.delete` with a shortened name the only place that says so."""
+        return TopicPartition(self.topic, self.partition)
+
+    def settled(self, generation: int | None = None) -> Marker:
+        """This replica as a settled one, of this or another generation; the claim stays, so that claims never go back."""
+        return replace(
+            self,
+            state=State.CURRENT,
+            generation=self.generation if generation is None else generation,
+            reason="",
+            delete_at_ms=0,
+            full_name="",
+        )
+
+
+_TYPES = {field.name: str if field.type in ("str", "State") else int for field in fields(Marker)}
+
+
+def encode(marker: Marker) -> bytes:
+    """The bytes of the file: one JSON object, `crc` over the canonical JSON of the rest."""
+    document: dict[str, Any] = {"version": VERSION, **asdict(marker)}
+    document["crc"] = crc32c.crc32c(_canonical(document))
+    return json.dumps(document, sort_keys=True).encode() + b"\n"
+
+
+def decode(data: bytes, name: str) -> Marker:
+    """Read the bytes of a marker; raises `MarkerCorrupt`, naming `name`, for anything that is not exactly one."""
+    try:
+        document = json.loads(data)
+        crc = document.pop("crc")
+        if crc != crc32c.crc32c(_canonical(document)):
+            raise ValueError("its checksum is wrong")
+        if document.pop("version") != VERSION:
+            raise ValueError("its version is not known")
+        for key, kind in _TYPES.items():
+            if key in document and type(document[key]) is not kind:
+                raise ValueError(f"{key} is not of type {kind.__name__}")
+        known = {key: document[key] for key in _TYPES if key in document}
+        return Marker(**{**known, "state": State(document["state"])})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise MarkerCorrupt(f"marker {name} cannot be used: {error}") from error
+
+
+def read(path: Path) -> Marker | None:
+    """The marker in the partition's directory `path`, or None.
+
+    Raises `MarkerCorrupt` and, when the file cannot be read, `MetadataIOError`.
+    """
+    file = path / NAME
+    try:
+        data = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise MetadataIOError(str(path.parent), f"reading {file}") from error
+    return decode(data, str(file))
+
+
+def write(path: Path, marker: Marker) -> None:
+    """Write the marker into the partition's directory `path`; it is on the disk when this returns.
+
+    Raises `MetadataIOError` with the log directory.
+    """
+    try:
+        write_atomic(path / NAME, encode(marker))
+    except OSError as error:
+        raise MetadataIOError(str(path.parent), f"writing {path / NAME}") from error
+
+
+def _canonical(document: dict[str, Any]) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()

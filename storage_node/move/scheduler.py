@@ -1,0 +1,94 @@
+"""Who copies next.
+
+Order: by source directory and target directory (a lane of moves from one disk to another is worked through before the next
+begins), then topic and partition. Before that comes what keeps disks apart: with several movers, a move whose two disks
+nobody else uses goes first.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from storage_node.types import TopicPartition
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Waiting:
+    """A move that wants a mover; sorts in the order in which moves are taken."""
+
+    source: str
+    target: str
+    tp: TopicPartition
+
+
+def choose(waiting: Iterable[Waiting], running: Iterable[Waiting], slots: int) -> Waiting | None:
+    """The next move to start, or None when all slots are taken or nothing waits."""
+    busy = list(running)
+    if len(busy) >= slots:
+        return None
+    load: dict[str, int] = {}
+    for move in busy:
+        load[move.source] = load.get(move.source, 0) + 1
+        load[move.target] = load.get(move.target, 0) + 1
+    return min(
+        waiting,
+        key=lambda move: (load.get(move.source, 0) + load.get(move.target, 0), move),
+        default=None,
+    )
+
+
+class MoveScheduler:
+    """The queue in front of the movers: at most `slots` copies at a time. Thread-safe."""
+
+    def __init__(self, slots: int) -> None:
+        if slots < 1:
+            raise ValueError("at least one mover is needed")
+        self.slots = slots
+        self._waiting: set[Waiting] = set()
+        self._running: set[Waiting] = set()
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def add(self, move: Waiting) -> None:
+        """Queue a move; one that waits already is left where it is."""
+        with self._changed:
+            self._waiting.add(move)
+            self._changed.notify()
+
+    def remove(self, move: Waiting) -> None:
+        """Take a move out of the queue; one that runs goes on until its mover calls `done`."""
+        with self._changed:
+            self._waiting.discard(move)
+
+    def take(self) -> Waiting | None:
+        """Wait for the next move and take it; None once closed. Call `done` with it afterwards."""
+        with self._changed:
+            while not self._closed:
+                # A partition that is being copied is not taken a second time, however often it is queued.
+                running = {move.tp for move in self._running}
+                chosen = choose((m for m in self._waiting if m.tp not in running), self._running, self.slots)
+                if chosen is not None:
+                    self._waiting.remove(chosen)
+                    self._running.add(chosen)
+                    return chosen
+                self._changed.wait()
+            return None
+
+    def done(self, move: Waiting) -> None:
+        """Give the slot back."""
+        with self._changed:
+            self._running.discard(move)
+            self._changed.notify_all()
+
+    def waiting(self) -> list[Waiting]:
+        """What waits, in plain order (the choice also looks at which disks are busy then)."""
+        with self._changed:
+            return sorted(self._waiting)
+
+    def close(self) -> None:
+        """Let every waiting mover go."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

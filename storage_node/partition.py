@@ -1,0 +1,224 @@
+"""A partition's replica on this node: the lock, the log, the moving copy, and who waits for new records.
+
+At replication factor 1 the high watermark is the log end offset. Everything that changes the log is done under `lock`; reads go on
+beside it. While `future` is set, what truncates or shortens the log is applied to both copies, so that they never differ in more
+than the records that are still to be copied (KIP-113).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from storage_node.directories.directory import LogDirectory
+from storage_node.errors import ErrorCode, LogDirectoryOffline, NotLeaderOrFollower, OffsetOutOfRange, RequestRefused
+from storage_node.log.log import Appended, FetchedData, Log
+from storage_node.types import TopicPartition
+
+#: ListOffsets asks for these instead of a time.
+LATEST = -1
+EARLIEST = -2
+MAX_TIMESTAMP = -3
+
+#: A waiter that is told this many bytes wakes up whatever it waits for.
+WAKE = 2**62
+
+Waiter = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffset:
+    """An answer of ListOffsets; -1 where nothing is known."""
+
+    offset: int
+    timestamp: int = -1
+    leader_epoch: int = -1
+
+
+class Partition:
+    """One replica. Thread-safe; `swapped` is called by the mover while it holds `lock`."""
+
+    def __init__(
+        self,
+        tp: TopicPartition,
+        topic_id: str,
+        log: Log,
+        directory: LogDirectory,
+        *,
+        leader_epoch: int = 0,
+        generation: int = 0,
+        is_leader: bool = True,
+    ) -> None:
+        self.tp = tp
+        self.topic_id = topic_id
+        self.lock = threading.RLock()
+        self.log = log
+        self.directory = directory
+        self.leader_epoch = leader_epoch
+        self.generation = generation
+        self.is_leader = is_leader
+        self.future: Log | None = None
+        self._offline = ""
+        self._waiters: set[Waiter] = set()
+        self._unflushed = 0
+
+    @property
+    def high_watermark(self) -> int:
+        """Up to here consumers may read; the log end offset as long as there is one replica."""
+        return self.log.log_end_offset
+
+    @property
+    def offline(self) -> str:
+        """Why the replica cannot be used, "" while it can."""
+        return self._offline
+
+    def take_offline(self, reason: str) -> None:
+        """The replica is not used any more; requests get KAFKA_STORAGE_ERROR and waiters wake up."""
+        self._offline = reason
+        self.wake(WAKE)
+
+    # Leadership
+
+    def lead(self, leader_epoch: int, is_leader: bool) -> None:
+        """Take over the leader epoch that the metadata gives; an older one is ignored."""
+        with self.lock:
+            if leader_epoch < self.leader_epoch:
+                return
+            changed = leader_epoch != self.leader_epoch or is_leader != self.is_leader
+            self.leader_epoch = leader_epoch
+            self.is_leader = is_leader
+        if changed:
+            self.wake(WAKE)
+
+    def check_usable(self, leader_epoch: int = -1) -> None:
+        """Raise what a client is to be told when it cannot use this replica under the epoch it knows (-1: any)."""
+        if self._offline:
+            raise LogDirectoryOffline(self.directory.path, self._offline)
+        if not self.is_leader:
+            raise NotLeaderOrFollower(f"this node does not lead {self.tp}")
+        if leader_epoch >= 0 and leader_epoch != self.leader_epoch:
+            if leader_epoch < self.leader_epoch:
+                raise RequestRefused(f"{self.tp} is at leader epoch {self.leader_epoch}", ErrorCode.FENCED_LEADER_EPOCH)
+            raise RequestRefused(f"{self.tp} is at leader epoch {self.leader_epoch}", ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+    # Records
+
+    def append(self, records: bytes | bytearray | memoryview, now_ms: int | None = None) -> Appended:
+        """Append a producer's batches; raises RequestRefused or StorageError. Waiters are woken."""
+        with self.lock:
+            self.check_usable()
+            log = self.log
+            appended = log.append_as_leader(records, self.leader_epoch, now_ms)
+            if not appended.duplicate:
+                limit = log.config.flush_messages
+                self._unflushed += appended.last_offset - appended.base_offset + 1
+                if self._unflushed >= limit:
+                    log.flush()
+                    self._unflushed = 0
+        if self._waiters and not appended.duplicate:
+            self.wake(len(records))
+        return appended
+
+    def fetch(
+        self, offset: int, max_bytes: int, *, leader_epoch: int = -1, min_one: bool = True
+    ) -> FetchedData:
+        """Whole batches from the one that holds `offset`, at most `max_bytes` (but the first whole if `min_one`)."""
+        while True:
+            self.check_usable(leader_epoch)
+            log = self.log
+            try:
+                return log.read(offset, max_bytes, upto=log.log_end_offset, min_one=min_one)
+            except (OffsetOutOfRange, OSError):
+                # A swap between the two looks at the log is no reason to fail: the copy holds the same offsets.
+                if self.log is log:
+                    raise
+
+    def find_offset(self, timestamp: int, leader_epoch: int = -1) -> FoundOffset:
+        """The answer of ListOffsets: by one of the special timestamps, or the first record at `timestamp` (ms) or later."""
+        self.check_usable(leader_epoch)
+        log = self.log
+        if timestamp == LATEST:
+            return FoundOffset(self.high_watermark, -1, self.leader_epoch)
+        if timestamp == EARLIEST:
+            start = log.log_start_offset
+            return FoundOffset(start, -1, log.leader_epochs.epoch_for_offset(start))
+        if timestamp == MAX_TIMESTAMP:
+            newest = log.max_timestamp()
+            if newest is None or newest[1] < 0:
+                return FoundOffset(-1)
+            return FoundOffset(newest[0], newest[1], log.leader_epochs.epoch_for_offset(newest[0]))
+        found = log.offset_for_timestamp(timestamp)
+        if found is None:
+            return FoundOffset(-1)
+        return FoundOffset(found[0], found[1], log.leader_epochs.epoch_for_offset(found[0]))
+
+    def delete_records(self, before: int) -> int:
+        """Advance the log start offset to `before` (-1: the high watermark) in both copies; answers the new start."""
+        with self.lock:
+            self.check_usable()
+            end = self.high_watermark
+            target = end if before == -1 else before
+            if target < 0 or target > end:
+                raise OffsetOutOfRange(f"{self.tp} ends at {end}, records before {before} cannot be deleted")
+            self.log.advance_log_start(target)
+            self._shorten_future()
+            return self.log.log_start_offset
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Retention on both copies; answers how many segments went from the log in use."""
+        with self.lock:
+            if self._offline:
+                return 0
+            count = self.log.delete_old_segments(now_ms)
+            if count:
+                self._shorten_future()
+            return count
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut both copies off at `offset`."""
+        with self.lock:
+            self.log.truncate_to(offset)
+            future = self.future
+            if future is not None and future.log_end_offset > offset:
+                future.truncate_to(offset)
+
+    def _shorten_future(self) -> None:
+        future = self.future
+        if future is None:
+            return
+        start = self.log.log_start_offset
+        if start > future.log_end_offset:
+            future.truncate_fully(start)
+        elif start > future.log_start_offset:
+            future.advance_log_start(start)
+
+    def swapped(self, log: Log, directory: LogDirectory, generation: int) -> None:
+        """From now on the copy is the replica; called by the mover under `lock`, after both renames are durable."""
+        with self.lock:
+            self.log = log
+            self.directory = directory
+            self.generation = generation
+            self.future = None
+        self.wake(WAKE)
+
+    def roll_if_due(self, now_ms: int) -> None:
+        """Flush what flush.ms says is due."""
+        with self.lock:
+            if not self._offline:
+                self.log.flush()
+                self._unflushed = 0
+
+    # Waiting
+
+    def add_waiter(self, waiter: Waiter) -> None:
+        """`waiter(bytes)` is called, on any thread, after an append and whenever the partition's state changes."""
+        self._waiters.add(waiter)
+
+    def remove_waiter(self, waiter: Waiter) -> None:
+        self._waiters.discard(waiter)
+
+    def wake(self, size: int) -> None:
+        """Tell all waiters that `size` bytes are new."""
+        for waiter in tuple(self._waiters):
+            waiter(size)

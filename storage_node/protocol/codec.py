@@ -1,0 +1,272 @@
+"""Requests and responses with kio's schemas: reading with the bounds checked first, writing from plain values.
+
+kio's native reader reserves memory by the counts it finds, which a peer can claim at will and which ends the process. So a request
+is first walked over by its schema: every length must lie within the frame and the number of elements within a limit.
+"""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import io
+import struct
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import cache
+from typing import Any
+from uuid import UUID
+
+from kio.index import load_request_schema, load_response_schema
+from kio.schema.errors import ErrorCode as KioErrorCode
+from kio.serial import entity_reader, entity_writer
+
+#: A request with more array elements than this is refused: 20,000 replicas is the most a cluster holds.
+MAX_ELEMENTS = 1_000_000
+
+Walk = Callable[["Cursor"], None]
+
+
+class MalformedRequest(ValueError):
+    """Bytes that are no request of the kind they claim to be; the connection is closed."""
+
+
+class Cursor:
+    """A position in a frame; every step is checked against its end."""
+
+    __slots__ = ("buffer", "elements", "end", "position")
+
+    def __init__(self, buffer: bytes | memoryview, position: int = 0) -> None:
+        self.buffer = buffer
+        self.position = position
+        self.end = len(buffer)
+        self.elements = 0
+
+    def skip(self, size: int) -> None:
+        position = self.position + size
+        if size < 0 or position > self.end:
+            raise MalformedRequest(f"a field of {size} bytes at byte {self.position} of {self.end}")
+        self.position = position
+
+    def int16(self) -> int:
+        self.skip(2)
+        return int(struct.unpack_from(">h", self.buffer, self.position - 2)[0])
+
+    def int32(self) -> int:
+        self.skip(4)
+        return int(struct.unpack_from(">i", self.buffer, self.position - 4)[0])
+
+    def int64(self) -> int:
+        self.skip(8)
+        return int(struct.unpack_from(">q", self.buffer, self.position - 8)[0])
+
+    def varint(self) -> int:
+        """An unsigned varint of at most five bytes."""
+        value = shift = 0
+        while shift < 35:
+            self.skip(1)
+            byte = self.buffer[self.position - 1]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                if value > 1 << 31:
+                    break
+                return value
+            shift += 7
+        raise MalformedRequest(f"a varint beyond 31 bits at byte {self.position}")
+
+    def count(self, flexible: bool) -> int:
+        """The number of elements of an array, -1 for null; each needs at least one byte."""
+        count = self.varint() - 1 if flexible else self.int32()
+        if count < -1 or count > self.end - self.position:
+            raise MalformedRequest(f"{count} elements in the {self.end - self.position} bytes that are left")
+        self.elements += max(count, 0)
+        if self.elements > MAX_ELEMENTS:
+            raise MalformedRequest(f"more than {MAX_ELEMENTS} elements in one request")
+        return count
+
+    def string(self, flexible: bool) -> str | None:
+        """A nullable string."""
+        size = self.varint() - 1 if flexible else self.int16()
+        if size < 0:
+            return None
+        start = self.position
+        self.skip(size)
+        try:
+            return str(self.buffer[start : start + size], "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedRequest(f"a string at byte {start} is not UTF-8") from error
+
+    def tagged(self) -> None:
+        """Skip a section of tagged fields."""
+        for _ in range(self.varint()):
+            self.varint()
+            self.skip(self.varint())
+
+
+_FIXED = {
+    "int8": 1,
+    "bool": 1,
+    "int16": 2,
+    "error_code": 2,
+    "uint16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "float64": 8,
+    "uuid": 16,
+}
+
+
+@cache
+def _walk(schema: type) -> Walk:
+    """The checking walk over one kio entity."""
+    flexible = bool(schema.__flexible__)  # type: ignore[attr-defined]
+    steps = [_field(field, flexible) for field in _fields(schema) if "tag" not in field.metadata]
+
+    def walk(cursor: Cursor) -> None:
+        for step in steps:
+            step(cursor)
+        if flexible:
+            cursor.tagged()
+
+    return walk
+
+
+def _field(field: dataclasses.Field[Any], flexible: bool) -> Walk:
+    inner, is_array = _inner(field.type)
+    one = _walk(inner) if dataclasses.is_dataclass(inner) else _primitive(field.metadata["kafka_type"], flexible)
+    if not is_array:
+        return one
+
+    def array(cursor: Cursor) -> None:
+        for _ in range(cursor.count(flexible)):
+            one(cursor)
+
+    return array
+
+
+def _primitive(kafka_type: str, flexible: bool) -> Walk:
+    if kafka_type == "string":
+        return lambda cursor: cursor.string(flexible) and None
+    if kafka_type in ("bytes", "records"):
+
+        def blob(cursor: Cursor) -> None:
+            size = cursor.varint() - 1 if flexible else cursor.int32()
+            cursor.skip(max(size, 0))
+
+        return blob
+    size = _FIXED[kafka_type]
+    return lambda cursor: cursor.skip(size)
+
+
+def _fields(schema: type) -> tuple[dataclasses.Field[Any], ...]:
+    return dataclasses.fields(schema)
+
+
+def _inner(annotation: Any) -> tuple[Any, bool]:
+    """The element's type of a field's annotation, and whether the field is an array."""
+    candidates = (annotation, *typing.get_args(annotation))
+    for candidate in candidates:
+        if typing.get_origin(candidate) is tuple:
+            return typing.get_args(candidate)[0], True
+    for candidate in candidates:
+        if dataclasses.is_dataclass(candidate):
+            return candidate, False
+    return annotation, False
+
+
+def read_request(key: int, version: int, body: bytes | memoryview, position: int) -> Any:
+    """The request from `position` on as a kio entity; raises MalformedRequest."""
+    schema = load_request_schema(key, version)
+    cursor = Cursor(body, position)
+    _walk(schema)(cursor)
+    view = body if isinstance(body, bytes) else body.toreadonly()
+    try:
+        entity, _ = entity_reader(schema)(view, position)
+    except Exception as error:
+        raise MalformedRequest(f"{schema.__name__} version {version}: {error}") from error
+    return entity
+
+
+def write_response(key: int, version: int, values: Mapping[str, Any]) -> bytes:
+    """A response body from plain values: nested mappings by kio's field names; what a version lacks is left out.
+
+    A missing field takes the schema's default, else zero, empty or null.
+    """
+    schema = load_response_schema(key, version)
+    buffer = io.BytesIO()
+    entity_writer(schema)(buffer, _build(schema)(values))
+    return buffer.getvalue()
+
+
+@cache
+def _build(schema: type) -> Callable[[Mapping[str, Any]], Any]:
+    makers = [(field.name, _maker(field), _default(field)) for field in _fields(schema)]
+
+    def build(values: Mapping[str, Any]) -> Any:
+        return schema(**{name: make(values[name]) if name in values else default for name, make, default in makers})
+
+    return build
+
+
+def _maker(field: dataclasses.Field[Any]) -> Callable[[Any], Any]:
+    inner, is_array = _inner(field.type)
+    if dataclasses.is_dataclass(inner):
+        one = _build(typing.cast(type, inner))
+        if is_array:
+            return lambda items: None if items is None else tuple(one(item) for item in items)
+        return one
+    if is_array:
+        return lambda items: None if items is None else tuple(items)
+    if field.metadata.get("kafka_type") == "error_code":
+        return lambda code: KioErrorCode(int(code))
+    return lambda value: value
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    _, is_array = _inner(field.type)
+    if is_array:
+        return ()
+    kafka_type = field.metadata.get("kafka_type", "")
+    if type(None) in typing.get_args(field.type):
+        return None
+    if kafka_type == "error_code":
+        return KioErrorCode.none
+    if kafka_type.startswith("timedelta"):
+        return timedelta(0)
+    return {"string": "", "bool": False, "uuid": None, "datetime_i64": None}.get(kafka_type, 0)
+
+
+def uuid_of(text: str) -> UUID | None:
+    """A 22-character id as kio's value; None for the zero id or none."""
+    if not text:
+        return None
+    try:
+        value = UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    except ValueError:
+        return None
+    return value if value.int else None
+
+
+def id_of(uuid: UUID | None) -> str:
+    """The 22 characters of an id, "" for none."""
+    return base64.urlsafe_b64encode(uuid.bytes).decode("ascii").rstrip("=") if uuid is not None and uuid.int else ""
+
+
+def milliseconds(value: Any) -> int:
+    """kio's timedelta as milliseconds."""
+    return int(value / timedelta(milliseconds=1))
+
+
+def group(rows: Sequence[tuple[str, Any]]) -> list[tuple[str, list[Any]]]:
+    """(topic, row) pairs grouped by topic, in order of appearance."""
+    topics: dict[str, list[Any]] = {}
+    for topic, row in rows:
+        topics.setdefault(topic, []).append(row)
+    return list(topics.items())
+

@@ -1,0 +1,68 @@
+"""A request on its way through the handlers."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+from storage_node.protocol.codec import Cursor, MalformedRequest, read_request, write_response
+from storage_node.protocol.framing import Frame
+from storage_node.protocol.table import Api
+
+_HEAD = struct.Struct(">hhi")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first fields of every request; `position` is where the rest of the frame begins."""
+
+    key: int
+    version: int
+    correlation: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a known API and version."""
+
+    api: Api
+    version: int
+    correlation: int
+    client_id: str
+    frame: Frame
+    position: int
+    peer: str
+
+    def decode(self) -> Any:
+        """The body as a kio entity; raises MalformedRequest."""
+        return read_request(self.api.key, self.version, self.frame, self.position)
+
+    def encode(self, **values: Any) -> list[bytes]:
+        """The answer's buffers from plain values by kio's field names."""
+        return [self.head(), write_response(self.api.key, self.version, values)]
+
+    def head(self) -> bytes:
+        """The response header: ApiVersions keeps version 0 for ever, so that any client can read it."""
+        head = self.correlation.to_bytes(4, "big", signed=True)
+        if self.version >= self.api.flexible and self.api.name != "api_versions":
+            return head + b"\0"
+        return head
+
+
+def read_header(frame: Frame) -> Header:
+    """Key, version and correlation id; raises MalformedRequest."""
+    if len(frame) < _HEAD.size:
+        raise MalformedRequest("a frame without a request header")
+    key, version, correlation = _HEAD.unpack_from(frame, 0)
+    return Header(key, version, correlation, _HEAD.size)
+
+
+def read_client_id(frame: Frame, position: int, flexible: bool) -> tuple[str, int]:
+    """The client id and where the body begins; raises MalformedRequest."""
+    cursor = Cursor(frame, position)
+    client_id = cursor.string(flexible=False) or ""
+    if flexible:
+        cursor.tagged()
+    return client_id, cursor.position

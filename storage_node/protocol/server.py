@@ -1,0 +1,157 @@
+"""The listener: a thread with a uvloop of its own, and the way of a frame to its handler.
+
+Temporal's client never shares this loop, and no handler blocks it: what touches a disk runs in the directory's pool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+import uvloop
+
+from storage_node.protocol import cluster, configs, fetch, log_dirs, offsets, private, produce, topics
+from storage_node.protocol.codec import MalformedRequest
+from storage_node.protocol.framing import Answer, CloseConnection, Connection, Frame
+from storage_node.protocol.request import Request, read_client_id, read_header
+from storage_node.protocol.table import API_VERSIONS, APIS, PRIVATE
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[["Node", Request], Awaitable[Answer]]
+
+HANDLERS: dict[str, Handler] = {
+    "produce": produce.handle,
+    "fetch": fetch.handle,
+    "list_offsets": offsets.list_offsets,
+    "init_producer_id": offsets.init_producer_id,
+    "delete_records": offsets.delete_records,
+    "metadata": cluster.metadata,
+    "api_versions": cluster.api_versions,
+    "find_coordinator": cluster.find_coordinator,
+    "describe_cluster": cluster.describe_cluster,
+    "list_partition_reassignments": cluster.list_partition_reassignments,
+    "create_topics": topics.create_topics,
+    "delete_topics": topics.delete_topics,
+    "create_partitions": topics.create_partitions,
+    "describe_configs": configs.describe_configs,
+    "incremental_alter_configs": configs.incremental_alter_configs,
+    "alter_replica_log_dirs": log_dirs.alter_replica_log_dirs,
+    "describe_log_dirs": log_dirs.describe_log_dirs,
+    "private": private.handle,
+}
+
+BACKLOG = 1024
+
+
+class Listener:
+    """Serves one node's Kafka listener from `start` to `stop`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._connections: set[Connection] = set()
+        self._thread: threading.Thread | None = None
+        self._stopped: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+        self.loop: asyncio.AbstractEventLoop | None = None
+        self.port = 0
+
+    def start(self) -> None:
+        """Bind and serve on a thread of its own; raises OSError when the address is taken."""
+        config = self._node.config
+        sock = _bind(config.listener.host, config.listener.port)
+        self.port = sock.getsockname()[1]
+        ready = threading.Event()
+        self._thread = threading.Thread(
+            target=self._run, args=(sock, ready), name=f"listener-{config.node_id}", daemon=True
+        )
+        self._thread.start()
+        ready.wait()
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self) -> None:
+        """Take no more requests, close the connections, end the thread."""
+        if self.loop is None or self._thread is None:
+            return
+        stopped = self._stopped
+        if stopped is not None:
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(stopped.set)
+        self._thread.join(10)
+        self._thread = None
+
+    def _run(self, sock: socket.socket, ready: threading.Event) -> None:
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._serve_until_stopped(sock, ready))
+        except BaseException as error:
+            self._failure = error
+            log.exception("the listener ended")
+        finally:
+            ready.set()
+
+    async def _serve_until_stopped(self, sock: socket.socket, ready: threading.Event) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._stopped = asyncio.Event()
+        server = await self.loop.create_server(self._connect, sock=sock, backlog=BACKLOG)
+        ready.set()
+        await self._stopped.wait()
+        server.close()
+        for connection in list(self._connections):
+            connection.close()
+        # Give what is written a moment to go out; what then is still open is dropped with the loop.
+        deadline = self.loop.time() + 1.0
+        while self._connections and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections):
+            if connection.transport is not None:
+                connection.transport.abort()
+
+    def _connect(self) -> Connection:
+        if len(self._connections) >= self._node.config.max_connections:
+            log.warning("max.connections=%d reached", self._node.config.max_connections)
+        return Connection(self._serve, self._node.config.socket_request_max_bytes, self._connections)
+
+    async def _serve(self, frame: Frame, connection: Connection) -> Answer:
+        """Answer one frame; raises CloseConnection when it cannot be answered."""
+        try:
+            request = self._read(frame, connection)
+            return await HANDLERS[request.api.name](self._node, request)
+        except MalformedRequest as error:
+            raise CloseConnection(str(error)) from error
+
+    def _read(self, frame: Frame, connection: Connection) -> Request:
+        header = read_header(frame)
+        api = PRIVATE if header.key == PRIVATE.key else APIS.get(header.key)
+        if api is None:
+            raise CloseConnection(f"API key {header.key} is not offered")
+        if not api.min_version <= header.version <= api.max_version:
+            if api is not API_VERSIONS:
+                raise CloseConnection(f"version {header.version} of API {api.name} is not offered")
+            # A client newer than this node: the answer in version 0 tells it what there is.
+            return Request(api, -1, header.correlation, "", frame, header.position, connection.peer)
+        client_id, position = read_client_id(frame, header.position, header.version >= api.flexible)
+        return Request(api, header.version, header.correlation, client_id, frame, position, connection.peer)
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """A bound socket; with no host on every interface, IPv6 and IPv4 where both are there."""
+    if not host:
+        dual = socket.has_dualstack_ipv6()
+        return socket.create_server(
+            ("", port),
+            family=socket.AF_INET6 if dual else socket.AF_INET,
+            backlog=BACKLOG,
+            dualstack_ipv6=dual,
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
