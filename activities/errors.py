@@ -53,6 +53,8 @@ _BY_NAME: dict[str, tuple[str, bool]] = {error.__name__: row for error, row in T
     if isinstance(value, type) and issubclass(value, storage.StorageError)
 }
 
+_STABLE = frozenset(value for name, value in vars(types).items() if name.isupper() and isinstance(value, str))
+
 
 def classify(error: BaseException) -> Classified:
     """The stable type of an exception; anything unknown is a failure of the node that a retry may mend."""
@@ -65,7 +67,9 @@ def classify_name(name: str, message: str) -> Classified:
     """The same for an error that a move's status carries by the name of its class (or already by its stable type)."""
     if name in _BY_NAME:
         return Classified(*_BY_NAME[name], message or name)
-    return Classified(name or types.NODE_FAILURE, name not in types.FINAL, message or name)
+    if name in _STABLE:
+        return Classified(name, name not in types.FINAL, message or name)
+    return Classified(types.NODE_FAILURE, True, message or name)
 
 
 def application_error(error: BaseException, doing: str = "") -> ApplicationError:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, fields, replace
 from typing import TYPE_CHECKING, Any
 
+from activities.errors import Classified, classify_name
 from storage_node.types import TopicPartition
 from workflows.model.calls import (
     CAUGHT_UP,
@@ -18,13 +19,11 @@ from workflows.model.calls import (
     ReplicaMove,
 )
 
-from activities.errors import Classified, classify_name
-
 if TYPE_CHECKING:
     from storage_node.move.status import MoveStatus
 
 #: What adds up over attempts, steps and restarts of the node.
-TOTALS = ("bytes_copied", "seconds_queued", "seconds_copying", "seconds_throttled", "seconds_stalled", "attempts")
+TOTALS = ("seconds_queued", "seconds_copying", "seconds_throttled", "seconds_stalled", "attempts")
 _FIELDS = frozenset(field.name for field in fields(MoveRow))
 
 #: The engine's state -> what the step `copy` ends with for this replica; any other state is still under way.
@@ -85,7 +84,7 @@ def from_status(move: ReplicaMove, status: MoveStatus, outcome: str, base: MoveR
         outcome=outcome,
         source=status.source,
         directory=status.directory or move.directory,
-        claim=status.claim or move.claim,
+        claim=move.claim or status.claim,
         generation=status.generation or move.generation,
         bytes_total=status.bytes_total,
         bytes_copied=status.bytes_copied,
@@ -95,7 +94,7 @@ def from_status(move: ReplicaMove, status: MoveStatus, outcome: str, base: MoveR
         seconds_throttled=status.seconds_throttled,
         seconds_stalled=status.seconds_stalled,
         seconds_locked=status.seconds_locked,
-        attempts=1,
+        attempts=max(1, status.attempt),
     )
     if status.error:
         error = classify_name(status.error, status.message)
@@ -114,22 +113,26 @@ def added(row: MoveRow, base: MoveRow | None) -> MoveRow:
         row,
         source=row.source or base.source,
         bytes_total=max(row.bytes_total, base.bytes_total),
+        bytes_copied=max(row.bytes_copied, base.bytes_copied),
         bytes_resumed=max(row.bytes_resumed, base.bytes_resumed),
         **totals,
     )
 
 
-def progress(row: MoveRow, state: str, rate: float, attempt: int) -> dict[str, Any]:
-    """What the signal `copy_progress` carries for one replica; `rate` in bytes per second."""
+def progress(row: MoveRow, state: str, rate: float) -> dict[str, Any]:
+    """What the signal `copy_progress` carries for one replica; `rate` in bytes per second.
+
+    Here `bytes_copied` is without `bytes_resumed`: their sum is what the copy holds.
+    """
     return {
         "topic": row.topic,
         "partition": row.partition,
         "state": state,
         "bytes_total": row.bytes_total,
-        "bytes_copied": row.bytes_copied,
+        "bytes_copied": max(0, row.bytes_copied - row.bytes_resumed),
         "bytes_resumed": row.bytes_resumed,
         "rate": rate,
-        "attempt": attempt,
+        "attempt": row.attempts,
         "seconds_copying": row.seconds_copying,
         "seconds_throttled": row.seconds_throttled,
     }

@@ -84,10 +84,9 @@ class MoveStarter:
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: set[TopicPartition] = set()
 
-    @property
-    def busy(self) -> frozenset[TopicPartition]:
-        """Replicas whose run is about to be started or asked for."""
-        return frozenset(self._busy)
+    def has(self, tp: TopicPartition) -> bool:
+        """Whether the replica's run is about to be started or asked for."""
+        return tp in self._busy
 
     def start(self, moves: Sequence[PlannedMove], throttle: int | None) -> None:
         """Start one run per lane, in the background."""

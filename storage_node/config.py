@@ -14,7 +14,7 @@ from pathlib import Path
 
 import javaproperties
 
-from storage_node.config_keys import DEFAULTS, IGNORED, PREFIXES, parse_listener
+from storage_node.config_keys import DEFAULTS, IGNORED, LISTENERS, PREFIXES, parse_listener
 from storage_node.log.config import LogConfig
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class NodeConfig:
         read = _Reader(given)
         node_id = read.integer("node.id", alternative="broker.id", minimum=0, maximum=2**31 - 1)
         dirs = _log_dirs(read)
-        listener = _listener("listeners", given.get("listeners", DEFAULTS["listeners"]))
+        listener = _listener("listeners", given.get("listeners", LISTENERS))
         if "advertised.listeners" in given:
             advertised = _listener("advertised.listeners", given["advertised.listeners"])
             if not advertised.host:
@@ -106,7 +106,9 @@ class NodeConfig:
             default_replication_factor=read.integer("default.replication.factor", minimum=1),
             move_threads=read.integer("num.replica.alter.log.dirs.threads", default=len(dirs), minimum=1),
             move_rate=None if rate >= UNLIMITED else rate,
-            file_delete_delay_ms=read.integer("file.delete.delay.ms", alternative="log.segment.delete.delay.ms", minimum=0),
+            file_delete_delay_ms=read.integer(
+                "file.delete.delay.ms", alternative="log.segment.delete.delay.ms", minimum=0
+            ),
             log_dir_failure_timeout_ms=read.integer("log.dir.failure.timeout.ms", minimum=1),
             recovery_threads_per_dir=read.integer("num.recovery.threads.per.data.dir", minimum=1, maximum=256),
             io_threads_per_dir=read.integer("num.io.threads.per.data.dir", minimum=1, maximum=256),

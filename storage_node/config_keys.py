@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+LISTENERS = "PLAINTEXT://:9092"
+
 #: Every key with a meaning here; None: no default (or one that depends on other keys).
 DEFAULTS: dict[str, str | None] = {
-    "listeners": "PLAINTEXT://:9092",
+    "listeners": LISTENERS,
     "num.partitions": "1",
     "default.replication.factor": "1",
     "num.replica.alter.log.dirs.threads": None,

@@ -11,8 +11,9 @@ import binascii
 import json
 import threading
 import zlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from storage_node.types import TopicPartition
@@ -127,24 +128,22 @@ class ClusterImage:
             nodes = {node.node: node for node in map(_node, row["nodes"])}
             configs = {(str(kind), str(name)): dict(values) for kind, name, values in row["configs"]}
             whole = row["from"] == 0
-            head = {
-                "cluster": str(row["cluster"]),
-                "generation": int(row["generation"]),
-                "version": int(row["version"]),
-                "controller": int(row.get("controller", -1)),
-            }
+            cluster, controller = str(row["cluster"]), int(row.get("controller", -1))
+            generation, version = int(row["generation"]), int(row["version"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise BadImage(f"a row of the cluster image is malformed: {error!r}") from error
         if whole:
-            return ClusterImage(**head, topics=topics, gone=gone, nodes=nodes, configs=configs)
+            return ClusterImage(cluster, generation, version, topics, gone, nodes, configs, controller)
         kept = {name: topic for name, topic in self.topics.items() if topic.id not in gone}
-        return replace(
-            self,
-            **head,
-            topics={**kept, **topics},
-            gone={**self.gone, **gone},
-            nodes={**self.nodes, **nodes},
-            configs={**self.configs, **configs},
+        return ClusterImage(
+            cluster,
+            generation,
+            version,
+            {**kept, **topics},
+            {**self.gone, **gone},
+            {**self.nodes, **nodes},
+            {**self.configs, **configs},
+            controller,
         )
 
     def encode(self) -> str:
@@ -264,15 +263,24 @@ class MetadataCache:
         self._changed = threading.Condition()
         self._listeners: list[Callable[[ClusterImage], None]] = []
 
-    def subscribe(self, listener: Callable[[ClusterImage], None]) -> None:
-        self._listeners.append(listener)
+    @contextmanager
+    def listening(self, listener: Callable[[ClusterImage], None]) -> Iterator[None]:
+        """Call `listener` after every change while the block runs."""
+        with self._changed:
+            self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._listeners.remove(listener)
 
     def publish(self, image: ClusterImage) -> None:
         """Make `image` the newest one and wake who waits for its version."""
         with self._changed:
             self.image = image
             self._changed.notify_all()
-        for listener in list(self._listeners):
+            listeners = list(self._listeners)
+        for listener in listeners:
             listener(image)
 
     def wait_for_version(self, version: int, timeout: float) -> bool:

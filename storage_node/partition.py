@@ -12,8 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import ErrorCode, LogDirectoryOffline, NotLeaderOrFollower, OffsetOutOfRange, RequestRefused
-from storage_node.log.log import Appended, FetchedData, Log
+from storage_node.errors import (
+    ErrorCode,
+    LogDirectoryOffline,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    RequestRefused,
+    UnknownTopicOrPartition,
+)
+from storage_node.log.config import LogConfig
+from storage_node.log.log import Appended, FetchedData, Log, LogClosed
 from storage_node.types import TopicPartition
 
 #: ListOffsets asks for these instead of a time.
@@ -60,8 +68,8 @@ class Partition:
         self.is_leader = is_leader
         self.future: Log | None = None
         self._offline = ""
+        self._deleted = False
         self._waiters: set[Waiter] = set()
-        self._unflushed = 0
 
     @property
     def high_watermark(self) -> int:
@@ -76,6 +84,12 @@ class Partition:
     def take_offline(self, reason: str) -> None:
         """The replica is not used any more; requests get KAFKA_STORAGE_ERROR and waiters wake up."""
         self._offline = reason
+        self.wake(WAKE)
+
+    def delete(self) -> None:
+        """The topic is gone: requests are told that it is unknown."""
+        with self.lock:
+            self._deleted = True
         self.wake(WAKE)
 
     # Leadership
@@ -93,8 +107,10 @@ class Partition:
 
     def check_usable(self, leader_epoch: int = -1) -> None:
         """Raise what a client is to be told when it cannot use this replica under the epoch it knows (-1: any)."""
+        if self._deleted:
+            raise UnknownTopicOrPartition(f"{self.tp} was deleted")
         if self._offline:
-            raise LogDirectoryOffline(self.directory.path, self._offline)
+            raise LogDirectoryOffline(self.directory.name, self._offline)
         if not self.is_leader:
             raise NotLeaderOrFollower(f"this node does not lead {self.tp}")
         if leader_epoch >= 0 and leader_epoch != self.leader_epoch:
@@ -110,26 +126,18 @@ class Partition:
             self.check_usable()
             log = self.log
             appended = log.append_as_leader(records, self.leader_epoch, now_ms)
-            if not appended.duplicate:
-                limit = log.config.flush_messages
-                self._unflushed += appended.last_offset - appended.base_offset + 1
-                if self._unflushed >= limit:
-                    log.flush()
-                    self._unflushed = 0
         if self._waiters and not appended.duplicate:
             self.wake(len(records))
         return appended
 
-    def fetch(
-        self, offset: int, max_bytes: int, *, leader_epoch: int = -1, min_one: bool = True
-    ) -> FetchedData:
+    def fetch(self, offset: int, max_bytes: int, *, leader_epoch: int = -1, min_one: bool = True) -> FetchedData:
         """Whole batches from the one that holds `offset`, at most `max_bytes` (but the first whole if `min_one`)."""
         while True:
             self.check_usable(leader_epoch)
             log = self.log
             try:
                 return log.read(offset, max_bytes, upto=log.log_end_offset, min_one=min_one)
-            except (OffsetOutOfRange, OSError):
+            except (OffsetOutOfRange, LogClosed):
                 # A swap between the two looks at the log is no reason to fail: the copy holds the same offsets.
                 if self.log is log:
                     raise
@@ -142,16 +150,16 @@ class Partition:
             return FoundOffset(self.high_watermark, -1, self.leader_epoch)
         if timestamp == EARLIEST:
             start = log.log_start_offset
-            return FoundOffset(start, -1, log.leader_epochs.epoch_for_offset(start))
+            return FoundOffset(start, -1, log.leader_epochs.epoch_for(start))
         if timestamp == MAX_TIMESTAMP:
             newest = log.max_timestamp()
-            if newest is None or newest[1] < 0:
+            if newest[0] < 0:
                 return FoundOffset(-1)
-            return FoundOffset(newest[0], newest[1], log.leader_epochs.epoch_for_offset(newest[0]))
+            return FoundOffset(newest[0], newest[1], log.leader_epochs.epoch_for(newest[0]))
         found = log.offset_for_timestamp(timestamp)
         if found is None:
             return FoundOffset(-1)
-        return FoundOffset(found[0], found[1], log.leader_epochs.epoch_for_offset(found[0]))
+        return FoundOffset(found[0], found[1], log.leader_epochs.epoch_for(found[0]))
 
     def delete_records(self, before: int) -> int:
         """Advance the log start offset to `before` (-1: the high watermark) in both copies; answers the new start."""
@@ -168,7 +176,7 @@ class Partition:
     def delete_old_segments(self, now_ms: int) -> int:
         """Retention on both copies; answers how many segments went from the log in use."""
         with self.lock:
-            if self._offline:
+            if self._offline or self._deleted:
                 return 0
             count = self.log.delete_old_segments(now_ms)
             if count:
@@ -202,12 +210,23 @@ class Partition:
             self.future = None
         self.wake(WAKE)
 
-    def roll_if_due(self, now_ms: int) -> None:
-        """Flush what flush.ms says is due."""
-        with self.lock:
-            if not self._offline:
-                self.log.flush()
-                self._unflushed = 0
+    def purge(self, now_ms: int) -> None:
+        """Remove the files of segments that went long enough ago."""
+        if not self._offline and not self._deleted:
+            self.log.purge_deleted(now_ms)
+
+    def flush_if_due(self, now_ms: int) -> None:
+        """What flush.ms asks for."""
+        if not self._offline and not self._deleted:
+            self.log.flush_if_due(now_ms)
+
+    def configure(self, config: LogConfig) -> None:
+        """Take over the topic's configs, in both copies."""
+        if self.log.config != config:
+            with self.lock:
+                self.log.config = config
+                if self.future is not None:
+                    self.future.config = config
 
     # Waiting
 

@@ -51,7 +51,8 @@ class HistoryActivities:
         except ExportCorrupt as error:
             raise ApplicationError(str(error), type=EXPORT_CORRUPT, non_retryable=True) from error
         except OSError as error:
-            sentence = f"cannot write the export to {call.directory} ({error.strerror or error}): make room or choose another folder"
+            why = error.strerror or str(error)
+            sentence = f"cannot write the export to {call.directory} ({why}): make room or choose another folder"
             raise ApplicationError(sentence, type=EXPORT_FAILED) from error
 
 

@@ -104,10 +104,9 @@ class Exporter:
             scope = " AND ".join(f"({part})" for part in (self._scope, call.query) if part)
             news = await self._news(manifests, scope, limit, beat)
             if not news.open and not any(run.workflow_type not in OWN_TYPES for run in news.closed):
-                newest = directory / FOLDER / manifests[-1].name if manifests else ""
-                return ExportResult(str(newest), 0, 0, 0, 0)
+                return _nothing(directory, manifests)
             manifest = await self._write(directory, manifests, scope, limit, news, beat)
-        return _result(directory, manifest)
+        return _result(directory, manifest) if manifest else _nothing(directory, manifests)
 
     async def _news(self, manifests: Sequence[Manifest], scope: str, limit: datetime | None, beat: Beat) -> _News:
         """What no manifest holds. Open runs are listed first: one that closes in between is then found closed."""
@@ -168,7 +167,8 @@ class Exporter:
         limit: datetime | None,
         news: _News,
         beat: Beat,
-    ) -> Manifest:
+    ) -> Manifest | None:
+        """The files and their manifest; None if the server has removed every history in the meantime."""
         begun = self._now()
         export_id = f"{begun:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
         folder = directory / f"dt={begun:%Y-%m-%d}" / f"run={export_id}"
@@ -195,6 +195,9 @@ class Exporter:
         files = [*await asyncio.to_thread(parts.finish), *await asyncio.to_thread(opened.finish)]
         if snapshots:
             files.append(await asyncio.to_thread(_write_snapshots, directory, folder, snapshots))
+        if not files:
+            remove_orphans(directory, manifests)
+            return None
         manifest = self._manifest(manifests, scope, export_id, taken_at, files)
         await asyncio.to_thread(publish, directory, folder, manifest)
         return manifest
@@ -297,6 +300,11 @@ def _write_snapshots(directory: Path, folder: Path, snapshots: list[dict[str, An
     data = json.dumps({"format": 1, "runs": snapshots}, sort_keys=True).encode() + b"\n"
     write_whole(path, data)
     return FileEntry(str(path.relative_to(directory)), PENDING, len(data), digest(data))
+
+
+def _nothing(directory: Path, manifests: Sequence[Manifest]) -> ExportResult:
+    newest = str(directory / FOLDER / manifests[-1].name) if manifests else ""
+    return ExportResult(newest, 0, 0, 0, 0)
 
 
 def _result(directory: Path, manifest: Manifest) -> ExportResult:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from google.protobuf.internal.encoder import _VarintBytes  # type: ignore[attr-defined]
 from temporalio.api.export.v1 import WorkflowExecution
 from temporalio.api.history.v1 import History
 
@@ -54,13 +53,23 @@ def write_whole(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(descriptor)
-    os.rename(temporary, path)
+    temporary.rename(path)
     sync_folder(path.parent)
 
 
 def digest(data: bytes) -> str:
     """SHA-256 as lowercase hex."""
     return hashlib.sha256(data).hexdigest()
+
+
+def varint(number: int) -> bytes:
+    """A length as protobuf writes it: seven bits per byte, the lowest first."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
 
 
 @contextmanager
@@ -101,7 +110,7 @@ class PartWriter:
     def add(self, run: RunEntry, history: History) -> None:
         """Append one run's history. Raises OSError."""
         item = WorkflowExecution(history=history).SerializeToString()
-        framed = _ITEM_TAG + _VarintBytes(len(item)) + item
+        framed = _ITEM_TAG + varint(len(item)) + item
         if self._runs and self._size + len(framed) > self._limit:
             self._close_file()
         self._chunks.append(framed)

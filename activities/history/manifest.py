@@ -28,7 +28,7 @@ PENDING = "pending"
 
 
 class ExportCorrupt(Exception):
-    """An export folder contradicts its manifests: a file is missing, cut short or altered, or a manifest is unreadable."""
+    """An export folder contradicts its manifests: a file is missing or altered, or a manifest cannot be read."""
 
 
 def to_iso(at: datetime) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import time
 from collections.abc import Callable
 
 from ops.stack import ports, processes
-from ops.stack.errors import OpsError
 from ops.stack.layout import CONTROLLER, HOST, NAMESPACE, TEMPORAL, ProcessSpec, StackSpec
 from ops.stack.state import ProcessRecord
+from storage_node.protocol import private_client
 
 #: Seconds that a process may take until it is ready. A node may have logs to recover.
 READY_SECONDS = {TEMPORAL: 60.0, CONTROLLER: 60.0}
@@ -77,10 +76,8 @@ def _has_poller(spec: StackSpec, binary: str) -> bool:
 
 def registered(port: int) -> bool:
     """Whether the node answers and knows that the controller took it in."""
-    from storage_node.protocol import private_client
-
     try:
         answer = private_client.call(HOST, port, "status", timeout=2)
-    except (OSError, ValueError, OpsError, json.JSONDecodeError):
+    except (OSError, ValueError, private_client.PrivateCallFailed):
         return False
     return bool(answer.get("registered", True))

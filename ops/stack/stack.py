@@ -15,7 +15,7 @@ from ops.stack.errors import OpsError, UsageError
 from ops.stack.interrupts import uninterrupted
 from ops.stack.layout import CONTROLLER, TEMPORAL, ProcessSpec, StackSpec
 from ops.stack.state import ProcessRecord, StackState
-from storage_node.directories import meta_properties
+from storage_node.directories.formatting import format_directories
 
 #: Seconds a process gets to end by itself.
 STOP_SECONDS = 20.0
@@ -211,7 +211,7 @@ class Stack:
             file = spec.node_home(node) / "server.properties"
             _write_properties(file, layout.server_properties(spec, node))
             if not (dirs[0] / "meta.properties").exists():
-                meta_properties.format_directories(list(dirs), cluster_id=spec.cluster, node_id=node)
+                format_directories(dirs, spec.cluster, node)
 
     def _process(self, name: str) -> ProcessSpec:
         for process in self.processes():

@@ -22,9 +22,11 @@ from storage_node.errors import MetadataIOError, StorageError
 from storage_node.failpoints import failpoint
 
 __all__ = [
+    "NoRoom",
     "WritePoints",
     "fsync_dir",
     "io_errors",
+    "is_no_room",
     "make_directory",
     "points",
     "read_bytes",
@@ -37,6 +39,13 @@ TMP_SUFFIX: Final = ".tmp"
 
 _AT_FDCWD: Final = -100
 _RENAME_NOREPLACE: Final = 1
+
+
+class NoRoom(OSError):
+    """The disk is full (ENOSPC, EDQUOT), found before anything was flushed: the old content is whole.
+
+    Unlike a flush that reports the same, this says nothing about the health of the disk.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +74,22 @@ def write_atomic(path: Path | str, data: bytes, points: WritePoints = _GENERIC) 
     """Replace a file durably: `<name>.tmp` written and flushed, renamed over the file, the folder flushed.
 
     On an error the old content is still there, unless only the folder's flush failed, after which either may be. The
-    caller takes care that no two threads write the same file. Raises OSError.
+    caller takes care that no two threads write the same file. Raises OSError, `NoRoom` when the disk is full before the
+    flush.
     """
     path = Path(path)
     tmp = path.with_name(path.name + TMP_SUFFIX)
     failpoint(points.start)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        fd = os.open(tmp, flags, 0o644)
+        with _room():
+            fd = os.open(tmp, flags, 0o644)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
-            failpoint(points.written)
+            with _room():
+                view = memoryview(data)
+                while view:
+                    view = view[os.write(fd, view) :]
+                failpoint(points.written)
             os.fsync(fd)
         finally:
             os.close(fd)
@@ -104,12 +116,13 @@ def fsync_dir(path: Path | str) -> None:
 
 def remove(path: Path | str) -> bool:
     """Remove a file durably; False when it was not there. Raises OSError."""
+    path = Path(path)
     try:
-        os.unlink(path)
+        path.unlink()
     except FileNotFoundError:
         return False
     failpoint(REMOVED)
-    fsync_dir(Path(path).parent)
+    fsync_dir(path.parent)
     return True
 
 
@@ -129,13 +142,17 @@ def make_directory(path: Path | str) -> None:
 def read_bytes(path: Path | str, limit: int) -> bytes:
     """Read a small regular file without following a symlink; raises OSError, EFBIG above `limit` bytes."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        data = file.read(limit + 1)
+        data = bytearray()
+        while len(data) <= limit and (more := os.read(fd, min(1 << 20, limit + 1 - len(data)))):
+            data += more
+    finally:
+        os.close(fd)
     if len(data) > limit:
         raise OSError(errno.EFBIG, f"more than {limit} bytes", str(path))
-    return data
+    return bytes(data)
 
 
 def rename_new(source: Path | str, target: Path | str) -> None:
@@ -153,7 +170,7 @@ def rename_new(source: Path | str, target: Path | str) -> None:
             raise OSError(code, os.strerror(code), str(source), None, str(target))
     if os.path.lexists(target):
         raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(source), None, str(target))
-    os.rename(source, target)
+    Path(source).rename(target)
 
 
 @functools.cache
@@ -168,6 +185,21 @@ def _renameat2() -> Callable[..., int] | None:
         return int(found(*arguments))
 
     return call
+
+
+@contextmanager
+def _room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as exc:
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise NoRoom(exc.errno, exc.strerror, exc.filename) from exc
+        raise
+
+
+def is_no_room(error: BaseException) -> bool:
+    """Whether an error, or the one it wraps, is `NoRoom`: the step failed, the directory is still good."""
+    return isinstance(error, NoRoom) or isinstance(error.__cause__, NoRoom)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """Kafka's offset checkpoints: one small text file per log directory and kind.
 
-Line 1 is the version `0`, line 2 the number of entries, then one `topic partition offset` per line. An empty file has no
-entries. The copy under way of a partition shares the files with the replicas: both are never in the same directory.
+Line 1 is the version `0`, line 2 the number of entries, then one `topic partition offset` per line. An empty file has
+no entries. The copy under way of a partition shares the files with the replicas: both are never in the same directory.
 """
 
 from __future__ import annotations

@@ -12,10 +12,11 @@ import uuid
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from storage_node.errors import InvalidTopic
+from storage_node.errors import ErrorCode, InvalidTopic
 from storage_node.types import TopicPartition
 
 __all__ = [
+    "CLUSTER_METADATA",
     "NAME_MAX",
     "Kind",
     "ReplicaName",
@@ -28,6 +29,7 @@ __all__ = [
     "validate_topic",
 ]
 
+CLUSTER_METADATA: Final = "__cluster_metadata-0"  # Apache Kafka's own log beside the replicas: never a replica of ours
 NAME_MAX: Final = 255  # bytes, the longest name of a file on Linux
 TOPIC_MAX: Final = 249  # characters, Kafka's limit
 
@@ -93,22 +95,27 @@ def movable(tp: TopicPartition) -> None:
     longest = NAME_MAX - len(f"-{tp.partition}{_MOVE}")
     if len(tp.topic) > longest:
         raise InvalidTopic(
-            f"The topic name of {tp} is too long to be moved between log directories: it has {len(tp.topic)} characters, "
-            f"and for this partition at most {longest} are possible."
+            f"The topic name of {tp} is too long to be moved between log directories: it has {len(tp.topic)} "
+            f"characters, and for this partition at most {longest} are possible."
         )
 
 
 def validate_topic(name: str) -> None:
-    """Check a topic's name as Kafka does: 1 to 249 of `a-zA-Z0-9._-`, not `.` or `..`; raises InvalidTopic."""
+    """Check a topic's name as Kafka does: 1 to 249 of `a-zA-Z0-9._-`, not `.` or `..`; raises InvalidTopic.
+
+    `__cluster_metadata` is refused with INVALID_REQUEST, as Kafka's controller does.
+    """
     if not name:
         raise InvalidTopic("The topic name is empty.")
     if name in (".", ".."):
         raise InvalidTopic(f"The topic name '{name}' is not allowed.")
+    if f"{name}-0" == CLUSTER_METADATA:
+        raise InvalidTopic(f"Creation of internal topic {name} is prohibited.", ErrorCode.INVALID_REQUEST)
     if len(name) > TOPIC_MAX:
         raise InvalidTopic(f"The topic name has {len(name)} characters, at most {TOPIC_MAX} are allowed.")
     if not _TOPIC.fullmatch(name):
         raise InvalidTopic(
-            f"The topic name {ascii(name)} has characters other than ASCII letters, digits, '.', '_' and '-'."
+            f"The topic name {name!a} has characters other than ASCII letters, digits, '.', '_' and '-'."
         )
 
 

@@ -1,9 +1,9 @@
 """What a start does with whatever it finds on disk for one partition: one pure function over one table.
 
 The rules are KIP-113's four (copy on, promote, leave alone, delete), closed with the marker: a partial copy is never
-promoted, the only good copy is never deleted, and an unknown state is left alone and reported. A directory that cannot be
-seen now counts as missing only for what it may hold: the two directories that a marker names and the one that the metadata
-assigns. A `.move` or `.delete` without a marker follows the KIP's words.
+promoted, the only good copy is never deleted, and an unknown state is left alone and reported. A directory that
+cannot be seen now counts as missing only for what it may hold: the two directories that a marker names and the one
+that the metadata assigns. A `.move` or `.delete` without a marker follows the KIP's words.
 
 `decide` only looks at values; `boot_apply` carries out what it answers.
 """
@@ -46,15 +46,17 @@ class Deleted(StrEnum):
     """The `.delete` that could still be needed, if any."""
 
     NONE = "none"
-    BARE = "bare"  # without a marker
+    BARE = "bare"  # without a marker, and the metadata does not place the replica on this node
+    KEEP = "keep"  # without a usable marker, and the metadata does
     SWAP = "swap"  # the source of a swap, which can be rolled back
+    OUTDATED = "outdated"  # the source of a swap that was moved on from since
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """A line of the table; an empty set of values stands for any, `missing` None for either."""
 
-    current: frozenset[Current]
+    current: Current
     moving: frozenset[Moving]
     deleted: frozenset[Deleted]
     missing: bool | None
@@ -63,27 +65,28 @@ class Row:
 
 
 def _row(
-    current: Current | None,
+    current: Current,
     moving: Iterable[Moving],
     deleted: Iterable[Deleted],
     missing: bool | None,
     verdict: Verdict,
     reason: str = "",
 ) -> Row:
-    one = frozenset() if current is None else frozenset({current})
-    return Row(one, frozenset(moving), frozenset(deleted), missing, verdict, reason)
+    return Row(current, frozenset(moving), frozenset(deleted), missing, verdict, reason)
 
 
 _ANY: tuple[()] = ()
 _UNFINISHED = (Moving.BARE, Moving.COPYING, Moving.SEALED, Moving.OUTDATED)
+_UNMARKED = (Deleted.NONE, Deleted.BARE, Deleted.KEEP)
 _LOST = "only an unfinished copy is left; the replica itself is gone"
 _ELSEWHERE = "a directory that may hold the newer copy is missing"
+_LAST = "only a directory that was to be deleted is left"
 
 #: The first row that fits decides.
 TABLE: tuple[Row, ...] = (
     _row(Current.DELETING, _ANY, _ANY, None, Verdict.DELETE),
-    _row(Current.UNREADABLE, (Moving.NONE,), (Deleted.NONE, Deleted.BARE), False, Verdict.SERVE),
-    _row(Current.UNREADABLE, _ANY, _ANY, None, Verdict.OFFLINE, "the replica's marker is corrupt and other copies exist"),
+    _row(Current.UNREADABLE, (Moving.NONE,), _UNMARKED, False, Verdict.SERVE),
+    _row(Current.UNREADABLE, _ANY, _ANY, None, Verdict.OFFLINE, "its marker is corrupt and other copies may exist"),
     _row(Current.TIED, _ANY, _ANY, None, Verdict.OFFLINE, "several directories hold it and none is the newest"),
     _row(Current.PARTIAL, _ANY, _ANY, None, Verdict.OFFLINE, "an unfinished copy stands under the replica's name"),
     _row(Current.STALE, _ANY, _ANY, None, Verdict.OFFLINE, _ELSEWHERE),
@@ -92,21 +95,19 @@ TABLE: tuple[Row, ...] = (
     _row(Current.ONE, (Moving.UNREADABLE,), _ANY, None, Verdict.SERVE_LEAVE, "the marker of its copy is corrupt"),
     _row(Current.ONE, _UNFINISHED, _ANY, False, Verdict.SERVE_RESUME),
     _row(Current.ONE, _UNFINISHED, _ANY, True, Verdict.SERVE_SUSPEND, _ELSEWHERE),
-    # No replica under its plain name from here on.
-    _row(None, (Moving.SEALED,), _ANY, False, Verdict.PROMOTE),
-    _row(None, (Moving.BARE,), (Deleted.NONE, Deleted.BARE), False, Verdict.PROMOTE),
-    _row(None, (Moving.BARE, Moving.COPYING, Moving.OUTDATED), (Deleted.SWAP,), False, Verdict.ROLL_BACK_RESUME),
-    _row(None, (Moving.CANCELLED,), (Deleted.SWAP,), False, Verdict.ROLL_BACK_CANCEL),
-    _row(None, (Moving.OUTDATED,), _ANY, False, Verdict.OFFLINE, "the copy is older than the metadata says"),
-    _row(None, (Moving.UNREADABLE,), _ANY, None, Verdict.OFFLINE, "the marker of the only copy is corrupt"),
-    _row(None, (Moving.BARE, Moving.SEALED), _ANY, True, Verdict.OFFLINE, _ELSEWHERE),
-    _row(None, (Moving.COPYING, Moving.OUTDATED, Moving.CANCELLED), _ANY, True, Verdict.OFFLINE, _ELSEWHERE),
-    _row(None, (Moving.COPYING, Moving.CANCELLED), _ANY, False, Verdict.OFFLINE, _LOST),
-    _row(None, (Moving.NONE,), (Deleted.SWAP,), False, Verdict.ROLL_BACK),
-    _row(None, (Moving.NONE,), (Deleted.SWAP, Deleted.BARE), True, Verdict.OFFLINE, _ELSEWHERE),
-    _row(None, (Moving.NONE,), (Deleted.BARE,), False, Verdict.ABSENT),
-    _row(None, (Moving.NONE,), (Deleted.NONE,), True, Verdict.OFFLINE, "the directory that holds it is missing"),
-    _row(None, (Moving.NONE,), (Deleted.NONE,), False, Verdict.ABSENT),
+    # From here on nothing stands under the plain name. First: nothing that could matter is out of sight.
+    _row(Current.NONE, (Moving.SEALED,), _ANY, False, Verdict.PROMOTE),
+    _row(Current.NONE, (Moving.BARE,), _UNMARKED, False, Verdict.PROMOTE),
+    _row(Current.NONE, (Moving.NONE,), (Deleted.SWAP,), False, Verdict.ROLL_BACK),
+    _row(Current.NONE, (Moving.CANCELLED,), (Deleted.SWAP,), False, Verdict.ROLL_BACK_CANCEL),
+    _row(Current.NONE, (Moving.UNREADABLE,), _ANY, None, Verdict.OFFLINE, "the marker of the only copy is corrupt"),
+    _row(Current.NONE, _UNFINISHED, (Deleted.SWAP,), False, Verdict.ROLL_BACK_RESUME),
+    _row(Current.NONE, (Moving.OUTDATED,), _ANY, False, Verdict.OFFLINE, "the copy is older than the metadata says"),
+    _row(Current.NONE, (Moving.BARE, Moving.COPYING, Moving.CANCELLED), _ANY, False, Verdict.OFFLINE, _LOST),
+    _row(Current.NONE, (Moving.NONE,), (Deleted.KEEP, Deleted.OUTDATED), None, Verdict.OFFLINE, _LAST),
+    _row(Current.NONE, (Moving.NONE,), (Deleted.NONE, Deleted.BARE), False, Verdict.ABSENT),
+    # A directory that could hold the newer copy is missing: nothing is touched until it is back.
+    _row(Current.NONE, _ANY, _ANY, True, Verdict.OFFLINE, _ELSEWHERE),
 )
 
 
@@ -142,15 +143,11 @@ _STATE = {Verdict.OFFLINE: "offline", Verdict.ABSENT: "absent", Verdict.DELETE: 
 
 def _fits(row: Row, current: Current, moving: Moving, deleted: Deleted, missing: bool) -> bool:
     return (
-        (current in row.current if row.current else current is Current.NONE or not _names_current(row))
+        current is row.current
         and (not row.moving or moving in row.moving)
         and (not row.deleted or deleted in row.deleted)
         and (row.missing is None or row.missing is missing)
     )
-
-
-def _names_current(row: Row) -> bool:
-    return not row.current
 
 
 def _current(
@@ -195,16 +192,16 @@ def _moving(copies: tuple[Copy, ...], winner: Copy | None, metadata_generation: 
 def _deleted(
     copies: tuple[Copy, ...], move: Copy | None, metadata_generation: int, assigned_id: str | None
 ) -> tuple[Copy | None, Deleted]:
-    """The `.delete` that may be the last good copy; one that a newer copy had replaced is not."""
+    """The `.delete` that may be the last good copy."""
     swapped = [copy for copy in copies if copy.can_come_back]
-    # A copy in the making, or the metadata, tells how new the replica was: anything older had been replaced.
-    needed = max(metadata_generation, move.generation if move is not None and move.marker is not None else 0) - 1
     if swapped:
         best = max(swapped, key=lambda copy: copy.generation)
-        if best.generation >= needed:
-            return best, Deleted.SWAP
-    if swapped or (assigned_id is not None and any(copy.marker is None for copy in copies)):
-        return None, Deleted.BARE
+        # A copy in the making, or the metadata, tells how new the replica was: anything older had been replaced.
+        known = max(metadata_generation, move.generation if move is not None else 0)
+        return best, Deleted.SWAP if best.generation >= known - 1 else Deleted.OUTDATED
+    if any(copy.corrupt or copy.marker is None for copy in copies):
+        unclear = assigned_id is not None or any(copy.corrupt for copy in copies)
+        return None, Deleted.KEEP if unclear else Deleted.BARE
     return None, Deleted.NONE
 
 
@@ -212,7 +209,8 @@ def _missing(found: Found, move: Copy | None, missing_ids: frozenset[str], assig
     if move is not None and move.marker is None and not found.current:
         return bool(missing_ids)  # nothing says where its source was
     relevant = {assigned_id} if assigned_id is not None else set()
-    for copy in (*found.current, *found.move, *found.deletes):
-        if copy.marker is not None and not (copy.kind == "delete" and not copy.can_come_back):
+    last = [copy for copy in found.deletes if copy.can_come_back and not found.current]
+    for copy in (*([move] if move is not None else []), *last):
+        if copy.marker is not None:
             relevant |= {copy.marker.source_id, copy.marker.target_id}
     return bool(relevant & missing_ids)

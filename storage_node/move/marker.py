@@ -1,8 +1,9 @@
-"""The marker: one small file in a partition's directory that says what the directory is, durable before anything relies on it.
+"""The marker: one small file in a partition's directory that says what the directory is, durable before anything
+relies on it.
 
-The name of a directory alone (`t-0`, `t-0.move`, `t-0.<id>.delete`) leaves holes: a partial copy looks like a whole one, and
-of two whole ones nothing says which is newer. The marker closes them with a state, the replica's generation and the ids of
-the two directories. It also holds the claim, which says which request owns the move.
+The name of a directory alone (`t-0`, `t-0.move`, `t-0.<id>.delete`) leaves holes: a partial copy looks like a whole
+one, and of two whole ones nothing says which is newer. The marker closes them with a state, the replica's generation
+and the ids of the two directories. It also holds the claim, which says which request owns the move.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ class MarkerCorrupt(Exception):
 class Marker:
     """The contents of the file.
 
-    `generation` is the replica's: the source has g, its copy g + 1. `claim` is, in a source, the newest claim issued for
-    the partition, and in a `.move` the claim of its owner. `seal_*`, `log_start` and `leader_epoch` are offsets and epoch
-    at the seal (-1 before it). `delete_at_ms` is the wall clock at which a `.delete` is due (0: count from the start),
-    `full_name` the directory's name before it was shortened.
+    `generation` is the replica's: the source has g, its copy g + 1. `claim` is, in a source, the newest claim issued
+    for the partition, and in a `.move` the claim of its owner. `seal_*`, `log_start` and `leader_epoch` are offsets
+    and epoch at the seal (-1 before it). `delete_at_ms` is the wall clock at which a `.delete` is due (0: count from
+    the start), `full_name` the directory's name before it was shortened.
     """
 
     topic: str
@@ -80,7 +81,9 @@ class Marker:
         return TopicPartition(self.topic, self.partition)
 
     def settled(self, generation: int | None = None) -> Marker:
-        """This replica as a settled one, of this or another generation; the claim stays, so that claims never go back."""
+        """This replica as a settled one, of this or another generation; the claim stays, so that claims never go
+        back.
+        """
         return replace(
             self,
             state=State.CURRENT,

@@ -1,8 +1,8 @@
 """Who copies next.
 
-Order: by source directory and target directory (a lane of moves from one disk to another is worked through before the next
-begins), then topic and partition. Before that comes what keeps disks apart: with several movers, a move whose two disks
-nobody else uses goes first.
+Order: by source directory and target directory (a lane of moves from one disk to another is worked through before the
+next begins), then topic and partition. Before that comes what keeps disks apart: with several movers, a move whose
+two disks nobody else uses goes first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How fast moves may copy: one limiter for the node, shared by all movers, and one for each run; the lower holds.
 
-The generic cell rate algorithm: a theoretical arrival time moves forward by the cost of each chunk, and a chunk may be at
-most a tolerance ahead of it. It is charged before the bytes are written, so the mean is exact however long a write takes;
-idle time earns no more than the tolerance.
+The generic cell rate algorithm: a theoretical arrival time moves forward by the cost of each chunk, and a chunk may
+be at most a tolerance ahead of it. It is charged before the bytes are written, so the mean is exact however long a
+write takes; idle time earns no more than the tolerance.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ class RateLimiter:
         return self._rate
 
     def set_rate(self, rate: int | None) -> None:
-        """Change the rate; who sleeps now notices within `SLICE` seconds. Debt made under the old rate is kept in bytes."""
+        """Change the rate; who sleeps now notices within `SLICE` seconds. Debt made under the old rate is kept in
+        bytes.
+        """
         with self._lock:
             now = self._clock.monotonic()
             debt = max(0.0, self._arrival - now) * (self._rate or 0)
@@ -50,7 +52,9 @@ class RateLimiter:
             self._arrival = now + (debt / self._rate if self._rate else 0.0)
 
     def acquire(self, count: int, should_stop: Callable[[], bool] = lambda: False) -> float:
-        """Wait until `count` bytes may be written; answers the seconds slept. Ends early, uncharged, when told to stop."""
+        """Wait until `count` bytes may be written; answers the seconds slept. Ends early, uncharged, when told to
+        stop.
+        """
         slept = 0.0
         while True:
             with self._lock:

@@ -137,7 +137,11 @@ def _walk(schema: type) -> Walk:
 
 def _field(field: dataclasses.Field[Any], flexible: bool) -> Walk:
     inner, is_array = _inner(field.type)
-    one = _walk(inner) if dataclasses.is_dataclass(inner) else _primitive(field.metadata["kafka_type"], flexible)
+    one = (
+        _walk(typing.cast(type, inner))
+        if dataclasses.is_dataclass(inner)
+        else _primitive(field.metadata["kafka_type"], flexible)
+    )
     if not is_array:
         return one
 
@@ -150,7 +154,11 @@ def _field(field: dataclasses.Field[Any], flexible: bool) -> Walk:
 
 def _primitive(kafka_type: str, flexible: bool) -> Walk:
     if kafka_type == "string":
-        return lambda cursor: cursor.string(flexible) and None
+
+        def text(cursor: Cursor) -> None:
+            cursor.string(flexible)
+
+        return text
     if kafka_type in ("bytes", "records"):
 
         def blob(cursor: Cursor) -> None:
@@ -269,4 +277,3 @@ def group(rows: Sequence[tuple[str, Any]]) -> list[tuple[str, list[Any]]]:
     for topic, row in rows:
         topics.setdefault(topic, []).append(row)
     return list(topics.items())
-

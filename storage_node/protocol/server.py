@@ -38,6 +38,7 @@ HANDLERS: dict[str, Handler] = {
     "api_versions": cluster.api_versions,
     "find_coordinator": cluster.find_coordinator,
     "describe_cluster": cluster.describe_cluster,
+    "alter_partition_reassignments": cluster.alter_partition_reassignments,
     "list_partition_reassignments": cluster.list_partition_reassignments,
     "create_topics": topics.create_topics,
     "delete_topics": topics.delete_topics,

@@ -35,6 +35,7 @@ ALTER_REPLICA_LOG_DIRS = Api(34, "alter_replica_log_dirs", 1, 2, 2)
 DESCRIBE_LOG_DIRS = Api(35, "describe_log_dirs", 1, 4, 2)
 CREATE_PARTITIONS = Api(37, "create_partitions", 0, 3, 2)
 INCREMENTAL_ALTER_CONFIGS = Api(44, "incremental_alter_configs", 0, 1, 1)
+ALTER_PARTITION_REASSIGNMENTS = Api(45, "alter_partition_reassignments", 0, 1, 0)
 LIST_PARTITION_REASSIGNMENTS = Api(46, "list_partition_reassignments", 0, 0, 0)
 DESCRIBE_CLUSTER = Api(60, "describe_cluster", 0, 2, 0)
 
@@ -59,6 +60,7 @@ APIS: dict[int, Api] = {
         DESCRIBE_LOG_DIRS,
         CREATE_PARTITIONS,
         INCREMENTAL_ALTER_CONFIGS,
+        ALTER_PARTITION_REASSIGNMENTS,
         LIST_PARTITION_REASSIGNMENTS,
         DESCRIBE_CLUSTER,
     )

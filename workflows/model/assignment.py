@@ -1,7 +1,8 @@
 """KIP-455's set algebra: who holds a partition, who joins, who leaves, and what a cancel goes back to.
 
-An `Assignment` is a value; each operation answers a new one. Invariants, checked when it is made: no node twice, every adding and
-removing node is among the replicas, none is both, and the original set is kept exactly while a reassignment is under way.
+An `Assignment` is a value; each operation answers a new one. Invariants, checked when it is made: no node twice, every
+adding and removing node is among the replicas, none is both, and the original set is kept exactly while a reassignment
+is under way.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from dataclasses import dataclass
 class Assignment:
     """A partition's replicas in order of preference, and the reassignment under way, if any.
 
-    `original` is the set from before the reassignment: a cancel restores it (KIP-455), however often the target changed meanwhile.
-    Raises ValueError when the invariants above do not hold.
+    `original` is the set from before the reassignment: a cancel restores it (KIP-455), however often the target changed
+    meanwhile. Raises ValueError when the invariants above do not hold.
     """
 
     replicas: tuple[int, ...]
@@ -46,10 +47,11 @@ class Assignment:
         return tuple(node for node in self.replicas if node not in leaving)
 
     def reassign(self, target: Iterable[int]) -> Assignment:
-        """Go to `target`, from here or from another target; the difference is taken to the original set (KIP-455: "start anew").
+        """Go to `target`, from here or from another target; the difference is taken to the original set (KIP-455:
+        "start anew").
 
-        Nodes that an earlier target would have added and this one does not want are dropped at once. Raises ValueError for an empty
-        target, a node below 0 or one that stands twice.
+        Nodes that an earlier target would have added and this one does not want are dropped at once. Raises ValueError
+        for an empty target, a node below 0 or one that stands twice.
         """
         wanted = tuple(target)
         if not wanted or len(set(wanted)) != len(wanted) or min(wanted) < 0:
@@ -70,7 +72,9 @@ class Assignment:
         return tuple(node for node in self.replicas if node not in later.replicas)
 
     def complete(self, isr: Collection[int]) -> Assignment | None:
-        """The settled assignment once every target replica is in the ISR; None while it is not, or when nothing is under way."""
+        """The settled assignment once every target replica is in the ISR; None while it is not, or when nothing is
+        under way.
+        """
         target = self.target
         if not self.reassigning or not target or not set(target) <= set(isr):
             return None

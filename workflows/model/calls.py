@@ -44,7 +44,8 @@ class ReplicaMove:
 
 @dataclass(frozen=True)
 class MoveCall:
-    """The parameter of every step of a move: whose run this is, on which node, which replicas, at which limit (bytes/s or None).
+    """The parameter of every step of a move: whose run this is, on which node, which replicas, at which limit (bytes/s
+    or None).
 
     `facts` carries the rows of the step before, so that times and attempts add up over steps and restarts.
     """
@@ -90,10 +91,14 @@ class MoveResult:
 
 @dataclass(frozen=True)
 class ImageCall:
-    """Images for one node, each a delta or a whole (compressed JSON, see workflows/model/image.py), oldest first."""
+    """Images for one node, each a delta or a whole (compressed JSON, see workflows/model/image.py), oldest first.
+
+    `register` asks the node to register again with the image it has: the controller lost its memory and collects.
+    """
 
     node: int
     images: list[str]
+    register: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """The controller's state: what one `Cluster` workflow owns, as immutable values and as compact rows.
 
-Everything that changes carries the version at which it last changed (`changed`); no two rows share one, so that a delta is "all rows
-changed since" and a list of rows can be cut anywhere (image.py). Rows are decoded by hand: typed decoding of thousands of partitions
-would take seconds inside a workflow task.
+Everything that changes carries the version at which it last changed (`changed`); no two rows share one, so that a delta
+is "all rows changed since" and a list of rows can be cut anywhere (image.py). Rows are decoded by hand: typed decoding
+of thousands of partitions would take seconds inside a workflow task.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ PRODUCER_IDS_PER_GENERATION = 1 << 40
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition. `directories` and `generations` stand in the order of the replicas; "" is a directory not known yet."""
+    """One partition. `directories` and `generations` stand in the order of the replicas; "" is a directory not known
+    yet.
+    """
 
     index: int
     assignment: Assignment
@@ -166,7 +168,9 @@ class Configs:
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """All metadata of a cluster. The cluster generation stands above all epochs; the version counts changed rows within it."""
+    """All metadata of a cluster. The cluster generation stands above all epochs; the version counts changed rows within
+    it.
+    """
 
     cluster: str
     generation: int = 1
@@ -189,7 +193,9 @@ class ClusterState:
 
     @property
     def controller(self) -> int:
-        """The node that clients are told is the controller: any may be asked, so the first unfenced one; -1 without one."""
+        """The node that clients are told is the controller: any may be asked, so the first unfenced one; -1 without
+        one.
+        """
         return next(iter(self.alive), -1)
 
     def partitions(self) -> Iterator[tuple[Topic, Partition]]:

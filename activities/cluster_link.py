@@ -1,0 +1,172 @@
+"""This node's line to the `Cluster` workflow: batched updates, images in the answers, and registering whenever it has
+to.
+
+A node registers when it starts, when the controller says that it does not know this start of it (it was fenced, or
+the controller lost its memory), and when another `Cluster` has taken the place of the one it registered with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
+
+from activities.batching import Batcher, Command, GaveUp, Rejected
+from storage_node.errors import ErrorCode
+from workflows.model import names
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+log = logging.getLogger(__name__)
+
+WATCH = 3.0  # seconds between two looks at which `Cluster` there is
+PATIENCE = 30.0  # seconds for the answer to one registration
+PAUSE = 1.0  # seconds before a registration that was not taken is tried again; doubles while it is not
+LONGEST_PAUSE = 5.0
+
+#: Errors by which the controller says that it does not know this start of the node.
+UNREGISTERED = (int(ErrorCode.BROKER_ID_NOT_REGISTERED), int(ErrorCode.STALE_BROKER_EPOCH))
+
+
+class ClusterLink:
+    """Lives on the client's event loop. `registered` is called after every registration that was taken."""
+
+    def __init__(
+        self,
+        cluster: str,
+        node: Node,
+        client: Callable[[], Awaitable[Client]],
+        registered: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._cluster, self._node, self._client, self._on_registered = cluster, node, client, registered
+        self._batcher = Batcher(self._send)
+        self._must_register = asyncio.Event()
+        self._must_register.set()
+        self._registered = asyncio.Event()
+
+    async def run(self) -> None:
+        """Send what is submitted and keep the node registered, until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._batcher.run())
+            group.create_task(self._keep_registered())
+
+    async def submit(self, command: Command, seconds: float | None, *, first: bool = False) -> list[Any]:
+        """The results of one command, after the node is registered; raises GaveUp after `seconds`, or Rejected."""
+        deadline = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = None if deadline is None else deadline - time.monotonic()
+            try:
+                await asyncio.wait_for(self._registered.wait(), left)
+            except TimeoutError:
+                raise GaveUp("the node is not registered") from None
+            left = None if deadline is None else deadline - time.monotonic()
+            results = await self._ask(command, left, first=first)
+            if not _unknown(results):
+                return results
+            self._registered.clear()
+            self._must_register.set()
+
+    async def _ask(self, command: Command, seconds: float | None, *, first: bool = False) -> list[Any]:
+        answer = await self._batcher.submit(command, seconds, first=first)
+        return list(answer["results"])
+
+    async def _send(self, update: str, commands: list[Command]) -> list[dict[str, Any]]:
+        client = await self._client()
+        generation, version = self._node.known_image()
+        payload = {
+            "node": self._node.node_id,
+            "incarnation": self._node.incarnation,
+            "generation": generation,
+            "version": version,
+            "commands": commands,
+        }
+        handle = client.get_workflow_handle(names.cluster_id(self._cluster))
+        try:
+            answer = await handle.execute_update("submit", payload, id=update, result_type=dict[str, Any])
+        except WorkflowUpdateFailedError as error:
+            cause = error.cause
+            if isinstance(cause, ApplicationError) and cause.type != "AcceptedUpdateCompletedWorkflow":
+                raise Rejected(str(cause)) from error
+            raise
+        if image := answer.get("image"):
+            await asyncio.to_thread(self._node.apply_images, [image])
+        if answer.get("register") and not any(command.get("do") == "register" for command in commands):
+            self._registered.clear()
+            self._must_register.set()
+        return [{"results": one if isinstance(one, list) else [one]} for one in answer["results"]]
+
+    # Registration
+
+    def register_again(self) -> None:
+        """The controller wants to hear from the node anew, or might take it now."""
+        self._must_register.set()
+
+    def heard(self) -> None:
+        """The controller has pushed to this node: if a registration was put off, it may be taken now."""
+        if not self._registered.is_set():
+            self._must_register.set()
+
+    async def _keep_registered(self) -> None:
+        with_run, pause = "", PAUSE
+        while True:
+            run = await self._current_cluster()
+            if run and (self._must_register.is_set() or run != with_run):
+                self._must_register.clear()
+                if await self._register():
+                    with_run, pause = run, PAUSE
+                    self._registered.set()
+                    self._on_registered()
+                else:
+                    with_run, pause = "", min(LONGEST_PAUSE, 2 * pause)
+            # A pause in any case, so that a controller which asks again and again is not answered without end.
+            await asyncio.sleep(0 if with_run else PAUSE / 4)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._must_register.wait(), WATCH if with_run else pause)
+
+    async def _current_cluster(self) -> str:
+        """The first run of the `Cluster` that runs now, "" when there is none or nobody answers."""
+        try:
+            client = await self._client()
+            found = await client.get_workflow_handle(names.cluster_id(self._cluster)).describe()
+        except RPCError:
+            return ""
+        if found.status != WorkflowExecutionStatus.RUNNING:
+            return ""
+        return found.raw_description.workflow_execution_info.first_run_id or found.run_id
+
+    async def _register(self) -> bool:
+        one = await asyncio.to_thread(self._node.registration)
+        command = {
+            "do": "register",
+            "node": one.node,
+            "incarnation": one.incarnation,
+            "host": one.host,
+            "port": one.port,
+            "directories": [[each.id, each.path, int(each.online)] for each in one.directories],
+            "generation": one.known_generation,
+            "version": one.known_version,
+            "image": one.image,
+        }
+        try:
+            result = (await self._ask(command, PATIENCE, first=True))[0]
+        except (GaveUp, Rejected) as error:
+            log.warning("node %s is not registered yet: %s", one.node, error)
+            return False
+        if result.get("error"):
+            level = logging.INFO if result["error"] == ErrorCode.REQUEST_TIMED_OUT else logging.ERROR
+            log.log(level, "node %s is not registered: %s", one.node, result.get("message"))
+            return False
+        log.info("node %s is registered with broker epoch %s", one.node, result.get("value"))
+        return True
+
+
+def _unknown(results: list[Any]) -> bool:
+    return bool(results) and all(isinstance(one, dict) and one.get("error") in UNREGISTERED for one in results)

@@ -1,0 +1,182 @@
+"""The storage node's port to the controller, over the `Cluster` workflow's update `submit`.
+
+Calls may come from any thread and loop (the listener's, the activities'); all that talks to Temporal happens on one
+loop of its own, so that a slow server never slows the listener. Without an answer in time a call raises
+RequestTimedOut.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from activities.batching import GaveUp, Rejected
+from activities.cluster_link import ClusterLink
+from activities.starter import MoveStarter
+from storage_node.errors import ErrorCode, RequestTimedOut
+from storage_node.ports import ChangeResult, NewTopic, PlannedMove, ReplicaDirectory
+from storage_node.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+#: Seconds beyond a caller's own timeout, in case the loop itself does not run.
+SLACK = 1.0
+
+
+class ControllerPort:
+    """Implements `storage_node.ports.Controller`; `loop` is the loop that talks to Temporal.
+
+    Until `attach` (the node is up) changes wait for their timeouts and moves for their start.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._link: ClusterLink | None = None
+        self._starter: MoveStarter | None = None
+        self._waiting: list[Callable[[MoveStarter], None]] = []
+        self._node = -1
+
+    def attach(self, node: int, link: ClusterLink, starter: MoveStarter) -> None:
+        """From now on the port works; called on its loop."""
+        self._node, self._link, self._starter = node, link, starter
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call(starter)
+
+    # Changes of the metadata
+
+    async def create_topics(
+        self,
+        topics: Sequence[NewTopic],
+        *,
+        validate_only: bool,
+        timeout: float,  # noqa: ASYNC109
+    ) -> list[ChangeResult]:
+        """Create topics; one result per topic, in order."""
+        command = {"do": "create_topics", "topics": [_topic(one) for one in topics], "validate_only": validate_only}
+        return await self._submit(command, timeout, count=len(topics))
+
+    async def delete_topics(self, names: Sequence[str], *, timeout: float) -> list[ChangeResult]:  # noqa: ASYNC109
+        """Delete topics by name; one result per name, in order."""
+        return await self._submit({"do": "delete_topics", "names": list(names)}, timeout, count=len(names))
+
+    async def alter_configs(
+        self,
+        kind: str,
+        name: str,
+        changes: Mapping[str, str | None],
+        *,
+        timeout: float,  # noqa: ASYNC109
+    ) -> ChangeResult:
+        """Change dynamic configs of a topic or of brokers."""
+        command = {"do": "alter_configs", "kind": kind, "name": name, "changes": dict(changes)}
+        return (await self._submit(command, timeout))[0]
+
+    async def next_producer_ids(self, count: int, *, timeout: float) -> int:  # noqa: ASYNC109
+        """Reserve `count` producer ids; answers the first."""
+        result = (await self._submit({"do": "next_producer_ids", "count": count}, timeout))[0]
+        if result.error:
+            raise RequestTimedOut(f"the controller gave no producer ids: {result.message}")
+        return result.value
+
+    async def raise_generations(
+        self,
+        replicas: Sequence[ReplicaDirectory],
+        *,
+        timeout: float,  # noqa: ASYNC109
+    ) -> list[ChangeResult]:
+        """Record the generation that a move will give each replica."""
+        return await self._replicas("raise_generations", replicas, timeout)
+
+    async def assign_directories(
+        self,
+        replicas: Sequence[ReplicaDirectory],
+        *,
+        timeout: float,  # noqa: ASYNC109
+    ) -> list[ChangeResult]:
+        """Tell where replicas now are."""
+        return await self._replicas("assign_directories", replicas, timeout)
+
+    async def leave(self, incarnation: str, timeout: float) -> ChangeResult:  # noqa: ASYNC109
+        """Say that this start of the node ends, so that nobody has to wait for its lease to be lost."""
+        command = {"do": "lease_ended", "node": self._node, "incarnation": incarnation}
+        return (await self._submit(command, timeout, first=True))[0]
+
+    async def _replicas(self, do: str, replicas: Sequence[ReplicaDirectory], seconds: float) -> list[ChangeResult]:
+        rows = [
+            [one.partition.topic, one.partition.partition, one.topic_id, one.directory_id, one.generation]
+            for one in replicas
+        ]
+        return await self._submit({"do": do, "node": self._node, "replicas": rows}, seconds, count=len(rows))
+
+    async def _submit(
+        self, command: dict[str, Any], seconds: float | None, *, count: int = 1, first: bool = False
+    ) -> list[ChangeResult]:
+        if count == 0:
+            return []
+        try:
+            results = await self._there(self._ask(command, seconds, first), seconds)
+        except (GaveUp, TimeoutError) as error:
+            raise RequestTimedOut(f"the controller did not answer within {seconds} s; nothing was changed") from error
+        except Rejected as error:
+            raise RequestTimedOut(f"the controller refused: {error}") from error
+        found = [_result(row) for row in results]
+        if len(found) == 1 and count > 1:
+            return found * count  # the command as a whole was refused
+        return found
+
+    async def _ask(self, command: dict[str, Any], seconds: float | None, first: bool) -> list[Any]:
+        if self._link is None:
+            raise GaveUp("the node is still starting")
+        return await self._link.submit(command, seconds, first=first)
+
+    async def _there(self, work: Coroutine[Any, Any, T], seconds: float | None) -> T:
+        """Do `work` on the port's loop, wherever the caller runs."""
+        if asyncio.get_running_loop() is self._loop:
+            return await work
+        future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+        return await asyncio.wait_for(future, None if seconds is None else seconds + SLACK)
+
+    # Runs
+
+    def start_moves(self, moves: Sequence[PlannedMove], *, throttle: int | None) -> None:
+        """Start the runs of accepted moves; goes on in the background until Temporal takes them."""
+        accepted = tuple(moves)
+        self._when_attached(lambda starter: starter.start(accepted, throttle))
+
+    def adopt_move(self, partition: TopicPartition, owner: str, move: PlannedMove) -> None:
+        """Ask what became of the run that owned a `.move`, and carry on as the answer says, in the background."""
+        self._when_attached(lambda starter: starter.adopt(owner, "", move))
+
+    def _when_attached(self, call: Callable[[MoveStarter], None]) -> None:
+        def now() -> None:
+            if self._starter is None:
+                self._waiting.append(call)
+            else:
+                call(self._starter)
+
+        self._loop.call_soon_threadsafe(now)
+
+
+def _topic(topic: NewTopic) -> dict[str, Any]:
+    """A topic as the controller takes it; with an assignment the two counts follow from it."""
+    row: dict[str, Any] = {"name": topic.name, "configs": dict(topic.configs)}
+    if topic.assignment:
+        return row | {"partitions": -1, "replication_factor": -1, "assignment": [list(one) for one in topic.assignment]}
+    return row | {"partitions": topic.partitions, "replication_factor": topic.replication_factor}
+
+
+def _result(row: Any) -> ChangeResult:
+    if not isinstance(row, Mapping):
+        return ChangeResult(error=int(ErrorCode.UNKNOWN_SERVER_ERROR), message=f"not understood: {row}")
+    return ChangeResult(
+        error=int(row.get("error", 0)),
+        message=str(row.get("message", "")),
+        version=int(row.get("version", 0)),
+        topic_id=str(row.get("topic_id", "")),
+        value=int(row.get("value", 0)),
+    )

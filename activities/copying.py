@@ -1,0 +1,183 @@
+"""The activity `copy`: sees a lane's copies through, which the engine's own threads do.
+
+The attempt only attaches to the engine's jobs and looks on, so that an attempt which the server gave up, a lost
+connection or a second attempt beside it stop nothing and double nothing; what is copied is decided by the claim and
+by what is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities import rows
+from activities.errors import classify, classify_name
+from storage_node.errors import MovesStopped
+from storage_node.types import TopicPartition
+from workflows import errors as types
+from workflows.model.calls import FAILED, MoveCall, MoveResult, MoveRow, ReplicaMove
+
+if TYPE_CHECKING:
+    from storage_node.move.engine import MoveEngine
+
+    from storage_node.move.status import MoveStatus
+
+log = logging.getLogger(__name__)
+
+HEARTBEAT = 1.0  # seconds between two heartbeats
+SIGNAL_LEAST = 10.0  # seconds between two reports to the run, at least
+SIGNAL_SHARE = 0.05  # and at least this share of the time the copy has taken
+QUICKEST_LOOK = 0.002  # seconds between two looks at the engine; grows with the time the copy takes
+SLOWEST_LOOK = 0.25
+
+Blocking = Callable[..., Awaitable[Any]]
+
+
+class LaneCopy:
+    """One attempt at copying a lane."""
+
+    def __init__(
+        self,
+        call: MoveCall,
+        engine: MoveEngine,
+        blocking: Blocking,
+        bases: dict[tuple[TopicPartition, int], MoveRow],
+    ) -> None:
+        self._call, self._engine, self._blocking, self._bases = call, engine, blocking, bases
+        self._done: dict[TopicPartition, MoveRow] = {}
+        self._open = {rows.partition_of(move): move for move in call.replicas}
+        self._statuses: dict[TopicPartition, MoveStatus] = {}
+        self._unattached = set(self._open)
+        self._remember_totals()
+
+    async def run(self) -> MoveResult:
+        """Follow the copies to their ends; raises a retryable ApplicationError for what a retry may mend."""
+        try:
+            await self._follow()
+        except asyncio.CancelledError:
+            details = activity.cancellation_details()
+            mine = details is not None and (details.cancel_requested or details.paused or details.reset)
+            # Not found or timed out: another attempt or another run may own the move by now, so nothing is stopped.
+            if mine:
+                await asyncio.shield(self._pause())
+            activity.heartbeat(*self._facts())
+            raise
+        return MoveResult(rows=[self._done[rows.partition_of(move)] for move in self._call.replicas])
+
+    async def _follow(self) -> None:
+        started = heartbeat = signalled = time.monotonic()
+        activity.heartbeat(*self._facts())
+        while True:
+            await self._attach()
+            self._look()
+            if not self._open:
+                return
+            now = time.monotonic()
+            if now - heartbeat >= HEARTBEAT:
+                heartbeat = now
+                activity.heartbeat(*self._facts())
+            if now - signalled >= max(SIGNAL_LEAST, SIGNAL_SHARE * (now - started)):
+                signalled = now
+                await self._report()
+            if activity.is_worker_shutdown():
+                activity.heartbeat(*self._facts())
+                raise ApplicationError("the node stops", self._facts()[0], type=types.NODE_RESTARTED)
+            await asyncio.sleep(min(SLOWEST_LOOK, max(QUICKEST_LOOK, (now - started) / 20)))
+
+    async def _attach(self) -> None:
+        """Have the engine copy what it does not copy yet for this run."""
+        for tp in sorted(self._unattached):
+            move = self._open[tp]
+            try:
+                await self._blocking(self._engine.start_copy, tp, move.claim, self._call.throttle)
+            except MovesStopped:
+                continue  # an operator's word: asked again at the next look
+            except Exception as error:
+                found = classify(error)
+                if found.retryable:
+                    raise
+                self._end(tp, rows.failed(move, found, self._base(move)))
+                continue
+            self._unattached.discard(tp)
+
+    def _look(self) -> None:
+        for tp, move in list(self._open.items()):
+            if tp in self._unattached:
+                continue
+            status = self._engine.status(tp)
+            if status is None:
+                gone = classify_name(types.STALE_CLAIM, f"{tp}: its `.move` is gone, something else removed it")
+                self._end(tp, rows.failed(move, gone, self._base(move)))
+                continue
+            self._statuses[tp] = status
+            outcome = rows.ENDS.get(status.state)
+            if outcome is None:
+                if status.state == "stopped":
+                    self._unattached.add(tp)  # goes on as soon as the engine takes it again
+                continue
+            if outcome == FAILED and classify_name(status.error, status.message).retryable:
+                raise ApplicationError(
+                    f"{tp}: {status.message}",
+                    self._facts()[0],
+                    type=classify_name(status.error, status.message).type,
+                )
+            self._end(tp, rows.from_status(move, status, outcome, self._base(move)))
+
+    def _end(self, tp: TopicPartition, row: MoveRow) -> None:
+        del self._open[tp]
+        self._unattached.discard(tp)
+        self._done[tp] = row
+
+    async def _pause(self) -> None:
+        for tp, move in self._open.items():
+            try:
+                await self._blocking(self._engine.pause_copy, tp, move.claim)
+            except Exception as error:
+                log.info("%s: its copy was not paused: %s", tp, error)
+
+    # Facts
+
+    def _remember_totals(self) -> None:
+        """What earlier steps and attempts reached is the base; the engine's counters of this process go on above it."""
+        known = rows.read_rows(self._call.facts)
+        details = activity.info().heartbeat_details
+        if details and isinstance(details[0], list):
+            known |= rows.read_rows(details[0])
+        for move in self._call.replicas:
+            tp = rows.partition_of(move)
+            if tp in known:
+                self._bases.setdefault((tp, move.claim), known[tp])
+
+    def _base(self, move: ReplicaMove) -> MoveRow | None:
+        return self._bases.get((rows.partition_of(move), move.claim))
+
+    def _row(self, move: ReplicaMove) -> MoveRow:
+        tp = rows.partition_of(move)
+        if tp in self._done:
+            return self._done[tp]
+        status = self._statuses.get(tp)
+        base = self._base(move)
+        return rows.blank(move) if status is None else rows.from_status(move, status, status.state, base)
+
+    def _facts(self) -> tuple[list[dict[str, Any]]]:
+        return ([rows.plain(self._row(move)) for move in self._call.replicas],)
+
+    async def _report(self) -> None:
+        """Tell the run how far its replicas are; a report that does not arrive is not missed."""
+        states = []
+        for move in self._call.replicas:
+            status = self._statuses.get(rows.partition_of(move))
+            state, rate = (status.state, status.rate) if status else ("queued", 0.0)
+            states.append(rows.progress(self._row(move), state, rate))
+        info = activity.info()
+        handle = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
+        try:
+            await asyncio.wait_for(handle.signal("copy_progress", states), HEARTBEAT)
+        except Exception as error:
+            log.debug("a report of progress did not arrive: %s", error)

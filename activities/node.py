@@ -1,0 +1,265 @@
+"""The activities of a storage node, each a thin shell over the node and its move engine.
+
+Every one looks at the disk first and does the next missing step, so that it may be tried again at any time. What
+cannot be mended for one replica of a lane is a row with the outcome `failed`; what a retry may mend is raised.
+Blocking calls run on a pool of threads, never on the loop that keeps the heartbeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from temporalio import activity
+from temporalio.exceptions import ApplicationError
+
+from activities import rows
+from activities.copying import LaneCopy
+from activities.creating import MoveCreator
+from activities.errors import application_error, classify
+from storage_node.errors import MovesStopped
+from storage_node.ports import Controller
+from storage_node.types import TopicPartition
+from workflows import errors as types
+from workflows.model import calls
+from workflows.model.calls import MoveCall, MoveResult, MoveRow, ReplicaMove
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+log = logging.getLogger(__name__)
+
+THREADS = 16  # for blocking calls of all activities of a node
+AT_ONCE = 4  # replicas of one lane in a step at the same time
+LEASE_BEAT = 0.5  # seconds between two heartbeats of a lease
+DELETE_LOOK = 1.0  # seconds between two looks at a `.delete` that is not due yet
+
+Step = Callable[[ReplicaMove], Awaitable[MoveRow]]
+
+
+class NodeActivities:
+    """Bound to one running node.
+
+    `swapped` is told which replicas have a new directory; `pushed` that the controller pushed, and whether it wants
+    the node to register again.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        controller: Controller,
+        swapped: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None,
+        pushed: Callable[[bool], None] = lambda register: None,
+    ) -> None:
+        self._node = node
+        self._swapped, self._pushed = swapped, pushed
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="activity")
+        self._creator = MoveCreator(node, controller, self.blocking)
+        self._bases: dict[tuple[TopicPartition, int], MoveRow] = {}
+        self._attached: dict[TopicPartition, int] = {}
+
+    @property
+    def short(self) -> list[Callable[..., Any]]:
+        """What the node's own queue serves."""
+        return [
+            self.create_move,
+            self.swap,
+            self.cancel_move,
+            self.delete_replica,
+            self.apply_image,
+            self.hold_lease,
+        ]
+
+    @property
+    def moves(self) -> list[Callable[..., Any]]:
+        """What the queue of copies serves."""
+        return [self.copy]
+
+    def attached(self, tp: TopicPartition) -> bool:
+        """Whether an activity of a run is at work on this replica right now."""
+        return self._attached.get(tp, 0) > 0
+
+    async def blocking(self, function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        """Run a blocking call on the pool."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **named))
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # Moves
+
+    @activity.defn(name=calls.CREATE_MOVE)
+    async def create_move(self, call: MoveCall) -> MoveResult:
+        """Claim the replicas and make `.move` and marker, unless they are there already."""
+        with self._at_work(call):
+            try:
+                return MoveResult(rows=await self._creator.create(call))
+            except Exception as error:
+                raise application_error(error, "a move cannot be created yet") from error
+
+    @activity.defn(name=calls.COPY)
+    async def copy(self, call: MoveCall) -> MoveResult:
+        """Copy until all replicas have caught up or ended; resumes from what is valid on disk."""
+        with self._at_work(call):
+            try:
+                return await LaneCopy(call, self._node.engine, self.blocking, self._bases).run()
+            except Exception as error:
+                raise application_error(error, "a copy is interrupted") from error
+
+    @activity.defn(name=calls.SWAP)
+    async def swap(self, call: MoveCall) -> MoveResult:
+        """Put the copies in the places of their sources; one that fell behind is a row `behind`."""
+        engine = self._node.engine
+        facts = rows.read_rows(call.facts)
+
+        async def swap(move: ReplicaMove) -> MoveRow:
+            tp = rows.partition_of(move)
+            known = facts.get(tp) or rows.blank(move)
+            try:
+                outcome = await self.blocking(engine.swap, tp, move.claim, move.generation)
+            except MovesStopped as stopped:
+                found = classify(stopped)
+                return replace(known, outcome=calls.BEHIND, error=found.type, message=found.message)
+            if outcome.outcome != "swapped":
+                return replace(known, outcome=calls.BEHIND, error="", message="")
+            due = await self.blocking(engine.delete_now_if_due, tp, move.generation)
+            return replace(
+                known,
+                outcome=calls.SWAPPED,
+                error="",
+                message="",
+                seconds_locked=known.seconds_locked + outcome.seconds_locked,
+                delete_after=due,
+            )
+
+        result = await self._each(call, swap)
+        moved = [TopicPartition(row.topic, row.partition) for row in result.rows if row.outcome == calls.SWAPPED]
+        for tp in moved:
+            self._forget(tp)
+        if moved:
+            self._swapped(moved)
+        return result
+
+    @activity.defn(name=calls.CANCEL_MOVE)
+    async def cancel_move(self, call: MoveCall) -> MoveResult:
+        """Remove the copies; the sources serve on. A replica that was swapped before is a row `swapped`."""
+        engine = self._node.engine
+        facts = rows.read_rows(call.facts)
+
+        async def cancel(move: ReplicaMove) -> MoveRow:
+            tp = rows.partition_of(move)
+            known = facts.get(tp) or rows.blank(move)
+            status = await self.blocking(engine.cancel, tp, move.claim or None, call.reason or "the run was cancelled")
+            if status is not None and status.state == "swapped":
+                due = await self.blocking(engine.delete_now_if_due, tp, move.generation)
+                return replace(known, outcome=calls.SWAPPED, delete_after=due)
+            return replace(known, outcome=calls.DROPPED, error="", message=call.reason)
+
+        result = await self._each(call, cancel)
+        for move in call.replicas:
+            self._forget(rows.partition_of(move))
+        return result
+
+    @activity.defn(name=calls.DELETE_REPLICA)
+    async def delete_replica(self, call: MoveCall) -> MoveResult:
+        """Wait until the node itself has removed the sources' `.delete`; of nothing it is done at once."""
+        engine = self._node.engine
+        facts = rows.read_rows(call.facts)
+        left = list(call.replicas)
+        with self._at_work(call):
+            while True:
+                waits: list[tuple[ReplicaMove, float]] = []
+                for move in left:
+                    tp = rows.partition_of(move)
+                    try:
+                        seconds = await self.blocking(engine.delete_now_if_due, tp, move.generation)
+                    except Exception as error:
+                        raise application_error(error, f"{tp}: its `.delete` is still there") from error
+                    if seconds > 0:
+                        waits.append((move, seconds))
+                activity.heartbeat(len(waits))
+                if not waits:
+                    break
+                left = [move for move, _ in waits]
+                self._leave_on_shutdown()
+                await asyncio.sleep(min(DELETE_LOOK, min(seconds for _, seconds in waits)))
+        done = [facts.get(rows.partition_of(move)) or rows.blank(move) for move in call.replicas]
+        return MoveResult(rows=[replace(row, outcome=calls.DELETED, error="", message="") for row in done])
+
+    # Metadata
+
+    @activity.defn(name=calls.APPLY_IMAGE)
+    async def apply_image(self, call: calls.ImageCall) -> calls.ImageResult:
+        """Take over the controller's images; the answer says what the node knows after it."""
+        try:
+            generation, version = await self.blocking(self._node.apply_images, call.images)
+        except Exception as error:
+            raise application_error(error, "the cluster image cannot be applied") from error
+        self._pushed(call.register)
+        return calls.ImageResult(generation, version, self._node.incarnation)
+
+    @activity.defn(name=calls.HOLD_LEASE)
+    async def hold_lease(self, call: calls.LeaseCall) -> None:
+        """Heartbeat until cancelled; raises WrongIncarnation when another start of the node is meant."""
+        mine = self._node.incarnation
+        if call.incarnation != mine:
+            raise ApplicationError(
+                f"node {call.node} was started again: it is {mine} now, not {call.incarnation}",
+                type=types.WRONG_INCARNATION,
+                non_retryable=True,
+            )
+        while True:
+            activity.heartbeat(mine)
+            self._leave_on_shutdown()
+            await asyncio.sleep(LEASE_BEAT)
+
+    # How
+
+    async def _each(self, call: MoveCall, step: Step) -> MoveResult:
+        """Do one step for every replica of the lane, a few at once; raises only what a retry may mend."""
+        gate = asyncio.Semaphore(AT_ONCE)
+        facts = rows.read_rows(call.facts)
+
+        async def one(move: ReplicaMove) -> MoveRow:
+            async with gate:
+                try:
+                    return await step(move)
+                except Exception as error:
+                    found = classify(error)
+                    if found.retryable:
+                        raise application_error(error, str(rows.partition_of(move))) from error
+                    return rows.failed(move, found, facts.get(rows.partition_of(move)))
+
+        with self._at_work(call):
+            done = await asyncio.gather(*(one(move) for move in call.replicas), return_exceptions=True)
+        # All have come to their end before anything is raised: nothing goes on behind an attempt that has failed.
+        for found in done:
+            if isinstance(found, BaseException):
+                raise found
+        return MoveResult(rows=[row for row in done if isinstance(row, MoveRow)])
+
+    @contextmanager
+    def _at_work(self, call: MoveCall) -> Iterator[None]:
+        partitions = [rows.partition_of(move) for move in call.replicas]
+        for tp in partitions:
+            self._attached[tp] = self._attached.get(tp, 0) + 1
+        try:
+            yield
+        finally:
+            for tp in partitions:
+                self._attached[tp] -= 1
+                if not self._attached[tp]:
+                    del self._attached[tp]
+
+    def _forget(self, tp: TopicPartition) -> None:
+        for key in [key for key in self._bases if key[0] == tp]:
+            del self._bases[key]
+
+    def _leave_on_shutdown(self) -> None:
+        if activity.is_worker_shutdown():
+            raise ApplicationError("the node stops", type=types.NODE_RESTARTED)

@@ -1,0 +1,246 @@
+"""The report's charts as Vega-Lite specifications. Colours of phases are fixed; the page adds its theme's.
+
+Only values go in; whatever a chart shows also stands in a table of the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from ops.analytics import schema
+from ops.analytics.numbers import duration, rate, size
+from ops.analytics.report import Move, Phase
+
+#: Charts show at most so many moves, the latest; tables show all.
+MOST = 40
+
+PHASE_COLOURS = {
+    schema.QUEUED: "#98a2b3",
+    schema.PREPARING: "#5bb5d6",
+    schema.COPYING: "#2e6be6",
+    schema.THROTTLED: "#f2a60d",
+    schema.STALLED: "#d63e4e",
+    schema.WAITING: "#c39bd3",
+    schema.PAUSED: "#7d5ba6",
+    schema.SWAP: "#0b9b72",
+    schema.DELETE_WAIT: "#9bd0b5",
+    schema.UNDOING: "#9a6a3f",
+}
+SLA_COLOURS = {
+    schema.YES: "#0b9b72",
+    schema.NO: "#d63e4e",
+    schema.NOT_DUE: "#2e6be6",
+    schema.EXCLUDED: "#98a2b3",
+    schema.NOT_ASKED: "#98a2b3",
+}
+_MARK = "#d63e4e"
+_BLUE = "#2e6be6"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The moves that a chart shows, each with a label of its own."""
+
+    moves: tuple[Move, ...]
+    labels: dict[str, str]
+
+
+def shown(moves: Sequence[Move]) -> Shown:
+    """The latest moves, labelled by replica and node, and by a number where a replica moved more than once."""
+    latest = tuple(moves[-MOST:])
+    labels: dict[str, str] = {}
+    taken: dict[str, int] = {}
+    for move in latest:
+        node = "" if move.node is None else f"  n{move.node}"
+        label = f"{_short(move.replica or move.workflow_id)}{node}"
+        taken[label] = taken.get(label, 0) + 1
+        labels[move.id] = label if taken[label] == 1 else f"{label} ({taken[label]})"
+    return Shown(latest, labels)
+
+
+def timeline(show: Shown, phases: Sequence[Phase], as_of: str) -> dict[str, Any]:
+    """What each move was doing when; a diamond is the swap, a red tick the deadline."""
+    rows = [
+        {
+            "move": show.labels[phase.id],
+            "phase": phase.phase,
+            "began": phase.began,
+            "ended": phase.ended,
+            "for": duration(phase.seconds),
+        }
+        for phase in phases
+        if phase.id in show.labels
+    ]
+    swaps = [row for row in rows if row["phase"] == schema.SWAP]
+    last = max([row["ended"] for row in rows] + [move.finished or as_of for move in show.moves], default=as_of)
+    deadlines = [
+        {"move": show.labels[move.id], "deadline": move.deadline}
+        for move in show.moves
+        if move.deadline and (move.deadline <= last or move.met_sla == schema.NO)
+    ]
+    order = [show.labels[move.id] for move in show.moves]
+    y = alt.Y("move:N", sort=order, title=None, axis=alt.Axis(labelLimit=240))
+    x = alt.X("began:T", title="time (UTC)", scale=alt.Scale(type="utc"), axis=_time_axis(rows))
+    bars = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_bar(height={"band": 0.62})
+        .encode(
+            x=x,
+            x2="ended:T",
+            y=y,
+            color=_phase_colour(rows),
+            tooltip=[_tip("move"), _tip("phase"), _tip("for"), _when("began", "from"), _when("ended", "to")],
+        )
+    )
+    layers: list[Any] = [bars]
+    if swaps:
+        layers.append(
+            alt.Chart(alt.Data(values=swaps))
+            .mark_point(shape="diamond", filled=True, size=70, opacity=1, color=PHASE_COLOURS[schema.SWAP])
+            .encode(x=alt.X("began:T", scale=alt.Scale(type="utc")), y=y, tooltip=[_tip("move"), _tip("for", "swap")])
+        )
+    if deadlines:
+        layers.append(
+            alt.Chart(alt.Data(values=deadlines))
+            .mark_tick(color=_MARK, thickness=2.5)
+            .encode(
+                x=alt.X("deadline:T", scale=alt.Scale(type="utc")),
+                y=y,
+                tooltip=[_tip("move"), _when("deadline", "deadline")],
+            )
+        )
+    return _sized(alt.layer(*layers), len(order), "Timeline of moves by phase")
+
+
+def rates(show: Shown) -> dict[str, Any]:
+    """The mean rate of each copy in MB/s; a tick is its limit."""
+    rows = [
+        {
+            "move": show.labels[move.id],
+            "rate": move.mean_rate / 1e6,
+            "limit": move.throttle / 1e6 if move.throttle else None,
+            "told": rate(move.mean_rate),
+            "limited": rate(move.throttle) if move.throttle else "none",
+            "bytes": size(move.bytes_copied),
+        }
+        for move in show.moves
+        if move.mean_rate is not None
+    ]
+    y = alt.Y("move:N", sort=None, title=None, axis=alt.Axis(labelLimit=240))
+    base = alt.Chart(alt.Data(values=rows))
+    tips = [_tip("move"), _tip("told", "mean rate"), _tip("limited", "limit"), _tip("bytes", "copied")]
+    bars = base.mark_bar(color=_BLUE, height={"band": 0.62}).encode(
+        x=alt.X("rate:Q", title="mean rate while copying (MB/s)"), y=y, tooltip=tips
+    )
+    ticks = (
+        base.transform_filter("isValid(datum.limit)")
+        .mark_tick(color=_MARK, thickness=2.5)
+        .encode(x="limit:Q", y=y, tooltip=tips)
+    )
+    return _sized(alt.layer(bars, ticks), len(rows), "Mean rate of each move")
+
+
+def durations(show: Shown) -> dict[str, Any]:
+    """How long each move took until the replica was in place; a tick is its deadline."""
+    longest = max([max(move.duration_seconds, move.deadline_seconds or 0) for move in show.moves], default=0.0)
+    unit, divisor = ("h", 3600.0) if longest > 3 * 3600 else ("min", 60.0) if longest > 300 else ("s", 1.0)
+    rows = [
+        {
+            "move": show.labels[move.id],
+            "took": move.duration_seconds / divisor,
+            "deadline": move.deadline_seconds / divisor if move.deadline_seconds else None,
+            "told": duration(move.duration_seconds) + (" so far" if move.open else ""),
+            "due": duration(move.deadline_seconds),
+            "sla": move.met_sla,
+        }
+        for move in show.moves
+    ]
+    y = alt.Y("move:N", sort=None, title=None, axis=alt.Axis(labelLimit=240))
+    base = alt.Chart(alt.Data(values=rows))
+    tips = [_tip("move"), _tip("told", "took"), _tip("due", "deadline"), _tip("sla", "met SLA")]
+    states = [state for state in SLA_COLOURS if any(row["sla"] == state for row in rows)]
+    colour = alt.Color(
+        "sla:N",
+        title="met SLA",
+        scale=alt.Scale(domain=states, range=[SLA_COLOURS[state] for state in states]),
+        legend=alt.Legend(orient="top"),
+    )
+    bars = base.mark_bar(height={"band": 0.62}).encode(
+        x=alt.X("took:Q", title=f"time until in place ({unit})"), y=y, color=colour, tooltip=tips
+    )
+    ticks = (
+        base.transform_filter("isValid(datum.deadline)")
+        .mark_tick(color=_MARK, thickness=2.5)
+        .encode(x="deadline:Q", y=y, tooltip=tips)
+    )
+    return _sized(alt.layer(bars, ticks), len(rows), "Duration of each move against its deadline")
+
+
+def split(show: Shown, phases: Sequence[Phase]) -> dict[str, Any]:
+    """The share of each phase in each move's time."""
+    spent: dict[tuple[str, str], float] = {}
+    for phase in phases:
+        if phase.id in show.labels:
+            key = show.labels[phase.id], phase.phase
+            spent[key] = spent.get(key, 0.0) + phase.seconds
+    rows = [
+        {"move": move, "phase": phase, "seconds": seconds, "for": duration(seconds), "place": _place(phase)}
+        for (move, phase), seconds in spent.items()
+    ]
+    order = [show.labels[move.id] for move in show.moves if any(row["move"] == show.labels[move.id] for row in rows)]
+    chart = (
+        alt.Chart(alt.Data(values=rows))
+        .mark_bar(height={"band": 0.62})
+        .encode(
+            x=alt.X("seconds:Q", stack="normalize", title="share of the move's time", axis=alt.Axis(format="%")),
+            y=alt.Y("move:N", sort=order, title=None, axis=alt.Axis(labelLimit=240)),
+            color=_phase_colour(rows),
+            order=alt.Order("place:Q"),
+            tooltip=[_tip("move"), _tip("phase"), _tip("for")],
+        )
+    )
+    return _sized(chart, len(order), "Share of each phase in each move")
+
+
+def _sized(chart: Any, rows: int, description: str) -> dict[str, Any]:
+    """The specification: as wide as the page allows, a band per row."""
+    sized = chart.properties(width="container", height=max(rows, 1) * 26, description=description)
+    spec: dict[str, Any] = sized.to_dict(validate=True)
+    spec.pop("config", None)
+    spec["autosize"] = {"type": "fit-x", "contains": "padding"}
+    return spec
+
+
+def _phase_colour(rows: Sequence[dict[str, Any]]) -> alt.Color:
+    present = [phase for phase in schema.PHASES if any(row["phase"] == phase for row in rows)]
+    return alt.Color(
+        "phase:N",
+        title=None,
+        scale=alt.Scale(domain=present, range=[PHASE_COLOURS[phase] for phase in present]),
+        legend=alt.Legend(orient="top", columns=10),
+    )
+
+
+def _time_axis(rows: Sequence[dict[str, Any]]) -> alt.Axis:
+    days = {str(row[end])[:10] for row in rows for end in ("began", "ended")}
+    return alt.Axis(format="%H:%M:%S" if len(days) <= 1 else "%d %b %H:%M", tickCount=8, labelOverlap="greedy")
+
+
+def _tip(name: str, title: str | None = None) -> alt.Tooltip:
+    return alt.Tooltip(f"{name}:N", title=title or name)
+
+
+def _when(name: str, title: str) -> alt.Tooltip:
+    return alt.Tooltip(f"{name}:T", title=title, timeUnit="utcyearmonthdatehoursminutesseconds", format="%F %T")
+
+
+def _place(phase: str) -> int:
+    return schema.PHASES.index(phase) if phase in schema.PHASES else len(schema.PHASES)
+
+
+def _short(text: str, most: int = 34) -> str:
+    return text if len(text) <= most else f"{text[: most - 13]}…{text[-12:]}"

@@ -1,0 +1,129 @@
+"""Silver: the replicas that runs were asked to move, and what results, failures and heartbeats tell of them.
+
+A history holds no retries; the rows that activities return (`workflows.model.calls.MoveRow`) carry what it lacks.
+Their totals add up over attempts and steps, so a replica's largest value is its total.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql import types as T
+from pyspark.sql.window import Window as W
+
+from ops.analytics import schema
+from ops.analytics.silver import attribute, conform, payload
+from workflows.model import calls, names
+
+MOVE = ("namespace", "workflow_id", "chain", "topic", "partition")
+
+#: Activities of a move.
+STEPS = (calls.CREATE_MOVE, calls.COPY, calls.SWAP, calls.CANCEL_MOVE, calls.DELETE_REPLICA)
+
+_TEXTS = ("outcome", "source", "directory", "error", "message")
+_LONGS = ("claim", "bytes_total", "bytes_copied", "bytes_resumed")
+_DOUBLES = ("seconds_queued", "seconds_copying", "seconds_throttled", "seconds_stalled", "seconds_locked")
+NUMBERS = (*_LONGS[1:], *_DOUBLES)
+
+
+def _texts(*names: str) -> T.ArrayType:
+    """A list of objects of which everything is read as text, so that one odd field does not lose the others."""
+    return T.ArrayType(T.StructType([T.StructField(name, T.StringType()) for name in names]))
+
+
+_ROWS = _texts("topic", "partition", "attempts", *_TEXTS, *_LONGS, *_DOUBLES)
+_ASKED = _texts("topic", "partition", "node", "directory", "throttle", "deadline_seconds", "sla_seconds")
+
+
+def as_list(text: Column) -> Column:
+    """JSON text of a list, of an object with `rows` or of a single object, as the text of a list."""
+    trimmed = F.trim(text)
+    return F.when(trimmed.startswith("["), trimmed).when(
+        trimmed.startswith("{"),
+        F.coalesce(F.get_json_object(trimmed, "$.rows"), F.concat(F.lit("["), trimmed, F.lit("]"))),
+    )
+
+
+def unquoted(text: Column) -> Column:
+    """The text itself, or, where it is a JSON string that holds JSON in turn, what that string holds."""
+    quoted = F.trim(text).startswith('"')
+    return F.when(quoted, F.get_json_object(F.concat(F.lit("["), text, F.lit("]")), "$[0]")).otherwise(text)
+
+
+def chained(table: DataFrame, runs: DataFrame) -> DataFrame:
+    """Each row with the chain of its run; only rows of runs that move replicas."""
+    moves = runs.where(F.col("workflow_type") == names.MOVE_REPLICA)
+    return table.join(
+        moves.select("namespace", "workflow_id", "run_id", "chain"), ["namespace", "workflow_id", "run_id"]
+    )
+
+
+def moves_asked(runs: DataFrame) -> DataFrame:
+    """The replicas named by the parameter of each chain's first run. A parameter that names none gives one row.
+
+    A run has one SLA, which any of its entries may give.
+    """
+    first = runs.where(
+        (F.col("workflow_type") == names.MOVE_REPLICA)
+        & (F.col("continued_run_id").isNull() | (F.col("continued_run_id") == ""))
+    )
+    run = W.partitionBy("namespace", "workflow_id", "run_id")
+    asked = first.withColumn("asked", F.explode_outer(F.from_json(as_list(unquoted(F.col("input"))), _ASKED))).select(
+        "*", "asked.*"
+    )
+    return conform(
+        asked.withColumns(
+            {
+                "partition": F.col("partition").try_cast("int"),
+                "node": F.col("node").try_cast("int"),
+                "throttle": F.col("throttle").try_cast("double"),
+                "deadline_seconds": F.max(F.coalesce("deadline_seconds", "sla_seconds").try_cast("double")).over(run),
+            }
+        ).dropDuplicates([*MOVE]),
+        schema.MOVES_ASKED,
+    )
+
+
+def move_facts(runs: DataFrame, activities: DataFrame, events: DataFrame, as_of: datetime) -> DataFrame:
+    """Every MoveRow that was told up to `as_of`: by which step of which run, from when, and when."""
+    now = F.lit(as_of)
+    by_activity = chained(activities.where(F.col("activity_type").isin(*STEPS)), runs).select(
+        *("namespace", "workflow_id", "run_id", "chain"),
+        F.col("activity_type").alias("step"),
+        F.col("scheduled_event_id").alias("told_by"),
+        F.col("scheduled").alias("began"),
+        F.coalesce("closed", "heartbeat_at", now).alias("told_at"),
+        "attempt",
+        F.coalesce("result", "details").alias("told"),
+    )
+    by_run = runs.where((F.col("workflow_type") == names.MOVE_REPLICA) & F.col("result").isNotNull()).select(
+        *("namespace", "workflow_id", "run_id", "chain"),
+        F.lit("result").alias("step"),
+        F.col("events").alias("told_by"),
+        F.col("started").alias("began"),
+        F.col("closed").alias("told_at"),
+        F.lit(None).cast("int").alias("attempt"),
+        F.col("result").alias("told"),
+    )
+    signals = events.where(
+        (F.col("event_type") == "WORKFLOW_EXECUTION_SIGNALED") & (attribute("signalName") == "copy_progress")
+    )
+    by_signal = chained(signals, runs).select(
+        *("namespace", "workflow_id", "run_id", "chain"),
+        F.lit("progress").alias("step"),
+        F.col("event_id").alias("told_by"),
+        F.col("event_time").alias("began"),
+        F.col("event_time").alias("told_at"),
+        F.lit(None).cast("int").alias("attempt"),
+        payload("input").alias("told"),
+    )
+    told = by_activity.unionByName(by_run).unionByName(by_signal)
+    rows = told.withColumn("row", F.explode(F.from_json(as_list(F.col("told")), _ROWS))).select("*", "row.*")
+    numbers = {name: F.col(name).try_cast("double").cast("bigint") for name in _LONGS}
+    numbers |= {name: F.col(name).try_cast("double") for name in _DOUBLES}
+    numbers |= {name: F.col(name).try_cast("int") for name in ("partition", "attempts")}
+    return conform(
+        rows.withColumns(numbers).where(F.col("topic").isNotNull() & F.col("partition").isNotNull()), schema.MOVE_FACTS
+    )

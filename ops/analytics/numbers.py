@@ -1,0 +1,64 @@
+"""Arithmetic and wording of the report: intervals, bytes, rates, durations. Plain functions without Spark."""
+
+from __future__ import annotations
+
+import math
+
+_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+Z = 1.959963984540054
+
+
+def wilson(good: int, total: int) -> tuple[float, float]:
+    """The 95 % Wilson interval of the share good/total; (0, 1) when there is nothing to count."""
+    if total == 0:
+        return 0.0, 1.0
+    share = good / total
+    middle = (share + Z * Z / (2 * total)) / (1 + Z * Z / total)
+    half = Z / (1 + Z * Z / total) * math.sqrt(share * (1 - share) / total + Z * Z / (4 * total * total))
+    return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def size(count: float | None) -> str:
+    """Bytes in decimal units with three digits, such as "12.3 MB"; a dash for unknown."""
+    if count is None:
+        return "–"
+    value = float(count)
+    for unit in _UNITS:
+        if abs(value) < 999.5 or unit == _UNITS[-1]:
+            break
+        value /= 1000
+    digits = 0 if unit == "B" or value >= 99.95 else 1 if value >= 9.995 else 2
+    return f"{value:.{digits}f} {unit}"
+
+
+def rate(per_second: float | None) -> str:
+    """Bytes per second, such as "19.8 MB/s"; a dash for unknown."""
+    return "–" if per_second is None else f"{size(per_second)}/s"
+
+
+def duration(seconds: float | None) -> str:
+    """A time span for a person: "38 ms", "4.2 s", "3 min 07 s", "2 h 05 min"; a dash for unknown."""
+    if seconds is None:
+        return "–"
+    if seconds < 0.0005:
+        return "0 s"
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.{0 if seconds >= 0.00995 else 1}f} ms"
+    if seconds < 59.95:
+        return f"{seconds:.{1 if seconds >= 9.995 else 2}f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    if minutes < 48 * 60:
+        return f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{seconds / 86400:.1f} days"
+
+
+def percent(share: float | None) -> str:
+    """A share from 0 to 1 as a percentage that never rounds up to 100 %."""
+    if share is None:
+        return "–"
+    if share >= 1.0:
+        return "100 %"
+    return f"{math.floor(share * 1000) / 10:.1f} %"

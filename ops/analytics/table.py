@@ -1,0 +1,97 @@
+"""The report as a table on a terminal. Columns that do not fit are left out, the least needed first."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ops.analytics import schema
+from ops.analytics.numbers import duration, percent, rate, size
+from ops.analytics.page import headline
+from ops.analytics.report import Move, Report
+
+#: Width of a table that goes into a file or a pipe, where there is no terminal to ask.
+FILE_WIDTH = 190
+#: Rows that are printed; the page and the Parquet tables have the others.
+MOST = 100
+
+_STYLES = {
+    schema.MOVED: "green",
+    schema.IN_PLACE: "green",
+    schema.FAILED: "bold red",
+    schema.TIMED_OUT: "bold red",
+    schema.TERMINATED: "red",
+    schema.CANCELLED: "yellow",
+    schema.SUPERSEDED: "yellow",
+    schema.OPEN: "cyan",
+    schema.YES: "green",
+    schema.NO: "bold red",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    title: str
+    show: Callable[[Move], str]
+    width: int
+    right: bool = True
+    need: int = 0  # shown when the terminal is at least so wide
+
+
+_COLUMNS = (
+    _Column("replica", lambda m: m.replica or "–", 14, right=False),
+    _Column("node", lambda m: "–" if m.node is None else str(m.node), 4),
+    _Column("from", lambda m: m.source or "–", 12, right=False, need=190),
+    _Column("to", lambda m: m.directory or "–", 12, right=False, need=120),
+    _Column("outcome", lambda m: m.outcome if not m.open else f"open: {m.phase}", 10, right=False),
+    _Column("started", lambda m: m.started[11:19], 8, need=150),
+    _Column("duration", lambda m: duration(m.duration_seconds), 9),
+    _Column("size", lambda m: size(m.bytes_total), 7),
+    _Column("rate", lambda m: rate(m.mean_rate), 9),
+    _Column("tries", lambda m: str(m.attempts), 5, need=100),
+    _Column("resumed", lambda m: size(m.bytes_resumed) if m.bytes_resumed else "–", 7, need=110),
+    _Column("queued", lambda m: duration(m.seconds_queued), 7, need=130),
+    _Column("copying", lambda m: duration(m.seconds_copying), 7, need=130),
+    _Column("throttled", lambda m: duration(m.seconds_throttled), 9, need=130),
+    _Column("swap", lambda m: duration(m.seconds_locked), 6, need=100),
+    _Column("SLA", lambda m: m.met_sla, 8, right=False),
+)
+
+
+def print_report(report: Report, console: Console | None = None) -> None:
+    """Print the table of moves, the latest last, with a headline under it."""
+    out = console or Console(file=sys.stdout, width=None if sys.stdout.isatty() else FILE_WIDTH)
+    columns = [column for column in _COLUMNS if out.width >= column.need]
+    title = f"Replica moves as of {report.as_of[:19].replace('T', ' ')} UTC"
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for column in columns:
+        table.add_column(
+            column.title,
+            justify="right" if column.right else "left",
+            min_width=min(column.width, 8),
+            overflow="ellipsis" if column.title in ("from", "to") else "fold",
+            no_wrap=column.title not in ("outcome",),
+        )
+    for move in report.moves[-MOST:]:
+        cells = [column.show(move) for column in columns]
+        table.add_row(
+            *[Text(cell, style=_style(cell, column.title)) for cell, column in zip(cells, columns, strict=True)]
+        )
+    out.print(table)
+    if len(report.moves) > MOST:
+        out.print(f"{len(report.moves) - MOST} older moves are not shown here.")
+    out.print(headline(report.total))
+    if report.total.attainment is not None:
+        total = report.total
+        interval = f"95 % interval {percent(total.low)} to {percent(total.high)}"
+        out.print(f"SLA attainment {percent(total.attainment)} ({total.met} of {total.met + total.missed}; {interval})")
+
+
+def _style(cell: str, title: str) -> str:
+    return _STYLES.get(cell.split(":")[0], "") if title in ("outcome", "SLA") else ""

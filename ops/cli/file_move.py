@@ -1,0 +1,120 @@
+"""rehome move --file: a KIP-113 JSON carried out by AlterReplicaLogDirs, one row per replica."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from ops.cli import log_dirs, output
+from ops.cli.kafka_admin import KafkaAdmin
+from ops.cli.log_dirs import Answer, Standing, Wish
+from ops.cli.target import Target
+from ops.cli.waiting import bars
+from ops.stack.errors import OpsError, UsageError
+from storage_node.types import TopicPartition
+from workflows.model import plan
+
+THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
+LOOK_SECONDS = 0.5
+
+
+def read_wishes(file: Path) -> list[Wish]:
+    """The replicas that the file gives a directory. Raises `UsageError` naming the path of the bad field."""
+    try:
+        text = file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot read the plan {file}: {why}") from error
+    try:
+        entries = plan.parse_reassignment(text)
+    except plan.InvalidPlan as error:
+        raise UsageError(f"the plan {file} cannot be used: {error}") from error
+    wishes = [
+        Wish(TopicPartition(entry.topic, entry.partition), node, directory)
+        for entry in entries
+        for node, directory in zip(entry.replicas, entry.log_dirs, strict=True)
+        if directory != plan.ANY
+    ]
+    if not wishes:
+        raise UsageError(f'the plan {file} moves nothing: no replica in it has a log_dirs entry other than "any"')
+    return wishes
+
+
+def run(target: Target, file: Path, *, rate: int | None, patience: float, wait: bool, as_json: bool) -> None:
+    """Ask for every move of the file; with `wait` show progress until each replica is where it is to be."""
+    wishes = read_wishes(file)
+    with KafkaAdmin(target.need_kafka()) as admin:
+        if rate is not None:
+            for node in sorted({wish.node for wish in wishes}):
+                admin.set_node_config(node, {THROTTLE: str(rate)})
+        answers = log_dirs.ask(admin, wishes, patience=patience)
+        refused = [answer for answer in answers if answer.outcome == log_dirs.REFUSED]
+        rows: Sequence[Answer | Standing] = answers
+        if wait:
+            accepted = [answer.wish for answer in answers if answer.outcome == log_dirs.ACCEPTED]
+            ended = {standing.wish: standing for standing in _wait(admin, accepted)}
+            rows = [ended.get(answer.wish, answer) for answer in answers]
+            lost = [s for s in ended.values() if s.state != log_dirs.IN_PLACE]
+        else:
+            lost = []
+    _print(rows, as_json)
+    if refused:
+        more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
+        raise OpsError(f"{refused[0].wish.partition} was refused: {refused[0].message}{more}")
+    if lost:
+        wish = lost[0].wish
+        raise OpsError(
+            f"{wish.partition} is not in {wish.directory} on node {wish.node} and is no longer being copied: "
+            "the move was cancelled or failed; see its run in Temporal's UI"
+        )
+
+
+def _wait(admin: KafkaAdmin, wishes: Sequence[Wish]) -> list[Standing]:
+    """Until nothing is being copied any more; a node that does not answer is waited for."""
+    nodes = sorted({wish.node for wish in wishes})
+    final: dict[Wish, Standing] = {}
+    with bars() as progress:
+        tasks = {w: progress.add_task(str(w.partition), total=None, phase="queued") for w in wishes}
+        while len(final) < len(wishes):
+            for node in nodes:
+                mine = [wish for wish in wishes if wish.node == node and wish not in final]
+                if not mine:
+                    continue
+                try:
+                    standings = log_dirs.standings(mine, admin.log_dirs([node]))
+                except OpsError:
+                    for wish in mine:
+                        progress.update(tasks[wish], phase="node away")
+                    continue
+                for standing in standings:
+                    progress.update(
+                        tasks[standing.wish],
+                        total=standing.bytes_total or None,
+                        completed=standing.bytes_copied,
+                        phase=standing.state,
+                    )
+                    if standing.state != log_dirs.COPYING:
+                        final[standing.wish] = standing
+            time.sleep(LOOK_SECONDS if len(final) < len(wishes) else 0)
+    return [final[wish] for wish in wishes]
+
+
+def _print(rows: Sequence[Answer | Standing], as_json: bool) -> None:
+    if as_json:
+        output.print_json([row.as_json() for row in rows])
+        return
+    lines = [
+        [
+            str(row.wish.partition),
+            str(row.wish.node),
+            row.wish.directory,
+            row.outcome if isinstance(row, Answer) else row.state,
+            row.message if isinstance(row, Answer) else "",
+        ]
+        for row in rows
+    ]
+    output.console().print(output.table(("replica", "node", "to", "outcome", "why"), lines))
+    typer.echo(f"{len(rows)} replica{'s' if len(rows) != 1 else ''}; watch them with: rehome moves --watch")

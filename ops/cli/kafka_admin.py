@@ -1,0 +1,212 @@
+"""The Kafka admin API as the commands need it, with one sentence per failure instead of a client's log."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ops.stack.errors import OpsError
+from storage_node.errors import ErrorCode
+from storage_node.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class NodeAddress:
+    """A node and where clients reach it."""
+
+    node: int
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedReplica:
+    """A replica as DescribeLogDirs shows it; sizes in bytes. `future` marks the copy that is being made."""
+
+    node: int
+    directory: str
+    partition: TopicPartition
+    size: int
+    offset_lag: int
+    future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LogDirectoryView:
+    """One log directory of a node; `error` is Kafka's name of what is wrong, or "". Sizes in bytes, -1 unknown."""
+
+    node: int
+    path: str
+    error: str
+    total: int
+    usable: int
+    replicas: tuple[PlacedReplica, ...]
+
+
+class KafkaAdmin:
+    """Blocking admin calls. Use as a context manager; raises `OpsError` for everything that goes wrong."""
+
+    def __init__(self, bootstrap: str, timeout: float = 15.0) -> None:
+        self.bootstrap = bootstrap
+        self._timeout = timeout
+        self._client: Any = None
+
+    def __enter__(self) -> KafkaAdmin:
+        from kafka.admin import KafkaAdminClient
+
+        logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
+        with self._told("reach Kafka"):
+            self._client = KafkaAdminClient(
+                bootstrap_servers=self.bootstrap.split(","),
+                client_id="rehome",
+                request_timeout_ms=int(self._timeout * 1000),
+                default_api_timeout_ms=int(self._timeout * 1000),
+                bootstrap_timeout_ms=8000,
+            )
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with contextlib.suppress(Exception):
+            self._client.close()
+
+    def nodes(self) -> list[NodeAddress]:
+        """The nodes that are alive, by id."""
+        with self._told("describe the cluster"):
+            answer = self._client.describe_cluster()
+        alive = [broker for broker in answer["brokers"] if not broker.get("is_fenced")]
+        found = [NodeAddress(int(b["broker_id"]), str(b["host"]), int(b["port"])) for b in alive]
+        return sorted(found, key=lambda node: node.node)
+
+    def topics(self) -> list[str]:
+        with self._told("list the topics"):
+            return sorted(str(name) for name in self._client.list_topics())
+
+    def create_topic(self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]) -> None:
+        """Raises `OpsError` with the cluster's own reason."""
+        topic = {
+            "num_partitions": partitions,
+            "replication_factor": replication_factor,
+            "configs": dict(configs),
+        }
+        with self._told(f"create topic {name}"):
+            answer = self._client.create_topics({name: topic}, raise_errors=False)
+        _require_ok(answer["topics"], f"cannot create topic {name}")
+
+    def delete_topic(self, name: str) -> None:
+        """Raises `OpsError` with the cluster's own reason."""
+        with self._told(f"delete topic {name}"):
+            answer = self._client.delete_topics([name], raise_errors=False)
+        _require_ok(answer["topics"], f"cannot delete topic {name}")
+
+    def set_node_config(self, node: int, changes: Mapping[str, str]) -> None:
+        """Set dynamic configs of one node (IncrementalAlterConfigs)."""
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        resource = ConfigResource(ConfigResourceType.BROKER, str(node), configs=dict(changes))
+        with self._told(f"set {', '.join(changes)} on node {node}"):
+            self._client.alter_configs([resource], raise_on_unknown=False, incremental=True)
+
+    def describe(self, topics: Sequence[str]) -> list[dict[str, Any]]:
+        """Topics with their partitions (leader, replicas, isr). Raises `OpsError` for one that is not there."""
+        with self._told(f"describe {', '.join(topics)}"):
+            answer = self._client.describe_topics(list(topics))
+        described: list[dict[str, Any]] = []
+        for topic in answer:
+            code = int(topic.get("error_code", 0))
+            if code:
+                raise OpsError(f"cannot describe topic {topic.get('name')}: {code_name(code)}; see: rehome topic list")
+            partitions = [
+                {
+                    "partition": int(p["partition_index"]),
+                    "leader": int(p["leader_id"]),
+                    "replicas": [int(node) for node in p["replica_nodes"]],
+                    "isr": [int(node) for node in p["isr_nodes"]],
+                }
+                for p in topic["partitions"]
+            ]
+            partitions.sort(key=lambda p: int(str(p["partition"])))
+            described.append({"name": topic["name"], "id": str(topic.get("topic_id", "")), "partitions": partitions})
+        return described
+
+    def log_dirs(self, nodes: Sequence[int] | None = None) -> list[LogDirectoryView]:
+        """Every log directory of the nodes (default: all that are alive), with its replicas."""
+        wanted = list(nodes) if nodes is not None else [node.node for node in self.nodes()]
+        with self._told("describe the log directories"):
+            answers = self._client.describe_log_dirs(brokers=wanted)
+        return [_directory(int(answer["broker"]), raw) for answer in answers for raw in answer["log_dirs"]]
+
+    def alter_log_dirs(self, node: int, moves: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:
+        """AlterReplicaLogDirs to one node: the code per replica. A node that does not answer raises `OpsError`."""
+        request = {(tp.topic, tp.partition, node): path for tp, path in moves.items()}
+        with self._told(f"ask node {node} to move replicas"):
+            answer = self._client.alter_replica_log_dirs(request)
+        return {
+            TopicPartition(str(r.topic), int(r.partition)): error_code(int(error.errno)) for r, error in answer.items()
+        }
+
+    @contextlib.contextmanager
+    def _told(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except OpsError:
+            raise
+        except Exception as error:
+            # The client's exceptions have no common base: some are KafkaError, some come from its event loop.
+            why = str(error) or type(error).__name__
+            raise OpsError(
+                f"cannot {doing} at {self.bootstrap}: {why.rstrip('.')}; is the cluster up? see: rehome stack status"
+            ) from error
+
+
+def _require_ok(results: Sequence[Mapping[str, Any]], what: str) -> None:
+    for result in results:
+        code = int(result.get("error_code", 0))
+        if code:
+            raise OpsError(f"{what}: {result.get('error_message') or code_name(code)} ({code_name(code)})")
+
+
+def error_code(code: int) -> ErrorCode:
+    """Kafka's code as ours; one that our nodes never send becomes UNKNOWN_SERVER_ERROR."""
+    try:
+        return ErrorCode(code)
+    except ValueError:
+        return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def code_name(code: int) -> str:
+    """Kafka's name of an error code, or the number where it is not known here."""
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"Kafka's error code {code}"
+
+
+def _directory(node: int, raw: Mapping[str, Any]) -> LogDirectoryView:
+    path = str(raw["log_dir"])
+    replicas = [
+        PlacedReplica(
+            node=node,
+            directory=path,
+            partition=TopicPartition(str(topic["name"]), int(p["partition_index"])),
+            size=int(p["partition_size"]),
+            offset_lag=int(p["offset_lag"]),
+            future=bool(p["is_future_key"]),
+        )
+        for topic in raw["topics"]
+        for p in topic["partitions"]
+    ]
+    code = int(raw["error_code"])
+    return LogDirectoryView(
+        node=node,
+        path=path,
+        error=code_name(code) if code else "",
+        total=int(raw.get("total_bytes", -1)),
+        usable=int(raw.get("usable_bytes", -1)),
+        replicas=tuple(sorted(replicas, key=lambda replica: (replica.partition, replica.future))),
+    )

@@ -1,0 +1,42 @@
+"""Talking to nodes over their private API: what needs neither Temporal nor the rest of the cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ops.cli.kafka_admin import KafkaAdmin, NodeAddress
+from ops.cli.target import Target
+from ops.stack.errors import OpsError
+from ops.stack.layout import HOST
+from storage_node.protocol import private_client
+
+
+def addresses(target: Target) -> list[NodeAddress]:
+    """All nodes: those of the stack (whether they run or not), else those that Kafka's metadata names."""
+    if target.stack is not None and target.bootstrap == target.stack.bootstrap:
+        return [NodeAddress(node, HOST, target.stack.node_port(node)) for node in target.stack.node_ids]
+    with KafkaAdmin(target.need_kafka()) as admin:
+        return admin.nodes()
+
+
+def address(target: Target, node: int) -> NodeAddress:
+    """One node's address. Raises `OpsError` where there is no such node."""
+    known = addresses(target)
+    for found in known:
+        if found.node == node:
+            return found
+    names = ", ".join(str(found.node) for found in known)
+    raise OpsError(f"there is no node {node} in this cluster; it has {names or 'none'}")
+
+
+def call(where: NodeAddress, op: str, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
+    """One call to one node. Raises `OpsError` when it does not answer or refuses."""
+    try:
+        return private_client.call(where.host, where.port, op, timeout=timeout, **fields)
+    except private_client.PrivateCallFailed as error:
+        raise OpsError(f"node {where.node} refused {op}: {error}") from error
+    except (OSError, ValueError) as error:
+        raise OpsError(
+            f"node {where.node} does not answer at {where} ({error or type(error).__name__}); "
+            "is it running? see: rehome stack status"
+        ) from error

@@ -1,0 +1,158 @@
+"""The runs behind the moves: what the commands ask Temporal, with one sentence per failure."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from temporalio import exceptions as failures
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.common import WorkflowIDConflictPolicy
+from temporalio.service import RPCError, RPCStatusCode
+
+from activities import connection
+from ops.cli.target import Target
+from ops.stack.errors import OpsError
+from workflows.model import names
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 8.0
+PROGRESS_SECONDS = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """An open MoveReplica run and what its query `progress` answered (None: no answer in time)."""
+
+    workflow_id: str
+    run_id: str
+    progress: dict[str, Any] | None
+
+
+def with_temporal(target: Target, work: Callable[[Client], Awaitable[T]]) -> T:
+    """Run `work` with a connected client. Raises `OpsError` where Temporal does not answer."""
+    logging.getLogger("temporalio").setLevel(logging.CRITICAL + 1)
+    return asyncio.run(_with_client(target, work))
+
+
+async def _with_client(target: Target, work: Callable[[Client], Awaitable[T]]) -> T:
+    client = await connect(target)
+    try:
+        return await work(client)
+    except RPCError as error:
+        raise OpsError(f"Temporal at {target.temporal_address} refused: {error.message}") from error
+
+
+async def connect(target: Target) -> Client:
+    """A client for the target's Temporal. Raises `OpsError`."""
+    address = target.need_temporal()
+    overrides = {"target_host": address, "namespace": target.namespace}
+    try:
+        return await asyncio.wait_for(connection.connect("cli", overrides=overrides), CONNECT_SECONDS)
+    except (RuntimeError, OSError, TimeoutError) as error:
+        raise OpsError(
+            f"cannot reach Temporal at {address}: {str(error).rstrip('.') or 'no answer'}; "
+            "is it running? see: rehome stack status"
+        ) from error
+
+
+async def open_moves(client: Client, cluster: str) -> list[OpenRun]:
+    """All open MoveReplica runs on this cluster's queue, each with its progress."""
+    query = f'WorkflowType="{names.MOVE_REPLICA}" AND ExecutionStatus="Running" AND TaskQueue="{cluster}"'
+    found = [(run.id, run.run_id) async for run in client.list_workflows(query)]
+    answers = await asyncio.gather(*(_progress(client, *run) for run in found))
+    return [OpenRun(workflow_id, run_id, answer) for (workflow_id, run_id), answer in zip(found, answers, strict=True)]
+
+
+async def progress_of(client: Client, workflow_id: str, run_id: str) -> list[OpenRun]:
+    """One run's own account of how far it is; nothing when it does not answer at once."""
+    answer = await _progress(client, workflow_id, run_id)
+    return [OpenRun(workflow_id, run_id, answer)] if answer is not None else []
+
+
+async def _progress(client: Client, workflow_id: str, run_id: str) -> dict[str, Any] | None:
+    handle = client.get_workflow_handle(workflow_id, run_id=run_id or None)
+    try:
+        answer = await asyncio.wait_for(handle.query("progress"), PROGRESS_SECONDS)
+    except (RPCError, TimeoutError):
+        return None
+    except Exception as error:
+        # A query that the run rejects (it has just started, or is of another version) is no reason to show nothing.
+        logging.getLogger(__name__).debug("no progress of %s: %s", workflow_id, error)
+        return None
+    return answer if isinstance(answer, dict) else None
+
+
+async def start_move(client: Client, cluster: str, workflow_id: str, parameter: dict[str, Any]) -> str:
+    """Start one MoveReplica; its run id. Raises `OpsError` when a run with that id is open."""
+    try:
+        handle = await client.start_workflow(
+            names.MOVE_REPLICA,
+            parameter,
+            id=workflow_id,
+            task_queue=names.cluster_queue(cluster),
+            id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+        )
+    except failures.WorkflowAlreadyStartedError as error:
+        raise OpsError(f"a run with the id {workflow_id} is open already; see: rehome moves") from error
+    return handle.first_execution_run_id or handle.result_run_id or ""
+
+
+async def result_of(client: Client, workflow_id: str, run_id: str | None = None) -> Any:
+    """Wait for a run's result. Raises `OpsError` with the reason of a run that did not complete."""
+    try:
+        return await client.get_workflow_handle(workflow_id, run_id=run_id).result()
+    except WorkflowFailureError as error:
+        raise OpsError(f"{workflow_id} {why(error)}") from error
+
+
+def why(error: BaseException) -> str:
+    """One sentence out of a chain of failures: the innermost that says something."""
+    chain: list[BaseException] = []
+    cause: BaseException | None = error
+    while cause is not None and cause not in chain:
+        chain.append(cause)
+        cause = cause.__cause__
+    last = chain[-1]
+    if any(isinstance(link, failures.CancelledError) for link in chain):
+        return "was cancelled"
+    if isinstance(last, failures.TerminatedError):
+        return f"was terminated: {last.message}"
+    if isinstance(last, failures.TimeoutError):
+        return f"timed out: {last.message}"
+    if isinstance(last, failures.ApplicationError):
+        return f"failed ({last.type}): {last.message}" if last.type else f"failed: {last.message}"
+    return f"failed: {last}"
+
+
+async def cancel(client: Client, workflow_id: str, *, wait_seconds: float | None) -> str:
+    """Ask a run to cancel; with `wait_seconds` wait until it has ended. The status it has then, in lower case."""
+    handle = client.get_workflow_handle(workflow_id)
+    try:
+        before = await handle.describe()
+        if before.status is not WorkflowExecutionStatus.RUNNING:
+            status = before.status.name.lower() if before.status else "unknown"
+            raise OpsError(f"{workflow_id} cannot be cancelled: it has ended already ({status})")
+        await handle.cancel()
+    except RPCError as error:
+        if error.status is RPCStatusCode.NOT_FOUND:
+            raise OpsError(f"there is no open run with the id {workflow_id}; see: rehome moves") from error
+        raise
+    if wait_seconds is None:
+        return "cancelling"
+    try:
+        await asyncio.wait_for(handle.result(), wait_seconds)
+    except TimeoutError as error:
+        raise OpsError(
+            f"{workflow_id} was asked to cancel but is still open after {wait_seconds:.0f} s: "
+            "it waits for its node to clean up; see: rehome moves"
+        ) from error
+    except WorkflowFailureError as error:
+        if isinstance(error.cause, failures.CancelledError):
+            return "cancelled"
+        raise OpsError(f"{workflow_id} {why(error)}") from error
+    return "completed"

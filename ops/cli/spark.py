@@ -1,0 +1,102 @@
+"""Starts the Spark job in a process of its own, which shows that it goes on; Spark's own log goes to a file."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ops.stack import java
+from ops.stack.errors import OpsError
+
+#: Seconds after which a job is given up, and between two signs of life.
+JOB_SECONDS = 900.0
+SIGN_SECONDS = 5.0
+
+#: The checkout, from where `ops.analytics` is imported.
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the job made: its page, the table it printed, its summary (None when it wrote none)."""
+
+    page: Path
+    text: str
+    summary: Any
+
+
+def build_report(export: Path, out: Path, *, say: Callable[[str], None]) -> Report:
+    """Run `python -m ops.analytics EXPORT OUT`. Raises `OpsError` with the job's last words when it fails."""
+    home = java.find()
+    if home is None:
+        raise java.NoJava(
+            f"Spark needs Java {java.MIN_JAVA} or later and none was found; `make setup` installs it, or set JAVA_HOME"
+        )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OpsError(f"cannot write the report to {out}: {error.strerror}; choose another folder") from error
+    command = [sys.executable, "-m", "ops.analytics", str(export), str(out)]
+    log = out / "spark.log"
+    text = _run(command, {"JAVA_HOME": str(home)}, log, say)
+    page = out / "report.html"
+    if not page.is_file():
+        raise OpsError(f"the Spark job ended without a report in {out}; see its log {log}")
+    return Report(page, text, _summary(out))
+
+
+def _run(command: list[str], settings: dict[str, str], log: Path, say: Callable[[str], None]) -> str:
+    started = time.monotonic()
+    said = started
+    say("Spark is reading the histories")
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, **settings, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"}
+    printed = log.with_name("report.txt")
+    with log.open("wb") as errors, printed.open("wb") as text:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=text, stderr=errors, env=environment, start_new_session=True
+        )
+        try:
+            while process.poll() is None:
+                now = time.monotonic()
+                if now - started > JOB_SECONDS:
+                    raise OpsError(f"the Spark job has not ended after {JOB_SECONDS:.0f} s; see its log {log}")
+                if now - said >= SIGN_SECONDS:
+                    said = now
+                    say(f"Spark is at work ({now - started:.0f} s)")
+                time.sleep(0.1)
+        finally:
+            _end(process)
+    if process.returncode:
+        lines = log.read_text(errors="replace").strip().splitlines()
+        raise OpsError(
+            f"the Spark job failed (exit code {process.returncode}): {lines[-1] if lines else 'it said nothing'}; "
+            f"its log is {log}"
+        )
+    return printed.read_text(errors="replace")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the job with its Java process, which is in the job's session."""
+    if process.poll() is not None:
+        return
+    try:
+        os.killpg(process.pid, 15)
+        process.wait(timeout=5)
+    except (ProcessLookupError, subprocess.TimeoutExpired):
+        process.kill()
+        process.wait()
+
+
+def _summary(out: Path) -> Any:
+    try:
+        return json.loads((out / "summary.json").read_text())
+    except (OSError, ValueError):
+        return None

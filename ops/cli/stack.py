@@ -1,0 +1,142 @@
+"""rehome stack: a Temporal dev server, a controller and storage nodes on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from ops.cli import output
+from ops.cli.options import Data, Json
+from ops.cli.target import data_folder
+from ops.stack import foreground, state
+from ops.stack.interrupts import interruptible, uninterrupted
+from ops.stack.stack import Stack
+
+app = typer.Typer(
+    help="The embedded cluster on this machine: Temporal, a controller and storage nodes.", no_args_is_help=True
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="temporal, controller, node-1, node-2, ...")]
+
+
+@app.command()
+def up(
+    data: Data = None,
+    nodes: Annotated[int | None, typer.Option("--nodes", help="Storage nodes (default 3).")] = None,
+    dirs: Annotated[int | None, typer.Option("--dirs", help="Log directories per node (default 3).")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port of node 1, node i listens i-1 above (9092).")] = None,
+    temporal_port: Annotated[
+        int | None, typer.Option("--temporal-port", help="Temporal's port; its UI is 1000 above (default 7233).")
+    ] = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return when everything is up, and leave it running.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Start what is missing and wait until it works; then stay until Ctrl-C, which stops everything in order."""
+    stack = Stack(data_folder(data), output.say)
+    stack.make_folder()
+    with interruptible(), state.owning(stack.data):
+        try:
+            stack.prepare({"nodes": nodes, "dirs": dirs, "port": port, "temporal_port": temporal_port})
+            started = stack.up()
+            _announce(stack, started, json, detach)
+            if not detach:
+                foreground.watch(stack, output.say)
+        except KeyboardInterrupt:
+            if not detach:
+                with uninterrupted():
+                    stack.down()
+            raise
+
+
+@app.command()
+def down(data: Data = None, json: Json = False) -> None:
+    """Stop everything: nodes, controller, Temporal. What is on disk stays; doing it twice does no harm."""
+    stack = Stack(data_folder(data), output.say)
+    with uninterrupted():
+        stopped = stack.down()
+    if json:
+        output.print_json({"data": str(stack.data), "stopped": stopped})
+    elif not stopped:
+        typer.echo(f"nothing runs in {stack.data}")
+    else:
+        typer.echo(f"stopped: {', '.join(stopped)}")
+
+
+@app.command()
+def status(data: Data = None, json: Json = False) -> None:
+    """What runs: each process with its pid, addresses, directories and the command line that starts it again."""
+    rows = Stack(data_folder(data)).status()
+    output.show(
+        rows,
+        json,
+        ("name", "state", "pid", "address", "directories"),
+        ([row["name"], _state(row), row["pid"] or "-", _address(row), _directories(row)] for row in rows),
+        "no processes",
+    )
+
+
+@app.command()
+def start(name: Name, data: Data = None, json: Json = False) -> None:
+    """Start one process and wait until it works."""
+    _one(Stack(data_folder(data), output.say), name, "start", json)
+
+
+@app.command()
+def stop(name: Name, data: Data = None, json: Json = False) -> None:
+    """Let one process end in order."""
+    _one(Stack(data_folder(data), output.say), name, "stop", json)
+
+
+@app.command()
+def kill(name: Name, data: Data = None, json: Json = False) -> None:
+    """Kill one process with SIGKILL, as a crash would."""
+    _one(Stack(data_folder(data), output.say), name, "kill", json)
+
+
+def _one(stack: Stack, name: str, action: str, as_json: bool) -> None:
+    done: bool = getattr(stack, action)(name)
+    if as_json:
+        output.print_json({"name": name, "action": action, "changed": done})
+        return
+    past = {"start": "started", "stop": "stopped", "kill": "killed"}[action]
+    nothing = "runs already" if action == "start" else "does not run"
+    typer.echo(f"{name} {past if done else nothing}")
+
+
+def _announce(stack: Stack, started: list[str], as_json: bool, detached: bool) -> None:
+    spec = stack.spec()
+    if as_json:
+        value: dict[str, Any] = {
+            "data": str(stack.data),
+            "started": started,
+            "bootstrap": spec.bootstrap,
+            "temporal": spec.temporal_address,
+            "ui": spec.ui_url,
+            "cluster": spec.cluster,
+            "processes": stack.status(),
+        }
+        output.print_json(value)
+        return
+    typer.echo(f"the stack in {stack.data} is up{'' if started else ' (all of it ran already)'}")
+    typer.echo(f"  Kafka        {spec.bootstrap}")
+    typer.echo(f"  Temporal     {spec.temporal_address}")
+    typer.echo(f"  Temporal UI  {spec.ui_url}")
+    if detached:
+        typer.echo(f"stop it with: rehome stack down --data {stack.data}")
+    else:
+        typer.echo("Ctrl-C stops it")
+
+
+def _state(row: dict[str, Any]) -> str:
+    return "ready" if row["ready"] else ("starting" if row["running"] else "stopped")
+
+
+def _address(row: dict[str, Any]) -> str:
+    return ", ".join(row["addresses"].values()) or "-"
+
+
+def _directories(row: dict[str, Any]) -> str:
+    return ", ".join(row["directories"]) or "-"

@@ -1,0 +1,200 @@
+"""Steps 3 to 5 of the demo: submit the moves, kill a node in the middle of a copy, cancel one move."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from temporalio.client import Client
+
+from ops.cli import moves, output, runs
+from ops.cli.moves_view import MoveLine
+from ops.cli.target import Target
+from ops.demo import plan
+from ops.demo.plan import PlannedMove
+from ops.demo.screen import Screen
+from ops.stack.errors import OpsError
+from ops.stack.layout import node_name
+from ops.stack.stack import Stack
+
+ROOT = Path(__file__).resolve().parents[2]
+
+#: Seconds that all moves together may take.
+MOVES_SECONDS = 120.0
+START_SECONDS = 30.0
+LOOK_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the moves: each one's run, the cancelled one, and the killed node's copy before and after."""
+
+    moves: list[PlannedMove]
+    owners: dict[PlannedMove, str] = field(default_factory=dict)
+    cancelled: PlannedMove | None = None
+    victim: PlannedMove | None = None
+    copied_before_kill: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Mover:
+    """Drives the moves of the demo and shows them."""
+
+    def __init__(self, stack: Stack, target: Target, screen: Screen, chosen: Sequence[PlannedMove]) -> None:
+        self._stack, self._target, self._screen = stack, target, screen
+        self.outcome = Outcome(list(chosen))
+
+    def submit(self) -> None:
+        """Step 3: the KIP-113 JSON through `rehome move --file`."""
+        file = self._stack.data / "moves.json"
+        file.write_text(json.dumps(plan.reassignment_json(self.outcome.moves), indent=2) + "\n")
+        throttle = f"{plan.THROTTLE // 1_000_000}MB"
+        shown = f"rehome move --file {file} --throttle {throttle} --data {self._stack.data}"
+        self._screen.command(shown)
+        answer = self._run([sys.executable, "-m", "ops.cli.main", *shlex.split(shown)[1:]], "rehome move")
+        self._screen.plain(answer)
+
+    def watch_until(self, done: Callable[[list[MoveLine]], bool], seconds: float, what: str) -> list[MoveLine]:
+        """Show the moves until `done` says so. Raises `OpsError` after `seconds`."""
+        until = time.monotonic() + seconds
+        with self._screen.live() as show:
+            while True:
+                shown = moves.gather(self._target)
+                self._remember(shown.lines)
+                show(moves.table(shown), summary(shown.lines))
+                if done(shown.lines):
+                    return shown.lines
+                if time.monotonic() > until:
+                    raise OpsError(f"{what} did not happen within {seconds:.0f} s: {summary(shown.lines)}")
+                time.sleep(LOOK_SECONDS)
+
+    def kill_in_the_middle(self) -> None:
+        """Step 4: kill -9 of the node between 30% and 70% of a copy, and start it again while the others go on."""
+        name = node_name(plan.KILLED_NODE)
+        lines = self.watch_until(
+            lambda seen: _middle(seen, plan.KILLED_NODE) is not None, MOVES_SECONDS, f"a copy on {name} half done"
+        )
+        line = _middle(lines, plan.KILLED_NODE)
+        if line is None:
+            raise OpsError(f"no copy on {name} was in its middle")
+        self.outcome.victim = self._planned(line)
+        self.outcome.copied_before_kill = line.bytes_copied
+        share = 100 * line.bytes_copied // max(1, line.bytes_total)
+        self._screen.command(f"rehome stack kill {name} --data {self._stack.data}")
+        self._stack.kill(name)
+        self._screen.line(
+            f"{name} was killed with SIGKILL when {self.outcome.victim} was {share}% copied "
+            f"({output.size(line.bytes_copied)} of {output.size(line.bytes_total)})"
+        )
+        self._screen.command(f"rehome stack start {name} --data {self._stack.data}")
+        problems: list[OpsError] = []
+
+        def start() -> None:
+            try:
+                self._stack.start(name)
+            except OpsError as error:
+                problems.append(error)
+
+        starter = threading.Thread(target=start, name="start", daemon=True)
+        began = time.monotonic()
+        starter.start()
+        self.watch_until(lambda _: not starter.is_alive(), 180.0, f"the start of {name}")
+        if problems:
+            raise problems[0]
+        self._screen.line(f"{name} is back after {output.duration(time.monotonic() - began)}")
+
+    def cancel_one(self) -> None:
+        """Step 5: cancel a move through Temporal's own command line."""
+        lines = self.watch_until(
+            lambda seen: _cancellable(seen, plan.CANCEL_NODE) is not None, START_SECONDS, "a copy that can be cancelled"
+        )
+        line = _cancellable(lines, plan.CANCEL_NODE)
+        if line is None:
+            raise OpsError(f"no copy on node {plan.CANCEL_NODE} is left to cancel")
+        self.outcome.cancelled = self._planned(line)
+        arguments = ["workflow", "cancel", "--workflow-id", line.id, "--address", self._target.temporal_address]
+        self._screen.command(shlex.join(["temporal", *arguments]))
+        self._run([self._target.temporal_binary, *arguments], "temporal workflow cancel")
+        copy = Path(line.directory) / f"{self.outcome.cancelled}.move"
+        self.watch_until(lambda _: not copy.exists(), START_SECONDS, f"the end of {copy.name}")
+        self._screen.good(f"{copy.name} is gone from {copy.parent.name} of node {line.node}; the source serves on")
+
+    def wait_for_all(self) -> None:
+        """Until every run has ended; keeps their results."""
+        self.watch_until(lambda seen: not seen, MOVES_SECONDS, "the end of all moves")
+        missing = [str(move) for move in self.outcome.moves if move not in self.outcome.owners]
+        if missing:
+            raise OpsError(f"no run was seen for {', '.join(missing)}; see the nodes' logs")
+        ids = sorted({run for move, run in self.outcome.owners.items() if move != self.outcome.cancelled})
+
+        async def results(client: Client) -> list[Any]:
+            return [await runs.result_of(client, workflow_id) for workflow_id in ids]
+
+        for result in runs.with_temporal(self._target, results):
+            self.outcome.rows += result["rows"]
+
+    def row_of(self, move: PlannedMove) -> dict[str, Any]:
+        """The result row of one move. Raises `OpsError` where there is none."""
+        for row in self.outcome.rows:
+            if (row["topic"], row["partition"]) == (move.topic, move.partition):
+                return row
+        raise OpsError(f"the runs' results say nothing of {move}")
+
+    def _remember(self, lines: Iterable[MoveLine]) -> None:
+        for line in lines:
+            move = self._planned(line, required=False)
+            if move is not None and line.id:
+                self.outcome.owners[move] = line.id
+
+    def _planned(self, line: MoveLine, *, required: bool = True) -> Any:
+        for move in self.outcome.moves:
+            if (move.topic, move.partition, move.node) == (line.topic, line.partition, line.node):
+                return move
+        if required:
+            raise OpsError(f"{line.topic}-{line.partition} moves on node {line.node}, though nobody asked for it")
+        return None
+
+    def _run(self, command: list[str], what: str) -> str:
+        try:
+            answer = subprocess.run(
+                command, capture_output=True, text=True, timeout=60, cwd=ROOT, stdin=subprocess.DEVNULL, check=False
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise OpsError(f"{what} could not be run: {error}") from error
+        if answer.returncode:
+            last = (answer.stderr or answer.stdout).strip().splitlines()
+            raise OpsError(f"{what} failed (exit code {answer.returncode}): {last[-1] if last else 'no word'}")
+        return answer.stdout
+
+
+def summary(lines: Sequence[MoveLine]) -> str:
+    """All moves in one line."""
+    parts = []
+    for line in lines:
+        share = f" {100 * line.bytes_copied // line.bytes_total}%" if line.bytes_total else ""
+        parts.append(f"{line.topic}-{line.partition} {line.phase}{share}")
+    return ", ".join(parts) or "no open moves"
+
+
+def _middle(lines: Iterable[MoveLine], node: int) -> MoveLine | None:
+    for line in lines:
+        share = line.bytes_copied / line.bytes_total if line.bytes_total else 0.0
+        if line.node == node and line.id and plan.KILL_FROM <= share <= plan.KILL_UNTIL:
+            return line
+    return None
+
+
+def _cancellable(lines: Iterable[MoveLine], node: int) -> MoveLine | None:
+    """The copy of the node that has furthest to go, if it will not end in the next seconds."""
+    open_lines = [
+        line for line in lines if line.node == node and line.id and line.bytes_copied < 0.9 * max(1, line.bytes_total)
+    ]
+    return max(open_lines, key=lambda line: line.bytes_total - line.bytes_copied, default=None)

@@ -1,0 +1,99 @@
+"""What the demo does, in figures, and which replicas it moves where. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ops.cli.kafka_admin import LogDirectoryView, PlacedReplica
+from ops.stack.errors import OpsError
+
+TOPIC = "orders"
+PARTITIONS = 9
+RECORD_BYTES = 4000
+#: 9 partitions of 40 MB: 360 MB.
+PARTITION_BYTES = 40_000_000
+
+#: Bytes per second and node, shared by its two moves: 80 MB take about 20 s.
+THROTTLE = 4_000_000
+MOVES_PER_NODE = 2
+
+#: Records per second of the producer that keeps running.
+LIVE_RECORDS_PER_SECOND = 250
+
+#: The node that is killed, when, and the node on which a move is cancelled.
+KILLED_NODE = 2
+KILL_FROM, KILL_UNTIL = 0.30, 0.70
+CANCEL_NODE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedMove:
+    """One replica, where it is and where it is to go."""
+
+    topic: str
+    partition: int
+    node: int
+    source: str
+    directory: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def choose_moves(views: Sequence[LogDirectoryView], topic: str, per_node: int = MOVES_PER_NODE) -> list[PlannedMove]:
+    """For every node `per_node` replicas of the topic to its next directory, each between another pair of directories.
+
+    Raises `OpsError` when a node holds too few.
+    """
+    paths: dict[int, list[str]] = defaultdict(list)
+    held: dict[int, list[PlacedReplica]] = defaultdict(list)
+    for view in views:
+        paths[view.node].append(view.path)
+        held[view.node] += [r for r in view.replicas if r.partition.topic == topic and not r.future]
+    chosen: list[PlannedMove] = []
+    for node in sorted(paths):
+        ring = sorted(paths[node])
+        used: set[str] = set()
+        for replica in sorted(held[node], key=lambda r: r.partition):
+            if replica.directory in used or len(used) == per_node:
+                continue
+            used.add(replica.directory)
+            target = ring[(ring.index(replica.directory) + 1) % len(ring)]
+            tp = replica.partition
+            chosen.append(PlannedMove(tp.topic, tp.partition, node, replica.directory, target))
+        if len(used) < per_node:
+            raise OpsError(
+                f"node {node} holds replicas of {topic} in only {len(used)} of its {len(ring)} directories: "
+                f"{per_node} moves between different directories are not possible"
+            )
+    return chosen
+
+
+def reassignment_json(moves: Sequence[PlannedMove]) -> dict[str, Any]:
+    """The JSON of kafka-reassign-partitions (KIP-113) for these moves."""
+    partitions = [
+        {"topic": move.topic, "partition": move.partition, "replicas": [move.node], "log_dirs": [move.directory]}
+        for move in moves
+    ]
+    return {"version": 1, "partitions": partitions}
+
+
+def misplaced(
+    moves: Sequence[PlannedMove], cancelled: PlannedMove | None, views: Sequence[LogDirectoryView]
+) -> list[str]:
+    """One sentence for every replica that is not where it is to be; the cancelled one is to be where it was."""
+    where = {(r.node, r.partition.topic, r.partition.partition, r.future): r for v in views for r in v.replicas}
+    problems: list[str] = []
+    for move in moves:
+        expected = move.source if move == cancelled else move.directory
+        current = where.get((move.node, move.topic, move.partition, False))
+        if current is None:
+            problems.append(f"{move} is in no directory of node {move.node}")
+        elif current.directory != expected:
+            problems.append(f"{move} is in {current.directory} of node {move.node}, not in {expected}")
+        if (move.node, move.topic, move.partition, True) in where:
+            problems.append(f"{move} still has a copy under way on node {move.node}")
+    return problems

@@ -1,0 +1,250 @@
+"""Changes of the metadata that clients ask this node for: checked here, decided by the controller, answered once applied here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from storage_node import topic_configs
+from storage_node.directories.names import validate_topic
+from storage_node.errors import ErrorCode, RequestRefused, RequestTimedOut
+from storage_node.metadata import ClusterImage
+from storage_node.ports import ChangeResult, Controller, NewTopic
+from storage_node.topic_configs import BROKER_KEYS, TOPIC_KEYS, Source
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+log = logging.getLogger(__name__)
+
+#: Where a request has no timeout of its own, seconds.
+DEFAULT_TIMEOUT = 10.0
+LONGEST_TIMEOUT = 600.0
+#: Producer ids reserved at a time: one change of the metadata for many producers.
+PRODUCER_ID_BLOCK = 1000
+
+MOST_PARTITIONS = 20_000
+
+_Change = Callable[[float], Awaitable[list[ChangeResult]]]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """A topic as a client asks for it; -1 stands for the node's defaults. `named` counts the assignments on the wire."""
+
+    name: str
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str | None] = field(default_factory=dict)
+    assignment: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    named: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicResult:
+    """What became of one topic."""
+
+    error: int = 0
+    message: str = ""
+    topic_id: str = ""
+    partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, tuple[str, Source]] = field(default_factory=dict)
+
+
+class Admin:
+    """Runs on the listener's loop."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def controller(self) -> Controller:
+        """The controller; raises RequestTimedOut while there is none."""
+        controller = self._node.controller
+        if controller is None:
+            raise RequestTimedOut("this node has no controller yet")
+        return controller
+
+    async def create_topics(self, specs: Sequence[TopicSpec], validate_only: bool, timeout: float) -> list[TopicResult]:
+        """One result per topic, in order."""
+        deadline = _deadline(timeout)
+        results: list[TopicResult | None] = [None] * len(specs)
+        wanted: list[tuple[int, NewTopic]] = []
+        names = [spec.name for spec in specs]
+        for index, spec in enumerate(specs):
+            try:
+                if names.count(spec.name) > 1:
+                    raise RequestRefused("Duplicate topic name.", ErrorCode.INVALID_REQUEST)
+                wanted.append((index, self._new_topic(spec)))
+            except RequestRefused as error:
+                results[index] = TopicResult(error.code, error.message)
+        if wanted:
+            topics = [topic for _, topic in wanted]
+            answers = await self._change(
+                len(topics),
+                deadline,
+                lambda left: self.controller().create_topics(topics, validate_only=validate_only, timeout=left),
+                wait=not validate_only,
+            )
+            for (index, topic), answer in zip(wanted, answers, strict=True):
+                results[index] = self._created(topic, answer)
+        return [result or TopicResult(ErrorCode.UNKNOWN_SERVER_ERROR) for result in results]
+
+    def _new_topic(self, spec: TopicSpec) -> NewTopic:
+        config = self._node.config
+        validate_topic(spec.name)
+        topic_configs.check_topic(spec.configs)
+        values = {name: value for name, value in spec.configs.items() if value is not None}
+        if not spec.named:
+            partitions = config.num_partitions if spec.partitions == -1 else spec.partitions
+            factor = config.default_replication_factor if spec.replication_factor == -1 else spec.replication_factor
+            if not 0 < partitions <= MOST_PARTITIONS:
+                message = f"Number of partitions was set to {partitions}; it must be between 1 and {MOST_PARTITIONS}."
+                raise RequestRefused(message, ErrorCode.INVALID_PARTITIONS)
+            if factor <= 0:
+                raise RequestRefused("Replication factor must be larger than 0.", ErrorCode.INVALID_REPLICATION_FACTOR)
+            return NewTopic(spec.name, partitions, factor, values)
+        if spec.partitions != -1 or spec.replication_factor != -1:
+            message = "A manual partition assignment was given, so that partitions and replication factor must be -1."
+            raise RequestRefused(message, ErrorCode.INVALID_REQUEST)
+        if sorted(spec.assignment) != list(range(spec.named)):
+            message = "The manual partition assignment must name every partition from 0 on once."
+            raise RequestRefused(message, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        assignment = tuple(spec.assignment[index] for index in range(spec.named))
+        if any(not replicas or len(set(replicas)) != len(replicas) for replicas in assignment):
+            message = "The manual partition assignment has a partition without replicas, or with one named twice."
+            raise RequestRefused(message, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        return NewTopic(spec.name, spec.named, len(assignment[0]), values, assignment)
+
+    def _created(self, topic: NewTopic, answer: ChangeResult) -> TopicResult:
+        if answer.error:
+            return TopicResult(answer.error, answer.message)
+        configs = {name: (entry.default, Source.DEFAULT) for name, entry in TOPIC_KEYS.items()}
+        configs |= {name: (value, Source.STATIC_BROKER) for name, value in self._node.config.topic_defaults.items()}
+        configs |= {name: (value, Source.TOPIC) for name, value in topic.configs.items()}
+        return TopicResult(0, "", answer.topic_id, topic.partitions, topic.replication_factor, configs)
+
+    async def create_missing(self, names: Sequence[str]) -> None:
+        """auto.create.topics.enable: create what a Metadata request named; what cannot be created stays unknown."""
+        results = await self.create_topics([TopicSpec(name) for name in dict.fromkeys(names)], False, DEFAULT_TIMEOUT)
+        for name, result in zip(dict.fromkeys(names), results, strict=True):
+            if result.error:
+                log.info("topic %s was not created on demand: %s", name, result.message)
+
+    async def delete_topics(self, names: Sequence[str], timeout: float) -> list[TopicResult]:
+        """One result per name, in order."""
+        if not names:
+            return []
+        ids = {name: topic.id for name, topic in self._node.metadata.image.topics.items()}
+        answers = await self._change(
+            len(names),
+            _deadline(timeout),
+            lambda left: self.controller().delete_topics(names, timeout=left),
+        )
+        return [
+            TopicResult(answer.error, answer.message, answer.topic_id or ids.get(name, ""))
+            for name, answer in zip(names, answers, strict=True)
+        ]
+
+    async def alter_configs(
+        self, kind: str, name: str, changes: Mapping[str, tuple[int, str | None]], validate_only: bool
+    ) -> None:
+        """Change a topic's or a broker's dynamic configs; raises RequestRefused."""
+        image = self._node.metadata.image
+        if kind == "topic":
+            topic = image.topics.get(name)
+            if topic is None:
+                raise RequestRefused(f"Unknown topic {name}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            values = topic_configs.resolve(changes, topic.configs, TOPIC_KEYS)
+            for key in values:
+                if key not in TOPIC_KEYS:
+                    raise RequestRefused(f"Unknown topic config name: {key}", ErrorCode.INVALID_CONFIG)
+            topic_configs.check_topic({key: value for key, value in values.items() if value is not None})
+        else:
+            if name and name != str(self._node.id):
+                message = f"Unexpected broker id, expected {self._node.id} or empty string, but received {name}"
+                raise RequestRefused(message, ErrorCode.INVALID_REQUEST)
+            values = topic_configs.resolve(changes, image.configs.get((kind, name), {}), BROKER_KEYS)
+            topic_configs.check_broker(values)
+        if validate_only or not values:
+            return
+
+        async def change(left: float) -> list[ChangeResult]:
+            return [await self.controller().alter_configs(kind, name, values, timeout=left)]
+
+        (answer,) = await self._change(1, _deadline(DEFAULT_TIMEOUT), change)
+        if answer.error:
+            raise RequestRefused(answer.message, ErrorCode(answer.error))
+
+    async def _change(self, count: int, deadline: float, change: _Change, wait: bool = True) -> list[ChangeResult]:
+        """Ask the controller and wait until this node has applied the answer; what is late becomes REQUEST_TIMED_OUT."""
+        try:
+            answers = list(await asyncio.wait_for(change(_left(deadline)), _left(deadline)))
+        except (RequestTimedOut, TimeoutError) as error:
+            message = str(error) or "the controller did not answer in time"
+            return [ChangeResult(ErrorCode.REQUEST_TIMED_OUT, message)] * count
+        except RequestRefused as error:
+            return [ChangeResult(error.code, error.message)] * count
+        newest = max((answer.version for answer in answers if not answer.error), default=0)
+        if wait and newest and not await self.applied(newest, _left(deadline)):
+            late = ChangeResult(ErrorCode.REQUEST_TIMED_OUT, "the change was made, but has not reached this node yet")
+            return [answer if answer.error else late for answer in answers]
+        return answers
+
+    async def applied(self, version: int, timeout: float) -> bool:
+        """Wait until this node has applied the image of that version."""
+        cache = self._node.metadata
+        if cache.image.version >= version:
+            return True
+        loop = asyncio.get_running_loop()
+        reached = asyncio.Event()
+
+        def look(image: ClusterImage) -> None:
+            if image.version >= version:
+                loop.call_soon_threadsafe(reached.set)
+
+        with cache.listening(look):
+            if cache.image.version >= version:
+                return True
+            try:
+                await asyncio.wait_for(reached.wait(), timeout)
+            except TimeoutError:
+                return False
+        return True
+
+
+class ProducerIds:
+    """Hands out producer ids of a block that the controller reserved; never one twice, over restarts too."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._free: Iterator[int] = iter(())
+        self._lock = asyncio.Lock()
+
+    async def next(self) -> int:
+        """A new id; raises RequestTimedOut when a block is needed and the controller does not answer."""
+        async with self._lock:
+            found = next(self._free, None)
+            if found is None:
+                controller = self._node.admin.controller()
+                try:
+                    first = await asyncio.wait_for(
+                        controller.next_producer_ids(PRODUCER_ID_BLOCK, timeout=DEFAULT_TIMEOUT), DEFAULT_TIMEOUT
+                    )
+                except TimeoutError:
+                    raise RequestTimedOut("the controller did not answer in time") from None
+                self._free = iter(range(first, first + PRODUCER_ID_BLOCK))
+                found = next(self._free)
+            return found
+
+
+def _deadline(timeout: float) -> float:
+    return time.monotonic() + (min(timeout, LONGEST_TIMEOUT) if timeout > 0 else DEFAULT_TIMEOUT)
+
+
+def _left(deadline: float) -> float:
+    return max(deadline - time.monotonic(), 0.001)

@@ -1,0 +1,233 @@
+"""KIP-113's requests on this node: AlterReplicaLogDirs and DescribeLogDirs, without the wire.
+
+An accepted move is on disk (`.move` and marker) and known to the controller before it is answered; the run is started after that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from storage_node.admin import DEFAULT_TIMEOUT
+from storage_node.directories.directory import LogDirectory
+from storage_node.directories.names import movable
+from storage_node.errors import ErrorCode, RequestRefused, RequestTimedOut, StorageError
+from storage_node.move.status import MoveState, MoveStatus
+from storage_node.partition import Partition
+from storage_node.ports import ChangeResult, PlannedMove, ReplicaDirectory
+from storage_node.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+log = logging.getLogger(__name__)
+
+#: KIP-113's word for "leave it to the broker", which on the wire cancels a movement under way.
+ANY = "any"
+#: How long a directory may take to tell its free space before it is answered without.
+USAGE_PATIENCE = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaInfo:
+    """A replica or its moving copy: size in bytes, lag in offsets."""
+
+    tp: TopicPartition
+    size: int
+    lag: int
+    is_future: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryInfo:
+    """A log directory as DescribeLogDirs shows it; bytes are -1 where they are not known."""
+
+    path: str
+    error: ErrorCode
+    replicas: tuple[ReplicaInfo, ...] = ()
+    total_bytes: int = -1
+    usable_bytes: int = -1
+
+
+class LogDirRequests:
+    """Runs on the listener's loop; what touches a disk runs in threads."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._changing = asyncio.Lock()
+
+    async def alter(self, wanted: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:
+        """Ask for directories; each partition has its own result, and one that fails changes nothing for the others."""
+        codes: dict[TopicPartition, ErrorCode] = {}
+        moves: list[tuple[Partition, LogDirectory]] = []
+        wishes: list[tuple[TopicPartition, LogDirectory]] = []
+        for tp, path in wanted.items():
+            try:
+                target = self._target(tp, path)
+                await asyncio.to_thread(self._cancel_other, tp, target)
+                if target is not None and self._is_wish(tp, target):
+                    wishes.append((tp, target))
+                move = self._to_move(tp, target)
+                codes[tp] = ErrorCode.NONE
+                if move is not None:
+                    moves.append(move)
+            except (RequestRefused, StorageError) as error:
+                codes[tp] = error.code
+                log.info("move of %s to %s: %s", tp, path, error)
+            except Exception:
+                codes[tp] = ErrorCode.UNKNOWN_SERVER_ERROR
+                log.exception("move of %s to %s", tp, path)
+        if wishes:
+            await asyncio.to_thread(self._remember, wishes)
+        if moves:
+            async with self._changing:
+                codes |= await self._start(moves)
+        return codes
+
+    # The checks of AlterReplicaLogDirs, in Kafka's order
+
+    def _target(self, tp: TopicPartition, path: str) -> LogDirectory | None:
+        """The directory asked for, online; None for "any"."""
+        movable(tp)
+        if path == ANY:
+            return None
+        target = self._node.dirs.by_path(path)
+        target.check_online()
+        return target
+
+    def _cancel_other(self, tp: TopicPartition, target: LogDirectory | None) -> None:
+        """End a movement to elsewhere: another target, or the directory where the replica is, which means cancel."""
+        status = self._node.engine.status(tp)
+        if status is None or not is_open(status) or (target is not None and status.directory == target.name):
+            return
+        if self._node.replicas.served.get(tp) is not None:
+            self.cancel(tp, "another directory was asked for" if target is not None else "cancelled by request")
+
+    def cancel(self, tp: TopicPartition, reason: str) -> MoveStatus | None:
+        """Cancel a movement without asking anybody; None when there is none. Blocking."""
+        return self._node.engine.cancel(tp, None, reason)
+
+    def _is_wish(self, tp: TopicPartition, target: LogDirectory) -> bool:
+        return tp not in self._node.replicas.served and tp not in self._node.replicas.offline
+
+    def _remember(self, wishes: Sequence[tuple[TopicPartition, LogDirectory]]) -> None:
+        try:
+            self._node.wishes.remember(wishes)
+        except StorageError as error:
+            self._node.storage_failed(error)
+            log.error("wishes are not kept over a restart: %s", error)
+
+    def _to_move(self, tp: TopicPartition, target: LogDirectory | None) -> tuple[Partition, LogDirectory] | None:
+        """What is to be moved, None when nothing is left to do; raises what the client is told."""
+        node = self._node
+        partition = node.replicas.served.get(tp)
+        if partition is None:
+            reason = node.replicas.offline.get(tp)
+            if reason is not None:
+                raise RequestRefused(f"{tp} is offline: {reason}", ErrorCode.KAFKA_STORAGE_ERROR)
+            if node.metadata.image.partition(tp) is not None:
+                raise RequestRefused(f"this node has no replica of {tp}", ErrorCode.REPLICA_NOT_AVAILABLE)
+            raise RequestRefused(f"there is no partition {tp}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        if target is None or partition.directory is target:
+            return None
+        status = node.engine.status(tp)
+        if status is not None and is_open(status) and status.directory == target.name:
+            # Asked for before. One that failed is tried again, by a new run.
+            return (partition, target) if status.state is MoveState.FAILED else None
+        return partition, target
+
+    # Steps with an effect
+
+    async def _start(self, moves: Sequence[tuple[Partition, LogDirectory]]) -> dict[TopicPartition, ErrorCode]:
+        """Generations into the metadata, `.move` and marker onto the disk, then the runs; answers what failed."""
+        codes: dict[TopicPartition, ErrorCode] = {}
+        raised = await self._raise([partition for partition, _ in moves])
+        planned: list[PlannedMove] = []
+        for (partition, target), result in zip(moves, raised, strict=True):
+            tp = partition.tp
+            if result.error:
+                codes[tp] = ErrorCode(result.error)
+                log.info("move of %s to %s: %s", tp, target.path, result.message)
+                continue
+            try:
+                planned.append(await self._create(partition, target, result))
+            except (RequestRefused, StorageError) as error:
+                if isinstance(error, StorageError):
+                    self._node.storage_failed(error)
+                codes[tp] = error.code
+                log.warning("move of %s to %s: %s", tp, target.path, error)
+            except Exception:
+                codes[tp] = ErrorCode.UNKNOWN_SERVER_ERROR
+                log.exception("move of %s to %s", tp, target.path)
+        if planned and self._node.controller is not None:
+            self._node.controller.start_moves(planned, throttle=None)
+        return codes
+
+    async def _raise(self, partitions: Sequence[Partition]) -> list[ChangeResult]:
+        rows = [
+            ReplicaDirectory(partition.tp, partition.topic_id, partition.directory.id, partition.generation)
+            for partition in partitions
+        ]
+        try:
+            controller = self._node.admin.controller()
+            return await asyncio.wait_for(controller.raise_generations(rows, timeout=DEFAULT_TIMEOUT), DEFAULT_TIMEOUT)
+        except (RequestTimedOut, TimeoutError):
+            late = ChangeResult(
+                ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer in time; nothing was changed"
+            )
+            return [late] * len(rows)
+        except RequestRefused as error:
+            return [ChangeResult(error.code, error.message)] * len(rows)
+
+    async def _create(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove:
+        """In the target's pool: a disk that hangs holds up only its own moves, and what it then still makes is undone."""
+        making = target.submit(self._make, partition, target, raised)
+        try:
+            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(making)), DEFAULT_TIMEOUT)
+        except TimeoutError:
+            making.add_done_callback(lambda _: self.cancel(partition.tp, "it was made too late for its request"))
+            raise RequestTimedOut(f"log directory {target.path} did not answer in time") from None
+
+    def _make(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove:
+        engine = self._node.engine
+        source = partition.directory.name
+        claim = engine.next_claim(partition.tp)
+        status = engine.create(partition.tp, target.name, claim=claim, generation=raised.value, owner="", run_id="")
+        return PlannedMove(partition.tp, source, target.name, status.claim, status.generation, partition.log.size)
+
+    # DescribeLogDirs
+
+    async def describe(self, asked: set[TopicPartition] | None) -> list[DirectoryInfo]:
+        """All configured directories; `asked` chooses replicas (None: all), never directories."""
+        rows: dict[str, list[ReplicaInfo]] = {}
+        copies = {status.tp: status for status in self._node.engine.statuses()}
+        for tp, partition in sorted(self._node.replicas.served.items()):
+            if asked is not None and tp not in asked:
+                continue
+            current = partition.log
+            lag = max(0, partition.high_watermark - current.log_end_offset)
+            rows.setdefault(partition.directory.name, []).append(ReplicaInfo(tp, current.size, lag, False))
+            copy = copies.get(tp)
+            if copy is not None:
+                info = ReplicaInfo(tp, copy.bytes_copied, copy.lag, True)
+                rows.setdefault(copy.directory, []).append(info)
+        return await asyncio.gather(
+            *(self._describe(directory, rows.get(directory.name, [])) for directory in self._node.dirs.directories)
+        )
+
+    async def _describe(self, directory: LogDirectory, replicas: list[ReplicaInfo]) -> DirectoryInfo:
+        try:
+            usage = await asyncio.wait_for(asyncio.wrap_future(directory.submit(directory.usage)), USAGE_PATIENCE)
+        except StorageError:
+            return DirectoryInfo(directory.name, ErrorCode.KAFKA_STORAGE_ERROR)
+        except TimeoutError:
+            return DirectoryInfo(directory.name, ErrorCode.NONE, tuple(replicas))
+        return DirectoryInfo(directory.name, ErrorCode.NONE, tuple(replicas), usage.total, usage.usable)
+
+
+def is_open(status: MoveStatus) -> bool:
+    """Whether a `.move` of this movement may be on disk."""
+    return status.state not in (MoveState.SWAPPED, MoveState.CANCELLED, MoveState.IN_PLACE)

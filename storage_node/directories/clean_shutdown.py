@@ -1,0 +1,76 @@
+"""`.kafka_cleanshutdown`: left by a clean stop, read and removed by the next start, before anything else is done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage_node import failpoints
+from storage_node.directories import atomic
+from storage_node.failpoints import failpoint
+
+__all__ = ["FILE", "NOT_CLEAN", "CleanShutdown", "decode", "encode", "previous_broker_epoch", "take", "write"]
+
+FILE: Final = ".kafka_cleanshutdown"
+
+_LIMIT: Final = 4096
+_POINTS: Final = atomic.points("clean_shutdown")
+BEFORE_REMOVAL: Final = failpoints.register("clean_shutdown.before_removal")
+
+
+@dataclass(frozen=True, slots=True)
+class CleanShutdown:
+    """What a directory says about the last stop; `broker_epoch` is -1 where it does not tell."""
+
+    clean: bool
+    broker_epoch: int = -1
+
+
+NOT_CLEAN: Final = CleanShutdown(False)
+
+
+def encode(broker_epoch: int) -> bytes:
+    """The marker's content."""
+    return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
+
+
+def decode(data: bytes) -> CleanShutdown:
+    """Read a marker; an empty one (old Kafka) is clean with an unknown epoch, garbage is not clean."""
+    if not data.strip():
+        return CleanShutdown(True)
+    try:
+        value = json.loads(data)
+    except ValueError:
+        return NOT_CLEAN
+    if not isinstance(value, dict) or value.get("version") != 0:
+        return NOT_CLEAN
+    epoch = value.get("brokerEpoch", -1)
+    return CleanShutdown(True, epoch if isinstance(epoch, int) and not isinstance(epoch, bool) else -1)
+
+
+def previous_broker_epoch(directories: Sequence[CleanShutdown]) -> int:
+    """The epoch with which the node stopped cleanly; -1 unless all directories agree on one (KIP-966)."""
+    epochs = {each.broker_epoch if each.clean else -1 for each in directories}
+    return epochs.pop() if len(epochs) == 1 else -1
+
+
+def take(directory: Path | str) -> CleanShutdown:
+    """Read the marker and remove it durably: a power failure must not bring it back. Raises MetadataIOError."""
+    path = Path(directory) / FILE
+    with atomic.io_errors(directory, f"taking {FILE}"):
+        try:
+            data = atomic.read_bytes(path, _LIMIT)
+        except FileNotFoundError:
+            return NOT_CLEAN
+        failpoint(BEFORE_REMOVAL)
+        atomic.remove(path)
+    return decode(data)
+
+
+def write(directory: Path | str, broker_epoch: int) -> None:
+    """Leave the marker, after all logs of the directory were closed and flushed. Raises MetadataIOError."""
+    with atomic.io_errors(directory, f"writing {FILE}"):
+        atomic.write_atomic(Path(directory) / FILE, encode(broker_epoch), _POINTS)

@@ -1,0 +1,252 @@
+"""All log directories of the node: opened and locked at the start, scanned for replicas, asked where a new one goes."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from storage_node.directories import checkpoints, clean_shutdown, image_store, lock, meta_properties, names, placement
+from storage_node.directories.atomic import TMP_SUFFIX, io_errors
+from storage_node.directories.clean_shutdown import CleanShutdown
+from storage_node.directories.directory import LogDirectory
+from storage_node.directories.formatting import prepare
+from storage_node.directories.image_store import ImageStore
+from storage_node.directories.layout import normalise
+from storage_node.directories.names import ReplicaName
+from storage_node.errors import LogDirectoryOffline, LogDirNotFound, MetadataIOError, StorageError
+
+__all__ = ["DirectoryManager", "FoundReplica", "Problem", "Scan"]
+
+_log = logging.getLogger(__name__)
+
+# Names of our own and of Apache Kafka, and what a file system puts at its root: no reason to say anything.
+_KNOWN: Final = frozenset(
+    {
+        meta_properties.FILE,
+        lock.FILE,
+        clean_shutdown.FILE,
+        checkpoints.RECOVERY_POINTS,
+        checkpoints.HIGH_WATERMARKS,
+        checkpoints.LOG_START_OFFSETS,
+        image_store.FILE,
+        "cleaner-offset-checkpoint",
+        "bootstrap.checkpoint",
+        "moves-stopped",
+        "lost+found",
+        "remote-log-index-cache",
+        names.CLUSTER_METADATA,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundReplica:
+    """A replica's directory found at the start: what its name says, its path, and the log directory it is in."""
+
+    name: ReplicaName
+    path: Path
+    directory: LogDirectory
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something in a log directory that is left alone, and why."""
+
+    path: Path
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What the log directories hold: replicas (kinds current, move and delete), and what is not ours to touch."""
+
+    replicas: tuple[FoundReplica, ...]
+    problems: tuple[Problem, ...]
+
+
+class DirectoryManager:
+    """The node's log directories, in the order of log.dirs; the first is the metadata directory."""
+
+    def __init__(
+        self,
+        directories: Sequence[LogDirectory],
+        *,
+        cluster_id: str,
+        node_id: int,
+        directory_ids: Sequence[str],
+        formatted: Sequence[str] = (),
+    ) -> None:
+        self.directories = tuple(directories)
+        self.cluster_id = cluster_id
+        self.node_id = node_id
+        self.directory_ids = tuple(directory_ids)
+        self.formatted = tuple(formatted)
+        self.images = ImageStore(self.directories)
+        self._by_path = {directory.name: directory for directory in self.directories}
+
+    @classmethod
+    def open(
+        cls, paths: Sequence[str | Path], *, node_id: int, cluster_id: str | None = None, threads: int = 2
+    ) -> DirectoryManager:
+        """Check log.dirs, take the locks, bring every meta.properties in step. Directories in error are there, offline.
+
+        `cluster_id` is checked where it is given, else the files tell it; `threads` are the I/O threads per directory.
+        Raises StartRefused (also as DirectoryInUse) with the sentence for the operator.
+        """
+        prepared = prepare(paths, node_id=node_id, cluster_id=cluster_id)
+        ids = dict(prepared.plan.ids)
+        failures = dict(prepared.plan.offline)
+        directories = [
+            LogDirectory(
+                path,
+                ids.get(path, ""),
+                threads=threads,
+                failure=failures.get(path),
+                lock=prepared.locks.get(path),
+            )
+            for path in map(normalise, paths)
+        ]
+        return cls(
+            directories,
+            cluster_id=prepared.plan.cluster_id,
+            node_id=node_id,
+            directory_ids=prepared.plan.directory_ids,
+            formatted=prepared.plan.formatted,
+        )
+
+    @property
+    def metadata_directory(self) -> LogDirectory:
+        return self.directories[0]
+
+    def online(self) -> tuple[LogDirectory, ...]:
+        """The directories that are online now, in the order of log.dirs."""
+        return tuple(directory for directory in self.directories if directory.online)
+
+    def missing_ids(self) -> frozenset[str]:
+        """Known directory ids that no directory online now has: disks that failed, are not mounted or were replaced."""
+        return frozenset(self.directory_ids) - {directory.id for directory in self.online()}
+
+    def by_path(self, path: str | Path) -> LogDirectory:
+        """The directory with this path of log.dirs (a trailing slash does not matter, a symlink to it is another path).
+
+        Raises LogDirNotFound.
+        """
+        text = str(path)
+        found = self._by_path.get(normalise(text)) if Path(text).is_absolute() else None
+        if found is None:
+            raise LogDirNotFound(
+                f"{text} is not a log directory of node {self.node_id}; its log.dirs are {', '.join(self._by_path)}"
+            )
+        return found
+
+    def by_id(self, directory_id: str) -> LogDirectory | None:
+        """The directory with this directory id, None when it is not one of this node's (or could not be read)."""
+        return next((d for d in self.directories if d.id and d.id == directory_id), None)
+
+    def on_failure(self, listener: Callable[[LogDirectory, str], None]) -> None:
+        """Call `listener(directory, reason)` once for each directory that fails, or already has."""
+        for directory in self.directories:
+            directory.on_failure(listener)
+
+    def handle(self, error: StorageError) -> bool:
+        """The one place for storage errors: takes the directory that the error names offline if the error says so."""
+        directory = self._by_path.get(error.directory)
+        return directory.fail_on(error) if directory is not None else False
+
+    def scan(self, known: Collection[str] = ()) -> Scan:
+        """List the replicas' directories of all online directories, side by side; nothing is opened or changed.
+
+        Symlinks are not followed; unknown names are problems (`known` are further names that are not). A directory that
+        cannot be listed is taken offline.
+        """
+        names_known = _KNOWN.union(known)
+        pending = [(directory, directory.submit(_scan, directory, names_known)) for directory in self.online()]
+        replicas: list[FoundReplica] = []
+        problems: list[Problem] = []
+        for directory, future in pending:
+            try:
+                found = future.result()
+            except MetadataIOError as exc:
+                problems.append(Problem(directory.path, str(exc)))
+                continue
+            replicas += found.replicas
+            problems += found.problems
+        for problem in problems:
+            _log.warning("%s: %s", problem.path, problem.reason)
+        return Scan(tuple(replicas), tuple(problems))
+
+    def take_clean_shutdowns(self) -> dict[str, CleanShutdown]:
+        """Read and remove the clean-shutdown markers, by path; where that fails, the directory goes offline."""
+        taken: dict[str, CleanShutdown] = {}
+        for directory in self.directories:
+            taken[directory.name] = clean_shutdown.NOT_CLEAN
+            if directory.online:
+                try:
+                    taken[directory.name] = directory.take_clean_shutdown()
+                except MetadataIOError as exc:
+                    directory.fail_on(exc)
+        return taken
+
+    def place(self, replicas: Iterable[tuple[LogDirectory, int]], count: int = 1) -> list[LogDirectory]:
+        """Where `count` new replicas go; `replicas` is the directory and size in bytes of every replica and copy now.
+
+        Raises LogDirectoryOffline when no directory is online.
+        """
+        held: dict[str, list[int]] = {directory.name: [] for directory in self.online()}
+        for directory, size in replicas:
+            if directory.name in held:
+                held[directory.name].append(size)
+        loads = [_load(self._by_path[path], sizes) for path, sizes in held.items()]
+        loads = [load for load in loads if self._by_path[load.path].online]
+        if not loads:
+            raise LogDirectoryOffline(", ".join(self._by_path), "placing a replica")
+        return [self._by_path[path] for path in placement.assign(loads, count)]
+
+    def close(self) -> None:
+        """Stop the directories' threads and give the locks up; the caller leaves clean-shutdown markers before."""
+        self.images.flush(timeout=10.0)
+        for directory in self.directories:
+            directory.close()
+
+
+def _load(directory: LogDirectory, sizes: Sequence[int]) -> placement.DirectoryLoad:
+    try:
+        usable: int | None = directory.usage().usable
+    except MetadataIOError as exc:
+        directory.fail_on(exc)
+        usable = None
+    return placement.DirectoryLoad(
+        directory.name, sum(sizes), len(sizes), sum(1 for size in sizes if size == 0), usable
+    )
+
+
+def _scan(directory: LogDirectory, known: frozenset[str]) -> Scan:
+    replicas: list[FoundReplica] = []
+    problems: list[Problem] = []
+    with io_errors(directory.name, "listing"):
+        with os.scandir(directory.path) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+        for entry in entries:
+            path = Path(entry.path)
+            if entry.is_symlink():
+                problems.append(Problem(path, "it is a symlink, which is never followed; it is left alone"))
+            elif not entry.is_dir(follow_symlinks=False):
+                if entry.name.removesuffix(TMP_SUFFIX) not in known:
+                    problems.append(Problem(path, "it is not a file of a log directory; it is left alone"))
+            elif entry.name not in known:
+                name = names.parse(entry.name)
+                if name.kind in ("current", "move", "delete"):
+                    replicas.append(FoundReplica(name, path, directory))
+                else:
+                    problems.append(Problem(path, _foreign(name)))
+    return Scan(tuple(replicas), tuple(problems))
+
+
+def _foreign(name: ReplicaName) -> str:
+    if name.id:
+        return "it was left by Apache Kafka; it is left alone"
+    return "its name is not that of a replica; it is left alone"

@@ -1,0 +1,166 @@
+"""What a node does on its own from time to time: retention, flushes, checkpoints, health of directories, and telling the
+controller where replicas are.
+
+Work on a disk runs in that directory's pool, so that one that hangs holds up only its own. Nothing is written to a directory that
+is offline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from storage_node.directories.directory import LogDirectory
+from storage_node.errors import RequestRefused, StorageError
+from storage_node.ports import ReplicaDirectory
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+log = logging.getLogger(__name__)
+
+#: A removed segment or a lost disk is noticed at most this many seconds late.
+TICK = 1.0
+ASSIGN_TIMEOUT = 10.0
+#: AssignReplicasToDirs carries at most this many replicas at once (KIP-858's limit).
+ASSIGN_BATCH = 2250
+
+
+def now_ms() -> int:
+    """Wall clock, milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Housekeeping:
+    """Two threads from `start` to `stop`: one for the disks, one that talks to the controller."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._stopping = threading.Event()
+        self._moved = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._busy: dict[tuple[str, str], Future[None]] = {}
+
+    def start(self) -> None:
+        for name, run in (("housekeeping", self._run), ("assignments", self._assign)):
+            thread = threading.Thread(target=run, name=f"{name}-{self._node.id}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._moved.set()
+        for thread in self._threads:
+            thread.join(ASSIGN_TIMEOUT + 5)
+        self._threads = []
+
+    # Disks
+
+    def _run(self) -> None:
+        config = self._node.config
+        jobs: list[tuple[str, int, Callable[[LogDirectory], None]]] = [
+            ("health", 1000, self._health),
+            ("purge", 1000, self._purge),
+            ("retention", config.retention_check_ms, self._retention),
+            ("high-watermarks", config.high_watermark_checkpoint_ms, self._node.offset_files.high_watermarks),
+            ("recovery-points", config.recovery_checkpoint_ms, self._node.offset_files.recovery_points),
+            ("log-starts", config.start_offset_checkpoint_ms, self._node.offset_files.log_starts),
+            ("flush", min(config.flush_scheduler_ms, 10_000), self._flush),
+        ]
+        due = {name: time.monotonic() + interval / 1000 for name, interval, _ in jobs}
+        while not self._stopping.wait(min(TICK, min(interval for _, interval, _ in jobs) / 1000)):
+            for name, interval, job in jobs:
+                if time.monotonic() >= due[name]:
+                    due[name] = time.monotonic() + interval / 1000
+                    self._everywhere(name, job)
+
+    def _everywhere(self, name: str, job: Callable[[LogDirectory], None]) -> None:
+        """Start a job in every directory that is online and not still busy with it."""
+        for directory in self._node.dirs.online():
+            before = self._busy.get((name, directory.name))
+            if before is None or before.done():
+                try:
+                    self._busy[name, directory.name] = directory.submit(self._guarded, job, directory)
+                except (StorageError, RuntimeError):
+                    continue
+
+    def _guarded(self, job: Callable[[LogDirectory], None], directory: LogDirectory) -> None:
+        try:
+            job(directory)
+        except StorageError as error:
+            self._node.storage_failed(error)
+        except RequestRefused as error:
+            log.warning("housekeeping in %s: %s", directory.path, error)
+        except Exception:
+            log.exception("housekeeping in %s", directory.path)
+
+    def _health(self, directory: LogDirectory) -> None:
+        directory.verify()
+
+    def _purge(self, directory: LogDirectory) -> None:
+        for partition in self._node.replicas.in_directory(directory):
+            partition.purge(now_ms())
+
+    def _retention(self, directory: LogDirectory) -> None:
+        for partition in self._node.replicas.in_directory(directory):
+            partition.delete_old_segments(now_ms())
+
+    def _flush(self, directory: LogDirectory) -> None:
+        for partition in self._node.replicas.in_directory(directory):
+            partition.flush_if_due(now_ms())
+
+    # The controller
+
+    def directories_changed(self) -> None:
+        """Replicas were created or moved: the controller is told soon."""
+        self._moved.set()
+
+    def _assign(self) -> None:
+        """AssignReplicasToDirs: whatever differs from the newest image is told, until it does not differ any more."""
+        wait = TICK
+        while not self._stopping.is_set():
+            self._moved.wait(wait)
+            self._moved.clear()
+            if self._stopping.is_set():
+                return
+            try:
+                wait = TICK if self._assign_once() else min(wait * 2, 10.0)
+            except Exception:
+                log.exception("telling the controller where replicas are")
+                wait = 10.0
+
+    def _assign_once(self) -> bool:
+        node = self._node
+        controller, loop = node.controller, node.listener.loop
+        rows = self._differing()[:ASSIGN_BATCH]
+        if not rows or controller is None or loop is None:
+            return True
+        call = controller.assign_directories(rows, timeout=ASSIGN_TIMEOUT)
+        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call, ASSIGN_TIMEOUT), loop)
+        try:
+            results = future.result(ASSIGN_TIMEOUT + 1)
+        except (RequestRefused, TimeoutError) as error:
+            log.info("the controller was not told where replicas are: %s", error)
+            return False
+        return not any(result.error for result in results)
+
+    def _differing(self) -> list[ReplicaDirectory]:
+        node = self._node
+        image = node.metadata.image
+        rows = []
+        for tp, partition in node.replicas.served.items():
+            row = image.partition(tp)
+            if row is None or node.id not in row.replicas or not partition.topic_id:
+                continue
+            if image.topics[tp.topic].id != partition.topic_id:
+                continue
+            here = partition.directory.id
+            # A move that was announced has raised the metadata's generation already; a lower one here is no news.
+            if row.directory_of(node.id) != here or row.generation_of(node.id) < partition.generation:
+                rows.append(ReplicaDirectory(tp, partition.topic_id, here, partition.generation))
+        return rows

@@ -1,0 +1,201 @@
+"""Applying the controller's images: partitions are created, led and deleted as they say.
+
+Nothing is deleted for being unknown: only topics that an image lists as gone, by topic id.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING
+
+from storage_node.directories.directory import LogDirectory
+from storage_node.errors import RequestRefused, StorageError
+from storage_node.log.config import LogConfig
+from storage_node.log.log import Log
+from storage_node.metadata import BadImage, ClusterImage, PartitionImage, TopicImage, decode_row
+from storage_node.move.marker import Reason
+from storage_node.partition import Partition
+from storage_node.replicas import create_logs
+from storage_node.topic_configs import move_rate
+from storage_node.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+log = logging.getLogger(__name__)
+
+
+class Images:
+    """Blocking; one image is applied at a time."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._lock = threading.Lock()
+
+    def apply(self, texts: Iterable[str]) -> tuple[int, int]:
+        """Apply images, oldest first; answers the (generation, version) this node knows after it.
+
+        An image that is not newer is ignored, one of an older generation is refused: the answer then shows the higher pair.
+        Raises BadImage for what cannot be decoded.
+        """
+        with self._lock:
+            before = image = self._node.metadata.image
+            for text in texts:
+                image = self._next(image, text)
+            if image is not before:
+                self._node.dirs.images.save(image.encode(), image.generation, image.version)
+                self.reconcile(image)
+                self._node.metadata.publish(image)
+            return image.age
+
+    def _next(self, image: ClusterImage, text: str) -> ClusterImage:
+        row = decode_row(text)
+        try:
+            age, since = (int(row["generation"]), int(row["version"])), int(row["from"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise BadImage(f"an image without generation and version: {error!r}") from error
+        if age <= image.age:
+            return image
+        if since and (age[0] != image.generation or image.version < since):
+            # The delta builds on what this node does not have; the answer shows that, and a whole image will come.
+            log.info("delta from version %d does not fit the image at %s", since, image.age)
+            return image
+        return image.apply(row)
+
+    def reconcile(self, image: ClusterImage) -> None:
+        """Make this node's replicas what the image says."""
+        node = self._node
+        self._delete_gone(image)
+        wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
+        for topic in image.topics.values():
+            config = self._config(topic)
+            for row in topic.partitions.values():
+                if node.id not in row.replicas:
+                    continue
+                tp = TopicPartition(topic.name, row.partition)
+                partition = node.replicas.served.get(tp)
+                if partition is None:
+                    if tp not in node.replicas.offline:
+                        wanted.append((tp, topic, row))
+                elif partition.topic_id in ("", topic.id):
+                    self._update(partition, topic, row, config)
+        self._create(wanted)
+        node.engine.set_node_rate(move_rate(image.broker_configs(node.id), node.config.move_rate))
+
+    def _update(self, partition: Partition, topic: TopicImage, row: PartitionImage, config: LogConfig) -> None:
+        partition.topic_id = topic.id
+        partition.lead(row.leader_epoch, row.leader == self._node.id)
+        partition.configure(config)
+
+    def _config(self, topic: TopicImage) -> LogConfig:
+        return topic_config(topic, self._node.config.log)
+
+    # Creation
+
+    def _create(self, wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]]) -> None:
+        places = self._place(wanted)
+        by_directory: dict[str, list[tuple[TopicPartition, str, LogConfig]]] = {}
+        rows = {tp: row for tp, _, row in wanted}
+        for tp, topic, _ in wanted:
+            directory = places.get(tp)
+            if directory is not None:
+                by_directory.setdefault(directory.name, []).append((tp, topic.id, self._config(topic)))
+        jobs: list[tuple[LogDirectory, list[TopicPartition], Future[list[tuple[TopicPartition, str, Log]]] | None]] = []
+        for name, specs in by_directory.items():
+            directory = self._node.dirs.by_path(name)
+            tps = [tp for tp, _, _ in specs]
+            try:
+                jobs.append((directory, tps, directory.submit(create_logs, directory, specs)))
+            except StorageError:
+                jobs.append((directory, tps, None))
+        for directory, tps, job in jobs:
+            try:
+                made = job.result() if job is not None else []
+            except StorageError as error:
+                self._node.storage_failed(error)
+                log.error("replicas could not be created in %s: %s", directory.path, error)
+                made = []
+            partitions = [self._partition(directory, tp, topic_id, new, rows[tp]) for tp, topic_id, new in made]
+            self._node.replicas.add_all(partitions)
+            self._node.wishes.forget(partition.tp for partition in partitions)
+            created = {partition.tp for partition in partitions}
+            for tp in tps:
+                if tp not in created:
+                    self._node.replicas.set_offline(tp, f"log directory {directory.path} failed while it was created")
+        if wanted:
+            self._node.directories_changed()
+
+    def _place(
+        self, wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]]
+    ) -> dict[TopicPartition, LogDirectory]:
+        """Where each new replica goes: a remembered wish, then the directory that metadata names, then by load."""
+        node = self._node
+        places: dict[TopicPartition, LogDirectory] = {}
+        free: list[TopicPartition] = []
+        for tp, _, row in wanted:
+            assigned = row.directory_of(node.id)
+            wish = node.wishes.get(tp)
+            if assigned is not None:
+                # It was here once (directories are assigned after creation): an empty one in its place would hide the loss.
+                here = node.dirs.by_id(assigned)
+                where = str(here.path) if here is not None else f"with id {assigned}"
+                reason = "is not online" if here is None or not here.online else "holds no copy of it any more"
+                node.replicas.set_offline(tp, f"its log directory {where} {reason}")
+            elif wish is not None and wish.online:
+                places[tp] = wish
+            else:
+                free.append(tp)
+        if free:
+            chosen = node.dirs.place(node.replicas.sizes(), len(free))
+            places.update(zip(free, chosen, strict=True))
+        return places
+
+    def _partition(
+        self, directory: LogDirectory, tp: TopicPartition, topic_id: str, new: Log, row: PartitionImage
+    ) -> Partition:
+        return Partition(
+            tp,
+            topic_id,
+            new,
+            directory,
+            leader_epoch=row.leader_epoch,
+            generation=row.generation_of(self._node.id),
+            is_leader=row.leader == self._node.id,
+        )
+
+    # Deletion
+
+    def _delete_gone(self, image: ClusterImage) -> None:
+        node = self._node
+        gone = [part for part in node.replicas.served.values() if part.topic_id and part.topic_id in image.gone]
+        for partition in gone:
+            partition.delete()
+        jobs: list[tuple[Partition, Future[None]]] = []
+        for partition in gone:
+            try:
+                job = partition.directory.submit(node.engine.discard, partition.tp, Reason.TOPIC)
+            except StorageError:
+                continue  # offline: the start that sees the directory again finds the topic gone
+            jobs.append((partition, job))
+        for partition, job in jobs:
+            try:
+                job.result()
+            except StorageError as error:
+                node.storage_failed(error)
+            except RequestRefused as error:
+                log.error("%s could not be deleted: %s", partition.tp, error)
+        node.replicas.remove(partition.tp for partition in gone)
+        names = set(image.gone.values()) - set(image.topics)
+        node.replicas.remove(tp for tp in list(node.replicas.offline) if tp.topic in names)
+
+
+def topic_config(topic: TopicImage, defaults: LogConfig) -> LogConfig:
+    """A topic's log config; a value that cannot be used (by a newer controller) is left out rather than fatal."""
+    try:
+        return LogConfig.from_topic(topic.configs, defaults)
+    except RequestRefused as error:
+        log.error("configs of topic %s: %s", topic.name, error)
+        return defaults

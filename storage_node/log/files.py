@@ -1,0 +1,110 @@
+"""The few file operations that a log is made of, all relative to an open directory.
+
+A log's directory is renamed while it is in use (a move does this twice), so every name is looked up through a
+descriptor of the directory, which follows the rename. Descriptors close when the last one who holds them lets go,
+never under a reader's hands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+
+from storage_node.log.batch import Buffer
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""The errno values that mean that the file system, or the quota on it, is full."""
+
+
+class Handle:
+    """An open descriptor that closes with its last reference."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __del__(self) -> None:
+        # What had to be durable was flushed before; there is nobody left to tell.
+        with contextlib.suppress(OSError):
+            os.close(self.fd)
+
+
+class Home:
+    """A log's directory, open; raises OSError, which callers wrap."""
+
+    __slots__ = ("_handle",)
+
+    def __init__(self, path: str) -> None:
+        self._handle = Handle(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW))
+
+    def open(self, name: str, flags: int = os.O_RDWR) -> Handle:
+        """Open a file in the directory; a symlink is refused."""
+        return Handle(os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=self._handle.fd))
+
+    def names(self) -> list[str]:
+        """The names of all files in the directory."""
+        return os.listdir(self._handle.fd)  # noqa: PTH208  # by descriptor
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        try:
+            os.stat(name, dir_fd=self._handle.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def rename(self, name: str, new_name: str) -> bool:
+        """Rename a file, replacing what has the new name; False when it is not there."""
+        try:
+            os.rename(name, new_name, src_dir_fd=self._handle.fd, dst_dir_fd=self._handle.fd)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def unlink(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._handle.fd)
+
+    def read(self, name: str) -> bytes | None:
+        """The whole content of a file; None when it is not there."""
+        try:
+            handle = self.open(name, os.O_RDONLY)
+        except FileNotFoundError:
+            return None
+        return read_exact(handle.fd, os.fstat(handle.fd).st_size, 0)
+
+    def write(self, name: str, data: bytes, *, sync: bool) -> None:
+        """Replace a file's content by way of `<name>.tmp`, flushed first if `sync`; the directory is not flushed."""
+        temporary = name + ".tmp"
+        handle = self.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+        write_all(handle.fd, data, 0)
+        if sync:
+            os.fsync(handle.fd)
+        self.rename(temporary, name)
+
+    def sync(self) -> None:
+        """Flush the directory itself: names of files made, renamed or removed before."""
+        os.fsync(self._handle.fd)
+
+
+def write_all(fd: int, data: Buffer, position: int) -> None:
+    """Write all of `data` at `position`: one call, unless the system takes less."""
+    written = os.pwritev(fd, [data], position)
+    while written < len(data):
+        written += os.pwritev(fd, [memoryview(data)[written:]], position + written)
+
+
+def read_exact(fd: int, count: int, position: int) -> bytes:
+    """Up to `count` bytes at `position`; fewer only at the end of the file."""
+    data = os.pread(fd, count, position)
+    if len(data) == count or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < count and (more := os.pread(fd, count - got, position + got)):
+        parts.append(more)
+        got += len(more)
+    return b"".join(parts)

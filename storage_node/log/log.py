@@ -1,0 +1,196 @@
+"""A partition's log in one directory: appends, reads, flushes, truncation, retention.
+
+Writers (`append_*`, `roll`, `truncate_*`, `advance_log_start`, `delete_old_segments`, `close`) are serialised by the
+caller. Reads run at any time from any thread without a lock: segments are a tuple that is replaced, never changed,
+and the log end offset is published last. `flush` and `purge_deleted` may run beside appends.
+
+An OSError becomes a `StorageError` with the log directory here, once. A full disk is `NotEnoughSpace` and leaves the
+log as it was.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+
+from storage_node.errors import LogAppendError, LogReadError, NotEnoughSpace, OffsetOutOfRange
+from storage_node.log import timestamps
+from storage_node.log.admission import Batches, UnexpectedAppendOffset, admit_copied, admit_produced
+from storage_node.log.batch import NO_PRODUCER, Buffer
+from storage_node.log.config import LOG_APPEND_TIME
+from storage_node.log.files import NO_SPACE
+from storage_node.log.maintenance import MaintainedLog
+from storage_node.log.segment import LogClosed, Segment
+from storage_node.log.state import wall_ms
+
+__all__ = ["Appended", "FetchedData", "Log", "LogClosed", "UnexpectedAppendOffset"]
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where batches went; `log_append_time` in ms or -1; `duplicate`: they were there already, at these offsets."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time: int = -1
+    duplicate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedData:
+    """Whole batches; `base_offset` is that of the first (maybe less than was asked for), `next_offset` follows them."""
+
+    data: bytes
+    base_offset: int
+    next_offset: int
+
+
+def _base_offset(segment: Segment) -> int:
+    return segment.base_offset
+
+
+class Log(MaintainedLog):
+    """See the module; make one with `Log.open`."""
+
+    # Appending
+
+    def append_as_leader(self, records: Buffer, leader_epoch: int, now_ms: int | None = None) -> Appended:
+        """Append produced batches: they get the next offsets and this leader epoch.
+
+        A batch that one of the last five of its producer was already is answered with that one's offsets. Raises
+        `CorruptRecord`, `OutOfOrderSequence`, `InvalidProducerEpoch`, `RequestRefused` (MESSAGE_TOO_LARGE,
+        INVALID_RECORD), `NotEnoughSpace`, `LogAppendError`.
+        """
+        now = wall_ms() if now_ms is None else now_ms
+        self._refuse_closed()
+        admitted = admit_produced(
+            records,
+            offset=self._end[0],
+            leader_epoch=leader_epoch,
+            config=self.config,
+            producers=self._producers,
+            now_ms=now,
+        )
+        if admitted.duplicates:
+            first, last = admitted.duplicates[0], admitted.duplicates[-1]
+            return Appended(first.first_offset, last.last_offset, duplicate=True)
+        self._append(admitted.data, admitted.batches, now)
+        stamp = now if self.config.message_timestamp_type == LOG_APPEND_TIME else -1
+        return Appended(admitted.batches[0][1].base_offset, admitted.batches[-1][1].last_offset, stamp)
+
+    def append_copied(self, records: Buffer, now_ms: int | None = None) -> Appended:
+        """Append batches of another copy of this log, offsets and epochs kept; nothing is done for no batches.
+
+        They must begin at the log end offset or beyond it; an empty log also takes a first batch that holds its start
+        offset. Raises `CorruptRecord`, `UnexpectedAppendOffset`, `NotEnoughSpace`, `LogAppendError`.
+        """
+        now = wall_ms() if now_ms is None else now_ms
+        self._refuse_closed()
+        end = self._end[0]
+        batches = admit_copied(records, offset=end, empty=self.size == 0)
+        if not batches:
+            return Appended(end, end - 1)
+        if batches[0][1].base_offset < end:
+            self._replace_active(batches[0][1].base_offset, now)
+        self._append(records, batches, now)
+        return Appended(batches[0][1].base_offset, batches[-1][1].last_offset)
+
+    def _append(self, data: Buffer, batches: Batches, now_ms: int) -> None:
+        config = self.config
+        view = memoryview(data)
+        active = self._segments[-1]
+        first = start = 0
+        try:
+            for number, (position, header) in enumerate(batches):
+                if active.full(
+                    position - start + header.length,
+                    header,
+                    segment_bytes=config.segment_bytes,
+                    segment_ms=config.segment_ms,
+                    index_bytes=config.segment_index_bytes,
+                    now_ms=now_ms,
+                ):
+                    if number > first:
+                        self._write(active, view[start:position], batches[first:number])
+                    active = self._roll(header.base_offset, now_ms)
+                    first, start = number, position
+                    active.first_timestamp = header.max_timestamp
+            self._write(active, view[start:] if start else data, batches[first:] if first else batches)
+        except OSError as exc:
+            if exc.errno in NO_SPACE:
+                raise NotEnoughSpace(f"no space left on {self.directory} to append to {self.tp}") from exc
+            raise LogAppendError(self.directory, f"appending to the log of {self.tp}") from exc
+        if self._end[0] - self._recovery_point >= config.flush_messages:
+            self.flush()
+
+    def _write(self, active: Segment, data: Buffer, batches: Batches) -> None:
+        epochs = self._epochs
+        latest = epochs.latest
+        for _, header in batches:
+            if header.leader_epoch > latest:
+                epochs = epochs.assign(header.leader_epoch, header.base_offset)
+                latest = header.leader_epoch
+        if epochs is not self._epochs:
+            self._store_epochs(epochs)
+        active.append(data, batches)
+        for _, header in batches:
+            if header.producer_id != NO_PRODUCER:
+                self._producers.update(header)
+        self._publish(batches[-1][1].next_offset)
+
+    # Reading
+
+    def read(self, offset: int, max_bytes: int, *, upto: int | None = None, min_one: bool = True) -> FetchedData:
+        """Whole batches from the one that has `offset`, at most `max_bytes` of them, from one segment.
+
+        Only batches that end before `upto` (the high watermark, say). `min_one`: the first batch is answered even if
+        it is larger than `max_bytes`. Empty at the end. Raises `OffsetOutOfRange` below the log start offset and
+        beyond the log end offset, `CorruptRecord` for damaged bytes, `LogReadError`, `LogClosed`.
+        """
+        end, segments, active_size = self._end
+        if not self._log_start_offset <= offset <= end:
+            raise OffsetOutOfRange(
+                f"Received request for offset {offset} for partition {self.tp}, "
+                f"but we only have log segments in the range {self._log_start_offset} to {end}"
+            )
+        limit = end if upto is None or upto > end else upto
+        if offset >= limit:
+            return FetchedData(b"", offset, offset)
+        number = len(segments) - 1
+        if offset < segments[number].base_offset:
+            number = max(0, bisect_right(segments, offset, key=_base_offset) - 1)
+        try:
+            while True:
+                segment = segments[number]
+                number += 1
+                last = number == len(segments)
+                # What follows a segment begins where the next one does, also if offsets are missing in between.
+                stop, stop_offset = (active_size, end) if last else (segment.size, segments[number].base_offset)
+                if limit < stop_offset:
+                    stop, straddling = segment.find(limit, stop)
+                    stop_offset = limit if straddling is None else straddling.base_offset
+                    last = True
+                found = segment.read(offset, max_bytes, stop, stop_offset, min_one=min_one)
+                if found is not None:
+                    return FetchedData(*found)
+                if last:
+                    return FetchedData(b"", offset, offset)
+        except OSError as exc:
+            raise LogReadError(self.directory, f"reading the log of {self.tp}") from exc
+
+    def offset_for_timestamp(self, ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record that is not older than `ms`; None without one.
+
+        In a batch compressed by other means than gzip it is the batch's base offset. Raises like `read`.
+        """
+        try:
+            return timestamps.first_since(self._end[1], ms, self._log_start_offset, self._end[0])
+        except OSError as exc:
+            raise LogReadError(self.directory, f"searching the log of {self.tp}") from exc
+
+    def max_timestamp(self) -> tuple[int, int]:
+        """(offset, timestamp) of the first record with the largest timestamp; (-1, -1) if none. Raises like `read`."""
+        try:
+            return timestamps.newest(self._end[1], self._log_start_offset)
+        except OSError as exc:
+            raise LogReadError(self.directory, f"searching the log of {self.tp}") from exc

@@ -1,0 +1,305 @@
+"""What is done to a log beside appending and reading: flushing, cutting at both ends, retention, renaming, closing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from storage_node.errors import (
+    LogAppendError,
+    LogFlushError,
+    MetadataIOError,
+    NotEnoughSpace,
+    OffsetOutOfRange,
+    RequestRefused,
+)
+from storage_node.log import recovery
+from storage_node.log.files import NO_SPACE
+from storage_node.log.leader_epochs import LeaderEpochs
+from storage_node.log.producer_state import ProducerState, snapshot_name
+from storage_node.log.retention import SegmentAge, deletable
+from storage_node.log.segment import Segment
+from storage_node.log.state import LogState, wall_ms
+
+
+class MaintainedLog(LogState):
+    """The maintenance of a log; `Log` adds appends and reads."""
+
+    # Flushing
+
+    def flush(self) -> None:
+        """Bring everything appended so far to the disk and advance the recovery point; may run beside appends.
+
+        Raises `LogFlushError`, and from then on always: after a failed flush nobody knows what the disk has, and a
+        second try would report a success that is none.
+        """
+        with self._flush_lock:
+            self._refuse_closed()
+            # The end is taken before the segments: what is before it is in them, and written.
+            end = self._end[0]
+            self._flush(self._segments, end)
+
+    def flush_closed_segments(self) -> None:
+        """Flush all but the active segment, for regular housekeeping. Raises like `flush`."""
+        with self._flush_lock:
+            self._refuse_closed()
+            segments = self._segments
+            if self._recovery_point < segments[-1].base_offset:
+                self._flush(segments[:-1], min(segments[-1].base_offset, self._end[0]))
+
+    def flush_if_due(self, now_ms: int) -> bool:
+        """Flush if `flush_ms` has passed since the last flush and there is something to flush. Raises like `flush`."""
+        if self._recovery_point >= self._end[0] or now_ms - self._flushed_ms < self.config.flush_ms:
+            return False
+        self.flush()
+        self._flushed_ms = now_ms
+        return True
+
+    def _flush(self, segments: Sequence[Segment], end: int) -> None:
+        if self._flush_failed:
+            raise LogFlushError(self.directory, f"flushing the log of {self.tp} (a flush failed before)")
+        complete = True
+        try:
+            for segment in segments:
+                if segment.dirty:
+                    complete &= segment.flush()
+            if self._names_dirty:
+                self._names_dirty = False
+                self._home.sync()
+        except OSError as exc:
+            self._flush_failed = True
+            raise LogFlushError(self.directory, f"flushing the log of {self.tp}") from exc
+        if complete:
+            self._recovery_point = max(self._recovery_point, end)
+
+    # Cutting
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop every batch that reaches `offset` or beyond; nothing is done at or beyond the log end offset.
+
+        If `offset` is inside a batch, the log then ends where that batch began. Raises `LogAppendError`.
+        """
+        self._refuse_closed()
+        if offset >= self._end[0]:
+            return
+        if offset < self._segments[0].base_offset:
+            self.truncate_fully(offset)
+            return
+        with self._flush_lock:
+            try:
+                self._truncate(offset)
+            except OSError as exc:
+                raise LogAppendError(self.directory, f"truncating the log of {self.tp}") from exc
+
+    def _truncate(self, offset: int) -> None:
+        kept = tuple(segment for segment in self._segments if segment.base_offset <= offset)
+        gone = self._segments[len(kept) :]
+        position, header = kept[-1].find(offset, kept[-1].size)
+        end = offset if header is None else min(offset, header.base_offset)
+        # Readers first: they must not look for what is about to go.
+        self._segments = kept
+        self._end = (end, kept, position)
+        self._recovery_point = min(self._recovery_point, end)
+        self._log_start_offset = min(self._log_start_offset, end)
+        # The newest first, so that a crash in between leaves a log without a hole.
+        self._remove(tuple(reversed(gone)), wall_ms())
+        kept[-1].truncate(offset)
+        self._names_dirty = False
+        self._home.sync()
+        self._store_epochs(self._epochs.truncated_from_end(end))
+        for taken in recovery.snapshots(self._home):
+            if taken > end:
+                self._home.unlink(snapshot_name(taken))
+        self._producers = recovery.load_producers(self._home, list(kept), end, exact=False)
+
+    def truncate_fully(self, offset: int) -> None:
+        """Drop everything; the log then starts and ends at `offset`. Raises `LogAppendError`, `NotEnoughSpace`."""
+        self._refuse_closed()
+        with self._flush_lock:
+            try:
+                self._restart_at(offset, wall_ms())
+            except OSError as exc:
+                if exc.errno in NO_SPACE:
+                    raise NotEnoughSpace(f"no space left on {self.directory} for a segment of {self.tp}") from exc
+                raise LogAppendError(self.directory, f"truncating the log of {self.tp}") from exc
+
+    def _restart_at(self, offset: int, now_ms: int) -> None:
+        gone = self._segments
+        self._remove(tuple(reversed(gone)), now_ms)
+        for taken in recovery.snapshots(self._home):
+            self._home.unlink(snapshot_name(taken))
+        self._segments = (self._new_segment(offset, now_ms),)
+        self._producers = ProducerState()
+        self._recovery_point = self._log_start_offset = offset
+        self._publish(offset)
+        self._store_epochs(LeaderEpochs())
+        self._names_dirty = False
+        self._home.sync()
+
+    def advance_log_start(self, offset: int) -> bool:
+        """Raise the log start offset (DeleteRecords), which may then lie inside a batch; False if it is there already.
+
+        Raises `OffsetOutOfRange` beyond the log end offset, `MetadataIOError`. Segments wholly below it go with the
+        next `delete_old_segments`.
+        """
+        self._refuse_closed()
+        if offset > self._end[0]:
+            raise OffsetOutOfRange(
+                f"Cannot increment the log start offset to {offset} of partition {self.tp} since it is larger than "
+                f"the log end offset {self._end[0]}"
+            )
+        if offset <= self._log_start_offset:
+            return False
+        self._log_start_offset = offset
+        self._change_epochs(self._epochs.truncated_from_start(offset))
+        return True
+
+    # Retention
+
+    def delete_old_segments(self, now_ms: int, high_watermark: int | None = None) -> int:
+        """Delete the oldest segments by time, size and log start offset; answers how many.
+
+        Nothing goes that is not below the high watermark (the log end offset, if not given). The files are renamed to
+        `.deleted` now and removed by `purge_deleted`. Producers that were silent for too long are forgotten. Raises
+        `LogAppendError`, `NotEnoughSpace`.
+        """
+        self._refuse_closed()
+        self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
+        end = self._end[0]
+        try:
+            count = deletable(
+                self._ages(),
+                self.config,
+                log_start_offset=self._log_start_offset,
+                high_watermark=end if high_watermark is None else high_watermark,
+                now_ms=now_ms,
+            )
+            if not count:
+                return 0
+            if count == len(self._segments):
+                self._roll(end, now_ms)
+            gone = self._segments[:count]
+            self._segments = self._segments[count:]
+            self._log_start_offset = max(self._log_start_offset, self._segments[0].base_offset)
+            self._publish(end)
+            self._remove(gone, now_ms)
+            for segment in gone:
+                self._home.unlink(snapshot_name(segment.base_offset))
+            self._store_epochs(self._epochs.truncated_from_start(self._log_start_offset))
+        except OSError as exc:
+            if exc.errno in NO_SPACE:
+                raise NotEnoughSpace(f"no space left on {self.directory} to roll the log of {self.tp}") from exc
+            raise LogAppendError(self.directory, f"deleting old segments of {self.tp}") from exc
+        return count
+
+    def _ages(self) -> list[SegmentAge]:
+        segments, ends = self._segments, [segment.base_offset for segment in self._segments[1:]]
+        ages = []
+        for segment, end in zip(segments, [*ends, self._end[0]], strict=True):
+            timestamp = segment.max_timestamp[0]
+            ages.append(
+                SegmentAge(
+                    segment.base_offset, end, segment.size, timestamp if timestamp >= 0 else segment.modified_ms()
+                )
+            )
+        return ages
+
+    def _remove(self, segments: Sequence[Segment], now_ms: int) -> None:
+        due = now_ms + self.config.file_delete_delay_ms
+        for segment in segments:
+            segment.remove()
+        self._removed = [*self._removed, *((due, segment) for segment in segments)]
+
+    def purge_deleted(self, now_ms: int) -> int:
+        """Remove the files of segments whose delay has passed; answers how many. Raises `MetadataIOError`."""
+        with self._flush_lock:
+            due = [segment for at, segment in self._removed if at <= now_ms]
+            try:
+                for segment in due:
+                    segment.purge()
+            except OSError as exc:
+                raise MetadataIOError(self.directory, f"removing deleted segments of {self.tp}") from exc
+            self._removed = [entry for entry in self._removed if entry[0] > now_ms]
+            return len(due)
+
+    # The directory, and the end
+
+    def rename(self, new_path: Path) -> None:
+        """Rename the log's directory within its parent; open files stay good. The parent is not flushed.
+
+        Raises `RequestRefused` if something has that name, or it is in another directory; `MetadataIOError`.
+        """
+        if new_path == self.path:
+            return
+        if new_path.parent != self.path.parent:
+            raise RequestRefused(f"{self.path} can only be renamed within {self.path.parent}, not to {new_path}")
+        try:
+            if os.path.lexists(new_path):
+                raise RequestRefused(f"{self.path} cannot be renamed: {new_path} exists")
+            self.path.rename(new_path)
+        except OSError as exc:
+            raise MetadataIOError(self.directory, f"renaming {self.path} to {new_path}") from exc
+        self.path = new_path
+
+    def relocated(self, new_path: Path) -> None:
+        """Take note that somebody else renamed the directory."""
+        self.path = new_path
+
+    def close(self, clean: bool = True) -> None:
+        """Stop using the log; reads under way finish, later calls raise `LogClosed`. Closing twice is allowed.
+
+        `clean`: everything is flushed and the producers are written down, so that the next open scans nothing. Raises
+        `LogFlushError` if that failed; the log is closed all the same.
+        """
+        with self._flush_lock:
+            if self._closed:
+                return
+            try:
+                if clean:
+                    self._settle()
+            finally:
+                self._closed = True
+                for segment in (*self._segments, *(segment for _, segment in self._removed)):
+                    segment.close()
+
+    def settle(self) -> None:
+        """Flush everything and write the producers down, as `close` does, and stay open; the writer's to call.
+
+        Raises `LogFlushError`.
+        """
+        with self._flush_lock:
+            self._refuse_closed()
+            self._settle()
+
+    def _settle(self) -> None:
+        end = self._end[0]
+        self._segments[-1].seal()
+        try:
+            self._home.write(snapshot_name(end), self._producers.encode(), sync=True)
+        except OSError as exc:
+            self._flush_failed = True
+            raise LogFlushError(self.directory, f"writing the producers of {self.tp}") from exc
+        self._names_dirty = True
+        self._flush(self._segments, end)
+
+    def delete(self) -> None:
+        """Close the log and remove its directory; a symlink in its place is refused. Raises `MetadataIOError`."""
+        self.close(clean=False)
+        try:
+            shutil.rmtree(self.path)
+        except FileNotFoundError:
+            if os.path.lexists(self.path):
+                self._remove_again()
+        except OSError as exc:
+            raise MetadataIOError(self.directory, f"removing {self.path}") from exc
+
+    def _remove_again(self) -> None:
+        """A file went while the tree was walked: somebody purged beside us."""
+        try:
+            shutil.rmtree(self.path, ignore_errors=False)
+        except FileNotFoundError:
+            return
+        except OSError as exc:
+            raise MetadataIOError(self.directory, f"removing {self.path}") from exc

@@ -1,0 +1,179 @@
+"""What a log knows of its idempotent producers, and Kafka's `.snapshot` files of it.
+
+For each producer id: the epoch, and the last five batches it appended, so that a repeated one is answered with the
+first append's offsets, and a gap in the sequence is refused. Sequences count 0 to 2^31-1 and start over.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+
+from storage_node.errors import InvalidProducerEpoch, OutOfOrderSequence
+from storage_node.log.batch import NO_PRODUCER, BatchHeader, checksum
+
+MAX_SEQUENCE = 2**31 - 1
+REMEMBERED = 5
+SUFFIX = ".snapshot"
+
+_HEAD = struct.Struct(">hIi")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_CRC_FROM = 6
+_VERSION = 1
+_NONE = -1
+
+
+def after(sequence: int, steps: int = 1) -> int:
+    """The sequence `steps` later."""
+    return (sequence + steps) & MAX_SEQUENCE
+
+
+@dataclass(frozen=True, slots=True)
+class AppendedBatch:
+    """A batch that a producer appended; `timestamp` is its max timestamp in ms."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+    @property
+    def first_sequence(self) -> int:
+        """The sequence of its first record."""
+        return (self.last_sequence - self.offset_delta) & MAX_SEQUENCE if self.last_sequence >= 0 else _NONE
+
+    @property
+    def first_offset(self) -> int:
+        """The offset of its first record."""
+        return self.last_offset - self.offset_delta
+
+
+@dataclass(frozen=True, slots=True)
+class Producer:
+    """The state of one producer id; `batches` are the newest last."""
+
+    epoch: int
+    batches: tuple[AppendedBatch, ...] = ()
+    timestamp: int = -1
+    coordinator_epoch: int = _NONE
+    transaction_start: int = _NONE
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence of the last record; -1 when it is not known."""
+        return self.batches[-1].last_sequence if self.batches else _NONE
+
+    def duplicate_of(self, header: BatchHeader) -> AppendedBatch | None:
+        """The remembered batch with the same epoch and sequences, or None."""
+        if header.producer_epoch != self.epoch:
+            return None
+        first, last = header.base_sequence, after(header.base_sequence, header.last_offset_delta)
+        return next((b for b in self.batches if b.first_sequence == first and b.last_sequence == last), None)
+
+    def refuse_unless_next(self, header: BatchHeader) -> None:
+        """Raise `InvalidProducerEpoch` or `OutOfOrderSequence` unless the batch may follow."""
+        if header.producer_epoch < self.epoch:
+            raise InvalidProducerEpoch(
+                f"Epoch of producer {header.producer_id} is {header.producer_epoch}, "
+                f"which is smaller than the last seen epoch {self.epoch}"
+            )
+        if header.producer_epoch > self.epoch:
+            if header.base_sequence != 0:
+                raise OutOfOrderSequence(
+                    f"Invalid sequence number for new epoch of producer {header.producer_id}: "
+                    f"{header.producer_epoch} (request epoch), {header.base_sequence} (seq. number), "
+                    f"{self.epoch} (current epoch)"
+                )
+            return
+        last = self.last_sequence
+        if header.base_sequence != (after(last) if last >= 0 else 0):
+            raise OutOfOrderSequence(
+                f"Out of order sequence number for producer {header.producer_id}: "
+                f"{header.base_sequence} (incoming seq. number), {last} (current end sequence number)"
+            )
+
+    def appended(self, header: BatchHeader) -> Producer:
+        """The state after this batch."""
+        epoch = max(self.epoch, header.producer_epoch)
+        timestamp = max(self.timestamp, header.max_timestamp)
+        if header.is_control:
+            kept = self.batches if epoch == self.epoch else ()
+            return Producer(epoch, kept, timestamp, self.coordinator_epoch, _NONE)
+        batch = AppendedBatch(
+            after(header.base_sequence, header.last_offset_delta) if header.base_sequence >= 0 else _NONE,
+            header.last_offset,
+            header.last_offset_delta,
+            header.max_timestamp,
+        )
+        kept = self.batches[1 - REMEMBERED :] if epoch == self.epoch else ()
+        start = self.transaction_start
+        if header.is_transactional and start == _NONE:
+            start = header.base_offset
+        return Producer(epoch, (*kept, batch), timestamp, self.coordinator_epoch, start)
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """All producers of a log. Changed by the log's one writer only; the values in it are immutable."""
+
+    producers: dict[int, Producer] = field(default_factory=dict)
+
+    def get(self, producer_id: int) -> Producer | None:
+        """The state of a producer; None when it is not known."""
+        return self.producers.get(producer_id)
+
+    def update(self, header: BatchHeader) -> None:
+        """Take note of an appended batch."""
+        if header.producer_id != NO_PRODUCER:
+            known = self.producers.get(header.producer_id) or Producer(header.producer_epoch)
+            self.producers[header.producer_id] = known.appended(header)
+
+    def expire(self, now_ms: int, after_ms: int) -> int:
+        """Forget who has appended nothing for `after_ms`; answers how many."""
+        gone = [
+            pid
+            for pid, p in self.producers.items()
+            if now_ms - p.timestamp >= after_ms and p.transaction_start == _NONE
+        ]
+        for pid in gone:
+            del self.producers[pid]
+        return len(gone)
+
+    def encode(self) -> bytes:
+        """The content of a `.snapshot` file: version 1, CRC-32C of what follows it, the producers."""
+        rows = [_HEAD.pack(_VERSION, 0, len(self.producers))]
+        for pid, producer in self.producers.items():
+            last = producer.batches[-1] if producer.batches else AppendedBatch(_NONE, -1, 0, producer.timestamp)
+            batch = (last.last_sequence, last.last_offset, last.offset_delta, producer.timestamp)
+            transaction = (producer.coordinator_epoch, producer.transaction_start)
+            rows.append(_ENTRY.pack(pid, producer.epoch, *batch, *transaction))
+        data = bytearray(b"".join(rows))
+        struct.pack_into(">I", data, 2, _crc(data))
+        return bytes(data)
+
+    @staticmethod
+    def decode(data: bytes) -> ProducerState:
+        """Read a `.snapshot` file; raises ValueError for one that is damaged or of another version."""
+        if len(data) < _HEAD.size:
+            raise ValueError("a producer snapshot of less than its header")
+        version, crc, count = _HEAD.unpack_from(data)
+        if version != _VERSION:
+            raise ValueError(f"unknown version {version} of a producer snapshot")
+        if crc != _crc(data) or len(data) != _HEAD.size + count * _ENTRY.size:
+            raise ValueError("a producer snapshot whose CRC or size is wrong")
+        producers: dict[int, Producer] = {}
+        for pid, epoch, sequence, offset, delta, timestamp, coordinator, start in _ENTRY.iter_unpack(
+            data[_HEAD.size :]
+        ):
+            batches = (AppendedBatch(sequence, offset, delta, timestamp),) if offset >= 0 else ()
+            producers[pid] = Producer(epoch, batches, timestamp, coordinator, start)
+        return ProducerState(producers)
+
+
+def _crc(data: bytes | bytearray) -> int:
+    return checksum(memoryview(data)[_CRC_FROM:])
+
+
+def snapshot_name(offset: int) -> str:
+    """The file that holds the state as of `offset`."""
+    return f"{offset:020d}{SUFFIX}"

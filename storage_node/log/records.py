@@ -1,0 +1,76 @@
+"""Looking inside a batch, only to answer which record has a timestamp: offsets and timestamps of its records."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+
+from storage_node.errors import CorruptRecord
+from storage_node.log.batch import HEADER_SIZE, BatchHeader, Buffer
+
+_NONE = 0
+_GZIP = 1
+_MAX_UNPACKED = 128 << 20
+"""A batch that unpacks to more than this is not looked into."""
+
+
+def _varint(data: Buffer, position: int) -> tuple[int, int]:
+    """A zigzag varint at `position`: its value and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7
+        if shift > 63:
+            raise ValueError("a varint of more than ten bytes")
+
+
+def _payload(batch: Buffer, header: BatchHeader) -> Buffer | None:
+    body = memoryview(batch)[HEADER_SIZE : header.length]
+    if header.compression == _NONE:
+        return body
+    if header.compression != _GZIP:
+        return None
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+    unpacked = unpacker.decompress(body, _MAX_UNPACKED)
+    return None if unpacker.unconsumed_tail else unpacked
+
+
+def timestamps(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]] | None:
+    """(offset, timestamp) of every record of a batch, or None if its compression is not one that is looked into.
+
+    Raises `CorruptRecord` (also while iterating) for records that cannot be read.
+    """
+    try:
+        payload = _payload(batch, header)
+    except zlib.error as exc:
+        raise CorruptRecord(f"the batch with base offset {header.base_offset} cannot be unpacked: {exc}") from exc
+    return None if payload is None else _walk(payload, header)
+
+
+def _walk(payload: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]]:
+    position = 0
+    try:
+        for _ in range(header.count):
+            length, start = _varint(payload, position)
+            delta_ms, after = _varint(payload, start + 1)
+            delta, _end = _varint(payload, after)
+            timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + delta_ms
+            yield header.base_offset + delta, timestamp
+            if length <= 0:
+                raise ValueError("a record without a length")
+            position = start + length
+    except (IndexError, ValueError) as exc:
+        raise CorruptRecord(f"the records of the batch with base offset {header.base_offset} cannot be read") from exc
+
+
+def first_at_or_after(batch: Buffer, header: BatchHeader, timestamp: int, from_offset: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record at or after both; the base offset where it cannot be looked into."""
+    rows = timestamps(batch, header)
+    if rows is None:
+        known = header.base_timestamp if header.base_timestamp >= timestamp else header.max_timestamp
+        return max(header.base_offset, from_offset), known
+    return next((row for row in rows if row[1] >= timestamp and row[0] >= from_offset), None)

@@ -1,0 +1,220 @@
+"""Opening a log's files: what is trusted, what is scanned, and what is cut off.
+
+After a clean stop nothing is scanned: the end is found from the last index entry. Otherwise every segment that
+reaches beyond the recovery point is read from there on, each batch's CRC and offsets checked, the indexes rebuilt,
+and whatever follows the last valid batch cut off, with the segments after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass, field
+
+from storage_node.errors import CorruptRecord
+from storage_node.log.batch import checksum
+from storage_node.log.files import Home
+from storage_node.log.leader_epochs import FILE_NAME, LeaderEpochs
+from storage_node.log.producer_state import SUFFIX, ProducerState, snapshot_name
+from storage_node.log.segment import DELETED, LOG, SUFFIXES, IndexBuilder, Segment, scan
+
+_DIGITS = 20
+
+
+@dataclass(slots=True)
+class Loaded:
+    """The segments in order, the log end offset, and what it took; `removed` are segments that were cut off."""
+
+    segments: list[Segment] = field(default_factory=list)
+    end_offset: int = 0
+    recovered_bytes: int = 0
+    removed: list[Segment] = field(default_factory=list)
+    epoch_starts: list[tuple[int, int]] = field(default_factory=list)
+    """(leader epoch, offset) where the scan saw the epoch change."""
+
+
+def offset_of(name: str, suffix: str) -> int | None:
+    """The offset in the name of a segment's file or a snapshot; None if it is not one of that suffix."""
+    stem = name.removesuffix(suffix)
+    return int(stem) if stem != name and len(stem) == _DIGITS and stem.isascii() and stem.isdigit() else None
+
+
+def _tidy(home: Home) -> list[int]:
+    """Remove what a crash may leave half done, and answer the base offsets of the segments."""
+    names = home.names()
+    bases = sorted(base for name in names if (base := offset_of(name, LOG)) is not None)
+    known = set(bases)
+    for name in names:
+        stem = name.removesuffix(".tmp")
+        half_written = stem != name and (stem == FILE_NAME or offset_of(stem, SUFFIX) is not None)
+        deleted = name.endswith(DELETED) and name[:_DIGITS].isdigit()
+        orphan = any((base := offset_of(name, suffix)) is not None and base not in known for suffix in SUFFIXES[1:])
+        if half_written or deleted or orphan:
+            home.unlink(name)
+    return bases
+
+
+def load(home: Home, *, interval: int, recovery_point: int, clean: bool, now_ms: int) -> Loaded:
+    """Open all segments found in the directory; an empty answer if there is none. Raises OSError."""
+    found = [Segment(home, base, interval, created_ms=now_ms) for base in _tidy(home)]
+    loaded = Loaded(segments=found)
+    if not found:
+        return loaded
+    if clean:
+        end = _end_of(found[-1])
+        if end is not None:
+            loaded.end_offset = end
+            return loaded
+        # The marker says clean, the bytes do not: the active segment is scanned as after a crash.
+        recovery_point = min(recovery_point, found[-1].base_offset)
+    _recover(loaded, recovery_point)
+    return loaded
+
+
+def _end_of(segment: Segment) -> int | None:
+    """The offset after the segment's last batch, found from its last index entry; None if its bytes do not add up."""
+    try:
+        position = segment.indexes()[0].last()[1]
+        end = segment.base_offset
+        for at, header in segment.walk(position, segment.size):
+            end = header.next_offset
+            if header.base_offset < segment.base_offset or at + header.length > segment.size:
+                return None
+        return end
+    except CorruptRecord:
+        return None
+
+
+def _recover(loaded: Loaded, recovery_point: int) -> None:
+    found, kept = loaded.segments, list[Segment]()
+    end = 0
+    cut = False
+    for number, segment in enumerate(found):
+        following = found[number + 1].base_offset if number + 1 < len(found) else None
+        # Batches were lost before this segment, or it repeats offsets: it cannot follow.
+        if kept and (segment.base_offset < end or (cut and segment.base_offset != end)):
+            loaded.removed = found[number:]
+            for later in loaded.removed:
+                later.remove()
+            break
+        kept.append(segment)
+        if following is not None and following <= recovery_point:
+            end = following
+            continue
+        end, cut = _recover_segment(loaded, segment, recovery_point, active=following is None)
+    loaded.segments = kept
+    loaded.end_offset = end
+
+
+def _recover_segment(loaded: Loaded, segment: Segment, recovery_point: int, *, active: bool) -> tuple[int, bool]:
+    """Scan from the recovery point; answers the offset after the last valid batch, and whether anything was cut off."""
+    builder = IndexBuilder(segment)
+    start, end = _resume(segment, builder, recovery_point)
+    position = start
+    for position_of, header, data in scan(segment, start):
+        if (
+            header.base_offset < end
+            or checksum(data[21:]) != header.crc
+            or header.last_offset - segment.base_offset >= 2**31
+        ):
+            break
+        builder.add(position_of, header)
+        starts = loaded.epoch_starts
+        if header.leader_epoch >= 0 and (not starts or starts[-1][0] != header.leader_epoch):
+            starts.append((header.leader_epoch, header.base_offset))
+        position, end = position_of + header.length, header.next_offset
+    loaded.recovered_bytes += position - start
+    cut = segment.size > position
+    if cut:
+        os.ftruncate(segment.file.fd, position)
+        segment.size = position
+    if not active or cut:
+        builder.finish()
+    segment.adopt(builder)
+    return end, cut
+
+
+def _resume(segment: Segment, builder: IndexBuilder, recovery_point: int) -> tuple[int, int]:
+    """Give the builder what the index files hold below the recovery point; answers position and offset to scan from."""
+    beginning = (0, segment.base_offset)
+    indexes = segment.stored_indexes() if recovery_point > segment.base_offset else None
+    if indexes is None:
+        return beginning
+    index, times = indexes
+    index.truncate(recovery_point - segment.base_offset)
+    relative, position = index.last()
+    times.truncate(relative + 1 if len(index) else 0)
+    if not len(index):
+        return beginning
+    try:
+        header = segment.header_at(position)
+    except CorruptRecord:
+        return beginning
+    # An entry that points at another batch says that the file is not this segment's.
+    if header.last_offset != segment.base_offset + relative:
+        return beginning
+    builder.start_from(index, times)
+    return position, header.base_offset
+
+
+def load_epochs(home: Home, segments: list[Segment]) -> tuple[LeaderEpochs, bool]:
+    """The leader epochs, and whether the file held them: if it is missing or damaged the batches' headers do."""
+    data = home.read(FILE_NAME)
+    if data:
+        try:
+            return LeaderEpochs.decode(data), True
+        except ValueError:
+            pass
+    epochs = LeaderEpochs()
+    for segment in segments:
+        with contextlib.suppress(CorruptRecord):
+            for _, header in segment.walk(0, segment.size):
+                if header.leader_epoch > epochs.latest:
+                    epochs = epochs.assign(header.leader_epoch, header.base_offset)
+    return epochs, False
+
+
+def snapshots(home: Home) -> list[int]:
+    """The offsets of all producer snapshots, rising."""
+    return sorted(offset for name in home.names() if (offset := offset_of(name, SUFFIX)) is not None)
+
+
+def load_producers(home: Home, segments: list[Segment], end_offset: int, *, exact: bool) -> ProducerState:
+    """The producers as of `end_offset`: a snapshot and the headers of the batches after it.
+
+    `exact`: a snapshot of just that offset will do. Otherwise one from before the last roll is taken, since a
+    snapshot has only the last batch of each producer, and a producer may repeat its last five.
+    """
+    offsets = snapshots(home)
+    for offset in offsets:
+        if offset > end_offset:
+            home.unlink(snapshot_name(offset))
+    usable = [offset for offset in offsets if offset <= end_offset]
+    if not (exact and usable and usable[-1] == end_offset):
+        limit = segments[-2].base_offset if len(segments) > 1 else segments[0].base_offset
+        usable = [offset for offset in usable if offset <= limit]
+    state, start = ProducerState(), segments[0].base_offset
+    for offset in reversed(usable):
+        try:
+            state, start = ProducerState.decode(home.read(snapshot_name(offset)) or b""), offset
+            break
+        except ValueError:
+            home.unlink(snapshot_name(offset))
+    for number, segment in enumerate(segments):
+        following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
+        if following <= start or start >= end_offset:
+            continue
+        # Bytes that no scan has seen may be damaged; reading them says so, a start does not fail for it.
+        with contextlib.suppress(CorruptRecord):
+            position, _ = segment.find(start, segment.size)
+            for _, header in segment.walk(position, segment.size):
+                state.update(header)
+    return state
+
+
+def tidy_snapshots(home: Home, segments: list[Segment]) -> None:
+    """Remove the snapshots that belong to no segment, the newest one excepted."""
+    bases = {segment.base_offset for segment in segments}
+    for offset in snapshots(home)[:-1]:
+        if offset not in bases:
+            home.unlink(snapshot_name(offset))

@@ -1,0 +1,429 @@
+"""One segment of a log: its .log file and the two indexes, in Kafka's formats.
+
+One thread writes; any number read. What a reader may see is bounded by the size and offset that the log published,
+not by the file. Methods raise OSError, which the log wraps with its directory, and `CorruptRecord` for bytes that are
+no batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+from collections.abc import Iterator, Sequence
+
+from storage_node.errors import CorruptRecord, NotLeaderOrFollower
+from storage_node.log.batch import HEADER_SIZE, MAGIC, NO_TIMESTAMP, PREFIX_SIZE, BatchHeader, Buffer, parse, problem
+from storage_node.log.files import NO_SPACE, Handle, Home, read_exact, write_all
+from storage_node.log.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
+
+LOG = ".log"
+INDEX = ".index"
+TIME_INDEX = ".timeindex"
+DELETED = ".deleted"
+SUFFIXES = (LOG, INDEX, TIME_INDEX, ".txnindex")
+
+_SPAN = struct.Struct(">qi4xb6xi")
+"""Base offset, length, magic, last offset delta: as much of a header as finding one's way takes."""
+_REMEMBERED_POSITIONS = 64
+_MAX_RELATIVE = 2**31 - 1
+
+
+class LogClosed(NotLeaderOrFollower):
+    """The log was closed under the caller: its replica moved, was deleted, or the node stops."""
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """The name of a segment's file."""
+    return f"{base_offset:020d}{suffix}"
+
+
+class Segment:
+    """A segment; `size` is the bytes of whole batches in its .log, `created_ms` when it was made or first seen."""
+
+    def __init__(self, home: Home, base_offset: int, interval: int, *, created_ms: int, create: bool = False) -> None:
+        self.home = home
+        self.interval = interval
+        """Bytes between two entries of the indexes."""
+        self.removed = False
+        self.base_offset = base_offset
+        self.created_ms = created_ms
+        flags = os.O_RDWR | (os.O_CREAT | os.O_TRUNC if create else 0)
+        self._file: Handle | None = home.open(file_name(base_offset, LOG), flags)
+        self.size = 0 if create else os.fstat(self._file.fd).st_size
+        self.dirty = False
+        """Whether bytes of the .log, or entries of the indexes, may not have reached the disk."""
+        self.first_timestamp: int | None = None
+        self._max: tuple[int, int] | None = (NO_TIMESTAMP, base_offset) if create else None
+        self._index: OffsetIndex | None = OffsetIndex() if create else None
+        self._time_index: TimeIndex | None = TimeIndex() if create else None
+        self._positions: dict[int, int] = {}
+        if create:
+            for suffix in SUFFIXES[1:]:
+                home.unlink(file_name(base_offset, suffix))
+            for suffix in (INDEX, TIME_INDEX):
+                home.open(file_name(base_offset, suffix), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+
+    @property
+    def file(self) -> Handle:
+        """The open .log; raises `LogClosed`."""
+        handle = self._file
+        if handle is None:
+            raise LogClosed(f"segment {self.base_offset} is closed")
+        return handle
+
+    # Indexes
+
+    def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        """Both indexes, read on first use, and rebuilt from the .log if a file is missing or cannot be one."""
+        index, times = self._index, self._time_index
+        if index is None or times is None:
+            index, times = self.stored_indexes() or self._rebuild()
+            self._index, self._time_index = index, times
+        return index, times
+
+    def stored_indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:
+        """Both indexes as their files have them; None if a file is missing or cannot be one."""
+        raw = self.home.read(file_name(self.base_offset, INDEX))
+        raw_times = self.home.read(file_name(self.base_offset, TIME_INDEX))
+        if raw is None or raw_times is None or len(raw) % OFFSET_ENTRY or len(raw_times) % TIME_ENTRY:
+            return None
+        index, times = OffsetIndex(raw), TimeIndex(raw_times)
+        if not index.sane(self.size) or not times.sane() or (self.size and not len(times) and not self._untimed()):
+            return None
+        return index, times
+
+    def _untimed(self) -> bool:
+        """Whether the segment's first batch has no timestamp, as then the time index may be empty."""
+        try:
+            return self.header_at(0).max_timestamp == NO_TIMESTAMP
+        except CorruptRecord:
+            return False
+
+    def _rebuild(self) -> tuple[OffsetIndex, TimeIndex]:
+        builder = IndexBuilder(self)
+        for position, header in self.walk(0, self.size):
+            builder.add(position, header)
+        builder.finish()
+        self.dirty = True
+        return builder.index, builder.times
+
+    def adopt(self, builder: IndexBuilder) -> None:
+        """Take over what a recovery has built."""
+        self._index, self._time_index = builder.index, builder.times
+        self._max = builder.max
+        self._positions = {}
+        self.dirty = True
+
+    @property
+    def max_timestamp(self) -> tuple[int, int]:
+        """The largest timestamp and the last offset of the batch that has it; (-1, base offset) without one."""
+        if self._max is None:
+            timestamp, relative = self._last_time_entry() or self.indexes()[1].last()
+            self._max = (timestamp, self.base_offset + relative)
+        return self._max
+
+    def _last_time_entry(self) -> tuple[int, int] | None:
+        """The last entry of the .timeindex read alone, since retention asks every segment; None if in doubt."""
+        try:
+            fd = self.home.open(file_name(self.base_offset, TIME_INDEX), os.O_RDONLY)
+            size = os.fstat(fd.fd).st_size
+            last = read_exact(fd.fd, TIME_ENTRY, size - TIME_ENTRY) if size and size % TIME_ENTRY == 0 else b""
+        except FileNotFoundError:
+            return None
+        timestamp, relative = TimeIndex(last).last()
+        return (timestamp, relative) if timestamp > 0 and relative >= 0 else None
+
+    def rolling_timestamp(self) -> int:
+        """The timestamp of the first batch, from which its age for rolling counts; -1 when there is none."""
+        if self.first_timestamp is None and self.size:
+            self.first_timestamp = self.header_at(0).max_timestamp
+        return NO_TIMESTAMP if self.first_timestamp is None else self.first_timestamp
+
+    # Writing
+
+    def append(self, data: Buffer, batches: Sequence[tuple[int, BatchHeader]]) -> None:
+        """Write these batches in one call and index them.
+
+        `batches` are positions, the first being that of `data`, and headers of all batches in it. On an error the
+        file is cut back to what it held.
+        """
+        fd = self.file.fd
+        start = self.size
+        try:
+            write_all(fd, data, start)
+        except OSError:
+            # What was written of it may hold whole batches: a later, shorter append would leave them behind its own
+            # end.
+            os.ftruncate(fd, start)
+            raise
+        interval = self.interval
+        index, times = self.indexes()
+        base = self.base_offset
+        max_timestamp, max_offset = self.max_timestamp
+        last_entry = index.last()[1]
+        offset_of_data = start - batches[0][0]
+        for at, header in batches:
+            if header.max_timestamp > max_timestamp:
+                max_timestamp, max_offset = header.max_timestamp, header.last_offset
+            position = at + offset_of_data
+            if position - last_entry > interval:
+                index.append(header.last_offset - base, position)
+                times.maybe_append(max_timestamp, max_offset - base)
+                last_entry = position
+        self._max = (max_timestamp, max_offset)
+        self.size = start + len(data)
+        # After the write: a flush that began before it must not take the mark away.
+        self.dirty = True
+
+    def full(
+        self, more: int, header: BatchHeader, *, segment_bytes: int, segment_ms: int, index_bytes: int, now_ms: int
+    ) -> bool:
+        """Whether this batch needs a new segment; `more`: its size and that of what is to be written before it."""
+        size = self.size + more
+        if header.last_offset - self.base_offset > _MAX_RELATIVE:
+            return True
+        if size == header.length:
+            self.first_timestamp = header.max_timestamp
+            return False
+        if size > segment_bytes:
+            return True
+        first = self.rolling_timestamp()
+        age = header.max_timestamp - first if first >= 0 and header.max_timestamp >= 0 else now_ms - self.created_ms
+        if age > segment_ms:
+            return True
+        index, times = self.indexes()
+        return len(index) >= index_bytes // OFFSET_ENTRY or len(times) >= index_bytes // TIME_ENTRY - 1
+
+    def seal(self) -> None:
+        """Make the time index end with the largest timestamp, as a segment that is not written to any more has it."""
+        timestamp, offset = self.max_timestamp
+        if self.indexes()[1].maybe_append(timestamp, offset - self.base_offset):
+            self.dirty = True
+
+    def truncate(self, offset: int) -> int:
+        """Drop every batch that reaches `offset`; answers the offset at which the segment then ends."""
+        position, header = self.find(offset, self.size)
+        if header is None:
+            return offset
+        end = min(offset, header.base_offset)
+        index, times = self.indexes()
+        self._positions = {}
+        self.size = position
+        self.dirty = True
+        index.truncate(end - self.base_offset)
+        times.truncate(end - self.base_offset)
+        os.ftruncate(self.file.fd, position)
+        if position == 0:
+            self.first_timestamp = None
+        timestamp, relative = times.last()
+        largest = (timestamp, self.base_offset + relative)
+        for _, kept in self.walk(index.last()[1], position):
+            if kept.max_timestamp > largest[0]:
+                largest = (kept.max_timestamp, kept.last_offset)
+        self._max = largest
+        return end
+
+    def flush(self) -> bool:
+        """Bring .log and indexes to the disk; False if there was no room for the indexes, which a start rebuilds."""
+        self.dirty = False
+        os.fdatasync(self.file.fd)
+        index, times = self._index, self._time_index
+        if index is None or times is None or self.removed:
+            return True
+        try:
+            for suffix, entries, width in ((INDEX, index, OFFSET_ENTRY), (TIME_INDEX, times, TIME_ENTRY)):
+                self._flush_index(suffix, entries, width)
+        except OSError as exc:
+            if exc.errno not in NO_SPACE:
+                raise
+            self.dirty = True
+            return False
+        return True
+
+    def _flush_index(self, suffix: str, entries: OffsetIndex | TimeIndex, width: int) -> None:
+        written = entries.written
+        data = entries.encode(written)
+        handle = self.home.open(file_name(self.base_offset, suffix), os.O_RDWR | os.O_CREAT)
+        end = written * width + len(data)
+        size = os.fstat(handle.fd).st_size
+        if data:
+            write_all(handle.fd, data, written * width)
+        if size > end:
+            os.ftruncate(handle.fd, end)
+        if data or size > end:
+            os.fdatasync(handle.fd)
+        entries.written = end // width
+
+    def close(self) -> None:
+        """Let go of the .log; a read under way keeps it open until it is done."""
+        self._file = None
+
+    def remove(self) -> None:
+        """Rename the files to `.deleted`; they stay readable here until `purge`."""
+        self.removed = True
+        for suffix in SUFFIXES:
+            name = file_name(self.base_offset, suffix)
+            self.home.rename(name, name + DELETED)
+
+    def purge(self) -> None:
+        """Remove the files that `remove` renamed."""
+        self.close()
+        for suffix in SUFFIXES:
+            self.home.unlink(file_name(self.base_offset, suffix) + DELETED)
+
+    def modified_ms(self) -> int:
+        """When the .log was last written to."""
+        return os.fstat(self.file.fd).st_mtime_ns // 1_000_000
+
+    # Reading
+
+    def header_at(self, position: int) -> BatchHeader:
+        """The header of the batch at `position`; raises `CorruptRecord`."""
+        data = os.pread(self.file.fd, HEADER_SIZE, position)
+        if len(data) < HEADER_SIZE:
+            raise self._damaged(position)
+        header = parse(data)
+        if header.magic != MAGIC or header.length < HEADER_SIZE:
+            raise self._damaged(position)
+        return header
+
+    def span_at(self, fd: int, position: int) -> tuple[int, int, int]:
+        """(base offset, length, next offset) of the batch at `position`; raises `CorruptRecord`."""
+        data = os.pread(fd, _SPAN.size, position)
+        if len(data) == _SPAN.size:
+            base, length, magic, delta = _SPAN.unpack(data)
+            if magic == MAGIC and length >= HEADER_SIZE - PREFIX_SIZE and delta >= 0:
+                return base, length + PREFIX_SIZE, base + delta + 1
+        raise self._damaged(position)
+
+    def _damaged(self, position: int) -> CorruptRecord:
+        return CorruptRecord(f"segment {file_name(self.base_offset, LOG)} has no record batch at position {position}")
+
+    def walk(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Positions and headers of the batches from `position` to `end`."""
+        while position < end:
+            header = self.header_at(position)
+            yield position, header
+            position += header.length
+
+    def find(self, offset: int, end: int) -> tuple[int, BatchHeader | None]:
+        """Position and header of the first batch before position `end` that reaches `offset`; (end, None) if none."""
+        fd = self.file.fd
+        position = self._start_for(offset, fd)
+        while position < end:
+            _base, length, next_offset = self.span_at(fd, position)
+            if next_offset > offset:
+                return position, self.header_at(position)
+            position += length
+        return end, None
+
+    def _start_for(self, offset: int, fd: int) -> int:
+        known = self._positions.get(offset)
+        if known is not None:
+            with contextlib.suppress(CorruptRecord):
+                # A truncation may have put other batches there: believed only if the batch is the one.
+                if self.span_at(fd, known)[0] == offset:
+                    return known
+        return self.indexes()[0].lookup(offset - self.base_offset)
+
+    def read(
+        self, offset: int, max_bytes: int, end: int, end_offset: int, *, min_one: bool
+    ) -> tuple[bytes, int, int] | None:
+        """(whole batches, base offset, next offset) from the one that has `offset`, up to position `end`.
+
+        `end_offset` is the offset at `end`. None if there is no such batch before `end`; no bytes if the first one
+        does not fit in `max_bytes` and is not wanted nevertheless (`min_one`).
+        """
+        fd = self.file.fd
+        position = self._start_for(offset, fd)
+        while True:
+            if position >= end:
+                return None
+            base, length, next_offset = self.span_at(fd, position)
+            if next_offset > offset:
+                break
+            position += length
+        if end - position <= max_bytes:
+            cut, after = end, end_offset
+        elif length >= max_bytes:
+            if length > max_bytes and not min_one:
+                return b"", offset, offset
+            cut, after = position + length, next_offset
+        else:
+            cut, after = self._cut(fd, position, position + max_bytes)
+        data = read_exact(fd, cut - position, position)
+        if len(data) < cut - position:
+            raise self._damaged(position + len(data))
+        positions = self._positions
+        if len(positions) >= _REMEMBERED_POSITIONS:
+            positions = self._positions = {}
+        positions[after] = cut
+        return data, base, after
+
+    def _cut(self, fd: int, position: int, limit: int) -> tuple[int, int]:
+        """The last batch boundary that is not beyond `limit`, and its offset; the batch at `position` is before it."""
+        cut = max(position, self.indexes()[0].floor_position(limit))
+        after = -1
+        if cut > position:
+            after = self.span_at(fd, cut)[0]
+        while True:
+            _base, length, next_offset = self.span_at(fd, cut)
+            if cut + length > limit:
+                return cut, after
+            cut += length
+            after = next_offset
+
+
+class IndexBuilder:
+    """Builds a segment's indexes batch by batch, exactly as appending does, from nothing or from existing entries."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.base_offset = segment.base_offset
+        self.interval = segment.interval
+        self.index = OffsetIndex()
+        self.times = TimeIndex()
+        self.max = (NO_TIMESTAMP, segment.base_offset)
+
+    def start_from(self, index: OffsetIndex, times: TimeIndex) -> None:
+        """Go on from these entries."""
+        self.index, self.times = index, times
+        timestamp, relative = times.last()
+        self.max = (timestamp, self.base_offset + relative)
+
+    def add(self, position: int, header: BatchHeader) -> None:
+        """Take note of the batch at `position`."""
+        if header.max_timestamp > self.max[0]:
+            self.max = (header.max_timestamp, header.last_offset)
+        if position - self.index.last()[1] > self.interval:
+            self.index.append(header.last_offset - self.base_offset, position)
+            self.times.maybe_append(self.max[0], self.max[1] - self.base_offset)
+
+    def finish(self) -> None:
+        """Close the time index with the largest timestamp."""
+        self.times.maybe_append(self.max[0], self.max[1] - self.base_offset)
+
+
+def scan(segment: Segment, position: int, *, chunk: int = 4 << 20) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """Position, header and bytes of every whole batch from `position`, read in large chunks; ends before what is none.
+
+    The caller checks CRCs and the order of offsets. Zeros, as a file has them that was extended and not written, are
+    no batch.
+    """
+    fd = segment.file.fd
+    size = os.fstat(fd).st_size
+    while size - position >= HEADER_SIZE:
+        view = memoryview(read_exact(fd, min(chunk, size - position), position))
+        at = 0
+        while len(view) - at >= HEADER_SIZE:
+            header = parse(view, at)
+            if problem(header) or header.length > size - position - at:
+                return
+            if header.length > len(view) - at:
+                chunk = max(chunk, header.length)
+                break
+            yield position + at, header, view[at : at + header.length]
+            at += header.length
+        position += at
+        if at == 0 and len(view) < HEADER_SIZE:
+            return

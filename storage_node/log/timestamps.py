@@ -1,0 +1,57 @@
+"""Finding records by timestamp in a log's segments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from storage_node.log.batch import NO_TIMESTAMP, BatchHeader
+from storage_node.log.files import read_exact
+from storage_node.log.records import first_at_or_after, timestamps
+from storage_node.log.segment import Segment
+
+NOTHING = (-1, NO_TIMESTAMP)
+
+
+def _bytes(segment: Segment, position: int, header: BatchHeader) -> bytes:
+    return read_exact(segment.file.fd, header.length, position)
+
+
+def first_since(
+    segments: Sequence[Segment], timestamp: int, log_start_offset: int, log_end_offset: int
+) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record that is not older than `timestamp` ms; None without one."""
+    for segment in segments:
+        if segment.max_timestamp[0] < timestamp:
+            continue
+        size = segment.size
+        index, times = segment.indexes()
+        start = index.lookup(max(times.lookup(timestamp), log_start_offset - segment.base_offset))
+        for position, header in segment.walk(start, size):
+            if header.base_offset >= log_end_offset:
+                return None
+            if header.max_timestamp < timestamp or header.last_offset < log_start_offset:
+                continue
+            found = first_at_or_after(_bytes(segment, position, header), header, timestamp, log_start_offset)
+            if found is not None:
+                return found
+    return None
+
+
+def newest(segments: Sequence[Segment], log_start_offset: int) -> tuple[int, int]:
+    """(offset, timestamp) of the first record with the largest timestamp; (-1, -1) for a log without one."""
+    best: tuple[int, Segment] | None = None
+    for segment in segments:
+        timestamp, offset = segment.max_timestamp
+        if timestamp != NO_TIMESTAMP and offset >= log_start_offset and (best is None or timestamp > best[0]):
+            best = timestamp, segment
+    if best is None:
+        return NOTHING
+    timestamp, segment = best
+    offset = segment.max_timestamp[1]
+    position, header = segment.find(offset, segment.size)
+    if header is None:
+        return NOTHING
+    rows = timestamps(_bytes(segment, position, header), header)
+    if rows is None:
+        return header.last_offset, header.max_timestamp
+    return next((row for row in rows if row[1] >= header.max_timestamp), (header.last_offset, header.max_timestamp))

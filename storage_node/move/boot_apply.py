@@ -1,0 +1,32 @@
+"""Carries out what `boot.decide` answered, one durable step after the other."""
+
+from __future__ import annotations
+
+from storage_node import failpoints
+from storage_node.directories.atomic import fsync_dir, io_errors, rename_new
+from storage_node.failpoints import failpoint
+from storage_node.move import marker as markers
+from storage_node.move.boot_plan import BootPlan, Rename, WriteMarker
+
+AFTER_MARKER = failpoints.register("boot.after_marker")
+AFTER_RENAMED = failpoints.register("boot.after_renamed")
+AFTER_FLUSHED = failpoints.register("boot.after_flushed")
+
+
+def apply(plan: BootPlan) -> None:
+    """Write the markers and do the renames of a plan, in order.
+
+    Deletions and moves of the plan wait for `MoveEngine.take_over`, once the replica is being served. Raises
+    StorageError with the directory; after that the partition must not be served, and deciding again starts from what
+    is then on disk.
+    """
+    for action in plan.actions:
+        if isinstance(action, WriteMarker):
+            markers.write(action.path, action.marker)
+            failpoint(AFTER_MARKER)
+        elif isinstance(action, Rename):
+            with io_errors(action.source.parent, f"renaming {action.source.name} to {action.target.name}"):
+                rename_new(action.source, action.target)
+                failpoint(AFTER_RENAMED)
+                fsync_dir(action.target.parent)
+                failpoint(AFTER_FLUSHED)

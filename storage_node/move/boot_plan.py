@@ -1,0 +1,309 @@
+"""The values that `boot.decide` works on and answers, and how each verdict becomes actions."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+
+from storage_node.directories.names import delete_name, replica_name
+from storage_node.move.marker import Marker, Reason, State
+from storage_node.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One directory that holds, or held, a partition. `kind` is current, move or delete."""
+
+    directory_id: str
+    path: Path
+    kind: str
+    marker: Marker | None = None
+    corrupt: bool = False  # the marker is there and cannot be read
+
+    @property
+    def generation(self) -> int:
+        return self.marker.generation if self.marker is not None else 0
+
+    @property
+    def claim(self) -> int:
+        return self.marker.claim if self.marker is not None else 0
+
+    @property
+    def can_come_back(self) -> bool:
+        """A `.delete` that holds a whole replica: the source of a swap, its marker rewritten since or not yet."""
+        marker = self.marker
+        return (
+            self.kind == "delete"
+            and marker is not None
+            and marker.state in (State.CURRENT, State.SEALED, State.DELETED)
+            and marker.reason in ("", Reason.SWAP)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """All that the good directories hold of one partition."""
+
+    tp: TopicPartition
+    current: tuple[Copy, ...] = ()
+    move: tuple[Copy, ...] = ()
+    deletes: tuple[Copy, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMarker:
+    """Write this marker, durable, before the next action."""
+
+    path: Path
+    marker: Marker
+
+
+@dataclass(frozen=True, slots=True)
+class Rename:
+    """Rename a directory inside its log directory and flush that one, before the next action."""
+
+    source: Path
+    target: Path
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleDelete:
+    """Remove this `.delete` when it is due (`delete_at_ms`, or the delay from now where it is 0).
+
+    `guarded`: only while the replica is online with a higher generation than this.
+    """
+
+    tp: TopicPartition
+    path: Path
+    generation: int
+    delete_at_ms: int
+    guarded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeMove:
+    """Go on copying into this `.move`, as if the request had just come."""
+
+    tp: TopicPartition
+    path: Path
+    marker: Marker
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendMove:
+    """Leave this `.move` alone and say why."""
+
+    tp: TopicPartition
+    path: Path
+    marker: Marker | None
+    reason: str
+
+
+Action = WriteMarker | Rename | ScheduleDelete | ResumeMove | SuspendMove
+
+
+@dataclass(frozen=True, slots=True)
+class BootPlan:
+    """What to do, in order, and what the replica is after it.
+
+    `state` is online (it is served from `path`, in directory `directory_id`, at `generation`), offline (for `reason`)
+    or absent (this node holds nothing of it). A copy that is left alone has a SuspendMove, or `reason` says so.
+    """
+
+    tp: TopicPartition
+    actions: tuple[Action, ...]
+    state: str
+    reason: str = ""
+    path: Path | None = None
+    directory_id: str = ""
+    generation: int = 0
+
+
+class Verdict(StrEnum):
+    """The right-hand side of the table in `boot`."""
+
+    SERVE = "serve"
+    SERVE_RESUME = "serve, copy on"
+    SERVE_SUSPEND = "serve, leave the copy until the missing directory is back"
+    SERVE_LEAVE = "serve, leave the copy to the operator"
+    SERVE_CANCEL = "serve, finish the cancel"
+    PROMOTE = "the copy becomes the replica"
+    ROLL_BACK = "the source becomes the replica again"
+    ROLL_BACK_RESUME = "the source becomes the replica again, copy on"
+    ROLL_BACK_CANCEL = "the source becomes the replica again, finish the cancel"
+    OFFLINE = "touch nothing"
+    ABSENT = "nothing here"
+    DELETE = "finish the deletion"
+
+
+@dataclass(slots=True)
+class Plan:
+    """Collects the actions of one plan."""
+
+    tp: TopicPartition
+    actions: list[Action] = field(default_factory=list)
+    served: Copy | None = None
+    _taken: set[Path] = field(default_factory=set)
+
+    def finish(self, state: str, reason: str) -> BootPlan:
+        """The plan as a value."""
+        if self.served is None:
+            return BootPlan(self.tp, tuple(self.actions), state, reason)
+        served = self.served
+        return BootPlan(
+            self.tp, tuple(self.actions), state, reason, served.path, served.directory_id, served.generation
+        )
+
+    def carry_out(
+        self, verdict: Verdict, found: Found, winner: Copy | None, move: Copy | None, back: Copy | None, known: int
+    ) -> None:
+        """Add the actions of a verdict; `known` is the generation that the metadata knows."""
+        match verdict:
+            case Verdict.DELETE:
+                self.delete_everything(found)
+                return
+            case Verdict.OFFLINE | Verdict.ABSENT:
+                self._final_deletes(found, unmarked=verdict is Verdict.ABSENT)
+                return
+            case Verdict.PROMOTE:
+                assert move is not None
+                self._promote(move, known)
+            case Verdict.ROLL_BACK | Verdict.ROLL_BACK_RESUME | Verdict.ROLL_BACK_CANCEL:
+                assert back is not None
+                self._roll_back(back)
+            case _:
+                assert winner is not None
+                self._serve(winner, found, known)
+        self._moves(verdict, found, move)
+        self._old_deletes(found, back)
+
+    def delete_everything(self, found: Found) -> None:
+        """The topic is gone: the copies first, so that a partial one can never come back in its place."""
+        for copy in (*found.move, *found.current):
+            self._discard(copy, found, Reason.TOPIC)
+        for copy in found.deletes:
+            self._schedule(copy, guarded=False)
+
+    # Parts of a verdict
+
+    def _serve(self, winner: Copy, found: Found, known: int) -> None:
+        if winner.corrupt:
+            marker = Marker(self.tp.topic, self.tp.partition, source_id=winner.directory_id, generation=known)
+            winner = self._mark(winner, marker)
+        elif winner.marker is not None and winner.marker.state is not State.CURRENT:
+            winner = self._mark(winner, winner.marker.settled())
+        self.served = winner
+        for other in found.current:
+            if other.path != winner.path:
+                self._discard(other, found, Reason.SWAP)
+
+    def _promote(self, move: Copy, known: int) -> None:
+        path = move.path.with_name(replica_name(self.tp))
+        self.actions.append(Rename(move.path, path))
+        promoted = replace(move, path=path, kind="current")
+        marker = promoted.marker or Marker(
+            self.tp.topic, self.tp.partition, source_id=move.directory_id, generation=known
+        )
+        self.served = self._mark(promoted, marker.settled())
+
+    def _roll_back(self, back: Copy) -> None:
+        # Two higher: a sealed copy that comes back later must not win over what is appended from now on. The marker is
+        # flushed under the old name, so that a replica with the old generation never stands under the plain one.
+        assert back.marker is not None
+        marked = self._mark(back, back.marker.settled(back.generation + 2))
+        path = back.path.with_name(replica_name(self.tp))
+        self.actions.append(Rename(back.path, path))
+        self.served = replace(marked, path=path, kind="current")
+
+    def _moves(self, verdict: Verdict, found: Found, move: Copy | None) -> None:
+        served = self.served
+        assert served is not None
+        for copy in found.move:
+            if copy is not move:
+                # Two copies of one replica: the newer claim goes on, the other was overtaken.
+                self._discard(copy, found, Reason.CANCEL)
+        if move is None or verdict is Verdict.PROMOTE:
+            return
+        if verdict in (Verdict.SERVE_CANCEL, Verdict.ROLL_BACK_CANCEL):
+            self._discard(move, found, Reason.CANCEL)
+        elif verdict is Verdict.SERVE_LEAVE:
+            self.actions.append(SuspendMove(self.tp, move.path, None, "its marker is corrupt"))
+        else:
+            # Not sealed any more before the source accepts an append, whatever becomes of the move.
+            copying = self._copying(move, served)
+            if copying.marker is not None and verdict is Verdict.SERVE_SUSPEND:
+                reason = "a directory that may hold the newer copy is missing"
+                self.actions.append(SuspendMove(self.tp, move.path, copying.marker, reason))
+            elif copying.marker is not None:
+                self.actions.append(ResumeMove(self.tp, move.path, copying.marker))
+
+    def _copying(self, move: Copy, served: Copy) -> Copy:
+        marker = move.marker or Marker(
+            self.tp.topic, self.tp.partition, target_id=move.directory_id, claim=served.claim
+        )
+        wanted = replace(
+            marker,
+            state=State.COPYING,
+            reason="",
+            source_id=served.directory_id,
+            target_id=move.directory_id,
+            topic_id=marker.topic_id or (served.marker.topic_id if served.marker is not None else ""),
+            generation=served.generation + 1,
+            seal_leo=-1,
+            seal_hw=-1,
+        )
+        return move if wanted == move.marker else self._mark(move, wanted)
+
+    def _old_deletes(self, found: Found, back: Copy | None) -> None:
+        served = self.served
+        assert served is not None
+        for copy in found.deletes:
+            if copy.corrupt or (back is not None and copy.path == back.path and self._rolled_back(back)):
+                continue
+            if not copy.can_come_back:
+                self._schedule(copy, guarded=copy.marker is None)
+            elif copy.generation < served.generation:
+                self._schedule(copy, guarded=True)
+
+    def _rolled_back(self, back: Copy) -> bool:
+        return any(isinstance(action, Rename) and action.source == back.path for action in self.actions)
+
+    def _final_deletes(self, found: Found, *, unmarked: bool) -> None:
+        for copy in found.deletes:
+            final = copy.marker is not None and not copy.can_come_back
+            if not copy.corrupt and (final or (copy.marker is None and unmarked)):
+                self._schedule(copy, guarded=False)
+
+    # Single actions
+
+    def _mark(self, copy: Copy, marker: Marker) -> Copy:
+        self.actions.append(WriteMarker(copy.path, marker))
+        return replace(copy, marker=marker, corrupt=False)
+
+    def _discard(self, copy: Copy, found: Found, reason: Reason) -> None:
+        """Turn a directory into a `.delete` with a reason that stands in its marker before the name changes."""
+        marker = copy.marker or Marker(self.tp.topic, self.tp.partition, generation=copy.generation)
+        name, full = self._delete_path(copy, found)
+        if reason is Reason.CANCEL and marker.state is not State.CANCELLED:
+            marker = replace(marker, state=State.CANCELLED)
+        marker = replace(marker, state=State.DELETED, reason=reason, full_name=full)
+        gone = replace(self._mark(copy, marker), kind="delete")
+        self.actions.append(Rename(copy.path, name))
+        self._schedule(replace(gone, path=name), guarded=reason is Reason.SWAP)
+
+    def _delete_path(self, copy: Copy, found: Found) -> tuple[Path, str]:
+        taken = {other.path for other in found.deletes} | self._taken
+        for attempt in range(len(taken) + 1):
+            seed = f"{copy.path}\0{copy.claim}\0{copy.generation}\0{attempt}".encode()
+            unique = hashlib.blake2s(seed, digest_size=16).hexdigest()
+            path = copy.path.with_name(delete_name(self.tp, unique))
+            if path not in taken:
+                self._taken.add(path)
+                return path, f"{replica_name(self.tp)}.{unique}.delete"
+        raise AssertionError("more names than attempts")
+
+    def _schedule(self, copy: Copy, *, guarded: bool) -> None:
+        due = copy.marker.delete_at_ms if copy.marker is not None else 0
+        self.actions.append(ScheduleDelete(self.tp, copy.path, copy.generation, due, guarded))

@@ -1,0 +1,80 @@
+"""Looks at the good directories and says, per partition, what they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage_node.directories.atomic import io_errors
+from storage_node.directories.directory import LogDirectory
+from storage_node.directories.names import parse
+from storage_node.errors import StorageError
+from storage_node.move import marker as markers
+from storage_node.move.boot_plan import Copy, Found
+from storage_node.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What was found, and which folders mean nothing here and are left alone."""
+
+    found: dict[TopicPartition, Found]
+    unknown: tuple[Path, ...] = ()
+
+
+@dataclass(slots=True)
+class _Copies:
+    current: list[Copy] = field(default_factory=list)
+    move: list[Copy] = field(default_factory=list)
+    delete: list[Copy] = field(default_factory=list)
+
+
+def scan(directories: Iterable[LogDirectory]) -> Scan:
+    """Read names and markers of all partitions in the directories that are online.
+
+    A directory that cannot be read is taken offline here, and what was seen of it does not count.
+    """
+    copies: dict[TopicPartition, _Copies] = {}
+    unknown: list[Path] = []
+    for directory in directories:
+        if not directory.online:
+            continue
+        try:
+            seen, strange = _scan_one(directory)
+        except StorageError as error:
+            directory.fail_on(error)
+            continue
+        unknown += strange
+        for tp, copy in seen:
+            place = copies.setdefault(tp, _Copies())
+            {"current": place.current, "move": place.move, "delete": place.delete}[copy.kind].append(copy)
+    return Scan(
+        {tp: Found(tp, tuple(c.current), tuple(c.move), tuple(c.delete)) for tp, c in sorted(copies.items())},
+        tuple(unknown),
+    )
+
+
+def _scan_one(directory: LogDirectory) -> tuple[list[tuple[TopicPartition, Copy]], list[Path]]:
+    seen: list[tuple[TopicPartition, Copy]] = []
+    strange: list[Path] = []
+    with io_errors(directory.name, "listing it"):
+        # A symlink is never a replica of ours: following one could lead out of the directory.
+        paths = sorted(path for path in directory.path.iterdir() if path.is_dir() and not path.is_symlink())
+    for path in paths:
+        name = parse(path.name)
+        if name.kind not in ("current", "move", "delete"):
+            strange.append(path)
+            continue
+        corrupt = False
+        marker = None
+        try:
+            marker = markers.read(path)
+        except markers.MarkerCorrupt:
+            corrupt = True
+        tp = name.tp or (marker.tp if marker is not None else None)
+        if tp is None or (marker is not None and marker.tp != tp):
+            strange.append(path)
+            continue
+        seen.append((tp, Copy(directory.id, path, name.kind, marker, corrupt)))
+    return seen, strange

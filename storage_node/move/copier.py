@@ -1,0 +1,164 @@
+"""Copies a replica into its `.move` while both are in use: whole batches, checked, under the limits, flushed as it
+goes.
+
+Nothing but the copy itself says how far it is: a copier that comes back recovers what is valid on disk, cuts it to
+what it has in common with the source, and goes on from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+
+from storage_node import failpoints
+from storage_node.errors import CorruptRecord, LogDirectoryOffline, OffsetOutOfRange
+from storage_node.failpoints import failpoint
+from storage_node.log.batch import headers, verify
+from storage_node.move.flusher import PacedFlush
+from storage_node.move.future import segment_files
+from storage_node.move.moving import Move
+from storage_node.move.reconcile import fit_to_source
+from storage_node.move.throttle import RateLimiter, chunk_size
+
+AFTER_CHUNK = failpoints.register("copy.after_chunk")
+AFTER_FLUSH = failpoints.register("copy.after_flush")
+CAUGHT_UP = failpoints.register("copy.caught_up")
+
+
+class Halted(Exception):
+    """The copier was told to leave; the `.move` is whole up to the last chunk."""
+
+
+class CorruptSource(Exception):
+    """A batch of the source fails its checks; the message names the file and the offset."""
+
+
+class Copier:
+    """Copies one move at a time; one object serves all movers of a node."""
+
+    def __init__(self, node_limiter: RateLimiter, flushes: Executor, check_claim: Callable[[Move], None]) -> None:
+        self.limiter = node_limiter
+        self._flushes = flushes
+        self._check_claim = check_claim
+
+    def run(self, move: Move) -> None:
+        """Copy until the copy has reached the source and is flushed.
+
+        Raises `Halted`, `CorruptSource`, StaleClaim, or a StorageError naming the directory.
+        """
+        began = time.monotonic()
+        waited = move.seconds_throttled + move.seconds_stalled
+        try:
+            self.check(move)
+            future = move.future
+            assert future is not None
+            with move.guard:
+                fit_to_source(move)
+            flush = PacedFlush(self._flushes, move.target.name, move.path)
+            try:
+                self._copy_all(move, flush)
+            finally:
+                flush.close()
+            future.flush()
+            failpoint(CAUGHT_UP)
+        finally:
+            waited = move.seconds_throttled + move.seconds_stalled - waited
+            move.seconds_copying += max(0.0, time.monotonic() - began - waited)
+
+    def _copy_all(self, move: Move, flush: PacedFlush) -> None:
+        future = move.future
+        assert future is not None
+        while True:
+            first = future.log_end_offset
+            count = self.step(move)
+            if not count:
+                break
+            stalled = flush.wrote(segment_files(future, first), count)
+            if stalled:
+                move.seconds_stalled += stalled
+                failpoint(AFTER_FLUSH)
+        move.seconds_stalled += flush.drain()
+        failpoint(AFTER_FLUSH)
+
+    def check(self, move: Move) -> None:
+        """May the copier go on? Raises `Halted`, StaleClaim or LogDirectoryOffline."""
+        if move.stop:
+            raise Halted(move.stop)
+        self._check_claim(move)
+        for directory in (move.source, move.target):
+            if not directory.online:
+                raise LogDirectoryOffline(directory.name, f"moving {move.tp}")
+
+    def step(self, move: Move, *, limited: bool = True) -> int:
+        """Copy one chunk; answers its bytes, 0 when the copy has reached the source.
+
+        The final copy under the partition's lock is not `limited`: a lock is never held while sleeping.
+        """
+        self.check(move)
+        source, future = move.partition.log, move.future
+        assert future is not None
+        at = future.log_end_offset
+        if at >= source.log_end_offset:
+            self._take_log_start(move)
+            return 0
+        chunk = chunk_size(self.limiter.rate, move.limiter.rate)
+        try:
+            data = source.read(at, chunk)
+        except OffsetOutOfRange:
+            # Retention or DeleteRecords took what was to be copied next.
+            with move.guard:
+                fit_to_source(move)
+            return 1 if future.log_end_offset < source.log_end_offset else 0
+        except CorruptRecord as error:
+            raise CorruptSource(f"{move.tp} cannot be moved: {_where(move, at)}: {error.message}") from error
+        if limited:
+            self._throttle(move, len(data.data))
+        with future.writing:
+            if future.log_end_offset != at:
+                return 1  # truncated meanwhile: read again from its new end
+            try:
+                future.append_copied(data.data)
+            except CorruptRecord as error:
+                raise CorruptSource(_corrupt(move, data.data, at, error)) from error
+        self._take_log_start(move)
+        move.sample()
+        failpoint(AFTER_CHUNK)
+        return len(data.data)
+
+    def _throttle(self, move: Move, count: int) -> None:
+        def told() -> bool:
+            return bool(move.stop)
+
+        slept = move.limiter.acquire(count, told)
+        slept += self.limiter.acquire(count, told)
+        move.throttled(slept)
+        if slept:
+            self.check(move)
+
+    def _take_log_start(self, move: Move) -> None:
+        """What DeleteRecords and retention took from the source is not kept in the copy (KIP-113)."""
+        source, future = move.partition.log, move.future
+        assert future is not None
+        start = source.log_start_offset
+        if future.log_start_offset < start <= future.log_end_offset:
+            with future.writing:
+                future.advance_log_start(start)
+
+
+def _corrupt(move: Move, data: bytes | memoryview, at: int, error: CorruptRecord) -> str:
+    """Find the batch that `error` is about."""
+    try:
+        for position, header in headers(data):
+            at = header.base_offset
+            verify(data, position, header)
+    except CorruptRecord as found:
+        error = found
+    return f"{move.tp} cannot be moved: {_where(move, at)}: {error.message}"
+
+
+def _where(move: Move, offset: int) -> str:
+    source = move.partition.log
+    bases = [segment.base_offset for segment in source.segments if segment.base_offset <= offset]
+    name = f"{max(bases):020d}.log" if bases else "a segment"
+    return f"corrupt batch in {source.path / name} at offset {offset}"

@@ -1,0 +1,150 @@
+"""The first and the last durable steps of a move: making the `.move`, and taking it away again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from storage_node import failpoints
+from storage_node.directories import partition_metadata
+from storage_node.directories.atomic import NoRoom, fsync_dir, io_errors, is_no_room, rename_new
+from storage_node.directories.directory import LogDirectory
+from storage_node.directories.names import delete_name, move_name, new_delete_id, replica_name
+from storage_node.errors import LogAppendError, NotEnoughSpace, StorageError
+from storage_node.failpoints import failpoint
+from storage_node.log.files import NO_SPACE
+from storage_node.move import marker as markers
+from storage_node.move.host import PartitionLike
+from storage_node.move.marker import Marker, Reason, State
+
+AFTER_CLAIM = failpoints.register("create.after_claim")
+AFTER_MKDIR = failpoints.register("create.after_mkdir")
+AFTER_MARKER = failpoints.register("create.after_marker")
+AFTER_FLUSH = failpoints.register("create.after_flush")
+CANCEL_AFTER_MARKER = failpoints.register("cancel.after_marker")
+CANCEL_AFTER_RENAMED = failpoints.register("cancel.after_renamed")
+CANCEL_AFTER_FLUSHED = failpoints.register("cancel.after_flushed")
+
+_HEADROOM = 1 << 20  # bytes beside the records: indexes, markers, folders
+
+
+def no_room(error: StorageError) -> bool:
+    """Whether the disk was merely full: the move fails, the directory stays online. A flush that says so is a failed
+    flush.
+    """
+    cause = error.__cause__
+    return is_no_room(error) or (
+        isinstance(error, LogAppendError) and isinstance(cause, OSError) and cause.errno in NO_SPACE
+    )
+
+
+def check_space(directory: LogDirectory, needed: int, spoken_for: int) -> None:
+    """Refuse a move for which the target has no room, counting what other moves will still bring there."""
+    usable = directory.usage().usable - spoken_for
+    wanted = needed + needed // 100 + _HEADROOM
+    if usable < wanted:
+        raise NotEnoughSpace(
+            f"log directory {directory.name} has {max(0, usable)} bytes left for this move, which needs {wanted}; "
+            f"make room there or choose another directory"
+        )
+
+
+def write_source(partition: PartitionLike, claim: int, target_id: str | None = None) -> Marker:
+    """Flush a claim into the marker of the replica, making the marker if there is none; raises StorageError."""
+    path = partition.log.path
+    found = markers.read(path) or Marker(partition.tp.topic, partition.tp.partition)
+    marker = replace(
+        found.settled(max(partition.generation, found.generation)),
+        topic_id=partition.topic_id or found.topic_id,
+        source_id=partition.directory.id,
+        target_id=found.target_id if target_id is None else target_id,
+        claim=max(claim, found.claim),
+    )
+    if marker != found:
+        markers.write(path, marker)
+    failpoint(AFTER_CLAIM)
+    return marker
+
+
+def make(partition: PartitionLike, target: LogDirectory, marker: Marker) -> Path:
+    """Make the `.move` with its marker, durable. Raises NotEnoughSpace (nothing is left) or StorageError."""
+    path = target.path / move_name(partition.tp)
+    with _room(target):
+        # A power loss must not leave the copy as the only one: the replica's own name comes first.
+        with io_errors(partition.directory.name, "flushing its names"):
+            fsync_dir(partition.directory.path)
+        try:
+            with io_errors(target.name, f"making {path.name}"):
+                with _full_is_no_room():
+                    path.mkdir()
+                failpoint(AFTER_MKDIR)
+                markers.write(path, marker)
+                failpoint(AFTER_MARKER)
+                if marker.topic_id:
+                    partition_metadata.write(path, marker.topic_id, directory=target.name)
+                fsync_dir(target.path)
+                failpoint(AFTER_FLUSH)
+        except StorageError as error:
+            if no_room(error):
+                _remove_empty(path)
+            raise
+    return path
+
+
+def take_away(directory: LogDirectory, path: Path, marker: Marker) -> Path:
+    """Turn a `.move` into a `.delete` that no start will take for a copy; answers its new path. Raises StorageError.
+
+    The marker comes first, so that a start finishes what was begun here.
+    """
+    with io_errors(directory.name, f"cancelling {path.name}"):
+        markers.write(path, replace(marker, state=State.CANCELLED, reason=Reason.CANCEL))
+        failpoint(CANCEL_AFTER_MARKER)
+        gone = path.with_name(delete_name(marker.tp, new_delete_id()))
+        rename_new(path, gone)
+        failpoint(CANCEL_AFTER_RENAMED)
+        fsync_dir(directory.path)
+        failpoint(CANCEL_AFTER_FLUSHED)
+    return gone
+
+
+def retire(directory: LogDirectory, path: Path, marker: Marker, reason: Reason, delete_at_ms: int) -> Path:
+    """Turn a replica into a `.delete` for good: the reason stands in the marker before the name changes."""
+    unique = new_delete_id()
+    gone = path.with_name(delete_name(marker.tp, unique))
+    full = f"{replica_name(marker.tp)}.{unique}.delete"
+    with io_errors(directory.name, f"deleting {path.name}"):
+        markers.write(
+            path, replace(marker, state=State.DELETED, reason=reason, delete_at_ms=delete_at_ms, full_name=full)
+        )
+        rename_new(path, gone)
+        fsync_dir(directory.path)
+    return gone
+
+
+def _remove_empty(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        for entry in path.iterdir():
+            entry.unlink()
+        path.rmdir()
+
+
+@contextlib.contextmanager
+def _room(target: LogDirectory) -> Iterator[None]:
+    try:
+        yield
+    except StorageError as error:
+        if no_room(error) and error.directory == target.name:
+            raise NotEnoughSpace(f"log directory {target.name} is full: no room for the copy's folder") from error
+        raise
+
+
+@contextlib.contextmanager
+def _full_is_no_room() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise NoRoom(error.errno, error.strerror, error.filename) from error
+        raise

@@ -1,0 +1,190 @@
+"""Removes what is named `.delete` when it is due: after file.delete.delay.ms, by the node itself.
+
+The only good copy is never deleted: the source of a swap goes only while the replica is online elsewhere with a
+higher generation. Before the first file goes the marker says that removal has begun, and it is the last file to go,
+so that what a crash leaves is never mistaken for a copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from storage_node import failpoints
+from storage_node.directories.atomic import fsync_dir, io_errors
+from storage_node.directories.directory import LogDirectory
+from storage_node.errors import StorageError
+from storage_node.failpoints import failpoint
+from storage_node.log.log import Log
+from storage_node.move import marker as markers
+from storage_node.move.host import MoveHost
+from storage_node.move.marker import Marker, Reason, State
+from storage_node.types import TopicPartition
+
+BEFORE_REMOVE = failpoints.register("delete.before_remove")
+AFTER_MARKER = failpoints.register("delete.after_marker")
+AFTER_FILES = failpoints.register("delete.after_files")
+AFTER_REMOVED = failpoints.register("delete.after_removed")
+
+_RETRY = 1.0  # seconds until a guarded deletion that may not be done yet is looked at again
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class Deletion:
+    """A `.delete` that waits. `due_ms` is the wall clock; `log` the one still open for readers that began before."""
+
+    tp: TopicPartition
+    path: Path
+    directory: LogDirectory
+    generation: int
+    due_ms: int
+    guarded: bool
+    log: Log | None = None
+    removing: threading.Lock = field(default_factory=threading.Lock)
+    gone: bool = False
+
+
+class Deletions:
+    """All `.delete`s of a node. Thread-safe; a thread of its own removes what is due."""
+
+    def __init__(self, host: MoveHost, now_ms: Callable[[], int]) -> None:
+        self._host = host
+        self._now_ms = now_ms
+        self._pending: list[Deletion] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def schedule(self, deletion: Deletion) -> None:
+        """Remove it when it is due; one that is scheduled already keeps its place."""
+        with self._changed:
+            if self._closed or any(other.path == deletion.path for other in self._pending):
+                return
+            self._pending.append(deletion)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="deletions", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def pending(self, tp: TopicPartition | None = None) -> list[Deletion]:
+        """What waits, of one partition or of all."""
+        with self._changed:
+            return [deletion for deletion in self._pending if tp is None or deletion.tp == tp]
+
+    def seconds_until_gone(self, tp: TopicPartition, generation: int) -> float:
+        """Remove the `.delete`s of `tp` that are due and older than `generation` (0: all); the seconds until the next
+        try.
+        """
+        wait = 0.0
+        for deletion in self.pending(tp):
+            if generation and deletion.guarded and deletion.generation >= generation:
+                continue
+            wait = max(wait, self._try(deletion))
+        return wait
+
+    def close(self) -> None:
+        """Stop; what waits is scheduled again at the next start."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        for deletion in self.pending():
+            if deletion.log is not None:
+                with contextlib.suppress(StorageError):
+                    deletion.log.close(clean=False)
+
+    def _run(self) -> None:
+        while True:
+            for deletion in self.pending():
+                try:
+                    self._try(deletion)
+                except Exception:
+                    # One that cannot be removed must not keep the others; the next start tries it again.
+                    _log.exception("removing %s failed", deletion.path)
+                    self._forget(deletion)
+            with self._changed:
+                if self._closed:
+                    return
+                now = self._now_ms()
+                waits = [max((d.due_ms - now) / 1000, _RETRY if d.due_ms <= now else 0.001) for d in self._pending]
+                self._changed.wait(min(waits, default=None))
+                if self._closed:
+                    return
+
+    def _try(self, deletion: Deletion) -> float:
+        """Remove it if it may go now; answers the seconds until it is worth trying again."""
+        with deletion.removing:
+            if deletion.gone:
+                return 0.0
+            wait = (deletion.due_ms - self._now_ms()) / 1000
+            if wait > 0:
+                return wait
+            if not deletion.directory.online or not self._safe(deletion):
+                return _RETRY
+            failpoint(BEFORE_REMOVE)
+            try:
+                remove(deletion)
+            except StorageError as error:
+                deletion.directory.fail_on(error)
+                raise
+            self._forget(deletion)
+            return 0.0
+
+    def _safe(self, deletion: Deletion) -> bool:
+        if not deletion.guarded:
+            return True
+        partition = self._host.partition(deletion.tp)
+        return partition is not None and partition.directory.online and partition.generation > deletion.generation
+
+    def _forget(self, deletion: Deletion) -> None:
+        with self._changed:
+            deletion.gone = True
+            if deletion in self._pending:
+                self._pending.remove(deletion)
+
+
+def remove(deletion: Deletion) -> None:
+    """Remove a `.delete` now: its files, its marker, its folder, flushed. Raises StorageError."""
+    path = deletion.path
+    try:
+        found = markers.read(path)
+    except markers.MarkerCorrupt:
+        found = None
+    if path.is_symlink() or not path.is_dir():
+        return
+    gone = replace(
+        found or Marker(deletion.tp.topic, deletion.tp.partition, generation=deletion.generation),
+        state=State.DELETED,
+        reason=Reason.REMOVING,
+    )
+    markers.write(path, gone)
+    failpoint(AFTER_MARKER)
+    if deletion.log is not None:
+        deletion.log.close(clean=False)
+    with io_errors(deletion.directory.name, f"removing {path.name}"):
+        for entry in path.iterdir():
+            if entry.name == markers.NAME:
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink(missing_ok=True)
+        failpoint(AFTER_FILES)
+        (path / markers.NAME).unlink(missing_ok=True)
+        path.rmdir()
+        fsync_dir(path.parent)
+    failpoint(AFTER_REMOVED)
+
+
+def wall_clock_ms() -> int:
+    """Now, in milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,486 @@
+"""The mover of a node: makes moves, copies them in threads of its own, swaps, cancels, and remembers what was stopped.
+
+Every call looks at the disk (by way of what was read from it) and does the next missing step, so that it can be made
+again after any failure. Calls block; they are safe from any thread. See the package for how the parts are used
+together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from storage_node.directories.directory import LogDirectory
+from storage_node.directories.names import movable, move_name, replica_name
+from storage_node.errors import (
+    LogDirectoryOffline,
+    LogDirNotFound,
+    MovesStopped,
+    ReplicaBusy,
+    RequestRefused,
+    RequestTimedOut,
+    StaleClaim,
+    StorageError,
+    Superseded,
+    UnknownTopicOrPartition,
+)
+from storage_node.move import marker as markers
+from storage_node.move.boot_plan import BootPlan, ResumeMove, ScheduleDelete, SuspendMove
+from storage_node.move.copier import Copier
+from storage_node.move.creation import check_space, make, retire, take_away, write_source
+from storage_node.move.deletion import Deletion, Deletions, wall_clock_ms
+from storage_node.move.future import open_copy
+from storage_node.move.host import MoveHost, PartitionLike
+from storage_node.move.marker import Marker, Reason, State
+from storage_node.move.movers import Movers, explain
+from storage_node.move.moving import Move
+from storage_node.move.registry import Registry, StopSwitch
+from storage_node.move.status import BEHIND, SWAPPED, MoveState, MoveStatus, SwapOutcome
+from storage_node.move.swap import Swapper
+from storage_node.move.throttle import RateLimiter
+from storage_node.types import TopicPartition
+
+HALT_SECONDS = 30.0  # for a copier to leave; longer means a disk that hangs
+
+
+class MoveEngine:
+    """See the module. `slots` copies at a time, together at most `rate` bytes per second (None: unlimited)."""
+
+    def __init__(
+        self,
+        host: MoveHost,
+        *,
+        slots: int = 1,
+        rate: int | None = None,
+        now_ms: Callable[[], int] = wall_clock_ms,
+    ) -> None:
+        self._host = host
+        self._now_ms = now_ms
+        self._registry = Registry()
+        self._limiter = RateLimiter(rate)
+        self._switch = StopSwitch(host.directories())
+        self._deletions = Deletions(host, now_ms)
+        self._movers = Movers(host, self._registry, self._limiter, slots, self._discard_copy)
+        self._swapper = Swapper(host, Copier(self._limiter, self._movers.flushes, self._registry.check))
+        for directory in host.directories():
+            directory.on_failure(self._directory_failed)
+
+    # Claims and making
+
+    def next_claim(self, tp: TopicPartition) -> int:
+        """Issue the next claim on a partition, flushed before it is answered; every older one is refused from now on."""
+        with self._registry.guard(tp):
+            return self._registry.issue(self._partition(tp))
+
+    def create(
+        self,
+        tp: TopicPartition,
+        target_path: Path | str,
+        *,
+        claim: int = 0,
+        generation: int = 0,
+        owner: str = "",
+        run_id: str = "",
+        throttle: int | None = None,
+    ) -> MoveStatus:
+        """Make the `.move`, durable, and answer; nothing is copied yet.
+
+        A `.move` of the same claim, or with no claim given of the same owner, is taken as made before; a newer claim
+        takes over a move or gives it another target. `generation` is the one that the metadata gave the move, `claim`
+        0 lets a new one be issued. Raises ReplicaBusy, StaleClaim, Superseded, MovesStopped, LogDirNotFound,
+        InvalidTopic, NotEnoughSpace, UnknownTopicOrPartition, StorageError; nothing is left on disk then.
+        """
+        with self._registry.guard(tp):
+            partition = self._partition(tp)
+            target = self._directory(target_path)
+            newest = self._registry.newest_claim(partition)
+            if claim and claim < newest:
+                raise StaleClaim(f"claim {claim} on {tp} is not the newest: {newest} was issued")
+            move = self._registry.get(tp)
+            if move is not None:
+                self._refuse_other_owner(move, claim, owner)
+                if move.target is target:
+                    return self._adopt(move, claim, generation, owner, run_id, throttle)
+                self.cancel(tp, None, "another directory was asked for")
+            if partition.directory is target:
+                status = MoveStatus(
+                    tp,
+                    MoveState.IN_PLACE,
+                    target.name,
+                    target.name,
+                    claim or newest,
+                    partition.generation,
+                    owner,
+                    run_id,
+                )
+                self._registry.remember(status)
+                return status
+            return self._make(partition, target, claim, generation, owner, run_id, throttle)
+
+    def _make(
+        self,
+        partition: PartitionLike,
+        target: LogDirectory,
+        claim: int,
+        generation: int,
+        owner: str,
+        run_id: str,
+        throttle: int | None,
+    ) -> MoveStatus:
+        tp = partition.tp
+        self._refuse_stopped()
+        movable(tp)
+        target.check_online()
+        partition.directory.check_online()
+        if generation and generation <= partition.generation:
+            raise Superseded(f"{tp} is at generation {partition.generation}, the move was to give it {generation}")
+        for name in (replica_name(tp), move_name(tp)):
+            if (target.path / name).exists():
+                raise RequestRefused(f"{target.path / name} exists and is not known; look at it and move it away")
+        check_space(target, partition.log.size, self._spoken_for(target))
+        claim = claim or self._registry.newest_claim(partition) + 1
+        source = write_source(partition, claim, target.id)
+        self._registry.learn(tp, claim)
+        marker = Marker(
+            tp.topic,
+            tp.partition,
+            topic_id=partition.topic_id,
+            source_id=partition.directory.id,
+            target_id=target.id,
+            generation=generation or source.generation + 1,
+            state=State.COPYING,
+            claim=claim,
+            owner=owner,
+            run_id=run_id,
+        )
+        try:
+            path = make(partition, target, marker)
+            move = Move(partition, target, path, marker, self._registry.guard(tp), throttle)
+            move.future = open_copy(path, partition.log, target.name)
+        except StorageError as error:
+            self._fail_directory(error)
+            raise
+        with partition.lock:
+            partition.future = move.future
+        self._registry.add(move)
+        return move.status()
+
+    def _refuse_other_owner(self, move: Move, claim: int, owner: str) -> None:
+        held = move.marker.claim
+        if claim > held or claim == held or (not claim and owner == move.marker.owner):
+            return
+        raise ReplicaBusy(
+            f"{move.tp} is being moved to {move.target.name} by {move.marker.owner or 'a request'}; "
+            "cancel that move first",
+            move.marker.owner,
+        )
+
+    def _adopt(
+        self, move: Move, claim: int, generation: int, owner: str, run_id: str, throttle: int | None
+    ) -> MoveStatus:
+        """The move is there already; its owner, claim and generation become those of the request, durable."""
+        if generation and generation <= move.partition.generation:
+            raise Superseded(f"{move.tp} is at generation {move.partition.generation} already")
+        wanted = replace(
+            move.marker,
+            claim=claim or move.marker.claim,
+            generation=generation or move.marker.generation,
+            owner=owner or move.marker.owner,
+            run_id=run_id or move.marker.run_id,
+        )
+        if wanted != move.marker:
+            move.target.check_online()
+            if claim > move.marker.claim:
+                write_source(move.partition, claim, move.target.id)
+                self._registry.learn(move.tp, claim)
+            markers.write(move.path, wanted)
+            move.marker = wanted
+        move.limiter.set_rate(throttle)
+        if move.state in (MoveState.FAILED, MoveState.SUSPENDED) and not self._switch.on:
+            move.become(MoveState.STOPPED)
+        return move.status()
+
+    # Copying
+
+    def start_copy(self, tp: TopicPartition, claim: int, throttle: int | None = None) -> None:
+        """Queue the copy; a move that is queued or copied already only gets the throttle. Raises StaleClaim,
+        MovesStopped.
+        """
+        with self._registry.guard(tp):
+            self._refuse_stopped()
+            move = self._moving(tp, claim)
+            move.limiter.set_rate(throttle)
+            self._movers.queue(move)
+
+    def wait(self, tp: TopicPartition, claim: int, timeout: float) -> MoveStatus:
+        """Wait until the copy has caught up, failed or was stopped, `timeout` seconds at most; answers where it
+        stands.
+        """
+        move = self._registry.get(tp)
+        if move is None:
+            finished = self._registry.finished(tp)
+            if finished is not None and (not claim or finished.claim == claim):
+                return finished
+            raise StaleClaim(f"no move of {tp} with claim {claim} is known")
+        if claim and move.marker.claim != claim:
+            raise StaleClaim(f"{tp} is being moved under claim {move.marker.claim}, not {claim}")
+        move.wait_settled(timeout)
+        return move.status()
+
+    def pause_copy(self, tp: TopicPartition, claim: int) -> MoveStatus:
+        """Stop copying; the `.move` stays and `start_copy` goes on with it."""
+        move = self._moving(tp, claim)
+        self._movers.halt(move, "paused", HALT_SECONDS)
+        return move.status()
+
+    def set_throttle(self, tp: TopicPartition, claim: int, rate: int | None) -> None:
+        """Change one move's own rate (bytes per second, None: only the node's)."""
+        self._moving(tp, claim).limiter.set_rate(rate)
+
+    def set_node_rate(self, rate: int | None) -> None:
+        """Change the rate that all moves share (replica.alter.log.dirs.io.max.bytes.per.second)."""
+        self._limiter.set_rate(rate)
+
+    # Swap and cancel
+
+    def swap(self, tp: TopicPartition, claim: int, generation: int = 0) -> SwapOutcome:
+        """Let the copy become the replica; a swap done before is success, "behind" asks for more copying first.
+
+        Raises StaleClaim, Superseded (a higher generation is on disk), MovesStopped, StorageError.
+        """
+        with self._registry.guard(tp):
+            partition = self._partition(tp)
+            move = self._registry.get(tp)
+            if move is None:
+                return self._swapped_before(partition, claim, generation)
+            move = self._moving(tp, claim)
+            if generation and partition.generation >= generation:
+                raise Superseded(f"{tp} is at generation {partition.generation} already")
+            self._refuse_stopped()
+            if not self._movers.halt(move, "swap", HALT_SECONDS):
+                raise RequestTimedOut(f"the copier of {tp} does not answer; its disk may hang")
+            if not move.recovered:
+                move.become(MoveState.STOPPED)
+                return SwapOutcome(BEHIND, 0.0, partition.generation)
+            return self._swap(move)
+
+    def _swap(self, move: Move) -> SwapOutcome:
+        move.stop = ""
+        move.become(MoveState.SWAPPING)
+        delay_ms = move.partition.log.config.file_delete_delay_ms
+        source = move.partition.log
+        try:
+            done = self._swapper.swap(move, delay_ms, self._now_ms())
+        except BaseException as error:
+            self._movers.failed(move, error)
+            raise explain(error) from error
+        if done is None:
+            move.become(MoveState.STOPPED, message="the source ran ahead of the copy")
+            return SwapOutcome(BEHIND, move.seconds_locked, move.partition.generation)
+        move.become(MoveState.SWAPPED)
+        self._registry.finish(move)
+        self._deletions.schedule(
+            Deletion(move.tp, done.source_path, move.source, done.source_generation, done.delete_at_ms, True, source)
+        )
+        return SwapOutcome(SWAPPED, move.seconds_locked, move.partition.generation, delay_ms / 1000)
+
+    def _swapped_before(self, partition: PartitionLike, claim: int, generation: int) -> SwapOutcome:
+        newest = self._registry.newest_claim(partition)
+        if claim and claim < newest:
+            raise StaleClaim(f"claim {claim} on {partition.tp} is not the newest: {newest} was issued")
+        if generation and partition.generation > generation:
+            raise Superseded(f"{partition.tp} is at generation {partition.generation} already")
+        if generation and partition.generation < generation:
+            raise RequestRefused(f"{partition.tp} has no copy that could be swapped in")
+        found = self._registry.finished(partition.tp)
+        locked = found.seconds_locked if found is not None and found.claim == claim else 0.0
+        wait = max((d.due_ms - self._now_ms() for d in self._deletions.pending(partition.tp)), default=0) / 1000
+        return SwapOutcome(SWAPPED, locked, partition.generation, max(0.0, wait))
+
+    def cancel(self, tp: TopicPartition, claim: int | None = None, reason: str = "") -> MoveStatus | None:
+        """Take the `.move` away; the source serves on. None when there is nothing to cancel (or it was swapped before).
+
+        The marker says so first: a start finishes what a crash interrupts. Raises StaleClaim when another claim moves
+        it now.
+        """
+        move = self._registry.get(tp)
+        if move is not None and (not claim or move.marker.claim == claim):
+            move.stop = move.stop or "cancelled"  # a swap that is still catching up gives way
+        with self._registry.guard(tp):
+            move = self._registry.get(tp)
+            if move is None:
+                return self._registry.finished(tp)
+            if claim and move.marker.claim != claim:
+                raise StaleClaim(f"{tp} is being moved under claim {move.marker.claim}, not {claim}")
+            self._movers.halt(move, "cancelled", HALT_SECONDS)
+            self._discard_copy(move)
+            move.become(MoveState.CANCELLED, message=reason)
+            return self._registry.finish(move)
+
+    def _discard_copy(self, move: Move) -> None:
+        partition = move.partition
+        with partition.lock:
+            partition.future = None
+        if not move.target.online:
+            # It cannot be told now: a claim above its own makes the start that sees it again finish the cancel.
+            self._registry.learn(move.tp, write_source(partition, move.marker.claim + 1).claim)
+            return
+        try:
+            gone = take_away(move.target, move.path, move.marker)
+        except StorageError as error:
+            self._fail_directory(error)
+            self._registry.learn(move.tp, write_source(partition, move.marker.claim + 1).claim)
+            return
+        self._deletions.schedule(Deletion(move.tp, gone, move.target, 0, self._now_ms(), False, move.future))
+
+    # Status
+
+    def status(self, tp: TopicPartition) -> MoveStatus | None:
+        """The move of a partition: the one on disk, or else how the last one ended since this process began."""
+        move = self._registry.get(tp)
+        return move.status() if move is not None else self._registry.finished(tp)
+
+    def statuses(self) -> list[MoveStatus]:
+        """All moves that have a `.move`, by topic and partition."""
+        return [move.status() for move in self._registry.all()]
+
+    # Deletion
+
+    def delete_now_if_due(self, tp: TopicPartition, generation: int = 0) -> float:
+        """Seconds until the `.delete` that a swap to `generation` left is due (0: any); 0.0 when nothing of it is
+        left.
+        """
+        return self._deletions.seconds_until_gone(tp, generation)
+
+    def discard(self, tp: TopicPartition, reason: str = Reason.TOPIC) -> None:
+        """The partition goes from this node for good: its `.move` first, then its log become `.delete`.
+
+        In the other order a crash between the two would bring the topic back from a partial copy. The host must have
+        stopped serving it; raises StorageError.
+        """
+        with self._registry.guard(tp):
+            partition = self._partition(tp)
+            self.cancel(tp, None, "the topic was deleted")
+            with partition.lock:
+                log = partition.log
+                due = self._now_ms() + log.config.file_delete_delay_ms
+                found = markers.read(log.path) or Marker(tp.topic, tp.partition, topic_id=partition.topic_id)
+                try:
+                    gone = retire(partition.directory, log.path, found, Reason(reason), due)
+                except StorageError as error:
+                    self._fail_directory(error)
+                    raise
+                log.relocated(gone)
+            self._deletions.schedule(Deletion(tp, gone, partition.directory, partition.generation, due, False, log))
+            self._registry.forget(tp)
+
+    # Stop, start, end
+
+    @property
+    def moves_stopped(self) -> bool:
+        """Whether the operator stopped all moves of this node."""
+        return self._switch.on
+
+    def stop_moves(self) -> None:
+        """Stop all moves now and refuse new ones; remembered over restarts. Raises StorageError if it cannot be
+        noted.
+        """
+        try:
+            self._switch.set(True)
+        finally:
+            for move in self._registry.all():
+                if move.state.under_way:
+                    self._movers.halt(move, "stopped by the operator", HALT_SECONDS)
+
+    def resume_moves(self) -> None:
+        """Undo `stop_moves`: what was copied then is copied on."""
+        self._switch.set(False)
+        for move in self._registry.all():
+            if move.error == "MovesStopped":
+                self._movers.queue(move)
+
+    def take_over(self, plan: BootPlan) -> None:
+        """Go on with what a start found, once the partition is served: deletions are scheduled, its copy goes on."""
+        for action in plan.actions:
+            if isinstance(action, ScheduleDelete):
+                directory = self._directory(action.path.parent)
+                delay = self._delay_ms(action.tp)
+                due = action.delete_at_ms or self._now_ms() + delay
+                self._deletions.schedule(
+                    Deletion(action.tp, action.path, directory, action.generation, due, action.guarded)
+                )
+            elif isinstance(action, ResumeMove | SuspendMove) and action.marker is not None:
+                self._resume(action, action.marker)
+
+    def _resume(self, action: ResumeMove | SuspendMove, marker: Marker) -> None:
+        partition = self._partition(action.tp)
+        target = self._directory(action.path.parent)
+        move = Move(partition, target, action.path, marker, self._registry.guard(action.tp), None)
+        self._registry.newest_claim(partition)
+        self._registry.learn(action.tp, marker.claim)
+        self._registry.add(move)
+        if isinstance(action, SuspendMove):
+            move.become(MoveState.SUSPENDED, message=action.reason)
+        elif self._switch.on:
+            move.become(MoveState.STOPPED, "MovesStopped", "moves of this node are stopped")
+        else:
+            self._movers.queue(move)
+
+    def close(self) -> None:
+        """Stop copying and deleting; everything on disk stays as it is for the next start."""
+        for move in self._registry.all():
+            self._movers.halt(move, "the node stops", HALT_SECONDS)
+        self._movers.close()
+        self._deletions.close()
+        for move in self._registry.all():
+            if move.future is not None:
+                try:
+                    move.future.close(clean=False)
+                except StorageError as error:
+                    self._fail_directory(error)
+
+    # Helpers
+
+    def _partition(self, tp: TopicPartition) -> PartitionLike:
+        partition = self._host.partition(tp)
+        if partition is None:
+            raise UnknownTopicOrPartition(f"{tp} is not on this node")
+        return partition
+
+    def _directory(self, path: Path | str) -> LogDirectory:
+        for directory in self._host.directories():
+            if directory.name == str(path):
+                return directory
+        raise LogDirNotFound(f"{path} is not one of this node's log.dirs")
+
+    def _moving(self, tp: TopicPartition, claim: int) -> Move:
+        move = self._registry.get(tp)
+        if move is None or (claim and move.marker.claim != claim):
+            now = f"claim {move.marker.claim} moves it now" if move is not None else "nothing moves it now"
+            raise StaleClaim(f"claim {claim} on {tp} is not valid: {now}")
+        self._registry.check(move)
+        return move
+
+    def _refuse_stopped(self) -> None:
+        if self._switch.on:
+            raise MovesStopped("moves of this node are stopped; `rehome node resume-moves` lets them go on")
+
+    def _spoken_for(self, target: LogDirectory) -> int:
+        """Bytes that other moves will still write into a directory."""
+        statuses = [move.status() for move in self._registry.all() if move.target is target]
+        return sum(status.bytes_total - status.bytes_copied for status in statuses)
+
+    def _delay_ms(self, tp: TopicPartition) -> int:
+        partition = self._host.partition(tp)
+        return partition.log.config.file_delete_delay_ms if partition is not None else 0
+
+    def _fail_directory(self, error: StorageError) -> None:
+        for directory in self._host.directories():
+            directory.fail_on(error)
+
+    def _directory_failed(self, directory: LogDirectory, reason: str) -> None:
+        """Moves from or to a directory that went offline stop; their `.move`s stay for the next start to judge."""
+        for move in self._registry.all():
+            if directory in (move.source, move.target):
+                self._movers.failed(move, LogDirectoryOffline(directory.name, reason))

@@ -1,0 +1,173 @@
+"""One move in memory: who owns it, how far it is, and how its copier is told to leave."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from pathlib import Path
+
+from storage_node.directories.directory import LogDirectory
+from storage_node.move.future import FutureLog
+from storage_node.move.host import PartitionLike
+from storage_node.move.marker import Marker
+from storage_node.move.scheduler import Waiting
+from storage_node.move.status import MoveState, MoveStatus
+from storage_node.move.throttle import RateLimiter
+from storage_node.types import TopicPartition
+
+_RATE_WINDOW = 3.0  # seconds over which the current rate is taken
+
+
+class Move:
+    """A `.move` on disk and what goes on with it.
+
+    `guard` serialises the steps that change names or markers (create, open, swap, cancel); copying needs no guard, it
+    looks at `stop` before every chunk. What is set by one thread and read by others is a single value each.
+    """
+
+    def __init__(
+        self,
+        partition: PartitionLike,
+        target: LogDirectory,
+        path: Path,
+        marker: Marker,
+        guard: threading.RLock,
+        throttle: int | None,
+    ) -> None:
+        self.partition = partition
+        self.source = partition.directory
+        self.target = target
+        self.path = path
+        self.marker = marker
+        self.guard = guard
+        self.limiter = RateLimiter(throttle)
+        self.future: FutureLog | None = None
+        self.recovered = False  # the copy was made to fit the source since it was opened
+        self.state = MoveState.QUEUED
+        self.error = ""
+        self.message = ""
+        self.stop = ""  # why the copier is to leave
+        self.attempt = 0
+        self.bytes_resumed = 0
+        self.seconds_queued = 0.0
+        self.seconds_copying = 0.0
+        self.seconds_throttled = 0.0
+        self.seconds_stalled = 0.0
+        self.seconds_locked = 0.0
+        self.changed = threading.Condition()
+        self._active = 0
+        self._queued_at = time.monotonic()
+        self._samples: deque[tuple[float, int]] = deque(maxlen=256)
+
+    @property
+    def tp(self) -> TopicPartition:
+        return self.marker.tp
+
+    @property
+    def lane(self) -> Waiting:
+        """Its place in the scheduler."""
+        return Waiting(self.source.name, self.target.name, self.tp)
+
+    @property
+    def lag(self) -> int:
+        """Offsets that the copy is behind the replica (KIP-113: LEO of source - LEO of copy)."""
+        future = self.future
+        return max(0, self.partition.log.log_end_offset - future.log_end_offset) if future is not None else 0
+
+    # State
+
+    def become(self, state: MoveState, error: str = "", message: str = "") -> None:
+        """Change the state and wake who waits."""
+        with self.changed:
+            now = time.monotonic()
+            if self.state is MoveState.QUEUED and state is not MoveState.QUEUED:
+                self.seconds_queued += now - self._queued_at
+            elif state is MoveState.QUEUED and self.state is not MoveState.QUEUED:
+                self._queued_at = now
+            self.state = state
+            self.error = error
+            self.message = message
+            self.changed.notify_all()
+
+    def throttled(self, seconds: float) -> None:
+        """Note that the last chunk was held back this long."""
+        self.seconds_throttled += seconds
+        wanted = MoveState.THROTTLED if seconds > 0 else MoveState.COPYING
+        if self.state is not wanted and self.state in (MoveState.COPYING, MoveState.THROTTLED):
+            self.state = wanted
+
+    def enter(self) -> bool:
+        """The copier comes in; False when it was told to leave before it began."""
+        with self.changed:
+            if self.stop:
+                return False
+            self._active += 1
+            return True
+
+    def leave(self) -> None:
+        """The copier has left; nothing of it touches the disk any more."""
+        with self.changed:
+            self._active -= 1
+            self.changed.notify_all()
+
+    def halt(self, reason: str, timeout: float) -> bool:
+        """Tell the copier to leave and wait until it has; False if it is stuck (a disk that hangs)."""
+        with self.changed:
+            self.stop = self.stop or reason
+            self.changed.notify_all()
+            return self.changed.wait_for(lambda: self._active == 0, timeout)
+
+    def wait_settled(self, timeout: float) -> bool:
+        """Wait until it is neither queued, copying nor swapping; False when `timeout` seconds were not enough."""
+        with self.changed:
+            return self.changed.wait_for(lambda: not self.state.under_way, timeout)
+
+    # Facts
+
+    def sample(self) -> None:
+        """Note the size of the copy, for the rate."""
+        future = self.future
+        if future is not None:
+            self._samples.append((time.monotonic(), future.size))
+
+    def _rate(self) -> float:
+        now = time.monotonic()
+        recent = [sample for sample in tuple(self._samples) if now - sample[0] <= _RATE_WINDOW]
+        if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
+            return 0.0
+        return max(0.0, (recent[-1][1] - recent[0][1]) / (now - recent[0][0]))
+
+    def status(self) -> MoveStatus:
+        """All that can be said now."""
+        future = self.future
+        copied = future.size if future is not None else self.bytes_resumed
+        if self.state is MoveState.SWAPPED:
+            copied = self.partition.log.size
+        queued = self.seconds_queued
+        if self.state is MoveState.QUEUED:
+            queued += time.monotonic() - self._queued_at
+        return MoveStatus(
+            tp=self.tp,
+            state=self.state,
+            source=self.source.name,
+            directory=self.target.name,
+            claim=self.marker.claim,
+            generation=self.marker.generation,
+            owner=self.marker.owner,
+            run_id=self.marker.run_id,
+            bytes_total=max(copied, self.partition.log.size),
+            bytes_copied=copied,
+            bytes_resumed=self.bytes_resumed,
+            rate=self._rate(),
+            seconds_queued=queued,
+            seconds_copying=self.seconds_copying,
+            seconds_throttled=self.seconds_throttled,
+            seconds_stalled=self.seconds_stalled,
+            seconds_locked=self.seconds_locked,
+            error=self.error,
+            message=self.message,
+            attempt=self.attempt,
+            lag=self.lag,
+            throttle=self.limiter.rate,
+        )

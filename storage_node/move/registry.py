@@ -1,0 +1,146 @@
+"""Which moves there are, whose claim is the newest, and whether the operator stopped them all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+
+from storage_node import failpoints
+from storage_node.directories import atomic
+from storage_node.directories.directory import LogDirectory
+from storage_node.errors import StaleClaim, StorageError
+from storage_node.failpoints import failpoint
+from storage_node.move import marker as markers
+from storage_node.move.creation import write_source
+from storage_node.move.host import PartitionLike
+from storage_node.move.moving import Move
+from storage_node.move.status import MoveStatus
+from storage_node.types import TopicPartition
+
+STOPPED_FILE = "moves-stopped"
+_REMEMBERED = 4096  # finished moves whose status can still be asked for
+
+AFTER_STOPPED = failpoints.register("stop.after_first_file")
+
+
+class Registry:
+    """The moves of a node by partition. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._moves: dict[TopicPartition, Move] = {}
+        self._finished: dict[TopicPartition, MoveStatus] = {}
+        self._guards: dict[TopicPartition, threading.RLock] = {}
+        self._claims: dict[TopicPartition, int] = {}
+
+    def guard(self, tp: TopicPartition) -> threading.RLock:
+        """The lock under which names and markers of a partition's move change."""
+        with self._lock:
+            return self._guards.setdefault(tp, threading.RLock())
+
+    def get(self, tp: TopicPartition) -> Move | None:
+        """The move whose `.move` is on disk now."""
+        with self._lock:
+            return self._moves.get(tp)
+
+    def all(self) -> list[Move]:
+        with self._lock:
+            return [self._moves[tp] for tp in sorted(self._moves)]
+
+    def add(self, move: Move) -> None:
+        with self._lock:
+            self._moves[move.tp] = move
+            self._finished.pop(move.tp, None)
+
+    def finish(self, move: Move) -> MoveStatus:
+        """The move is over; its last status stays known for a while."""
+        status = move.status()
+        self.remember(status)
+        with self._lock:
+            if self._moves.get(move.tp) is move:
+                del self._moves[move.tp]
+        return status
+
+    def remember(self, status: MoveStatus) -> None:
+        with self._lock:
+            self._finished.pop(status.tp, None)
+            self._finished[status.tp] = status
+            while len(self._finished) > _REMEMBERED:
+                del self._finished[next(iter(self._finished))]
+
+    def finished(self, tp: TopicPartition) -> MoveStatus | None:
+        with self._lock:
+            return self._finished.get(tp)
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The partition is gone from this node, and with it its claims: a later one of that name is another."""
+        with self._lock:
+            self._finished.pop(tp, None)
+            self._claims.pop(tp, None)
+
+    # Claims
+
+    def newest_claim(self, partition: PartitionLike) -> int:
+        """The newest claim issued; 0 when none ever was. Raises StorageError."""
+        with self._lock:
+            known = self._claims.get(partition.tp)
+        if known is None:
+            found = markers.read(partition.log.path)
+            known = self.learn(partition.tp, found.claim if found is not None else 0)
+        return known
+
+    def learn(self, tp: TopicPartition, claim: int) -> int:
+        """A claim was found on disk; answers the newest."""
+        with self._lock:
+            self._claims[tp] = max(claim, self._claims.get(tp, 0))
+            return self._claims[tp]
+
+    def issue(self, partition: PartitionLike) -> int:
+        """The next claim, on the disk before it is handed out; from then on every older one is refused."""
+        claim = self.newest_claim(partition) + 1
+        write_source(partition, claim)
+        return self.learn(partition.tp, claim)
+
+    def check(self, move: Move) -> None:
+        """Raise StaleClaim when a newer claim than the move's was issued."""
+        newest = self._claims.get(move.tp, 0)
+        if newest > move.marker.claim:
+            raise StaleClaim(f"claim {move.marker.claim} on {move.tp} is not the newest: {newest} was issued")
+
+
+class StopSwitch:
+    """The operator's word that nothing is to be moved on this node; it survives a restart."""
+
+    def __init__(self, directories: Iterable[LogDirectory]) -> None:
+        self._directories = tuple(directories)
+        self._on = any((d.path / STOPPED_FILE).exists() for d in self._directories if d.online)
+
+    @property
+    def on(self) -> bool:
+        return self._on
+
+    def set(self, on: bool) -> None:
+        """Write or remove the file in every directory that is online; raises StorageError for one that fails.
+
+        Stopping needs one directory to be remembered, so the others are tried even then.
+        """
+        if on:
+            self._on = True
+        problem: StorageError | None = None
+        for directory in self._directories:
+            if not directory.online:
+                continue
+            path = directory.path / STOPPED_FILE
+            try:
+                with atomic.io_errors(directory.name, f"writing {path}" if on else f"removing {path}"):
+                    if on:
+                        atomic.write_atomic(path, b"moves are stopped: rehome node resume-moves\n")
+                        failpoint(AFTER_STOPPED)
+                    else:
+                        atomic.remove(path)
+            except StorageError as error:
+                directory.fail_on(error)
+                problem = error
+        if problem is not None:
+            raise problem
+        self._on = on

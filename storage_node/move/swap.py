@@ -1,0 +1,222 @@
+"""The swap: the copy becomes the replica, in KIP-113's order, each step on the disk before the next begins.
+
+Under the partition's lock are only the last chunk and its flush, the seal, two renames and the flushes of their
+folders. All that can be done before (catching up, flushing, the target's checkpoints) is done before, and after it
+what can wait (the markers' final words, the source's checkpoints).
+
+A seal that does not come to its end leaves the source two generations higher before it takes another record: the sealed
+copy may come back from a failing disk, and must then be the older one.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage_node import failpoints
+from storage_node.directories.atomic import fsync_dir, io_errors, rename_new
+from storage_node.directories.names import delete_name, new_delete_id, replica_name
+from storage_node.errors import LogDirectoryOffline, StorageError
+from storage_node.failpoints import failpoint
+from storage_node.move import marker as markers
+from storage_node.move.copier import Copier
+from storage_node.move.future import carry_history
+from storage_node.move.host import MoveHost
+from storage_node.move.marker import Marker, Reason, State
+from storage_node.move.moving import Move
+from storage_node.move.reconcile import fits_source
+from storage_node.move.throttle import MAX_CHUNK
+
+BEFORE_LOCK = failpoints.register("swap.before_lock")
+AFTER_TAIL = failpoints.register("swap.after_tail")
+AFTER_SEAL = failpoints.register("swap.after_seal")
+AFTER_SOURCE_RENAMED = failpoints.register("swap.after_source_renamed")
+AFTER_SOURCE_FLUSHED = failpoints.register("swap.after_source_flushed")
+AFTER_TARGET_RENAMED = failpoints.register("swap.after_target_renamed")
+AFTER_TARGET_FLUSHED = failpoints.register("swap.after_target_flushed")
+AFTER_REFERENCES = failpoints.register("swap.after_references")
+AFTER_SETTLED = failpoints.register("swap.after_settled")
+AFTER_CHECKPOINTS = failpoints.register("swap.after_checkpoints")
+UNDO_AFTER_MARKER = failpoints.register("undo.after_marker")
+UNDO_AFTER_RENAMED = failpoints.register("undo.after_renamed")
+UNDO_AFTER_FLUSHED = failpoints.register("undo.after_flushed")
+
+CATCH_UP_SECONDS = 2.0  # without the lock, before the answer is "behind"
+LOCK_WAIT_SECONDS = 1.0  # for the partition's lock
+TAIL_SECONDS = 0.02  # for the last copy under the lock
+
+
+@dataclass(frozen=True, slots=True)
+class Swapped:
+    """The swap is done: the source stands at `source_path` and is due at `delete_at_ms`."""
+
+    source_path: Path
+    source_generation: int
+    delete_at_ms: int
+
+
+class Swapper:
+    """Swaps one move; thread-safe as long as each move is swapped under its guard."""
+
+    def __init__(self, host: MoveHost, copier: Copier) -> None:
+        self._host = host
+        self._copier = copier
+
+    def swap(self, move: Move, delay_ms: int, now_ms: int) -> Swapped | None:
+        """Catch up and swap; None when the source ran away ("behind"), with nothing changed.
+
+        Raises what the copier raises, and StorageError; after those the source serves on or its directory is offline.
+        """
+        partition, future = move.partition, move.future
+        assert future is not None
+        if not self._catch_up(move):
+            return None
+        source_path = move.source.path / delete_name(move.tp, new_delete_id())
+        self._host.checkpoint(move.target, partition)
+        failpoint(BEFORE_LOCK)
+        # What came in meanwhile is flushed too, so that the flush under the lock is a small one.
+        if not self._catch_up(move):
+            return None
+        if not partition.lock.acquire(timeout=LOCK_WAIT_SECONDS):
+            return None
+        began = time.monotonic()
+        try:
+            if not self._finish_copy(move, began + TAIL_SECONDS):
+                return None
+            self._promote(move, source_path)
+        finally:
+            move.seconds_locked = time.monotonic() - began
+            partition.lock.release()
+        failpoint(AFTER_REFERENCES)
+        source_generation = move.marker.generation - 1
+        self._settle(move, source_path, now_ms + delay_ms)
+        self._host.checkpoint(move.source, None)
+        failpoint(AFTER_CHECKPOINTS)
+        return Swapped(source_path, source_generation, now_ms + delay_ms)
+
+    # Before the lock
+
+    def _catch_up(self, move: Move) -> bool:
+        """Copy and flush until less than a chunk is missing; False when that does not come to an end."""
+        future = move.future
+        assert future is not None
+        until = time.monotonic() + CATCH_UP_SECONDS
+        while time.monotonic() < until:
+            began = future.size
+            while time.monotonic() < until and self._copier.step(move):
+                pass
+            future.flush()
+            if future.size - began < MAX_CHUNK:
+                return fits_source(move)
+        return False
+
+    # Under the lock
+
+    def _finish_copy(self, move: Move, deadline: float) -> bool:
+        future = move.future
+        assert future is not None
+        while self._copier.step(move, limited=False):
+            if time.monotonic() > deadline:
+                return False
+        if not fits_source(move):
+            return False
+        carry_history(move.partition.log, future)
+        future.flush()
+        failpoint(AFTER_TAIL)
+        return True
+
+    def _promote(self, move: Move, source_path: Path) -> None:
+        partition, future = move.partition, move.future
+        assert future is not None
+        source = partition.log
+        self._copier.check(move)
+        try:
+            with io_errors(move.target.name, f"sealing {move.path.name}"):
+                self._seal(move)
+        except StorageError:
+            self._undo(move, None)
+            raise
+        try:
+            with io_errors(move.source.name, f"renaming {source.path.name} to {source_path.name}"):
+                rename_new(source.path, source_path)
+                failpoint(AFTER_SOURCE_RENAMED)
+                fsync_dir(move.source.path)
+        except StorageError as error:
+            # Which name a start will find is not known now, so nothing may be appended under either.
+            move.source.fail(error)
+            raise
+        failpoint(AFTER_SOURCE_FLUSHED)
+        target_path = move.target.path / replica_name(move.tp)
+        try:
+            with io_errors(move.target.name, f"renaming {move.path.name} to {target_path.name}"):
+                rename_new(move.path, target_path)
+                failpoint(AFTER_TARGET_RENAMED)
+                fsync_dir(move.target.path)
+        except StorageError as error:
+            move.target.fail(error)
+            self._undo(move, source_path)
+            raise
+        failpoint(AFTER_TARGET_FLUSHED)
+        source.relocated(source_path)
+        future.relocated(target_path)
+        partition.swapped(future, move.target, move.marker.generation)
+
+    def _seal(self, move: Move) -> None:
+        partition = move.partition
+        sealed = replace(
+            move.marker,
+            state=State.SEALED,
+            seal_leo=partition.log.log_end_offset,
+            seal_hw=partition.high_watermark,
+            log_start=partition.log.log_start_offset,
+            leader_epoch=partition.leader_epoch,
+        )
+        markers.write(move.path, sealed)
+        move.marker = sealed
+        failpoint(AFTER_SEAL)
+
+    def _undo(self, move: Move, renamed: Path | None) -> None:
+        """Give the source back, two generations higher; its directory goes offline if even that cannot be made
+        durable.
+        """
+        partition = move.partition
+        path = partition.log.path
+        generation = max(partition.generation + 2, move.marker.generation + 1)
+        try:
+            with io_errors(move.source.name, f"taking back {path.name}"):
+                here = renamed or path
+                found = markers.read(here) or Marker(move.tp.topic, move.tp.partition, source_id=move.source.id)
+                markers.write(here, found.settled(generation))
+                failpoint(UNDO_AFTER_MARKER)
+                if renamed is not None:
+                    rename_new(renamed, path)
+                    failpoint(UNDO_AFTER_RENAMED)
+                    fsync_dir(move.source.path)
+                    failpoint(UNDO_AFTER_FLUSHED)
+        except (StorageError, markers.MarkerCorrupt) as error:
+            move.source.fail(error)
+            return
+        partition.generation = generation
+
+    # After the lock
+
+    def _settle(self, move: Move, source_path: Path, delete_at_ms: int) -> None:
+        """The markers' final words; a start that finds the earlier ones comes to the same end without them."""
+        try:
+            settled = move.marker.settled()
+            markers.write(move.target.path / replica_name(move.tp), settled)
+            move.marker = settled
+            gone = markers.read(source_path)
+            if gone is not None:
+                full = f"{replica_name(move.tp)}.{source_path.name.rsplit('.', 2)[1]}.delete"
+                markers.write(
+                    source_path,
+                    replace(gone, state=State.DELETED, reason=Reason.SWAP, delete_at_ms=delete_at_ms, full_name=full),
+                )
+        except StorageError as error:
+            for directory in (move.target, move.source):
+                directory.fail_on(error)
+            if not move.target.online:
+                raise LogDirectoryOffline(move.target.name, f"settling {move.tp}") from error
+        failpoint(AFTER_SETTLED)

@@ -1,0 +1,257 @@
+"""The storage node: directories, replicas, mover, metadata and listener, put together.
+
+Knows neither Temporal nor who its controller is: what it needs from above stands in `ports`. It serves what is on its disks with
+or without a controller.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from storage_node.admin import Admin, ProducerIds
+from storage_node.alter_log_dirs import LogDirRequests
+from storage_node.config import NodeConfig
+from storage_node.directories.directory import LogDirectory
+from storage_node.directories.manager import DirectoryManager
+from storage_node.errors import (
+    LogDirectoryOffline,
+    NotLeaderOrFollower,
+    RequestRefused,
+    StorageError,
+    UnknownTopicOrPartition,
+)
+from storage_node.housekeeping import Housekeeping
+from storage_node.images import Images
+from storage_node.metadata import BadImage, MetadataCache, decode
+from storage_node.move.engine import MoveEngine
+from storage_node.move.host import PartitionLike
+from storage_node.offset_files import OffsetFiles
+from storage_node.partition import Partition
+from storage_node.ports import Controller, DirectoryRegistration, Registration
+from storage_node.protocol.answers import Answers
+from storage_node.protocol.server import Listener
+from storage_node.replicas import Replicas
+from storage_node.shut_down import close_logs
+from storage_node.start_up import Started, start_up
+from storage_node.types import TopicPartition
+from storage_node.wishes import Wishes
+
+log = logging.getLogger(__name__)
+
+
+class Node:
+    """One storage node, from `start` to `stop`. Blocking calls, to be made from threads; the listener has a loop of its own."""
+
+    def __init__(self, config: NodeConfig, controller: Controller | None = None) -> None:
+        self.config = config
+        self.id = config.node_id
+        self.controller = controller
+        self.incarnation = secrets.token_hex(8)
+        self.metadata = MetadataCache()
+        self.replicas = Replicas()
+        self.answers = Answers()
+        self.images = Images(self)
+        self.offset_files = OffsetFiles(self.replicas)
+        self.listener = Listener(self)
+        self.housekeeping = Housekeeping(self)
+        self.recovered_bytes = 0
+        self.dirs: DirectoryManager
+        self.engine: MoveEngine
+        self.wishes: Wishes
+        self.admin: Admin
+        self.log_dirs: LogDirRequests
+        self.producer_ids: ProducerIds
+        self._failure_listeners: list[Callable[[LogDirectory, str], None]] = []
+        self._state = threading.Lock()
+        self._running = False
+
+    # Start and stop
+
+    def start(self) -> None:
+        """Lock the directories, recover what is on them, open the logs, listen.
+
+        Raises StartRefused, ConfigError, or OSError when the listener's address is taken; nothing is left locked then.
+        """
+        config = self.config
+        self.dirs = DirectoryManager.open(
+            config.log_dirs, node_id=self.id, cluster_id=config.cluster_id or None, threads=config.io_threads_per_dir
+        )
+        try:
+            # First of all: a start that is killed half-way must not look like a clean stop to the next one.
+            clean = self.dirs.take_clean_shutdowns()
+            self._load_image()
+            self.wishes = Wishes(self.dirs)
+            self.wishes.load()
+            self.engine = MoveEngine(self, slots=config.move_threads, rate=config.move_rate)
+            self.dirs.on_failure(self._directory_failed)
+            image = self.metadata.image
+            started = start_up(self.dirs, clean, image, self.id, config.log, config.recovery_threads_per_dir)
+            self._take_over(started)
+            self.images.reconcile(image)
+            self.admin = Admin(self)
+            self.log_dirs = LogDirRequests(self)
+            self.producer_ids = ProducerIds(self)
+            self.listener.start()
+        except BaseException:
+            self.dirs.close()
+            raise
+        self.housekeeping.start()
+        self._running = True
+        log.info("node %d listens on %s:%d, incarnation %s", self.id, self.host, self.port, self.incarnation)
+
+    def _load_image(self) -> None:
+        stored, problems = self.dirs.images.load()
+        for problem in problems:
+            log.warning("%s", problem)
+        if stored is not None:
+            try:
+                self.metadata.publish(decode(stored.image))
+            except BadImage as error:
+                log.error("the cluster image on disk is not used: %s", error)
+
+    def _take_over(self, started: Started) -> None:
+        self.replicas.add_all(started.partitions)
+        self.recovered_bytes = started.recovered_bytes
+        for tp, reason in started.offline.items():
+            self.replicas.set_offline(tp, reason)
+        for plan in started.plans:
+            if plan.state == "online" and plan.tp not in self.replicas.served:
+                continue
+            try:
+                self.engine.take_over(plan)
+            except StorageError as error:
+                self.storage_failed(error)
+            except RequestRefused as error:
+                log.warning("%s: %s", plan.tp, error)
+
+    def stop(self, clean: bool = True) -> None:
+        """Stop serving; after a clean stop the next start scans nothing. May be called twice."""
+        with self._state:
+            if not self._running:
+                return
+            self._running = False
+        self.listener.stop()
+        self.housekeeping.stop()
+        self.engine.close()
+        close_logs(self.dirs, self.replicas, self.offset_files, self.config.recovery_threads_per_dir, self.epoch, clean)
+        self.dirs.close()
+        log.info("node %d stopped", self.id)
+
+    # What it is
+
+    @property
+    def host(self) -> str:
+        """The host name that clients are told."""
+        return self.config.advertised.host
+
+    @property
+    def port(self) -> int:
+        """The port that clients are told; of a configured port 0 the one that was free."""
+        return self.config.advertised.port or self.listener.port
+
+    @property
+    def cluster_id(self) -> str:
+        return self.dirs.cluster_id
+
+    @property
+    def epoch(self) -> int:
+        """The broker epoch of the newest image; -1 before the first registration."""
+        row = self.metadata.image.nodes.get(self.id)
+        return row.broker_epoch if row is not None else -1
+
+    def registration(self) -> Registration:
+        """What a starting node tells the controller, with the newest image on its disks."""
+        image = self.metadata.image
+        return Registration(
+            self.id,
+            self.incarnation,
+            self.host,
+            self.port,
+            tuple(DirectoryRegistration(d.id, d.name, d.online) for d in self.dirs.directories),
+            image.generation,
+            image.version,
+            image.encode() if image.version else "",
+        )
+
+    def status(self) -> dict[str, Any]:
+        """For people: directories, replicas, moves, metadata."""
+        generation, version = self.metadata.image.age
+        return {
+            "node": self.id,
+            "incarnation": self.incarnation,
+            "generation": generation,
+            "version": version,
+            "directories": [
+                {"id": d.id, "path": d.name, "online": d.online, "failure": d.failure} for d in self.dirs.directories
+            ],
+            "replicas": len(self.replicas.served),
+            "offline": {str(tp): reason for tp, reason in self.replicas.offline.items()},
+            "moves_stopped": self.engine.moves_stopped,
+            "moves": len(self.engine.statuses()),
+        }
+
+    # Metadata
+
+    def apply_images(self, images: Iterable[str]) -> tuple[int, int]:
+        """Apply the controller's images, oldest first; answers the (generation, version) known after it.
+
+        A higher pair than the controller's own means that the controller lost its memory. Raises BadImage.
+        """
+        return self.images.apply(images)
+
+    def directories_changed(self) -> None:
+        """Replicas were created or moved: the controller is told soon."""
+        self.housekeeping.directories_changed()
+
+    # Replicas
+
+    def leader(self, tp: TopicPartition) -> Partition:
+        """The replica of a partition that this node leads; raises what the client is told when there is none."""
+        partition = self.replicas.served.get(tp)
+        if partition is not None:
+            if not partition.is_leader:
+                raise NotLeaderOrFollower(f"node {self.id} does not lead {tp}")
+            return partition
+        reason = self.replicas.offline.get(tp)
+        row = self.metadata.image.partition(tp)
+        if reason is not None and (row is None or self.id in row.replicas):
+            raise LogDirectoryOffline(", ".join(self.config.log_dirs), f"use of {tp} ({reason})")
+        if row is not None:
+            raise NotLeaderOrFollower(f"node {self.id} does not lead {tp}")
+        raise UnknownTopicOrPartition(f"this node knows no partition {tp}")
+
+    def partition(self, tp: TopicPartition) -> Partition | None:
+        """The replica that is served, whoever leads it (for the mover)."""
+        return self.replicas.served.get(tp)
+
+    def directories(self) -> Sequence[LogDirectory]:
+        """All of log.dirs, online or not (for the mover)."""
+        return self.dirs.directories
+
+    def checkpoint(self, directory: LogDirectory, moving: PartitionLike | None) -> None:
+        """Write one directory's checkpoint files, durable (for the mover); raises StorageError."""
+        self.offset_files.write_all(directory, moving)
+        if moving is None:
+            self.directories_changed()
+
+    # Failures
+
+    def storage_failed(self, error: StorageError) -> None:
+        """The one place that handles storage errors: takes the directory offline that the error names, if it says so."""
+        self.dirs.handle(error)
+
+    def on_directory_failure(self, listener: Callable[[LogDirectory, str], None]) -> None:
+        """Call `listener(directory, reason)` after the replicas of a failed directory were taken offline."""
+        self._failure_listeners.append(listener)
+
+    def _directory_failed(self, directory: LogDirectory, reason: str) -> None:
+        for partition in self.replicas.in_directory(directory):
+            self.replicas.set_offline(partition.tp, f"log directory {directory.path} is offline: {reason}")
+        if not self.dirs.online():
+            log.critical("node %d has no log directory left", self.id)
+        for listener in list(self._failure_listeners):
+            listener(directory, reason)

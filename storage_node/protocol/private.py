@@ -1,0 +1,115 @@
+"""The private API (key 32001, version 0): a JSON object in, a JSON object out, for the parts of this project on one machine.
+
+Not advertised, and answered only to the loopback unless configured otherwise. It works without the controller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from storage_node.errors import ErrorCode, RequestRefused, StorageError
+from storage_node.protocol.codec import MalformedRequest
+from storage_node.protocol.framing import Answer, CloseConnection
+from storage_node.protocol.request import Request
+from storage_node.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+log = logging.getLogger(__name__)
+
+LARGEST_CALL = 64 * 1024
+
+
+async def handle(node: Node, request: Request) -> Answer:
+    """Answer one call; errors come as {"error": code, "message": sentence}."""
+    if not node.config.private_api_from_anywhere and not is_loopback(request.peer):
+        raise CloseConnection("the private API is answered to the loopback only")
+    answer = await _answer(node, request)
+    return [request.head(), json.dumps(answer, separators=(",", ":")).encode()]
+
+
+async def _answer(node: Node, request: Request) -> dict[str, Any]:
+    call = _parse(request)
+    op = OPERATIONS.get(str(call.get("op", "")))
+    if op is None:
+        return {"error": int(ErrorCode.INVALID_REQUEST), "message": f"unknown op {call.get('op')!r}"}
+    try:
+        return await asyncio.to_thread(op, node, call)
+    except (RequestRefused, StorageError) as error:
+        return {"error": int(error.code), "message": str(error)}
+    except Exception as error:
+        log.exception("private call %s failed", call.get("op"))
+        return {"error": int(ErrorCode.UNKNOWN_SERVER_ERROR), "message": repr(error)}
+
+
+def is_loopback(peer: str) -> bool:
+    """Whether a peer's address is this machine's loopback, also when it is an IPv4 address mapped into IPv6."""
+    try:
+        address = ipaddress.ip_address(peer)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def _parse(request: Request) -> dict[str, Any]:
+    body = bytes(request.frame[request.position :])
+    if len(body) > LARGEST_CALL:
+        raise MalformedRequest(f"a private call of {len(body)} bytes")
+    try:
+        call = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MalformedRequest(f"a private call that is no JSON: {error}") from error
+    if not isinstance(call, dict):
+        raise MalformedRequest("a private call that is no JSON object")
+    return call
+
+
+def _incarnation(node: Node, call: dict[str, Any]) -> dict[str, Any]:
+    generation, version = node.metadata.image.age
+    return {"node": node.id, "incarnation": node.incarnation, "generation": generation, "version": version}
+
+
+def _stop_moves(node: Node, call: dict[str, Any]) -> dict[str, Any]:
+    node.engine.stop_moves()
+    return {"stopped": True}
+
+
+def _resume_moves(node: Node, call: dict[str, Any]) -> dict[str, Any]:
+    node.engine.resume_moves()
+    return {"stopped": False}
+
+
+def _moves(node: Node, call: dict[str, Any]) -> dict[str, Any]:
+    moves = [status.as_dict() for status in node.engine.statuses()]
+    return {"stopped": node.engine.moves_stopped, "moves": moves}
+
+
+def _status(node: Node, call: dict[str, Any]) -> dict[str, Any]:
+    return node.status()
+
+
+def _cancel_move(node: Node, call: dict[str, Any]) -> dict[str, Any]:
+    topic, partition = call.get("topic"), call.get("partition")
+    if not isinstance(topic, str) or not isinstance(partition, int):
+        raise RequestRefused("cancel-move needs topic and partition", ErrorCode.INVALID_REQUEST)
+    status = node.log_dirs.cancel(TopicPartition(topic, partition), "cancelled on the node")
+    return {"cancelled": status is not None}
+
+
+Operation = Callable[["Node", dict[str, Any]], dict[str, Any]]
+
+OPERATIONS: dict[str, Operation] = {
+    "incarnation": _incarnation,
+    "stop-moves": _stop_moves,
+    "resume-moves": _resume_moves,
+    "moves": _moves,
+    "status": _status,
+    "cancel-move": _cancel_move,
+}

@@ -1,0 +1,98 @@
+"""The replicas of this node: those that are served, and those that are offline with the reason."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+
+from storage_node.directories import names, partition_metadata
+from storage_node.directories.atomic import fsync_dir
+from storage_node.directories.directory import LogDirectory
+from storage_node.errors import LogDirectoryOffline, MetadataIOError
+from storage_node.log.config import LogConfig
+from storage_node.log.log import Log
+from storage_node.partition import Partition
+from storage_node.types import TopicPartition
+
+
+class Replicas:
+    """Which partition is served from where. Thread-safe; `served` may be read without a lock."""
+
+    def __init__(self) -> None:
+        self.served: dict[TopicPartition, Partition] = {}
+        self.offline: dict[TopicPartition, str] = {}
+        self._lock = threading.Lock()
+
+    def add(self, partition: Partition) -> None:
+        """Serve a partition from now on."""
+        with self._lock:
+            self.offline.pop(partition.tp, None)
+            self.served = {**self.served, partition.tp: partition}
+
+    def add_all(self, partitions: Iterable[Partition]) -> None:
+        """Serve several at once."""
+        with self._lock:
+            added = {partition.tp: partition for partition in partitions}
+            for tp in added:
+                self.offline.pop(tp, None)
+            self.served = {**self.served, **added}
+
+    def set_offline(self, tp: TopicPartition, reason: str) -> None:
+        """Serve it no more; requests are told that its storage failed."""
+        with self._lock:
+            partition = self.served.get(tp)
+            self.served = {key: value for key, value in self.served.items() if key != tp}
+            self.offline[tp] = reason
+        if partition is not None:
+            partition.take_offline(reason)
+
+    def remove(self, tps: Iterable[TopicPartition]) -> None:
+        """Forget replicas that were deleted."""
+        gone = set(tps)
+        with self._lock:
+            self.served = {key: value for key, value in self.served.items() if key not in gone}
+            for tp in gone:
+                self.offline.pop(tp, None)
+
+    def in_directory(self, directory: LogDirectory) -> list[Partition]:
+        """The replicas that are served from a directory."""
+        return [partition for partition in self.served.values() if partition.directory is directory]
+
+    def sizes(self) -> list[tuple[LogDirectory, int]]:
+        """Directory and bytes of every replica, for placing new ones."""
+        return [(partition.directory, partition.log.size) for partition in self.served.values()]
+
+
+def create_logs(
+    directory: LogDirectory, wanted: Iterable[tuple[TopicPartition, str, LogConfig]]
+) -> list[tuple[TopicPartition, str, Log]]:
+    """Make new, empty logs in one directory, durable when this returns; runs in the directory's pool.
+
+    Takes (partition, topic id, config) and answers (partition, topic id, log). Raises StorageError.
+    """
+    directory.check_online()
+    made = []
+    for tp, topic_id, config in wanted:
+        path = directory.path / names.replica_name(tp)
+        _mkdir(directory, path)
+        if topic_id:
+            partition_metadata.write(path, topic_id, directory=directory.name)
+        made.append((tp, topic_id, Log.open(path, tp, config, directory=directory.name, clean=True)))
+    if made:
+        try:
+            fsync_dir(directory.path)
+        except OSError as error:
+            raise MetadataIOError(directory.name, "flushing after creating replicas") from error
+    return made
+
+
+def _mkdir(directory: LogDirectory, path: Path) -> None:
+    try:
+        path.mkdir()
+    except FileExistsError:
+        # Left by a crash while it was made, before anything was written to it: the start would have served it else.
+        if any(entry.suffix == ".log" for entry in path.iterdir()):
+            raise LogDirectoryOffline(directory.name, f"creating {path}, which holds a log already,") from None
+    except OSError as error:
+        raise MetadataIOError(directory.name, f"creating {path}") from error

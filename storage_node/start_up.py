@@ -1,0 +1,235 @@
+"""What a start does before it serves: what is found on disk is decided per partition, carried out, the logs are opened.
+
+Never needs the controller. Logs of a directory that was stopped cleanly are opened without a scan.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from storage_node.directories import partition_metadata
+from storage_node.directories.clean_shutdown import CleanShutdown
+from storage_node.directories.directory import LogDirectory
+from storage_node.directories.errors import MalformedCheckpoint, MalformedFile
+from storage_node.directories.manager import DirectoryManager
+from storage_node.errors import RequestRefused, StorageError
+from storage_node.images import topic_config
+from storage_node.log.config import LogConfig
+from storage_node.log.log import Log
+from storage_node.metadata import ClusterImage
+from storage_node.move import boot, boot_apply, boot_scan
+from storage_node.move.boot_plan import BootPlan, Found
+from storage_node.partition import Partition
+from storage_node.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Started:
+    """What came of it: replicas to serve with their plans, and those that are offline with the reason."""
+
+    partitions: list[Partition] = field(default_factory=list)
+    plans: list[BootPlan] = field(default_factory=list)
+    offline: dict[TopicPartition, str] = field(default_factory=dict)
+    recovered_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """A directory's checkpoints, and whether it was stopped cleanly."""
+
+    recovery_points: Mapping[TopicPartition, int]
+    log_starts: Mapping[TopicPartition, int]
+    clean: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A log that was opened, or why it was not."""
+
+    plan: BootPlan
+    partition: Partition | None = None
+    reason: str = ""
+
+
+def start_up(
+    dirs: DirectoryManager,
+    clean: Mapping[str, CleanShutdown],
+    image: ClusterImage,
+    node: int,
+    defaults: LogConfig,
+    threads: int,
+) -> Started:
+    """Decide, repair and open everything; `threads` logs are opened at a time in each directory.
+
+    A directory that fails on the way is offline in `dirs`; its replicas are offline, the others are not affected.
+    """
+    started = Started()
+    offsets = {directory.name: _offsets(directory, clean) for directory in dirs.online()}
+    scanned = boot_scan.scan(dirs.online())
+    for path in scanned.unknown:
+        log.warning("%s is not a replica's directory and is left alone", path)
+    plans = _decide(dirs, scanned.found, image, node)
+    pools = {
+        name: ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"open-{Path(name).name}") for name in offsets
+    }
+    try:
+        jobs: list[tuple[BootPlan, Future[Opened]]] = []
+        for plan in plans:
+            directory = _directory(dirs, plan, scanned.found)
+            if directory is None or directory.name not in pools:
+                jobs.append((plan, _done(Opened(plan, reason=plan.reason))))
+            else:
+                found = offsets[directory.name]
+                jobs.append((plan, pools[directory.name].submit(_open, plan, directory, found, image, node, defaults)))
+        for plan, job in jobs:
+            _collect(started, plan, job.result(), dirs)
+    finally:
+        for pool in pools.values():
+            pool.shutdown()
+    return started
+
+
+def _offsets(directory: LogDirectory, clean: Mapping[str, CleanShutdown]) -> Offsets:
+    """Read the checkpoints; a malformed file counts as empty, which is only slower."""
+    points: Mapping[TopicPartition, int] = {}
+    starts: Mapping[TopicPartition, int] = {}
+    try:
+        points, problem = directory.recovery_points.read_lenient()
+        starts, second = directory.log_start_offsets.read_lenient()
+        for text in filter(None, (problem, second)):
+            log.warning("%s", text)
+        directory.high_watermarks.read()
+    except MalformedCheckpoint as error:
+        log.warning("%s", error)
+    except StorageError as error:
+        directory.fail_on(error)
+    found = clean.get(directory.name)
+    return Offsets(points, starts, found is not None and found.clean)
+
+
+def _decide(
+    dirs: DirectoryManager, found: Mapping[TopicPartition, Found], image: ClusterImage, node: int
+) -> list[BootPlan]:
+    missing = dirs.missing_ids()
+    plans = []
+    for tp, what in found.items():
+        row = image.partition(tp)
+        mine = row is not None and node in row.replicas
+        topic = image.topics.get(tp.topic)
+        ids = _topic_ids(what)
+        deleted = bool(ids) and all(topic_id in image.gone for topic_id in ids)
+        stranger = topic is not None and bool(ids) and topic.id not in ids and not deleted
+        plan = boot.decide(
+            what,
+            missing,
+            row.directory_of(node) if row is not None and mine and not stranger else None,
+            row.generation_of(node) if row is not None and mine and not stranger else 0,
+            topic_deleted=deleted,
+        )
+        if stranger:
+            reason = (
+                f"its directory holds topic id {', '.join(sorted(ids))}, the metadata has another topic of that name"
+            )
+            plan = BootPlan(tp, (), "offline", reason)
+        plans.append(plan)
+    return plans
+
+
+def _topic_ids(found: Found) -> set[str]:
+    """The topic ids that the copies name, of `.delete`s only where there is nothing else."""
+    ids = set()
+    for copy in (*found.current, *found.move) or found.deletes:
+        topic_id = copy.marker.topic_id if copy.marker is not None else ""
+        if not topic_id:
+            try:
+                topic_id = partition_metadata.read(copy.path, directory=copy.path.parent) or ""
+            except (MalformedFile, StorageError) as error:
+                log.warning("%s", error)
+        if topic_id:
+            ids.add(topic_id)
+    return ids
+
+
+def _directory(dirs: DirectoryManager, plan: BootPlan, found: Mapping[TopicPartition, Found]) -> LogDirectory | None:
+    """The directory whose thread carries the plan out."""
+    if plan.directory_id:
+        return dirs.by_id(plan.directory_id)
+    what = found[plan.tp]
+    copies = (*what.current, *what.move, *what.deletes)
+    return dirs.by_id(copies[0].directory_id) if copies and plan.actions else None
+
+
+def _done(value: Opened) -> Future[Opened]:
+    future: Future[Opened] = Future()
+    future.set_result(value)
+    return future
+
+
+def _open(
+    plan: BootPlan, directory: LogDirectory, offsets: Offsets, image: ClusterImage, node: int, defaults: LogConfig
+) -> Opened:
+    try:
+        boot_apply.apply(plan)
+        if plan.state != "online" or plan.path is None:
+            return Opened(plan, reason=plan.reason)
+        return Opened(plan, _open_log(plan, plan.path, directory, offsets, image, node, defaults))
+    except StorageError as error:
+        directory.fail_on(error)
+        return Opened(plan, reason=str(error))
+    except (RequestRefused, MalformedFile) as error:
+        log.error("%s: %s", plan.tp, error)
+        return Opened(plan, reason=str(error))
+
+
+def _open_log(
+    plan: BootPlan,
+    path: Path,
+    directory: LogDirectory,
+    offsets: Offsets,
+    image: ClusterImage,
+    node: int,
+    defaults: LogConfig,
+) -> Partition:
+    tp = plan.tp
+    topic = image.topics.get(tp.topic)
+    row = image.partition(tp)
+    known = partition_metadata.read(path, directory=directory.name)
+    if known is None and topic is not None:
+        partition_metadata.write(path, topic.id, directory=directory.name)
+        known = topic.id
+    # A replica that a plan has just renamed was not closed as what it is now: its checkpoint is another directory's.
+    settled = not plan.actions
+    opened = Log.open(
+        path,
+        tp,
+        topic_config(topic, defaults) if topic is not None else defaults,
+        directory=directory.name,
+        recovery_point=offsets.recovery_points.get(tp, 0),
+        log_start_offset=offsets.log_starts.get(tp, 0),
+        clean=offsets.clean and settled,
+    )
+    return Partition(
+        tp,
+        known or "",
+        opened,
+        directory,
+        leader_epoch=row.leader_epoch if row is not None else 0,
+        generation=plan.generation,
+        is_leader=row is not None and row.leader == node,
+    )
+
+
+def _collect(started: Started, plan: BootPlan, opened: Opened, dirs: DirectoryManager) -> None:
+    if opened.partition is not None:
+        started.partitions.append(opened.partition)
+        started.recovered_bytes += opened.partition.log.recovered_bytes
+    elif plan.state != "absent":
+        started.offline[plan.tp] = opened.reason or "it could not be opened"
+        log.error("%s is offline: %s", plan.tp, started.offline[plan.tp])
+    started.plans.append(plan)

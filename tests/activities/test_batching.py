@@ -1,0 +1,109 @@
+"""One update under way, what waits goes into the next, and a failed one is sent again as it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from activities.batching import Answer, Batcher, Command, GaveUp, Rejected
+
+Send = Callable[[str, list[Command]], Awaitable[list[Answer]]]
+
+
+def drive(send: Send, scenario: Callable[[Batcher], Awaitable[None]]) -> None:
+    async def run() -> None:
+        batcher = Batcher(send)
+        sending = asyncio.create_task(batcher.run())
+        try:
+            await asyncio.wait_for(scenario(batcher), 10)
+        finally:
+            sending.cancel()
+
+    asyncio.run(run())
+
+
+def test_what_waits_meanwhile_goes_into_one_batch() -> None:
+    sent: list[list[int]] = []
+    under_way = 0
+    gate = asyncio.Event()
+
+    async def send(update: str, commands: list[Command]) -> list[Answer]:
+        nonlocal under_way
+        under_way += 1
+        assert under_way == 1
+        sent.append([command["n"] for command in commands])
+        await gate.wait()
+        under_way -= 1
+        return [{"n": command["n"] * 10} for command in commands]
+
+    async def scenario(batcher: Batcher) -> None:
+        asked = [asyncio.create_task(batcher.submit({"n": 0}, 5))]
+        await asyncio.sleep(0.01)
+        assert sent == [[0]]
+        asked += [asyncio.create_task(batcher.submit({"n": n}, 5)) for n in range(1, 6)]
+        asked.append(asyncio.create_task(batcher.submit({"n": 9}, 5, first=True)))
+        await asyncio.sleep(0.01)
+        gate.set()
+        assert [answer["n"] for answer in await asyncio.gather(*asked)] == [0, 10, 20, 30, 40, 50, 90]
+        assert sent == [[0], [9, 1, 2, 3, 4, 5]]
+
+    drive(send, scenario)
+
+
+def test_a_failed_update_is_sent_again_with_the_same_id() -> None:
+    seen: list[str] = []
+
+    async def send(update: str, commands: list[Command]) -> list[Answer]:
+        seen.append(update)
+        if len(seen) < 3:
+            raise ConnectionError("away")
+        return [{} for _ in commands]
+
+    async def scenario(batcher: Batcher) -> None:
+        await batcher.submit({}, 5)
+        assert len(set(seen)) == 1 and len(seen) == 3
+
+    drive(send, scenario)
+
+
+def test_callers_give_up_by_themselves_and_what_nobody_waits_for_is_not_sent() -> None:
+    sent: list[list[int]] = []
+    gate = asyncio.Event()
+
+    async def send(update: str, commands: list[Command]) -> list[Answer]:
+        sent.append([command["n"] for command in commands])
+        await gate.wait()
+        return [{} for _ in commands]
+
+    async def scenario(batcher: Batcher) -> None:
+        first = asyncio.create_task(batcher.submit({"n": 1}, 5))
+        await asyncio.sleep(0.01)
+        with pytest.raises(GaveUp):
+            await batcher.submit({"n": 2}, 0.01)
+        third = asyncio.create_task(batcher.submit({"n": 3}, 5))
+        await asyncio.sleep(0)
+        gate.set()
+        await asyncio.gather(first, third)
+        assert sent == [[1], [3]]
+
+    drive(send, scenario)
+
+
+def test_a_refusal_reaches_every_caller_and_the_next_batch_goes_on() -> None:
+    refuse = True
+
+    async def send(update: str, commands: list[Command]) -> list[Answer]:
+        if refuse:
+            raise Rejected("malformed")
+        return [{"fine": True} for _ in commands]
+
+    async def scenario(batcher: Batcher) -> None:
+        nonlocal refuse
+        with pytest.raises(Rejected):
+            await batcher.submit({}, 5)
+        refuse = False
+        assert await batcher.submit({}, 5) == {"fine": True}
+
+    drive(send, scenario)

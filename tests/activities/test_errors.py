@@ -1,0 +1,55 @@
+"""Every exception of the storage node has a stable type; what a retry cannot mend is not retried."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from activities.errors import TABLE, application_error, classify, classify_name
+from storage_node import errors as storage
+from workflows import errors as types
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "retryable"),
+    [
+        (storage.LogDirNotFound("no"), types.LOG_DIR_NOT_FOUND, False),
+        (storage.LogFlushError("/d", "flushing"), types.LOG_DIR_OFFLINE, False),
+        (storage.LogDirectoryOffline("/d", "it failed"), types.LOG_DIR_OFFLINE, False),
+        (storage.NotEnoughSpace("full"), types.TARGET_FULL, False),
+        (storage.Superseded("newer"), types.SUPERSEDED, False),
+        (storage.ReplicaBusy("busy", "other-run"), types.REPLICA_BUSY, False),
+        (storage.RequestTimedOut("late"), types.CONTROLLER_UNAVAILABLE, True),
+        (storage.MovesStopped("stopped"), types.MOVES_STOPPED, True),
+        (OSError("anything"), types.NODE_FAILURE, True),
+        (ZeroDivisionError("a bug"), types.NODE_FAILURE, True),
+    ],
+)
+def test_types(error: Exception, kind: str, retryable: bool) -> None:
+    found = classify(error)
+    assert (found.type, found.retryable) == (kind, retryable)
+    raised = application_error(error)
+    assert (raised.type, raised.non_retryable) == (kind, not retryable)
+    assert found.message and classify_name(type(error).__name__, "x").type == kind
+
+
+def test_every_final_type_is_one_that_the_workflows_do_not_retry() -> None:
+    for kind, retryable in TABLE.values():
+        assert retryable == (kind not in types.FINAL)
+
+
+def test_a_status_may_carry_the_stable_type_itself() -> None:
+    assert classify_name(types.TARGET_FULL, "full").retryable is False
+    assert classify_name(types.NODE_FAILURE, "bug").retryable is True
+
+
+def test_nothing_of_the_storage_node_falls_through_unnoticed() -> None:
+    refused = [
+        one
+        for _, one in inspect.getmembers(storage, inspect.isclass)
+        if issubclass(one, storage.StorageError) and one is not storage.StorageError
+    ]
+    assert refused
+    for one in refused:
+        assert classify_name(one.__name__, "").type == types.LOG_DIR_OFFLINE

@@ -1,0 +1,54 @@
+"""A `.move` without an activity is asked about after a while, and less and less often."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+from activities.orphans import GRACE, LONGEST_GRACE, OrphanWatch, planned
+from storage_node.move.status import MoveState, MoveStatus
+from storage_node.types import TopicPartition
+
+TP = TopicPartition("t", 0)
+LONE = MoveStatus(TP, MoveState.COPYING, "/a", "/b", claim=3, generation=2, owner="run", bytes_total=9)
+
+
+def test_only_after_the_grace_and_only_while_nobody_is_at_work() -> None:
+    watch = OrphanWatch()
+    nobody = lambda tp: False  # noqa: E731
+    assert watch.due([LONE], nobody, 0.0) == []
+    assert watch.due([LONE], nobody, GRACE - 0.1) == []
+    assert watch.due([LONE], nobody, GRACE) == [LONE]
+    assert watch.due([LONE], nobody, GRACE + 1) == []
+    assert watch.due([LONE], lambda tp: True, GRACE + 2) == []
+    assert watch.due([LONE], nobody, GRACE + 3) == []  # it starts again after somebody was at work
+    assert watch.due([LONE], nobody, 2 * GRACE + 3) == [LONE]
+
+
+def test_the_same_answer_is_asked_for_less_and_less_often() -> None:
+    watch, asked, now = OrphanWatch(), [], 0.0
+    while now < 400:
+        if watch.due([LONE], lambda tp: False, now):
+            asked.append(now)
+        now += 0.5
+    gaps = [after - before for before, after in itertools.pairwise(asked)]
+    assert gaps == sorted(gaps) and gaps[-1] == LONGEST_GRACE
+
+
+def test_moves_that_have_ended_are_left_alone() -> None:
+    watch = OrphanWatch()
+    ended = [replace(LONE, state=state) for state in (MoveState.SWAPPED, MoveState.CANCELLED, MoveState.SUSPENDED)]
+    for now in (0.0, 100.0, 200.0):
+        assert watch.due(ended, lambda tp: False, now) == []
+
+
+def test_what_a_new_run_is_told() -> None:
+    move = planned(LONE)
+    assert (move.partition, move.source, move.directory, move.claim, move.generation, move.size) == (
+        TP,
+        "/a",
+        "/b",
+        3,
+        2,
+        9,
+    )

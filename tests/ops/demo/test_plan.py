@@ -1,0 +1,76 @@
+"""Which replicas the demo moves where, and what it calls misplaced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ops.cli.kafka_admin import LogDirectoryView, PlacedReplica
+from ops.demo import disk, folder, plan
+from ops.stack.errors import OpsError
+from storage_node.types import TopicPartition
+from workflows.model.plan import parse_reassignment
+
+
+def view(node: int, path: str, *partitions: int, future: tuple[int, ...] = ()) -> LogDirectoryView:
+    replicas = [PlacedReplica(node, path, TopicPartition("orders", p), 100, 0, False) for p in partitions]
+    replicas += [PlacedReplica(node, path, TopicPartition("orders", p), 50, 5, True) for p in future]
+    return LogDirectoryView(node, path, "", 1000, 500, tuple(replicas))
+
+
+VIEWS = [view(1, "/n1/a", 0), view(1, "/n1/b", 3), view(1, "/n1/c", 6), view(2, "/n2/a", 1, 4), view(2, "/n2/b", 7)]
+
+
+def test_two_moves_per_node_between_different_directories() -> None:
+    moves = plan.choose_moves(VIEWS, "orders")
+    assert [(m.partition, m.source, m.directory) for m in moves] == [
+        (0, "/n1/a", "/n1/b"),
+        (3, "/n1/b", "/n1/c"),
+        (1, "/n2/a", "/n2/b"),
+        (7, "/n2/b", "/n2/a"),
+    ]
+
+
+def test_too_few_directories_with_replicas() -> None:
+    with pytest.raises(OpsError, match="node 1 holds replicas of orders in only 1"):
+        plan.choose_moves([view(1, "/n1/a", 0, 1), view(1, "/n1/b")], "orders")
+
+
+def test_the_json_is_what_kafkas_tool_takes() -> None:
+    parsed = parse_reassignment(plan.reassignment_json(plan.choose_moves(VIEWS, "orders")))
+    assert [(p.topic, p.partition, p.replicas, p.log_dirs) for p in parsed][0] == ("orders", 0, (1,), ("/n1/b",))
+
+
+def test_replicas_where_they_are_to_be() -> None:
+    moves = plan.choose_moves(VIEWS, "orders")
+    done = [view(1, "/n1/a"), view(1, "/n1/b", 0, 3), view(2, "/n2/a", 4, 7), view(2, "/n2/b", 1)]
+    assert plan.misplaced(moves, moves[1], done) == []
+
+
+def test_replicas_elsewhere_are_named() -> None:
+    moves = plan.choose_moves(VIEWS, "orders")
+    problems = plan.misplaced(moves, None, [view(1, "/n1/a", 0), view(1, "/n1/b", 3, future=(0,)), view(2, "/n2/b", 1)])
+    assert "orders-0 is in /n1/a of node 1, not in /n1/b" in problems
+    assert "orders-0 still has a copy under way on node 1" in problems
+    assert "orders-7 is in no directory of node 2" in problems
+
+
+def test_leftovers_on_a_disk(tmp_path: Path) -> None:
+    for name in ("orders-0", "orders-1.move", f"orders-2.{'a' * 32}.delete"):
+        (tmp_path / name).mkdir()
+    assert [path.name for path in disk.leftovers([tmp_path])] == ["orders-1.move", f"orders-2.{'a' * 32}.delete"]
+    assert len(disk.wait_until_clean([tmp_path], 0.0)) == 2
+
+
+def test_a_folder_with_something_else_is_not_touched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    with pytest.raises(OpsError, match="holds something else than a demo"):
+        folder.prepare(tmp_path)
+    assert (tmp_path / "thesis.txt").exists()
+
+
+def test_the_demos_own_folder_is_used_again(tmp_path: Path) -> None:
+    folder.prepare(tmp_path / "demo")
+    (tmp_path / "demo" / "node-1").mkdir()
+    folder.prepare(tmp_path / "demo")

@@ -1,0 +1,88 @@
+"""Processes are started, found again and ended; a pid that belongs to another by now is left alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from ops.stack import processes
+from ops.stack.layout import ProcessSpec
+from ops.stack.state import ProcessRecord
+
+SLEEPER = "import time\nprint('ready', flush=True)\ntime.sleep(60)"
+DEAF = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(60)"
+
+
+def spec(tmp_path: Path, script: str, name: str = "sleeper") -> ProcessSpec:
+    environment = {"REHOME_TEST": str(tmp_path)}
+    command = (sys.executable, "-c", f"{script}  # {tmp_path}")
+    return ProcessSpec(name, command, tmp_path / "logs" / f"{name}.log", environment=environment)
+
+
+@pytest.fixture
+def sleeper(tmp_path: Path) -> Iterator[ProcessRecord]:
+    record = started(spec(tmp_path, SLEEPER))
+    yield record
+    processes.kill(record)
+
+
+def started(process: ProcessSpec) -> ProcessRecord:
+    record = processes.launch(process)
+    until = time.monotonic() + 20
+    while "ready" not in process.log.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return record
+
+
+def test_a_process_ends_when_told(sleeper: ProcessRecord) -> None:
+    assert processes.alive(sleeper)
+    assert processes.terminate(sleeper, deadline=10)
+    assert processes.alive(sleeper) is None
+
+
+def test_a_deaf_process_is_killed_at_the_deadline(tmp_path: Path) -> None:
+    record = started(spec(tmp_path, DEAF))
+    assert not processes.terminate(record, deadline=0.3)
+    assert processes.alive(record) is None
+
+
+def test_a_killed_process_is_gone_and_not_a_zombie(sleeper: ProcessRecord) -> None:
+    processes.kill(sleeper)
+    assert processes.alive(sleeper) is None
+
+
+def test_a_pid_given_to_another_process_does_not_count(sleeper: ProcessRecord) -> None:
+    stale = ProcessRecord(sleeper.pid, sleeper.created - 100)
+    assert processes.alive(stale) is None
+    processes.kill(stale)
+    assert processes.alive(sleeper)
+
+
+def test_a_process_started_by_hand_is_found(tmp_path: Path) -> None:
+    wanted = spec(tmp_path, SLEEPER)
+    assert processes.find((wanted,)) == {}
+    by_hand = subprocess.Popen(
+        wanted.command, env={**os.environ, **wanted.environment}, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert by_hand.stdout is not None
+        by_hand.stdout.readline()
+        assert processes.find((wanted,))["sleeper"].pid == by_hand.pid
+        other = ProcessSpec("other", wanted.command, wanted.log, environment={"REHOME_TEST": "elsewhere"})
+        assert processes.find((other,)) == {}
+    finally:
+        by_hand.kill()
+        by_hand.communicate()
+
+
+def test_a_program_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    missing = ProcessSpec("node-1", ("/no/such/program",), tmp_path / "logs" / "node-1.log")
+    with pytest.raises(processes.StartFailed, match="cannot start node-1"):
+        processes.launch(missing)

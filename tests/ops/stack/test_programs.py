@@ -1,0 +1,105 @@
+"""Where the Temporal server and Java come from, and what is said where they cannot be had."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ops.stack import java, temporal_server
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("temporal version 1.8.2 (Server 1.31.2, UI 2.50.1)\n", (1, 31, 2)),
+        ("temporal version 0.0.0-DEV (Server 1.31.2, UI 2.50.1)", (1, 31, 2)),
+        ("temporal, version 0.1", None),
+        ("", None),
+    ],
+)
+def test_the_servers_version_is_read(text: str, version: tuple[int, ...] | None) -> None:
+    assert temporal_server.server_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("go version go1.26.4 linux/amd64", (1, 26, 4)),
+        ("go version go1.27 linux/arm64", (1, 27, 0)),
+        ("command not found", None),
+    ],
+)
+def test_gos_version_is_read(text: str, version: tuple[int, ...] | None) -> None:
+    assert temporal_server.go_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("text", "major"),
+    [
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "21" 2023-09-19', 21),
+        ('java version "1.8.0_392"', 8),
+        ("Error: no java", None),
+    ],
+)
+def test_javas_version_is_read(text: str, major: int | None) -> None:
+    assert java.major_version(text) == major
+
+
+def fake(path: Path, line: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\necho '{line}' >&2\necho '{line}'\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_server_named_by_the_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = fake(tmp_path / "mine" / "temporal", "temporal version 9 (Server 1.31.9, UI 1.0)")
+    fake(tmp_path / "path" / "temporal", "temporal version 9 (Server 1.32.0, UI 1.0)")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
+    monkeypatch.setenv("REHOME_TEMPORAL", str(mine))
+    assert temporal_server.find() == str(mine)
+
+
+def test_an_old_server_on_the_path_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(tmp_path / "path" / "temporal", "temporal version 0.9 (Server 1.20.0, UI 1.0)")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("REHOME_TEMPORAL", raising=False)
+    assert temporal_server.find() is None
+    cached = fake(temporal_server.cached(), "temporal version 1.8.2 (Server 1.31.2, UI 2.50.1)")
+    assert temporal_server.find() == str(cached)
+
+
+def test_a_wrong_choice_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REHOME_TEMPORAL", str(tmp_path / "nothing"))
+    with pytest.raises(temporal_server.NoTemporalServer, match="correct the variable or unset it"):
+        temporal_server.find()
+
+
+def test_no_way_to_a_server_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("REHOME_TEMPORAL", raising=False)
+    monkeypatch.setattr(temporal_server, "_download", lambda say: "no name resolution")
+    monkeypatch.setattr(temporal_server, "_build", lambda say: "there is no Go")
+    with pytest.raises(temporal_server.NoTemporalServer) as told:
+        temporal_server.ensure(lambda line: None)
+    assert "no name resolution" in str(told.value)
+    assert "set REHOME_TEMPORAL" in str(told.value)
+
+
+def test_java_home_comes_first_and_an_old_one_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(tmp_path / "old" / "bin" / "java", 'openjdk version "11.0.2"')
+    fake(tmp_path / "new" / "bin" / "java", 'openjdk version "17.0.2"')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "old"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'new' / 'bin'}:/usr/bin:/bin")
+    assert java.find() == tmp_path / "new"
+
+
+def test_without_java_and_without_root_the_error_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(java, "find", lambda: None)
+    monkeypatch.setattr(java.os, "geteuid", lambda: 1000)
+    with pytest.raises(java.NoJava, match="sudo apt-get install openjdk-17-jre-headless"):
+        java.ensure(lambda line: None)

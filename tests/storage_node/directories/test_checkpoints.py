@@ -1,0 +1,110 @@
+"""Kafka's offset checkpoint files."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_node import failpoints
+from storage_node.directories import checkpoints
+from storage_node.directories.checkpoints import OffsetCheckpoint
+from storage_node.directories.errors import MalformedCheckpoint
+from storage_node.errors import HighWatermarkIOError
+from storage_node.types import TopicPartition
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "directories" / "offset-checkpoint"
+OFFSETS = {TopicPartition("orders", 0): 1234567890123, TopicPartition("a.b-c_d", 0): 0, TopicPartition("orders", 12): 7}
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> OffsetCheckpoint:
+    return OffsetCheckpoint(tmp_path, checkpoints.RECOVERY_POINTS)
+
+
+def test_the_bytes_are_kafkas() -> None:
+    assert checkpoints.encode(OFFSETS) == GOLDEN.read_bytes()
+    assert checkpoints.decode(GOLDEN.read_bytes()) == OFFSETS
+
+
+@given(
+    st.dictionaries(
+        st.builds(TopicPartition, st.text("ab.-_9", min_size=1, max_size=9), st.integers(0, 2**31 - 1)),
+        st.integers(0, 2**63 - 1),
+    )
+)
+def test_what_is_written_is_read(offsets: dict[TopicPartition, int]) -> None:
+    assert checkpoints.decode(checkpoints.encode(offsets)) == offsets
+
+
+def test_no_file_and_an_empty_file_have_no_entries(checkpoint: OffsetCheckpoint) -> None:
+    assert checkpoint.read() == {}
+    checkpoint.path.touch()
+    assert checkpoint.read() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("1\n0\n", "unknown version"),
+        ("0\n", "no number of entries"),
+        ("0\nx\n", "no number of entries"),
+        ("0\n2\nt 0 5\n", "announces 2 entries and has 1"),
+        ("0\n1\nt 0 5\nt 1 5\n", "announces 1 entries and has 2"),
+        ("0\n1\nt 0\n", "line 3"),
+        ("0\n1\nt zero 5\n", "line 3"),
+        ("0\n1\nt 0 -5\n", "line 3"),
+        ("0\n1\nt 0 5 6\n", "line 3"),
+        ("\x000\n", "unknown version"),
+        ("0\n1\nä 0 5\n", "not a text file"),
+    ],
+)
+def test_a_malformed_file_says_what_and_counts_as_empty_where_that_is_safe(
+    checkpoint: OffsetCheckpoint, text: str, says: str
+) -> None:
+    checkpoint.path.write_text(text, encoding="utf-8")
+    with pytest.raises(MalformedCheckpoint, match=says):
+        checkpoint.read()
+    offsets, problem = checkpoint.read_lenient()
+    assert offsets == {} and problem is not None and str(checkpoint.path) in problem
+
+
+def test_an_update_keeps_the_other_entries(checkpoint: OffsetCheckpoint) -> None:
+    checkpoint.write({T0: 1, T1: 2})
+    checkpoint.update({T0: 9}, drop=[T1])
+    assert checkpoint.read() == {T0: 9}
+    checkpoint.update({}, drop=[T1])
+    assert checkpoint.read() == {T0: 9}
+
+
+def test_updates_from_several_threads_are_not_lost(checkpoint: OffsetCheckpoint) -> None:
+    def work(partition: int) -> None:
+        for offset in range(5):
+            checkpoint.update({TopicPartition("t", partition): offset})
+
+    threads = [threading.Thread(target=work, args=(partition,)) for partition in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert checkpoint.read() == {TopicPartition("t", partition): 4 for partition in range(4)}
+
+
+def test_an_update_repairs_a_malformed_file(checkpoint: OffsetCheckpoint) -> None:
+    checkpoint.path.write_text("garbage\n")
+    checkpoint.update({})
+    assert checkpoint.read() == {}
+
+
+def test_io_errors_name_the_directory(checkpoint: OffsetCheckpoint) -> None:
+    with failpoints.active({"checkpoint.written": "raise"}), pytest.raises(HighWatermarkIOError) as failed:
+        checkpoint.write({T0: 1})
+    assert failed.value.directory == checkpoint.directory
+    checkpoint.path.mkdir()
+    with pytest.raises(HighWatermarkIOError):
+        checkpoint.read()

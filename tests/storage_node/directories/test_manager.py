@@ -1,0 +1,196 @@
+"""All log directories of a node together."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_node.directories import meta_properties
+from storage_node.directories.clean_shutdown import CleanShutdown
+from storage_node.directories.errors import DirectoryInUse, StartRefused
+from storage_node.directories.formatting import format_directories
+from storage_node.directories.manager import DirectoryManager
+from storage_node.errors import LogDirectoryOffline, LogDirNotFound, LogFlushError
+from storage_node.types import TopicPartition
+
+HEX = "0123456789abcdef" * 2
+Open = Callable[..., DirectoryManager]
+
+
+@pytest.fixture
+def dirs(tmp_path: Path) -> list[Path]:
+    dirs = [tmp_path / name for name in ("d1", "d2", "d3")]
+    format_directories(dirs, "c", 1)
+    return dirs
+
+
+@pytest.fixture
+def open_manager(dirs: list[Path]) -> Iterator[Open]:
+    opened: list[DirectoryManager] = []
+
+    def open(paths: list[Path] = dirs) -> DirectoryManager:
+        opened.append(DirectoryManager.open(paths, node_id=1))
+        return opened[-1]
+
+    yield open
+    for manager in opened:
+        manager.close()
+
+
+def test_a_start_takes_all_directories(dirs: list[Path], open_manager: Open) -> None:
+    manager = open_manager()
+    assert [d.path for d in manager.directories] == dirs and manager.online() == manager.directories
+    assert manager.metadata_directory.path == dirs[0]
+    assert (manager.cluster_id, manager.node_id, manager.missing_ids()) == ("c", 1, frozenset())
+    for directory in manager.directories:
+        assert manager.by_id(directory.id) is directory
+        assert (directory.path / ".lock").exists()
+    assert manager.by_id("unknown") is None and manager.by_id("") is None
+    with pytest.raises(DirectoryInUse):
+        open_manager()
+    manager.close()
+    assert not any((d / ".lock").exists() for d in dirs)
+    open_manager()
+
+
+def test_paths_are_those_of_log_dirs(dirs: list[Path], open_manager: Open, tmp_path: Path) -> None:
+    manager = open_manager()
+    (tmp_path / "link").symlink_to(dirs[0])
+    assert manager.by_path(f"{dirs[1]}/").path == dirs[1]
+    for path in (tmp_path / "link", dirs[0] / "t-0", tmp_path, "d1", "", "/"):
+        with pytest.raises(LogDirNotFound, match="not a log directory of node 1"):
+            manager.by_path(path)
+
+
+@pytest.mark.feature("858-08")
+def test_a_directory_in_error_is_offline_and_its_id_missing(dirs: list[Path], open_manager: Open) -> None:
+    properties = meta_properties.read(dirs[1])
+    (dirs[1] / "meta.properties").write_text("version=77\n")
+    manager = open_manager()
+    assert properties is not None and manager.missing_ids() == {properties.directory_id}
+    bad = manager.by_path(dirs[1])
+    assert not bad.online and bad.failure is not None and "unknown version 77" in bad.failure
+    told: list[str] = []
+    manager.on_failure(lambda d, _: told.append(d.name))
+    assert told == [str(dirs[1])]
+    manager.directories[2].fail("gone")
+    assert told == [str(dirs[1]), str(dirs[2])]
+    assert manager.missing_ids() == {properties.directory_id, manager.directories[2].id}
+
+
+def test_a_refused_start_leaves_no_lock(dirs: list[Path], open_manager: Open) -> None:
+    with pytest.raises(StartRefused):
+        DirectoryManager.open(dirs, node_id=2)
+    open_manager()
+
+
+def test_storage_errors_are_handled_in_one_place(dirs: list[Path], open_manager: Open) -> None:
+    manager = open_manager()
+    assert not manager.handle(LogFlushError("/elsewhere", "flushing"))
+    assert manager.handle(LogFlushError(str(dirs[2]), "flushing"))
+    assert not manager.handle(LogFlushError(str(dirs[2]), "flushing"))
+    assert [d.online for d in manager.directories] == [True, True, False]
+
+
+def tree(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+@pytest.mark.feature("113-02")
+def test_a_scan_tells_replicas_from_what_is_not_ours(dirs: list[Path], open_manager: Open, tmp_path: Path) -> None:
+    long = TopicPartition("t" * 249, 0)
+    replicas = ["a-0", "b.c-12.move", f"a-1.{HEX}.delete", "a-2.delete", str(long), f"{'t' * 207}~-0.{HEX}.delete"]
+    foreign = ["stranger", "a-00", f"a-3.{HEX}-future", f"a-3.{HEX}-stray", f"a-3.{HEX}-delete", "a-4.moved"]
+    quiet = ["lost+found", "remote-log-index-cache", "__cluster_metadata-0", "attempts"]
+    for name in replicas + foreign + quiet:
+        (dirs[1] / name).mkdir()
+    (dirs[2] / "a-0.move").mkdir()
+    (dirs[1] / "a-5").write_text("a file")
+    (dirs[1] / "notes.txt").write_text("a file")
+    for name in ("recovery-point-offset-checkpoint", "cluster-image.tmp", "bootstrap.checkpoint"):
+        (dirs[1] / name).touch()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "precious").touch()
+    (dirs[1] / "a-6").symlink_to(outside)
+    (dirs[1] / "dangling-0").symlink_to(tmp_path / "nowhere")
+    manager = open_manager()
+    before = tree(tmp_path)
+    scan = manager.scan(known=["attempts"])
+    assert {(r.directory.name, r.path.name) for r in scan.replicas} == {
+        *((str(dirs[1]), name) for name in replicas),
+        (str(dirs[2]), "a-0.move"),
+    }
+    assert {(r.name.tp, r.name.kind) for r in scan.replicas if r.path.name.startswith("t" * 200)} == {
+        (long, "current"),
+        (None, "delete"),
+    }
+    problems = {problem.path.name: problem.reason for problem in scan.problems}
+    assert sorted(problems) == sorted([*foreign, "a-5", "notes.txt", "a-6", "dangling-0"])
+    assert "symlink" in problems["a-6"] and "Apache Kafka" in problems[f"a-3.{HEX}-future"]
+    assert tree(tmp_path) == before
+
+
+def test_a_directory_that_cannot_be_listed_goes_offline(dirs: list[Path], open_manager: Open, tmp_path: Path) -> None:
+    manager = open_manager()
+    (dirs[0] / "a-0").mkdir()
+    dirs[1].rename(tmp_path / "gone")
+    scan = manager.scan()
+    assert [r.path.name for r in scan.replicas] == ["a-0"]
+    assert [p.path for p in scan.problems] == [dirs[1]]
+    assert [d.online for d in manager.directories] == [True, False, True]
+    (tmp_path / "gone").rename(dirs[1])
+
+
+def test_clean_shutdown_is_per_directory(dirs: list[Path], open_manager: Open) -> None:
+    manager = open_manager()
+    manager.directories[0].mark_clean_shutdown(5)
+    (dirs[1] / ".kafka_cleanshutdown").mkdir()
+    assert manager.take_clean_shutdowns() == {
+        str(dirs[0]): CleanShutdown(True, 5),
+        str(dirs[1]): CleanShutdown(False),
+        str(dirs[2]): CleanShutdown(False),
+    }
+    assert not manager.directories[1].online
+
+
+def test_new_replicas_go_where_there_is_least_and_spread(dirs: list[Path], open_manager: Open) -> None:
+    manager = open_manager()
+    one, two, three = manager.directories
+    gib = 1024**3
+    assert manager.place([(one, gib), (two, 2 * gib), (three, gib // 2)]) == [three]
+    counted = Counter(directory.name for directory in manager.place([], 500))
+    assert sorted(counted.values()) == [166, 167, 167]
+    three.fail("gone")
+    assert {directory for directory in manager.place([(three, 0)], 10)} == {one, two}
+    one.fail("gone")
+    two.fail("gone")
+    with pytest.raises(LogDirectoryOffline):
+        manager.place([])
+
+
+def test_images_are_kept_over_a_restart(dirs: list[Path], open_manager: Open) -> None:
+    manager = open_manager()
+    manager.images.save("image", 2, 3)
+    manager.close()
+    stored, problems = open_manager().images.load()
+    assert stored is not None and (stored.generation, stored.version, stored.image) == (2, 3, "image")
+    assert problems == ()
+
+
+def test_closing_waits_for_what_is_running(dirs: list[Path], open_manager: Open) -> None:
+    manager = open_manager()
+    started, done = threading.Event(), []
+
+    def work() -> None:
+        started.set()
+        done.append(manager.metadata_directory.usage())
+
+    manager.metadata_directory.submit(work)
+    assert started.wait(5)
+    manager.close()
+    assert len(done) == 1

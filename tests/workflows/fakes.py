@@ -1,0 +1,287 @@
+"""Activities as the workflows see them, in memory: what each answers is scripted by the test.
+
+They are the contract of workflows/model/calls.py: names, parameters and results as on a real node, nothing on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from temporalio import activity
+from temporalio.client import Client
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
+
+import workflows
+from workflows import errors
+from workflows.model import calls, names
+from workflows.model.calls import (
+    ExportCall,
+    ExportResult,
+    ImageCall,
+    ImageResult,
+    LeaseCall,
+    MoveCall,
+    MoveResult,
+    MoveRow,
+    ProbeCall,
+    ProbeResult,
+    ReplicaMove,
+)
+from workflows.runner import workflow_runner
+
+Answer = Callable[[MoveCall], Awaitable[MoveResult]]
+
+TICK = 0.01
+
+
+async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait for something that the test can see."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
+        await asyncio.sleep(TICK)
+
+
+def row(move: ReplicaMove, outcome: str, **facts: Any) -> MoveRow:
+    """A row for a replica."""
+    known = MoveRow(
+        move.topic,
+        move.partition,
+        outcome,
+        source="/disk/a",
+        directory=move.directory,
+        claim=move.claim,
+        generation=move.generation,
+    )
+    return replace(known, **facts)
+
+
+class FakeNode:
+    """A node's move activities. `script[(activity, partition)]` is a list of outcomes or rows to answer, one per call;
+    else all goes well. `hold` makes copies wait (heartbeating) until it is cleared."""
+
+    def __init__(self, node: int = 1, delete_after: float = 0.0) -> None:
+        self.node = node
+        self.delete_after = delete_after
+        self.script: dict[tuple[str, int], list[Any]] = {}
+        self.hold = asyncio.Event()
+        self.hold.set()
+        self.hold_swap = asyncio.Event()
+        self.hold_swap.set()
+        self.seen: list[tuple[str, MoveCall]] = []
+        self.ended: list[tuple[str, str]] = []
+        self.claims = 0
+
+    def calls_of(self, name: str) -> list[MoveCall]:
+        """The calls of one activity, in order."""
+        return [call for seen, call in self.seen if seen == name]
+
+    @property
+    def order(self) -> list[str]:
+        """The names of the activities, in order."""
+        return [name for name, _ in self.seen]
+
+    def _answer(self, name: str, move: ReplicaMove, well: MoveRow) -> MoveRow:
+        planned = self.script.get((name, move.partition))
+        if not planned:
+            return well
+        one = planned.pop(0)
+        if isinstance(one, Exception):
+            raise one
+        if isinstance(one, str):
+            one = replace(well, outcome=one)
+        if isinstance(one, dict):
+            one = replace(well, **one)
+        assert isinstance(one, MoveRow)
+        return one
+
+    def _each(self, name: str, call: MoveCall, make: Callable[[ReplicaMove], MoveRow]) -> MoveResult:
+        return MoveResult([self._answer(name, move, make(move)) for move in call.replicas])
+
+    @activity.defn(name=calls.CREATE_MOVE)
+    async def create_move(self, call: MoveCall) -> MoveResult:
+        self.seen.append((calls.CREATE_MOVE, call))
+
+        def make(move: ReplicaMove) -> MoveRow:
+            self.claims += 1
+            return row(
+                move, calls.CREATED, claim=move.claim or self.claims, generation=move.generation or 1, bytes_total=1000
+            )
+
+        return self._each(calls.CREATE_MOVE, call, make)
+
+    @activity.defn(name=calls.COPY)
+    async def copy(self, call: MoveCall) -> MoveResult:
+        self.seen.append((calls.COPY, call))
+        try:
+            while not self.hold.is_set():
+                activity.heartbeat()
+                await asyncio.sleep(TICK)
+        except asyncio.CancelledError:
+            self.ended.append((calls.COPY, "cancelled"))
+            raise
+        self.ended.append((calls.COPY, "done"))
+        return self._each(
+            calls.COPY, call, lambda move: row(move, calls.CAUGHT_UP, bytes_total=1000, bytes_copied=1000, attempts=1)
+        )
+
+    @activity.defn(name=calls.SWAP)
+    async def swap(self, call: MoveCall) -> MoveResult:
+        self.seen.append((calls.SWAP, call))
+        await self.hold_swap.wait()
+        return self._each(
+            calls.SWAP,
+            call,
+            lambda move: row(move, calls.SWAPPED, seconds_locked=0.004, delete_after=self.delete_after),
+        )
+
+    @activity.defn(name=calls.CANCEL_MOVE)
+    async def cancel_move(self, call: MoveCall) -> MoveResult:
+        self.seen.append((calls.CANCEL_MOVE, call))
+        return self._each(calls.CANCEL_MOVE, call, lambda move: row(move, calls.DROPPED, message=call.reason))
+
+    @activity.defn(name=calls.DELETE_REPLICA)
+    async def delete_replica(self, call: MoveCall) -> MoveResult:
+        self.seen.append((calls.DELETE_REPLICA, call))
+        return self._each(calls.DELETE_REPLICA, call, lambda move: row(move, calls.DELETED))
+
+    @property
+    def short(self) -> list[Callable[..., Any]]:
+        return [self.create_move, self.swap, self.cancel_move, self.delete_replica]
+
+    @asynccontextmanager
+    async def running(self, client: Client, cluster: str) -> AsyncIterator[FakeNode]:
+        """The node's two workers."""
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(
+                Worker(client, task_queue=names.node_queue(cluster, self.node), activities=self.short)
+            )
+            await stack.enter_async_context(
+                Worker(
+                    client,
+                    task_queue=names.moves_queue(cluster, self.node),
+                    activities=[self.copy],
+                    max_heartbeat_throttle_interval=timedelta(milliseconds=100),
+                    default_heartbeat_throttle_interval=timedelta(milliseconds=100),
+                )
+            )
+            yield self
+
+
+class FakeMember:
+    """A node as the controller sees it: takes images, holds its lease, answers probes, keeps the newest image."""
+
+    def __init__(self, node: int, incarnation: str = "") -> None:
+        self.node = node
+        self.incarnation = incarnation or f"i{node}"
+        self.pair = (0, 0)
+        self.images: list[str] = []
+        self.register_again = 0
+        self.alive = True
+
+    @activity.defn(name=calls.APPLY_IMAGE)
+    async def apply_image(self, call: ImageCall) -> ImageResult:
+        self.register_again += call.register
+        for text in call.images:
+            self.take(text)
+        return ImageResult(*self.pair, self.incarnation)
+
+    def take(self, text: str) -> None:
+        """Keep an image as a node does: newer only, and a delta only for what it knows."""
+        from workflows.model import image
+
+        found = image.decode(text)
+        if found.pair > self.pair and (
+            found.since == 0 or (found.generation == self.pair[0] and self.pair[1] >= found.since)
+        ):
+            self.pair = found.pair
+            self.images.append(text)
+
+    @activity.defn(name=calls.HOLD_LEASE)
+    async def hold_lease(self, call: LeaseCall) -> None:
+        if call.incarnation != self.incarnation:
+            raise ApplicationError("another incarnation", type=errors.WRONG_INCARNATION, non_retryable=True)
+        while True:
+            activity.heartbeat()
+            await asyncio.sleep(0.1)
+
+    def registration(self, image: str = "") -> dict[str, Any]:
+        """The command by which it registers."""
+        return {
+            "do": "register",
+            "node": self.node,
+            "incarnation": self.incarnation,
+            "host": "127.0.0.1",
+            "port": 9092 + self.node,
+            "directories": [[f"dir-{self.node}-a", "/a", 1], [f"dir-{self.node}-b", "/b", 1]],
+            "image": image,
+        }
+
+    def batch(self, *commands: dict[str, Any]) -> dict[str, Any]:
+        """Its next update."""
+        return {
+            "node": self.node,
+            "incarnation": self.incarnation,
+            "generation": self.pair[0],
+            "version": self.pair[1],
+            "commands": list(commands),
+        }
+
+    @asynccontextmanager
+    async def running(self, client: Client, cluster: str) -> AsyncIterator[FakeMember]:
+        """The node's worker for short activities."""
+        async with Worker(
+            client,
+            task_queue=names.node_queue(cluster, self.node),
+            activities=[self.apply_image, self.hold_lease],
+            max_heartbeat_throttle_interval=timedelta(milliseconds=500),
+        ):
+            yield self
+
+
+class FakeProber:
+    """The controller's own activity, answering for nodes of the test."""
+
+    def __init__(self, *members: FakeMember) -> None:
+        self.members = {member.node: member for member in members}
+        self.asked: list[int] = []
+
+    @activity.defn(name=calls.PROBE_NODE)
+    async def probe_node(self, call: ProbeCall) -> ProbeResult:
+        self.asked.append(call.node)
+        member = self.members.get(call.node)
+        if member is None or not member.alive:
+            return ProbeResult("", "connection refused")
+        return ProbeResult(member.incarnation)
+
+
+class FakeExporter:
+    """The history queue's activity."""
+
+    def __init__(self) -> None:
+        self.seen: list[ExportCall] = []
+
+    @activity.defn(name=calls.EXPORT_HISTORIES)
+    async def export(self, call: ExportCall) -> ExportResult:
+        self.seen.append(call)
+        return ExportResult(f"{call.directory}/manifest.json", 3, 1, 120, 9000)
+
+
+@asynccontextmanager
+async def orchestrator(client: Client, cluster: str, *activities: Callable[..., Any]) -> AsyncIterator[Worker]:
+    """The controller's worker: all workflows, and what activities the test gives it."""
+    async with Worker(
+        client,
+        task_queue=names.cluster_queue(cluster),
+        workflows=workflows.ALL,
+        activities=list(activities),
+        workflow_runner=workflow_runner(),
+        sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
+    ) as worker:
+        yield worker

@@ -1,0 +1,264 @@
+"""Cluster: the controller. One run per cluster owns the metadata; every change of it is made here, and told to the
+nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, WorkflowAlreadyStartedError
+from temporalio.workflow import ParentClosePolicy
+
+from workflows import errors, options
+from workflows.model import calls, controller, names
+from workflows.model.calls import ImageCall, ImageResult, LeaseCall, ProbeCall, ProbeResult
+from workflows.model.controller import Controller
+
+
+def _new_id() -> str:
+    """A topic's id: 22 characters of base64url that do not begin with a dash, which would look like an option on a
+    command line.
+    """
+    while True:
+        text = base64.urlsafe_b64encode(workflow.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+@workflow.defn(name=names.CLUSTER)
+class Cluster:
+    """The only writer of metadata.
+
+    Handlers only change the state; `run` carries out what follows from it: images for the nodes (one push per node
+    under way, what changes meanwhile goes into the next), leases, probes and fencing. The parameter is None or {} for a
+    cluster without memory, which first collects what its nodes know; a continue-as-new passes what `Controller.carry`
+    packs.
+    """
+
+    @workflow.init
+    def __init__(self, parameter: Any = None) -> None:
+        self._it = Controller.start(workflow.info().task_queue, parameter)
+        self._awake = True
+        self._pushing: set[int] = set()
+        self._probing: set[int] = set()
+        self._failures: dict[int, int] = {}
+        self._leases: dict[int, tuple[str, object]] = {}
+        self._asked: list[dict[str, Any]] = []
+        self._waiting_quietly = False
+        self._asking = False
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @workflow.run
+    async def run(self, parameter: Any = None) -> None:
+        """Serve until terminated."""
+        while True:
+            self._awake = False
+            self._dispatch()
+            length = workflow.info().get_current_history_length()
+            if length >= options.CONTINUE_HARD:
+                await self._continue()
+            if length < options.CONTINUE_SOFT or self._it.suspects:
+                await workflow.wait_condition(lambda: self._awake)
+                continue
+            try:
+                await workflow.wait_condition(lambda: self._awake, timeout=options.QUIET_FOR)
+            except TimeoutError:
+                await self._continue()
+
+    async def _continue(self) -> None:
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        workflow.continue_as_new(self._it.carry())
+
+    # --- what follows from the state
+    # ------------------------------------------------------------------------------------------------
+
+    def _dispatch(self) -> None:
+        """Start whatever is due and not under way yet."""
+        for node in self._it.to_push():
+            if node not in self._pushing:
+                self._pushing.add(node)
+                self._spawn(self._push(node))
+        if self._it.quietly_changed and not self._waiting_quietly:
+            self._waiting_quietly = True
+            self._spawn(self._push_quiet_changes())
+        for node, incarnation in self._it.to_lease():
+            if self._leases.get(node, ("", None))[0] != incarnation:
+                self._leases[node] = (incarnation, object())
+                self._spawn(self._lease(node, incarnation))
+        for node, incarnation in sorted(self._it.suspects.items()):
+            if node not in self._probing:
+                self._probing.add(node)
+                self._spawn(self._probe(node, incarnation))
+        asked, self._asked = self._asked, []
+        for each in asked:
+            self._spawn(self._answer(each))
+        if self._it.to_ask() and not self._asking:
+            self._asking = True
+            self._spawn(self._ask_again())
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _push(self, node: int) -> None:
+        """Tell a node what is new for it; after a push that did not help, wait before the next one."""
+        try:
+            due, images = self._it.pair, self._it.images_for(node)
+            result = await self._apply_image(node, images)
+            told = result is not None and self._it.pushed(node, result, due)
+            self._failures[node] = 0 if told else self._failures.get(node, 0) + 1
+            if not told:
+                delay = min(0.25 * 2 ** min(self._failures[node], 10), options.PUSH_BACK_OFF_MAX)
+                await workflow.sleep(delay)
+        finally:
+            self._pushing.discard(node)
+            self._awake = True
+
+    async def _ask(self, node: int) -> None:
+        await self._apply_image(node, [], register=True)
+
+    async def _apply_image(self, node: int, images: list[str], *, register: bool = False) -> ImageResult | None:
+        try:
+            result: ImageResult = await workflow.execute_activity(
+                calls.APPLY_IMAGE,
+                ImageCall(node, images, register),
+                result_type=ImageResult,
+                task_queue=names.node_queue(self._it.cluster, node),
+                schedule_to_start_timeout=options.PUSH_PICK_UP_TIMEOUT,
+                start_to_close_timeout=options.PUSH_TIMEOUT,
+                retry_policy=options.PUSH_RETRY,
+            )
+        except ActivityError:
+            return None
+        return result
+
+    async def _push_quiet_changes(self) -> None:
+        await workflow.sleep(options.QUIET_DELAY)
+        self._waiting_quietly = False
+        self._it.make_urgent()
+        self._awake = True
+
+    async def _ask_again(self) -> None:
+        """While collecting: ask the nodes whose images are awaited to register again."""
+        for node in self._it.to_ask():
+            self._spawn(self._ask(node))
+        await workflow.sleep(options.COLLECT_AGAIN_AFTER)
+        self._asking = False
+        self._awake = True
+
+    async def _lease(self, node: int, incarnation: str) -> None:
+        """Hold a lease on a node's incarnation; its end makes the node suspect, as its signal does."""
+        mine = self._leases[node][1]
+        try:
+            child = await workflow.start_child_workflow(
+                names.NODE_LEASE,
+                LeaseCall(self._it.cluster, node, incarnation),
+                id=names.lease_id(self._it.cluster, node, incarnation),
+                parent_close_policy=ParentClosePolicy.ABANDON,
+                result_type=str,
+            )
+            await child
+        except WorkflowAlreadyStartedError:
+            return  # from before a continue-as-new, or of a controller that was lost: its signal comes here
+        except ChildWorkflowError:
+            pass  # terminated by hand: the node is asked
+        if self._leases.get(node, ("", None))[1] is mine:
+            self._suspect(node, incarnation)
+
+    def _suspect(self, node: int, incarnation: str) -> None:
+        if self._leases.get(node, ("", None))[0] == incarnation:
+            del self._leases[node]
+        self._it.suspect(node, incarnation)
+        self._awake = True
+
+    async def _probe(self, node: int, incarnation: str) -> None:
+        """Ask a node that lost its lease who it is; fence it unless it answers as the incarnation that is registered."""
+        try:
+            registered = self._it.registered(node)
+            if registered is not None and registered.incarnation == incarnation:
+                result: ProbeResult = await workflow.execute_activity(
+                    calls.PROBE_NODE,
+                    ProbeCall(node, registered.host, registered.port, options.PROBE_SECONDS),
+                    result_type=ProbeResult,
+                    schedule_to_start_timeout=options.PROBE_PICK_UP_TIMEOUT,
+                    start_to_close_timeout=options.PROBE_TIMEOUT,
+                    retry_policy=options.PROBE_RETRY,
+                )
+                if result.incarnation == incarnation:
+                    await workflow.sleep(options.LEASE_AGAIN_AFTER)
+                else:
+                    self._it.fence(node, incarnation)
+            self._it.trust(node, incarnation)
+        except ActivityError:
+            # Nobody could ask: that says nothing about the node.
+            await workflow.sleep(options.LEASE_AGAIN_AFTER)
+        finally:
+            self._probing.discard(node)
+            self._awake = True
+
+    async def _answer(self, question: Mapping[str, Any]) -> None:
+        node = int(question.get("node", -1))
+        asker = workflow.get_external_workflow_handle(
+            str(question.get("workflow_id")), run_id=str(question.get("run_id")) or None
+        )
+        try:
+            await asker.signal("located", {"node": node, "known": self._it.may_know(node)})
+        except ApplicationError:
+            workflow.logger.info("Who asked for node %d is gone", node)
+
+    # --- handlers
+    # -------------------------------------------------------------------------------------------------------------------
+
+    @workflow.update(description="A node's batch of commands; see workflows/model/commands.py")
+    def submit(self, batch: dict[str, Any]) -> dict[str, Any]:
+        """Apply {"node", "incarnation", "generation", "version", "commands"} and answer as `Controller.submit` says."""
+        reply = self._it.submit(batch, _new_id)
+        self._awake = True
+        return reply
+
+    @submit.validator
+    def _may_submit(self, batch: dict[str, Any]) -> None:
+        self._checked(lambda: controller.check_batch(batch))
+
+    @workflow.update(description="Give up the image of a node that will not come back: {node}")
+    def recover_without(self, order: dict[str, Any]) -> dict[str, Any]:
+        """Go on collecting, or serving, without a node."""
+        self._it.give_up(int(order["node"]))
+        self._awake = True
+        return self._it.describe()
+
+    @recover_without.validator
+    def _may_recover_without(self, order: dict[str, Any]) -> None:
+        self._checked(lambda: self._it.check_give_up(order))
+
+    @workflow.signal(description="A NodeLease tells that it ended: {node, incarnation, reason}")
+    def lease_ended(self, told: dict[str, Any]) -> None:
+        """The node is asked before it is fenced."""
+        self._suspect(int(told.get("node", -1)), str(told.get("incarnation", "")))
+
+    @workflow.signal(description="A run asks whether a node is known: {node, workflow_id, run_id}")
+    def locate(self, question: dict[str, Any]) -> None:
+        """Answered by the signal `located`."""
+        self._asked.append(question)
+        self._awake = True
+
+    @workflow.query(description="All metadata as rows, or {} while collecting")
+    def state(self) -> dict[str, Any]:
+        """The rows of workflows/model/state.py."""
+        return self._it.state.rows() if self._it.state else {}
+
+    @workflow.query(description="Nodes, counts, versions, and who is awaited while collecting")
+    def describe(self) -> dict[str, Any]:
+        """A summary."""
+        return self._it.describe()
+
+    def _checked(self, check: Callable[[], object]) -> None:
+        try:
+            check()
+        except ValueError as bad:
+            raise ApplicationError(str(bad), type=errors.INVALID_PLAN, non_retryable=True) from bad

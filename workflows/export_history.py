@@ -1,0 +1,48 @@
+"""ExportHistory: write closed histories, and a snapshot of open ones, for analytics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ApplicationError
+
+from workflows import errors, options
+from workflows.model import calls, fields, names
+from workflows.model.calls import ExportCall, ExportResult
+
+
+def parse_export(parameter: Any) -> ExportCall:
+    """Parse {"directory", "query"?, "as_of"?}. Raises BadField."""
+    known = ("directory", "query", "as_of")
+    row = fields.an_object(parameter, "$", known)
+    return ExportCall(
+        fields.a_string(fields.need(row, "directory", "$"), "$.directory"),
+        fields.a_string(row.get("query") or "", "$.query", empty=True),
+        fields.a_string(row.get("as_of") or "", "$.as_of", empty=True),
+    )
+
+
+@workflow.defn(name=names.EXPORT_HISTORY)
+class ExportHistory:
+    """One export, started by a schedule or by hand; the activity is incremental and idempotent, so that any run may be
+    repeated.
+    """
+
+    @workflow.run
+    async def run(self, parameter: Any) -> ExportResult:
+        """Export; fails with InvalidPlan when the parameter cannot be used."""
+        try:
+            call = parse_export(parameter)
+        except fields.BadField as bad:
+            raise ApplicationError(str(bad), bad.path, type=errors.INVALID_PLAN, non_retryable=True) from bad
+        result: ExportResult = await workflow.execute_activity(
+            calls.EXPORT_HISTORIES,
+            call,
+            result_type=ExportResult,
+            task_queue=names.history_queue(workflow.info().task_queue),
+            start_to_close_timeout=options.EXPORT_TIMEOUT,
+            heartbeat_timeout=options.EXPORT_HEARTBEAT_TIMEOUT,
+            retry_policy=options.EXPORT_RETRY,
+        )
+        return result

@@ -1,0 +1,328 @@
+"""What the controller decides: the state or what is being collected, who must be told what, who is suspect. Knows no
+Temporal.
+
+A mutable object around immutable values: the `Cluster` workflow calls it from its handlers and carries out what it asks
+for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from workflows.model import commands, fields, image, recover
+from workflows.model.calls import ImageResult
+from workflows.model.image import Image
+from workflows.model.outcome import Code, Refused, Result
+from workflows.model.recover import Collecting
+from workflows.model.state import ClusterState, Node, pack, unpack
+
+#: A batch is one update: what does not fit goes into the next.
+MAX_COMMANDS = 10_000
+Pair = tuple[int, int]
+
+
+def check_batch(batch: Any) -> None:
+    """Raise BadField unless this is a batch: {"node", "incarnation", "generation", "version", "commands"}."""
+    row = fields.an_object(batch, "$")
+    fields.a_number(fields.need(row, "node", "$"), "$.node", 0, (1 << 31) - 1)
+    fields.a_string(fields.need(row, "incarnation", "$"), "$.incarnation")
+    fields.a_number(row.get("generation", 0), "$.generation")
+    fields.a_number(row.get("version", 0), "$.version")
+    rows = fields.a_list(fields.need(row, "commands", "$"), "$.commands")
+    if len(rows) > MAX_COMMANDS:
+        raise fields.BadField("$.commands", f"has {len(rows)} entries, but may have {MAX_COMMANDS}")
+
+
+class Controller:
+    """Serving: `state` is set. Collecting (its memory is lost, or a node knows more): `collecting` is set, `state` is
+    not.
+    """
+
+    def __init__(self, cluster: str) -> None:
+        self.cluster = cluster
+        self.state: ClusterState | None = None
+        self.collecting: Collecting | None = Collecting(cluster)
+        self.suspects: dict[int, str] = {}
+        self.quietly_changed = False
+        self._memory: ClusterState | None = None
+        self._registrations: dict[int, Mapping[str, Any]] = {}
+        self._known: dict[int, Pair] = {}
+        self._urgent = 0
+
+    @staticmethod
+    def start(cluster: str, carried: Any) -> Controller:
+        """A controller without memory, or with what an earlier run carried over. Raises ValueError for another format."""
+        it = Controller(cluster)
+        if not isinstance(carried, Mapping) or "v" not in carried:
+            return it
+        if carried["v"] != 1:
+            raise ValueError(f"carried over in format {carried['v']}, this program reads 1")
+        held = ClusterState.of(unpack(carried["state"])) if carried["state"] else None
+        it.suspects = {int(node): str(incarnation) for node, incarnation in carried["suspects"]}
+        it._known = {int(node): (generation, version) for node, generation, version in carried["known"]}
+        if carried["collecting"]:
+            it._collect(held, frozenset(carried["without"]))
+        elif held is not None:
+            it.state, it.collecting, it._urgent = held, None, held.version
+        return it
+
+    def carry(self) -> dict[str, Any]:
+        """What the next run starts with: the rows, and who knows which version. Answers still awaited are asked for
+        again.
+        """
+        held = self.state or self._memory
+        return {
+            "v": 1,
+            "state": pack(held.rows()) if held else "",
+            "collecting": self.collecting is not None,
+            "without": sorted(self.collecting.without) if self.collecting else [],
+            "known": [[node, *pair] for node, pair in sorted(self._known.items())],
+            "suspects": [[node, incarnation] for node, incarnation in sorted(self.suspects.items())],
+        }
+
+    # --- commands
+    # -------------------------------------------------------------------------------------------------------------------
+
+    def submit(self, batch: Mapping[str, Any], new_id: Callable[[], str]) -> dict[str, Any]:
+        """Apply a node's commands, in order.
+
+        The answer: `generation` and `version` after it (0, 0 while collecting); `results`, per command a list with one
+        result per item; `image`, what the node lacks (whole or a delta, "" for nothing); `register`: the node is to
+        register again with its image; `awaited`: while collecting, the nodes whose images are missing.
+        """
+        node, incarnation = int(batch["node"]), str(batch["incarnation"])
+        pair = (int(batch.get("generation", 0)), int(batch.get("version", 0)))
+        if self.state is not None and pair > self.state.pair:
+            self._collect(self.state, frozenset())
+        results = [self._one(node, incarnation, pair, command, new_id) for command in batch["commands"]]
+        state = self.state
+        if state is None:
+            awaited = list(self.collecting.awaited) if self.collecting else []
+            return self._reply((0, 0), results, "", register=True, awaited=awaited)
+        stale = commands.from_stale_node(state, node, incarnation)
+        if stale is not None:
+            return self._reply(state.pair, results, "", register=True)
+        images = image.since(state, *pair)
+        if len(images) == 1 and any(_does(command, "register") for command in batch["commands"]):
+            self._known[node] = state.pair
+        elif pair[0] == state.generation:
+            self._known[node] = max(self._known.get(node, (0, 0)), pair)
+        return self._reply(state.pair, results, images[0] if images else "")
+
+    @staticmethod
+    def _reply(
+        pair: Pair, results: list[list[Result]], text: str, *, register: bool = False, awaited: list[int] | None = None
+    ) -> dict[str, Any]:
+        return {
+            "generation": pair[0],
+            "version": pair[1],
+            "results": results,
+            "image": text,
+            "register": register,
+            "awaited": awaited or [],
+        }
+
+    def _one(self, node: int, incarnation: str, pair: Pair, command: Any, new_id: Callable[[], str]) -> list[Result]:
+        registers = _does(command, "register")
+        if registers and (command.get("node"), command.get("incarnation")) != (node, incarnation):
+            return [Refused(Code.INVALID_REQUEST, "A node registers itself, in a batch of its own name.").result()]
+        if self.state is None:
+            return self._collected(node, pair, command) if registers else [self._busy(Code.BROKER_ID_NOT_REGISTERED)]
+        if not registers and (stale := commands.from_stale_node(self.state, node, incarnation)):
+            return [stale.result()]
+        change = commands.apply(self.state, command, new_id)
+        if registers:
+            if problem := self._foreign(command):
+                return [problem.result()]
+            self._known[node] = pair if pair[0] == change.state.generation else (0, 0)
+            self.suspects.pop(node, None)
+        self._changed(change.state, quiet=change.quiet)
+        return change.results
+
+    def _foreign(self, command: Mapping[str, Any]) -> Refused | None:
+        """Why a registration's image cannot be of this cluster, or None."""
+        try:
+            held = image.decode(command["image"]) if command.get("image") else None
+        except ValueError:
+            return None  # damaged, and not needed
+        if held is not None and held.cluster != self.cluster:
+            return Refused(
+                Code.INCONSISTENT_CLUSTER_ID, f"The node belongs to cluster '{held.cluster}', this is '{self.cluster}'."
+            )
+        return None
+
+    def _busy(self, code: int = Code.REQUEST_TIMED_OUT) -> Result:
+        """The answer while collecting; a command other than a registration tells its node to register first."""
+        awaited = ", ".join(str(node) for node in self.collecting.awaited) if self.collecting else ""
+        who = f"node {awaited}" if awaited else "a first node"
+        return Refused(code, f"The controller collects the nodes' metadata and waits for {who}; try again.").result()
+
+    def _changed(self, state: ClusterState, *, quiet: bool) -> None:
+        if self.state is not None and state.version != self.state.version:
+            self.quietly_changed = self.quietly_changed or quiet
+            self._urgent = self._urgent if quiet else state.version
+        self.state = state
+
+    # --- collecting
+    # -------------------------------------------------------------------------------------------------------------------
+
+    def _collect(self, memory: ClusterState | None, without: frozenset[int]) -> None:
+        """Stop serving until the nodes' images are merged; `memory` is one more image."""
+        held = image.of_state(memory) if memory else None
+        self.collecting = Collecting(self.cluster, without=without, memory=held)
+        self.state, self._memory, self._registrations, self._known = None, memory, {}, {}
+        self.suspects = {}
+
+    def _collected(self, node: int, pair: Pair, command: Mapping[str, Any]) -> list[Result]:
+        """A node's registration while collecting; the last one awaited makes the new state."""
+        assert self.collecting is not None
+        held: Image | None = None
+        try:
+            if command.get("image"):
+                held = image.decode(command["image"])
+            elif pair != (0, 0):
+                return [Refused(Code.INVALID_REQUEST, "The registration lacks the image that the node knows.").result()]
+            self.collecting = self.collecting.answer(node, held)
+        except ValueError as damaged:
+            return [Refused(Code.INVALID_REQUEST, f"The registration's image is damaged: {damaged}").result()]
+        except Refused as refused:
+            return [refused.result()]
+        self._registrations[node] = command
+        return self._merged().get(node) or [self._busy()]
+
+    def _merged(self) -> dict[int, list[Result]]:
+        """Once nobody is awaited: the new state, every node that answered registered in it; the registrations' results."""
+        if self.collecting is None or not self.collecting.complete:
+            return {}
+        state = recover.merge(self.collecting)
+        results: dict[int, list[Result]] = {}
+        for node, command in sorted(self._registrations.items()):
+            change = commands.apply(state, command, str)
+            state, results[node] = change.state, change.results
+        self.state, self.collecting, self._memory, self._registrations = state, None, None, {}
+        self._known, self._urgent, self.quietly_changed = {}, state.version, False
+        return results
+
+    def to_ask(self) -> list[int]:
+        """While collecting: the nodes to ask for their images."""
+        return list(self.collecting.awaited) if self.collecting else []
+
+    def check_give_up(self, order: Any) -> int:
+        """The node to go on without. Raises ValueError when none is awaited, or not this one."""
+        row = fields.an_object(order, "$", ("node",))
+        node = fields.a_number(fields.need(row, "node", "$"), "$.node")
+        if self.collecting is None:
+            raise fields.BadField("$.node", f"is {node}, but no node is awaited: the cluster serves")
+        if node not in self.collecting.awaited:
+            awaited = ", ".join(map(str, self.collecting.awaited)) or "none"
+            raise fields.BadField("$.node", f"is {node}, which is not awaited; awaited: {awaited}")
+        return node
+
+    def give_up(self, node: int) -> None:
+        """Go on without a node's image."""
+        if self.collecting is not None:
+            self.collecting = self.collecting.give_up(node)
+            self._merged()
+
+    # --- nodes
+    # ------------------------------------------------------------------------------------------------------------------------
+
+    def registered(self, node: int) -> Node | None:
+        """A node's registration, None without one, or while it is fenced."""
+        known = self.state.nodes.get(node) if self.state else None
+        return None if known is None or known.fenced else known
+
+    def may_know(self, node: int) -> bool:
+        """Whether a node has ever registered; while collecting nobody can say no."""
+        return self.state is None or node in self.state.nodes
+
+    def to_lease(self) -> list[tuple[int, str]]:
+        """The nodes and incarnations that a lease is to be held on."""
+        nodes = self.state.nodes.values() if self.state else ()
+        return sorted(
+            (each.node, each.incarnation) for each in nodes if not each.fenced and each.node not in self.suspects
+        )
+
+    def suspect(self, node: int, incarnation: str) -> None:
+        """A lease ended: ask the node, unless it is fenced already or another incarnation is registered."""
+        known = self.registered(node)
+        if known is not None and known.incarnation == incarnation:
+            self.suspects[node] = incarnation
+
+    def trust(self, node: int, incarnation: str) -> None:
+        """The question is answered, either way."""
+        if self.suspects.get(node) == incarnation:
+            del self.suspects[node]
+
+    def fence(self, node: int, incarnation: str) -> None:
+        """The node is gone: its partitions lose their leader."""
+        if self.state is not None:
+            ended = {"do": "lease_ended", "node": node, "incarnation": incarnation}
+            self._changed(commands.apply(self.state, ended, str).state, quiet=False)
+
+    def to_push(self) -> list[int]:
+        """The unfenced nodes that do not know yet what they should."""
+        if self.state is None:
+            return []
+        due = (self.state.generation, self._urgent)
+        return [node for node in self.state.alive if self._known.get(node, (0, 0)) < due]
+
+    def make_urgent(self) -> None:
+        """Let quiet changes be pushed now."""
+        self.quietly_changed = False
+        if self.state is not None:
+            self._urgent = self.state.version
+
+    def images_for(self, node: int) -> list[str]:
+        """What a node lacks."""
+        return image.since(self.state, *self._known.get(node, (0, 0))) if self.state else []
+
+    def pushed(self, node: int, result: ImageResult) -> bool:
+        """Note what a node knows after a push; answers whether it knows what is due. One that knows more than the
+        state: collect.
+        """
+        if self.state is None:
+            return True
+        known = (result.generation, result.version)
+        if known > self.state.pair:
+            self._collect(self.state, frozenset())
+            return True
+        registered = self.registered(node)
+        if registered is not None and result.incarnation in ("", registered.incarnation):
+            self._known[node] = known
+        return known >= due
+
+    def describe(self) -> dict[str, Any]:
+        """A summary for people."""
+        state = self.state or self._memory
+        collecting = self.collecting is not None
+        nodes = sorted(state.nodes.values(), key=lambda each: each.node) if state else []
+        return {
+            "cluster": self.cluster,
+            "phase": "collecting" if collecting else "serving",
+            "awaited": list(self.collecting.awaited) if self.collecting else [],
+            "answered": sorted(self.collecting.answers) if self.collecting else [],
+            "generation": state.generation if state else 0,
+            "version": state.version if state else 0,
+            "topics": len(state.topics) if state else 0,
+            "partitions": sum(len(each.partitions) for each in state.topics.values()) if state else 0,
+            "nodes": [
+                {
+                    "node": each.node,
+                    "incarnation": each.incarnation,
+                    "broker_epoch": each.broker_epoch,
+                    "host": each.host,
+                    "port": each.port,
+                    "fenced": each.fenced,
+                    "suspect": each.node in self.suspects,
+                    "directories": [[one.id, one.path, one.online] for one in each.directories],
+                    "known": list(self._known.get(each.node, (0, 0))),
+                }
+                for each in nodes
+            ],
+        }
+
+
+def _does(command: Any, name: str) -> bool:
+    return isinstance(command, Mapping) and command.get("do") == name

@@ -1,0 +1,138 @@
+"""Cluster images: what nodes are told of the metadata, whole or as a delta, compressed and cut so that no message gets
+too large.
+
+The format (JSON, zlib, base64) is final: {"v", "cluster", "generation", "version", "from", "topics", "gone", "nodes",
+"configs", "controller"}; rows as in state.py. `from` 0 is a whole image, else a delta for a receiver of the same
+generation at or above `from`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workflows.model.state import FORMAT, ClusterState, Configs, Gone, Node, Topic, pack, unpack
+
+#: No image is longer than this, compressed: Temporal takes 2 MB per event.
+MAX_BYTES = 1_000_000
+
+_Row = tuple[int, str, list[Any]]
+
+
+def _rows_since(state: ClusterState, version: int) -> list[_Row]:
+    """All rows changed after `version`, in the order in which they changed."""
+    rows: list[_Row] = [
+        (each.changed, "topics", each.row()) for each in state.topics.values() if each.changed > version
+    ]
+    rows += [(each.changed, "gone", [each.name, each.id]) for each in state.gone if each.changed > version]
+    rows += [(each.changed, "nodes", each.row()) for each in state.nodes.values() if each.changed > version]
+    rows += [
+        (each.changed, "configs", [each.kind, each.name, dict(each.values)])
+        for each in state.configs.values()
+        if each.changed > version
+    ]
+    return sorted(rows, key=lambda row: row[0])
+
+
+def _image(state: ClusterState, since: int, version: int, rows: list[_Row]) -> str:
+    content: dict[str, Any] = {
+        "v": FORMAT,
+        "cluster": state.cluster,
+        "generation": state.generation,
+        "version": version,
+        "from": since,
+        "topics": [],
+        "gone": [],
+        "nodes": [],
+        "configs": [],
+        "controller": state.controller,
+    }
+    for _, kind, row in rows:
+        content[kind].append(row)
+    return pack(content)
+
+
+def since(state: ClusterState, generation: int, version: int, limit: int = MAX_BYTES) -> list[str]:
+    """What a receiver at (generation, version) lacks: nothing, one image or several, oldest first, none longer than
+    `limit`.
+
+    A receiver of another generation, or without an image (version 0), gets a whole one. The parts of a cut image are
+    deltas on one another: rows are cut where they changed, so that each part leaves a receiver at a version of its own.
+    One row alone may be longer.
+    """
+    known = version if generation == state.generation else 0
+    rows = _rows_since(state, known)
+    return list(_cut(state, known, state.version, rows, limit)) if rows else []
+
+
+def whole(state: ClusterState, limit: int = MAX_BYTES) -> list[str]:
+    """The whole image, in parts if it is too long."""
+    return list(_cut(state, 0, state.version, _rows_since(state, 0), limit))
+
+
+def _cut(state: ClusterState, known: int, version: int, rows: list[_Row], limit: int) -> Iterator[str]:
+    # The common case first: one image. Its length is guessed before it is made, since packing costs most.
+    parts = [rows]
+    while parts:
+        part = parts.pop(0)
+        last = version if not parts else part[-1][0]
+        made = _image(state, known, last, part)
+        if len(made) > limit and len(part) > 1:
+            middle = len(part) // 2
+            parts[:0] = [part[:middle], part[middle:]]
+            continue
+        yield made
+        known = last
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A decoded image."""
+
+    cluster: str
+    generation: int
+    version: int
+    since: int
+    topics: Mapping[str, Topic]
+    gone: tuple[Gone, ...]
+    nodes: Mapping[int, Node]
+    configs: Mapping[tuple[str, str], Configs]
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """What orders two images: (generation, version)."""
+        return self.generation, self.version
+
+
+def decode(text: str) -> Image:
+    """Read an image. Raises ValueError for one that is damaged, of another format or not whole in its fields."""
+    content = unpack(text)
+    if not isinstance(content, dict) or content.get("v") != FORMAT:
+        raise ValueError("not a cluster image of a format this program reads")
+    try:
+        return Image(
+            content["cluster"],
+            content["generation"],
+            content["version"],
+            content["from"],
+            {row[0]: Topic.of(row) for row in content["topics"]},
+            tuple(Gone(*row) for row in content["gone"]),
+            {row[0]: Node.of(row) for row in content["nodes"]},
+            {(row[0], row[1]): Configs(*row) for row in content["configs"]},
+        )
+    except (KeyError, TypeError, IndexError) as problem:
+        raise ValueError(f"a cluster image with a damaged row: {problem!r}") from problem
+
+
+def of_state(state: ClusterState) -> Image:
+    """The state as if it had been read from an image; the controller's own memory when images are merged."""
+    return Image(
+        state.cluster, state.generation, state.version, 0, state.topics, state.gone, state.nodes, state.configs
+    )
+
+
+def text_of(content: Mapping[str, Any]) -> str:
+    """An image from its plain content, for tests and for files."""
+    return pack(json.loads(json.dumps(content)))

@@ -1,0 +1,265 @@
+"""A run of moves as data: phases, which outcome leads where, what comes next, how far it is and how it ends. All pure.
+
+A replica goes through phases; each step's outcome moves it by TRANSITIONS, the only way it moves. The run takes its
+replicas through in step (all are created, copied, swapped together), so that a step for fifty costs what a step for one
+costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from workflows.model import calls
+from workflows.model.calls import MoveRow, ReplicaMove
+
+# Phases of a replica while it is under way.
+CREATING = "creating"  # `.move` and its marker are to be made
+COPYING = "copying"  # queued for a slot, or copying
+SWAPPING = "swapping"  # the last chunk, the two renames
+WAITING = "waiting"  # in place; the source's `.delete` is not due yet
+DELETING = "deleting"  # the `.delete` is due
+CANCELLING = "cancelling"  # the `.move` is to be removed
+# Phases in which it ends.
+DONE = "done"
+DROPPED = "dropped"
+FAILED = "failed"
+SUPERSEDED = "superseded"
+
+UNDER_WAY = (CREATING, COPYING, SWAPPING, WAITING, DELETING, CANCELLING)
+ENDS = (DONE, DROPPED, FAILED, SUPERSEDED)
+#: Where a replica can still be dropped, and told of another directory.
+BEFORE_SWAP = (CREATING, COPYING, SWAPPING)
+
+#: (phase, outcome of its step) -> next phase.
+TRANSITIONS: Mapping[tuple[str, str], str] = {
+    (CREATING, calls.CREATED): COPYING,
+    (CREATING, calls.IN_PLACE): DONE,
+    (CREATING, calls.SWAPPED): WAITING,
+    (CREATING, calls.DROPPED): DROPPED,
+    (CREATING, calls.FAILED): FAILED,
+    (CREATING, calls.SUPERSEDED): SUPERSEDED,
+    (COPYING, calls.CAUGHT_UP): SWAPPING,
+    (COPYING, calls.BEHIND): COPYING,
+    (COPYING, calls.SWAPPED): WAITING,
+    (COPYING, calls.IN_PLACE): DONE,
+    (COPYING, calls.DROPPED): DROPPED,
+    (COPYING, calls.FAILED): FAILED,
+    (COPYING, calls.SUPERSEDED): SUPERSEDED,
+    (SWAPPING, calls.SWAPPED): WAITING,
+    (SWAPPING, calls.BEHIND): COPYING,
+    (SWAPPING, calls.IN_PLACE): DONE,
+    (SWAPPING, calls.DROPPED): DROPPED,
+    (SWAPPING, calls.FAILED): FAILED,
+    (SWAPPING, calls.SUPERSEDED): SUPERSEDED,
+    (DELETING, calls.DELETED): DONE,
+    (DELETING, calls.IN_PLACE): DONE,
+    (DELETING, calls.SWAPPED): WAITING,
+    (DELETING, calls.SUPERSEDED): DONE,
+    (DELETING, calls.FAILED): DONE,
+    (CANCELLING, calls.DROPPED): DROPPED,
+    (CANCELLING, calls.IN_PLACE): DONE,
+    (CANCELLING, calls.SWAPPED): WAITING,
+    (CANCELLING, calls.DELETED): DONE,
+    (CANCELLING, calls.FAILED): FAILED,
+    (CANCELLING, calls.SUPERSEDED): SUPERSEDED,
+}
+
+#: The activity that does a phase's step.
+STEPS: Mapping[str, str] = {
+    CREATING: calls.CREATE_MOVE,
+    COPYING: calls.COPY,
+    SWAPPING: calls.SWAP,
+    DELETING: calls.DELETE_REPLICA,
+    CANCELLING: calls.CANCEL_MOVE,
+}
+
+#: What a replica that reached the directory asked for may be called in a result.
+SUCCEEDED = (calls.SWAPPED, calls.DELETED, calls.IN_PLACE)
+
+_SUMS = (
+    "bytes_copied",
+    "bytes_resumed",
+    "seconds_queued",
+    "seconds_copying",
+    "seconds_throttled",
+    "seconds_stalled",
+    "seconds_locked",
+    "attempts",
+    "bytes_total",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One replica of a run: what is asked for, its phase, the row with all that is known, and when its `.delete` is due
+    (epoch s).
+    """
+
+    move: ReplicaMove
+    phase: str
+    row: MoveRow
+    due: float = 0.0
+    live: Mapping[str, Any] | None = None
+
+    @staticmethod
+    def asked(move: ReplicaMove) -> Replica:
+        """A replica at the start of a run."""
+        row = MoveRow(
+            move.topic, move.partition, "", directory=move.directory, claim=move.claim, generation=move.generation
+        )
+        return Replica(move, CREATING, row)
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Topic and partition."""
+        return self.move.topic, self.move.partition
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing is left to do for it."""
+        return self.phase in ENDS
+
+    def to(self, phase: str) -> Replica:
+        """The replica in another phase, decided by the run (a cancel, a new target, a timer), not by an outcome."""
+        return replace(self, phase=phase)
+
+    def aimed_at(self, directory: str) -> Replica:
+        """The replica with another target, to be created anew there; its facts stay."""
+        row = replace(self.row, directory=directory)
+        return replace(self, move=replace(self.move, directory=directory), row=row, phase=CREATING, live=None)
+
+    def after(self, row: MoveRow, now: float) -> Replica:
+        """The replica after its step's row: the next phase by TRANSITIONS, facts added up, claim and generation as the
+        node says.
+
+        An outcome that the table does not know for this phase is a failure of the node's side and ends the replica as
+        failed.
+        """
+        phase = TRANSITIONS.get((self.phase, row.outcome))
+        if phase is None:
+            message = f"The node answered '{row.outcome}' to {STEPS.get(self.phase, self.phase)}; the run cannot go on."
+            phase, row = FAILED, replace(row, outcome=calls.FAILED, error="NodeFailure", message=message)
+        late = self.phase == DELETING and row.outcome in (calls.FAILED, calls.SUPERSEDED)
+        held = merge_rows(self.row, replace(row, outcome=self.row.outcome) if late else row)
+        move = replace(self.move, claim=row.claim or self.move.claim, generation=row.generation or self.move.generation)
+        return replace(self, move=move, phase=phase, row=held, due=now + max(row.delete_after, 0.0), live=None)
+
+
+def merge_rows(before: MoveRow, after: MoveRow) -> MoveRow:
+    """The later row with nothing lost: a step that does not know a fact (0 or "") leaves what was known.
+
+    Steps are given the facts so far and answer totals, so that the larger value is the total.
+    """
+    values: dict[str, Any] = {}
+    for each in fields(MoveRow):
+        old, new = getattr(before, each.name), getattr(after, each.name)
+        values[each.name] = max(old, new) if each.name in _SUMS else (new or old)
+    values["delete_after"] = after.delete_after
+    if after.outcome != calls.FAILED and after.outcome != calls.SUPERSEDED:
+        values["error"], values["message"] = after.error, after.message
+    return MoveRow(**values)
+
+
+def next_phase(replicas: Iterable[Replica]) -> str | None:
+    """The phase whose step comes next: the earliest that any replica is in, a cancel first; None when all have ended."""
+    present = {replica.phase for replica in replicas}
+    for phase in (CANCELLING, CREATING, COPYING, SWAPPING, DELETING, WAITING):
+        if phase in present:
+            return phase
+    return None
+
+
+def failed_rows(replicas: Iterable[Replica], error: str, message: str) -> list[MoveRow]:
+    """Rows for a step that failed as a whole."""
+    return [
+        MoveRow(
+            each.move.topic,
+            each.move.partition,
+            calls.SUPERSEDED if error == "Superseded" else calls.FAILED,
+            directory=each.move.directory,
+            error=error,
+            message=message,
+        )
+        for each in replicas
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a run ends: `status` is completed, cancelled or failed; a failed one carries a stable error type and one
+    sentence.
+    """
+
+    status: str
+    error: str = ""
+    message: str = ""
+
+
+def verdict(rows: Sequence[MoveRow]) -> Verdict:
+    """Completed when any replica got where it should, cancelled when all were dropped, else failed for the first reason
+    found.
+    """
+    if any(row.outcome in SUCCEEDED for row in rows):
+        return Verdict("completed")
+    failed = [row for row in rows if row.outcome != calls.DROPPED]
+    if not failed:
+        return Verdict("cancelled")
+    first = failed[0]
+    message = first.message or f"{first.topic}-{first.partition} was not moved."
+    if len(rows) > 1:
+        message = f"None of {len(rows)} replicas was moved; the first, {first.topic}-{first.partition}: {message}"
+    return Verdict(
+        "failed", first.error or ("Superseded" if first.outcome == calls.SUPERSEDED else "NodeFailure"), message
+    )
+
+
+def sla(seconds: float | None, started: float, in_place: float | None, now: float) -> dict[str, Any]:
+    """Whether the run's replicas were in place in time.
+
+    `met` is None without an SLA and while it is open; a run that is past its deadline is late whether it has ended or
+    not. Times are epoch seconds; `took` is None until all are in place.
+    """
+    took = None if in_place is None else round(in_place - started, 3)
+    if seconds is None:
+        return {"seconds": None, "deadline": None, "took": took, "met": None}
+    met: bool | None = took <= seconds if took is not None else (False if now - started > seconds else None)
+    return {"seconds": seconds, "deadline": round(started + seconds, 3), "took": took, "met": met}
+
+
+def eta(total: int, done: int, rate: float) -> float | None:
+    """Seconds until a copy is done at this rate (bytes/s); None when it cannot be told, 0 when nothing is left."""
+    left = max(total - done, 0)
+    if left == 0:
+        return 0.0 if total else None
+    return round(left / rate, 1) if rate > 0 else None
+
+
+def progress(replica: Replica) -> dict[str, Any]:
+    """What `progress` tells of one replica: the live values of its copy while it runs, else what the last step
+    answered.
+    """
+    live = replica.live or {}
+    total = int(live.get("bytes_total", replica.row.bytes_total))
+    done = int(live.get("bytes_copied", replica.row.bytes_copied)) + int(live.get("bytes_resumed", 0))
+    done = total if replica.phase in (SWAPPING, WAITING, DELETING, DONE) else min(done, total)
+    rate = float(live.get("rate", 0.0))
+    return {
+        "topic": replica.move.topic,
+        "partition": replica.move.partition,
+        "phase": replica.phase,
+        "state": str(live.get("state", "")),
+        "source": replica.row.source,
+        "directory": replica.move.directory,
+        "claim": replica.move.claim,
+        "generation": replica.move.generation,
+        "bytes_total": total,
+        "bytes_copied": done,
+        "rate": rate,
+        "eta_seconds": eta(total, done, rate) if replica.phase == COPYING else None,
+        "attempt": int(live.get("attempt", replica.row.attempts)),
+        "outcome": replica.row.outcome if replica.ended else "",
+        "error": replica.row.error,
+        "message": replica.row.message,
+    }

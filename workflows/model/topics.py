@@ -1,0 +1,225 @@
+"""Topics and configs: creating, deleting, altering; and producer ids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from workflows.model import fields, topic_rules
+from workflows.model.assignment import Assignment
+from workflows.model.outcome import Change, Code, Refused, Result
+from workflows.model.registration import elect
+from workflows.model.state import ClusterState, Configs, Partition, Topic
+
+_SINGLE = "Replication factor {given} is not supported by this cluster: create the topic with replication factor 1."
+
+
+def create_topics(state: ClusterState, command: Mapping[str, Any], new_id: Callable[[], str]) -> Change:
+    """{"topics": [{"name", "partitions", "replication_factor", "configs", "assignment"}], "validate_only": bool}.
+
+    `assignment` (a list of replicas per partition) overrides the two counts, which are -1 or absent for the defaults.
+    Each topic succeeds or fails by itself. A name that stands twice in the request fails both times.
+    """
+    wanted = fields.a_list(fields.need(command, "topics", "$"), "$.topics")
+    only_check = fields.a_flag(command.get("validate_only", False), "$.validate_only")
+    names = Counter(
+        each.get("name") for each in wanted if isinstance(each, Mapping) and isinstance(each.get("name"), str)
+    )
+    results: list[Result] = []
+    after = state
+    for place, each in enumerate(wanted):
+        path = f"$.topics[{place}]"
+        try:
+            request = fields.an_object(each, path)
+            if names[request.get("name")] > 1:
+                raise Refused(Code.INVALID_REQUEST, f"The topic {request['name']} stands twice in the request.")
+            topic = _new_topic(after, request, path, new_id)
+            after = after.with_topics(topic)
+            results.append({"topic_id": topic.id, "version": after.version, "value": len(topic.partitions)})
+        except Refused as refused:
+            results.append(refused.result())
+        except fields.BadField as bad:
+            results.append({"error": Code.INVALID_REQUEST, "message": f"The request is malformed: {bad}"})
+    if only_check:
+        for result in results:
+            result.pop("topic_id", None)
+            result["version"] = state.version
+        return Change(state, results)
+    return Change(after, results)
+
+
+def _new_topic(state: ClusterState, request: Mapping[str, Any], path: str, new_id: Callable[[], str]) -> Topic:
+    name = request.get("name")
+    problem = topic_rules.name_problem(name)
+    if problem or not isinstance(name, str):
+        raise Refused(Code.INVALID_TOPIC_EXCEPTION, str(problem))
+    if name in state.topics:
+        raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    for other in state.topics:
+        if topic_rules.collision_key(other) == topic_rules.collision_key(name):
+            raise Refused(
+                Code.INVALID_TOPIC_EXCEPTION,
+                f"Topic '{name}' collides with existing topic '{other}': '.' and '_' are told apart nowhere in metrics.",
+            )
+    if len(state.topics) >= topic_rules.MAX_TOPICS:
+        raise Refused(Code.POLICY_VIOLATION, f"The cluster has its {topic_rules.MAX_TOPICS} topics; delete one first.")
+    configs = fields.an_object(request.get("configs") or {}, f"{path}.configs")
+    for key, value in configs.items():
+        if bad := topic_rules.config_problem("topic", key, value):
+            raise Refused(Code.INVALID_CONFIG, bad)
+    placed = _placement(state, request, path)
+    held = sum(len(each.partitions) for each in state.topics.values())
+    if held + len(placed) > topic_rules.MAX_REPLICAS:
+        raise Refused(
+            Code.POLICY_VIOLATION,
+            f"With topic '{name}' the cluster would hold {held + len(placed)} replicas; {topic_rules.MAX_REPLICAS} are its limit.",
+        )
+    partitions = tuple(_new_partition(state, index, replicas) for index, replicas in enumerate(placed))
+    return Topic(name, new_id(), dict(configs), partitions)
+
+
+def _new_partition(state: ClusterState, index: int, replicas: tuple[int, ...]) -> Partition:
+    none = len(replicas)
+    fresh = Partition(index, Assignment(replicas), ("",) * none, (0,) * none, replicas, leader=replicas[0])
+    led = elect(fresh, state.nodes)
+    return replace(led, leader_epoch=0, partition_epoch=0)
+
+
+def _placement(state: ClusterState, request: Mapping[str, Any], path: str) -> list[tuple[int, ...]]:
+    """The replicas of each partition: as asked for, or round robin over the unfenced nodes, going on where others end."""
+    assignment = fields.a_list(request.get("assignment") or [], f"{path}.assignment")
+    if assignment:
+        return _assigned(state, request, assignment, f"{path}.assignment")
+    count = fields.a_number(request.get("partitions", -1), f"{path}.partitions", -(1 << 31), (1 << 31) - 1)
+    count = 1 if count == -1 else count
+    if not 1 <= count <= topic_rules.MAX_PARTITIONS:
+        raise Refused(
+            Code.INVALID_PARTITIONS,
+            f"A topic has 1 to {topic_rules.MAX_PARTITIONS} partitions, but {count} were asked for.",
+        )
+    factor = fields.a_number(
+        request.get("replication_factor", -1), f"{path}.replication_factor", -(1 << 31), (1 << 31) - 1
+    )
+    if factor not in (-1, 1):
+        message = "Replication factor must be larger than 0." if factor < 1 else _SINGLE.format(given=factor)
+        raise Refused(Code.INVALID_REPLICATION_FACTOR, message)
+    alive = state.alive
+    if not alive:
+        raise Refused(Code.INVALID_REPLICATION_FACTOR, "No node is up that could hold a replica; start one first.")
+    held = Counter({node: 0 for node in alive})
+    for _, partition in state.partitions():
+        held.update(node for node in partition.replicas if node in held)
+    order = sorted(alive, key=lambda node: (held[node], node))
+    return [(order[index % len(order)],) for index in range(count)]
+
+
+def _assigned(
+    state: ClusterState, request: Mapping[str, Any], assignment: Sequence[Any], path: str
+) -> list[tuple[int, ...]]:
+    if request.get("partitions", -1) not in (-1, len(assignment)) or request.get("replication_factor", -1) not in (
+        -1,
+        1,
+    ):
+        raise Refused(
+            Code.INVALID_REQUEST, "Counts and a manual assignment exclude each other: give -1 for both counts."
+        )
+    if len(assignment) > topic_rules.MAX_PARTITIONS:
+        raise Refused(Code.INVALID_PARTITIONS, f"A topic has 1 to {topic_rules.MAX_PARTITIONS} partitions.")
+    placed: list[tuple[int, ...]] = []
+    for index, row in enumerate(assignment):
+        replicas = tuple(
+            fields.a_number(node, f"{path}[{index}]", -(1 << 31), (1 << 31) - 1)
+            for node in fields.a_list(row, f"{path}[{index}]")
+        )
+        if not replicas or len(set(replicas)) != len(replicas):
+            raise Refused(
+                Code.INVALID_REPLICA_ASSIGNMENT,
+                f"Partition {index} must name at least one node, each once; it names {list(replicas)}.",
+            )
+        unknown = [node for node in replicas if node not in state.nodes]
+        if unknown:
+            raise Refused(
+                Code.INVALID_REPLICA_ASSIGNMENT, f"Partition {index} names node {unknown[0]}, which is not registered."
+            )
+        if len(replicas) > 1:
+            raise Refused(Code.INVALID_REPLICATION_FACTOR, _SINGLE.format(given=len(replicas)))
+        placed.append(replicas)
+    return placed
+
+
+def delete_topics(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:
+    """{"names": [...]} or {"ids": [...]}: delete topics for good; results carry the topic's id."""
+    by_id = {topic.id: topic.name for topic in state.topics.values()} if command.get("ids") else {}
+    results: list[Result] = []
+    for place, name in enumerate(fields.a_list(command.get("names") or [], "$.names")):
+        results.append({"name": fields.a_string(name, f"$.names[{place}]", empty=True)})
+    for place, topic_id in enumerate(fields.a_list(command.get("ids") or [], "$.ids")):
+        results.append({"name": by_id.get(fields.a_string(topic_id, f"$.ids[{place}]"), "")})
+    for result in results:
+        name = result.pop("name")
+        if name not in state.topics:
+            result.update(error=Code.UNKNOWN_TOPIC_OR_PARTITION, message=f"There is no topic '{name}'.")
+            continue
+        result["topic_id"] = state.topics[name].id
+        state = state.without_topic(name)
+    for result in results:
+        result.setdefault("version", state.version)
+    return Change(state, results)
+
+
+def alter_configs(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:
+    """{"kind": "topic" | "broker", "name", "changes": {key: value or null}, "validate_only"?}: set configs, null
+    removes one.
+
+    A broker's name is its id, or "" for the default of all brokers. All changes of a command are made, or none.
+    """
+    kind = fields.a_string(fields.need(command, "kind", "$"), "$.kind")
+    name = fields.a_string(fields.need(command, "name", "$"), "$.name", empty=kind == "broker")
+    changes = fields.an_object(fields.need(command, "changes", "$"), "$.changes")
+    only_check = fields.a_flag(command.get("validate_only", False), "$.validate_only")
+    if kind not in ("topic", "broker"):
+        raise Refused(
+            Code.INVALID_REQUEST, f"Configs of a '{kind}' are not supported; of a topic and a broker they are."
+        )
+    _check_configs(kind, changes)
+    if kind == "topic":
+        topic = state.topics.get(name)
+        if topic is None:
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
+        values = _changed(topic.configs, changes.items())
+        after = state if values == topic.configs else state.with_topics(replace(topic, configs=values))
+    else:
+        if name and not (name.isdigit() and int(name) in state.nodes):
+            raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"There is no broker '{name}'.")
+        known = state.configs.get((kind, name), Configs(kind, name, {}))
+        values = _changed(known.values, changes.items())
+        after = state if values == known.values else state.with_configs(replace(known, values=values))
+    after = state if only_check else after
+    return Change(after, [{"version": after.version}])
+
+
+def _check_configs(kind: str, changes: Mapping[str, Any]) -> None:
+    for key, value in changes.items():
+        if value is not None and (bad := topic_rules.config_problem(kind, key, value)):
+            raise Refused(Code.INVALID_CONFIG, bad)
+
+
+def _changed(values: Mapping[str, str], changes: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+    after = dict(values)
+    for key, value in changes:
+        if value is None:
+            after.pop(key, None)
+        else:
+            after[key] = value
+    return after
+
+
+def next_producer_ids(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:
+    """{"count"}: reserve producer ids; the result's `value` is the first. Delivered twice, some ids stay unused."""
+    count = fields.a_number(fields.need(command, "count", "$"), "$.count", 1, 1_000_000)
+    first = state.next_producer_id
+    return Change(
+        replace(state, next_producer_id=first + count), [{"version": state.version, "value": first}], quiet=True
+    )

@@ -1,0 +1,426 @@
+"""MoveReplica: one replica, or a lane of replicas of one node, moves to another log directory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
+from temporalio.workflow import ActivityHandle
+
+from workflows import errors, options, steps
+from workflows.model import calls, fields, moves, names
+from workflows.model.calls import MoveResult, MoveRow
+from workflows.model.moves import BEFORE_SWAP, CANCELLING, COPYING, DELETING, WAITING, Replica
+from workflows.model.plan import InvalidPlan, MovePlan, absolute, parse_moves, size
+
+#: After these, a `.move` may be left on a good disk: it is removed before the run ends.
+_LEAVES_A_COPY = (errors.TARGET_FULL, errors.CORRUPT_SOURCE)
+_TOO_LATE = "TooLate"
+_PAUSED = "paused"
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What an update asks for one replica: another directory, or (None) to drop it. `refused` is the reason if it came
+    too late.
+    """
+
+    directory: str | None = None
+    taken: bool = False
+    refused: str = ""
+
+
+def _refuse(problem: str, kind: str = errors.INVALID_PLAN) -> ApplicationError:
+    return ApplicationError(problem, type=kind, non_retryable=True)
+
+
+@workflow.defn(name=names.MOVE_REPLICA)
+class MoveReplica:
+    """create_move -> copy -> swap -> (until the source's `.delete` is due) -> delete_replica.
+
+    Each step's activity looks at the disk first and does the next missing thing, so that a step may be repeated
+    whatever happened to the last attempt. A cancel is looked for between all steps, since it may come with a step's
+    end; what it finds before the swap is undone by cancel_move, however long the node stays away; what it finds behind
+    the swap is in place and stays.
+    """
+
+    @workflow.init
+    def __init__(self, parameter: Any) -> None:
+        self._problem: InvalidPlan | None = None
+        self._plan = MovePlan(-1, ())
+        try:
+            self._plan = parse_moves(parameter)
+        except InvalidPlan as problem:
+            self._problem = problem
+        self._replicas: dict[Key, Replica] = {
+            (move.topic, move.partition): Replica.asked(move) for move in self._plan.replicas
+        }
+        self._throttle = self._plan.throttle
+        self._paused = False
+        self._orders: dict[Key, _Order] = {}
+        self._step: ActivityHandle[MoveResult] | None = None
+        self._interrupted = False
+        self._known: bool | None = None
+        self._patient = False
+        self._started = workflow.info().start_time.timestamp()
+        self._in_place: float | None = None
+        self._phases: list[tuple[str, float, float | None]] = []
+
+    @workflow.run
+    async def run(self, parameter: Any) -> dict[str, Any]:
+        """Move; answer rows, the SLA's verdict and the run's phases.
+
+        Ends failed with the type of the first reason, the rows in its details, when nothing was moved; cancelled when
+        everything was dropped. The parameter is read strictly in `__init__`; a wrong one fails with InvalidPlan and the
+        path of the bad field.
+        """
+        if self._problem is not None:
+            raise ApplicationError(str(self._problem), self._problem.path, type=errors.INVALID_PLAN, non_retryable=True)
+        while (phase := self._next()) is not None:
+            if self._paused and phase in (COPYING, moves.SWAPPING):
+                self._enter(_PAUSED)
+                await self._uncancelled(workflow.wait_condition(lambda: not self._paused or bool(self._open_orders())))
+            elif phase == WAITING:
+                await self._until_due()
+            else:
+                self._enter(phase)
+                await self._do(phase)
+        self._enter(None)
+        await workflow.wait_condition(workflow.all_handlers_finished)
+        return await self._end()
+
+    # --- what comes next
+    # --------------------------------------------------------------------------------------------------------
+
+    def _next(self) -> str | None:
+        """The phase whose step comes next, after a cancel and the updates' orders were taken into account."""
+        if self._cancelled:
+            for replica in self._in(*BEFORE_SWAP):
+                self._replicas[replica.key] = replica.to(CANCELLING)
+        for key, order in self._open_orders().items():
+            replica = self._replicas[key]
+            if replica.phase not in BEFORE_SWAP:
+                where = "is being dropped" if replica.phase in (CANCELLING, moves.DROPPED) else f"is {replica.phase}"
+                self._orders[key] = replace(
+                    order, taken=True, refused=f"{key[0]}-{key[1]} {where}: it is too late for that."
+                )
+                continue
+            self._orders[key] = replace(order, taken=True)
+            aimed = replica.to(CANCELLING) if order.directory is None else replica.aimed_at(order.directory)
+            self._replicas[key] = aimed
+        phase = moves.next_phase(self._replicas.values())
+        if phase in (None, WAITING, DELETING) and self._in_place is None and self._in(WAITING, DELETING, moves.DONE):
+            self._in_place = workflow.time()
+        return phase
+
+    @property
+    def _cancelled(self) -> bool:
+        return workflow.cancellation_reason() is not None
+
+    def _in(self, *phases: str) -> list[Replica]:
+        return [replica for replica in self._replicas.values() if replica.phase in phases]
+
+    def _open_orders(self) -> dict[Key, _Order]:
+        return {key: order for key, order in self._orders.items() if not order.taken}
+
+    def _enter(self, phase: str | None) -> None:
+        """Note when the run's phases begin and end."""
+        now = round(workflow.time(), 3)
+        if self._phases and self._phases[-1][2] is None:
+            if self._phases[-1][0] == phase:
+                return
+            self._phases[-1] = (*self._phases[-1][:2], now)
+        if phase is not None:
+            self._phases.append((phase, now, None))
+
+    # --- doing it
+    # -----------------------------------------------------------------------------------------------------------------
+
+    async def _uncancelled(self, waiting: Awaitable[Any]) -> None:
+        """Wait; a cancel ends it without an error, since it is looked for before the next step."""
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            if not self._cancelled:
+                raise
+
+    async def _until_due(self) -> None:
+        due = max(replica.due for replica in self._in(WAITING))
+        if (left := due - workflow.time()) > 0:
+            self._enter(WAITING)
+            await self._uncancelled(workflow.sleep(timedelta(seconds=left), summary="until the .delete is due"))
+        if workflow.time() >= due:
+            for replica in self._in(WAITING):
+                self._replicas[replica.key] = replica.to(DELETING)
+
+    async def _do(self, phase: str) -> None:
+        """One step for all replicas in this phase."""
+        group = self._in(phase)
+        self._interrupted = False
+        self._step = steps.start_step(
+            phase, self._plan.node, group, self._throttle, self._reason(phase), patient=self._patient
+        )
+        outcome: list[MoveRow] | steps.Stopped
+        try:
+            outcome = (await self._step).rows
+        except ActivityError as failure:
+            outcome = steps.rows_after(failure, group, interrupted=self._interrupted or self._cancelled)
+            self._keep(steps.facts_of(failure, group))
+        except asyncio.CancelledError:
+            if not self._cancelled:
+                raise
+            outcome = steps.Stopped()
+        finally:
+            self._step = None
+        if isinstance(outcome, list):
+            self._apply(outcome, group)
+        elif outcome.unclaimed and not await self._node_exists():
+            # A node that nobody has ever seen holds nothing: there is nothing to undo there.
+            message = f"Node {self._plan.node} is not known to cluster {workflow.info().task_queue}; name one that has registered."
+            if phase == CANCELLING:
+                self._apply([replace(each.row, outcome=calls.DROPPED) for each in group], group)
+            else:
+                self._apply(moves.failed_rows(group, errors.UNKNOWN_NODE, message), group)
+
+    def _reason(self, phase: str) -> str:
+        return (
+            (workflow.cancellation_reason() or "cancelled" if self._cancelled else "dropped")
+            if phase == CANCELLING
+            else ""
+        )
+
+    def _apply(self, rows: Sequence[MoveRow], group: Sequence[Replica]) -> None:
+        now = workflow.time()
+        told = {(row.topic, row.partition): row for row in rows}
+        for replica in group:
+            row = told.get(replica.key)
+            if row is None:
+                message = f"The node said nothing about {replica.key[0]}-{replica.key[1]}; look at its log."
+                row = moves.failed_rows([replica], errors.NODE_FAILURE, message)[0]
+            after = replica.after(row, now)
+            if after.phase == moves.FAILED and replica.phase != CANCELLING and row.error in _LEAVES_A_COPY:
+                after = after.to(CANCELLING)
+            self._replicas[replica.key] = after
+
+    def _keep(self, facts: dict[Key, MoveRow]) -> None:
+        """Add what an interrupted step had done; its outcome is open."""
+        for key, row in facts.items():
+            replica = self._replicas[key]
+            merged = moves.merge_rows(replica.row, replace(row, outcome=replica.row.outcome))
+            self._replicas[key] = replace(replica, row=merged)
+
+    async def _node_exists(self) -> bool:
+        """Ask the controller whether the node has ever registered; without a clear no, the run waits for it from then
+        on.
+        """
+        self._known = None
+        info = workflow.info()
+        ask = {"node": self._plan.node, "workflow_id": info.workflow_id, "run_id": info.run_id}
+        controller = workflow.get_external_workflow_handle(names.cluster_id(info.task_queue))
+        try:
+            await controller.signal("locate", ask)
+            await workflow.wait_condition(lambda: self._known is not None, timeout=options.LOCATE_TIMEOUT)
+        except (TimeoutError, ApplicationError):
+            workflow.logger.warning("The controller does not say whether node %d exists", self._plan.node)
+        except asyncio.CancelledError:
+            if not self._cancelled:
+                raise
+            return True
+        self._patient = self._known is not False
+        return self._patient
+
+    async def _end(self) -> dict[str, Any]:
+        rows = [replica.row for replica in self._replicas.values()]
+        verdict = moves.verdict(rows)
+        result = {
+            "rows": [asdict(row) for row in rows],
+            "sla": self._sla(),
+            "phases": [list(each) for each in self._phases],
+        }
+        if verdict.status == "failed":
+            raise ApplicationError(verdict.message, result, type=verdict.error, non_retryable=True)
+        if verdict.status == "cancelled":
+            if not self._cancelled:
+                await self._cancel_itself()
+            raise CancelledError("All replicas were dropped.")
+        return result
+
+    async def _cancel_itself(self) -> None:
+        """A run whose replicas were all dropped ends as cancelled, which the server grants only to one that was asked
+        to cancel.
+        """
+        info = workflow.info()
+        itself = workflow.get_external_workflow_handle(info.workflow_id, run_id=info.run_id)
+        await self._uncancelled(itself.cancel())
+        await self._uncancelled(workflow.wait_condition(lambda: self._cancelled))
+
+    def _sla(self) -> dict[str, Any]:
+        return moves.sla(self._plan.sla_seconds, self._started, self._in_place, workflow.time())
+
+    # --- what people and the node say meanwhile
+    # -----------------------------------------------------------------------------------
+
+    @workflow.query(description="Phase, bytes, rate and ETA of the run and of every replica")
+    def progress(self) -> dict[str, Any]:
+        """How far the run is."""
+        rows = [moves.progress(replica) for replica in self._replicas.values()]
+        total, done = sum(row["bytes_total"] for row in rows), sum(row["bytes_copied"] for row in rows)
+        rate = sum(row["rate"] for row in rows if row["phase"] == COPYING)
+        now = self._phases[-1] if self._phases else ("", 0.0, None)
+        return {
+            "workflow_id": workflow.info().workflow_id,
+            "node": self._plan.node,
+            "phase": now[0] if now[2] is None else "ended",
+            "paused": self._paused,
+            "cancelling": self._cancelled,
+            "throttle": self._throttle,
+            "bytes_total": total,
+            "bytes_copied": done,
+            "rate": rate,
+            "eta_seconds": moves.eta(total, done, rate),
+            "started": self._started,
+            "sla": self._sla(),
+            "replicas": rows,
+            "phases": [list(each) for each in self._phases],
+        }
+
+    @workflow.signal(description="The node tells how far its copies are")
+    def copy_progress(self, rows: list[dict[str, Any]]) -> None:
+        """Live values for `progress`; those of an earlier target or claim are ignored."""
+        for row in rows:
+            replica = self._replicas.get((str(row.get("topic")), int(row.get("partition", -1))))
+            if (
+                replica is not None
+                and replica.phase == COPYING
+                and row.get("directory", replica.move.directory) == replica.move.directory
+            ):
+                self._replicas[replica.key] = replace(replica, live=row)
+
+    @workflow.signal(description="The controller says whether a node is known")
+    def located(self, answer: dict[str, Any]) -> None:
+        """The answer to `locate`."""
+        self._known = bool(answer.get("known"))
+
+    @workflow.update(description="Stop copying; what is on disk stays")
+    async def pause(self) -> dict[str, Any]:
+        """Answers when no step is running any more."""
+        self._paused = True
+        await self._interrupt()
+        return {"paused": self._paused}
+
+    @pause.validator
+    def _may_pause(self) -> None:
+        self._needs_open_run()
+        if self._paused:
+            raise _refuse("The run is paused already; resume it first.")
+
+    @workflow.update(description="Go on after a pause")
+    def resume(self) -> dict[str, Any]:
+        """The next step starts at once."""
+        self._paused = False
+        return {"paused": False}
+
+    @resume.validator
+    def _may_resume(self) -> None:
+        if not self._paused:
+            raise _refuse("The run is not paused.")
+
+    @workflow.update(description="Limit this run: {rate: bytes/s, a size such as 20MB, or null}")
+    async def set_throttle(self, order: Any) -> dict[str, Any]:
+        """A copy under way goes on from where it is under the new limit."""
+        rate = self._rate(order)
+        if rate != self._throttle:
+            self._throttle = rate
+            if self._in(COPYING):
+                await self._interrupt()
+        return {"throttle": self._throttle}
+
+    @set_throttle.validator
+    def _may_set_throttle(self, order: Any) -> None:
+        self._needs_open_run()
+        self._checked(lambda: self._rate(order))
+
+    @workflow.update(description="Move one replica to another directory instead: {topic, partition, directory}")
+    async def set_target(self, order: Any) -> dict[str, Any]:
+        """Answers when the `.move` in the new directory is there; fails with TooLate when the swap was faster."""
+        key = self._key(order, "directory")
+        directory = absolute(order["directory"], "$.directory", any_allowed=False)
+        await self._give(key, _Order(directory), lambda replica: replica.phase != moves.CREATING)
+        return {"topic": key[0], "partition": key[1], "directory": directory}
+
+    @set_target.validator
+    def _may_set_target(self, order: Any) -> None:
+        key = self._checked(lambda: self._key(order, "directory"))
+        directory = self._checked(lambda: absolute(order["directory"], "$.directory", any_allowed=False))
+        self._may_be_ordered(key)
+        if self._replicas[key].move.directory == directory:
+            raise _refuse(f"$.directory is {directory}, which is its target already.")
+
+    @workflow.update(description="Give up one replica: {topic, partition}")
+    async def drop(self, order: Any) -> dict[str, Any]:
+        """Answers when its `.move` is gone; fails with TooLate when the swap was faster."""
+        key = self._key(order)
+        await self._give(key, _Order(), lambda replica: replica.phase != CANCELLING)
+        return {"topic": key[0], "partition": key[1], "outcome": self._replicas[key].row.outcome}
+
+    @drop.validator
+    def _may_drop(self, order: Any) -> None:
+        self._may_be_ordered(self._checked(lambda: self._key(order)))
+
+    async def _give(self, key: Key, order: _Order, carried_out: Callable[[Replica], bool]) -> None:
+        self._orders[key] = order
+        await self._interrupt()
+        await workflow.wait_condition(lambda: self._orders[key].taken)
+        if refused := self._orders[key].refused:
+            raise _refuse(refused, _TOO_LATE)
+        await workflow.wait_condition(lambda: carried_out(self._replicas[key]))
+
+    async def _interrupt(self) -> None:
+        """Stop the step under way, if any, and wait until it has ended; a swap that runs already ends by itself."""
+        step = self._step
+        if step is None:
+            return
+        self._interrupted = True
+        step.cancel()
+        await workflow.wait_condition(lambda: self._step is not step)
+
+    def _key(self, order: Any, *more: str) -> Key:
+        row = fields.an_object(order, "$", ("topic", "partition", *more))
+        key = (
+            fields.a_string(fields.need(row, "topic", "$"), "$.topic"),
+            fields.a_number(fields.need(row, "partition", "$"), "$.partition"),
+        )
+        for name in more:
+            fields.need(row, name, "$")
+        if key not in self._replicas:
+            raise fields.BadField("$", f"names {key[0]}-{key[1]}, which this run does not move")
+        return key
+
+    def _rate(self, order: Any) -> int | None:
+        row = fields.an_object(order, "$", ("rate",))
+        rate = fields.need(row, "rate", "$")
+        return None if rate is None else size(rate, "$.rate")
+
+    def _checked(self, read: Callable[[], Any]) -> Any:
+        try:
+            return read()
+        except (fields.BadField, InvalidPlan) as bad:
+            raise ApplicationError(str(bad), bad.path, type=errors.INVALID_PLAN, non_retryable=True) from bad
+
+    def _needs_open_run(self) -> None:
+        if self._problem is not None or self._cancelled or not self._in(*BEFORE_SWAP):
+            raise _refuse("Nothing of this run is still to be copied.", _TOO_LATE)
+
+    def _may_be_ordered(self, key: Key) -> None:
+        replica = self._replicas[key]
+        if self._cancelled or replica.phase not in BEFORE_SWAP:
+            raise _refuse(f"{key[0]}-{key[1]} is {replica.phase}: it is too late for that.", _TOO_LATE)
+        if key in self._open_orders():
+            raise _refuse(f"{key[0]}-{key[1]} is already being changed; wait for that.")

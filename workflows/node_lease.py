@@ -1,0 +1,52 @@
+"""NodeLease: one incarnation of a node is alive while this run's activity is held on it."""
+
+from __future__ import annotations
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception
+
+from workflows import options
+from workflows.model import calls, names
+from workflows.model.calls import LeaseCall
+
+
+@workflow.defn(name=names.NODE_LEASE)
+class NodeLease:
+    """Holds the lease until the node cannot renew it, then tells the controller by the signal `lease_ended`.
+
+    The activity is retried without end: a live node takes the next attempt at once, whatever stood still, and a dead
+    one cannot, which shows as a schedule-to-start timeout. The run outlives the controller's continue-as-new.
+    """
+
+    @workflow.run
+    async def run(self, call: LeaseCall) -> str:
+        """Answer why the lease ended."""
+        reason = await self._hold(call)
+        controller = workflow.get_external_workflow_handle(names.cluster_id(call.cluster))
+        try:
+            await controller.signal(
+                "lease_ended", {"node": call.node, "incarnation": call.incarnation, "reason": reason}
+            )
+        except ApplicationError as problem:
+            # No controller runs: the next one starts without leases and makes its own.
+            workflow.logger.warning("Nobody to tell that the lease ended: %s", problem)
+        return reason
+
+    async def _hold(self, call: LeaseCall) -> str:
+        try:
+            await workflow.execute_activity(
+                calls.HOLD_LEASE,
+                call,
+                task_queue=names.node_queue(call.cluster, call.node),
+                heartbeat_timeout=options.LEASE_HEARTBEAT_TIMEOUT,
+                schedule_to_start_timeout=options.LEASE_PICK_UP_TIMEOUT,
+                start_to_close_timeout=options.LEASE_ATTEMPT_TIMEOUT,
+                retry_policy=options.LEASE_RETRY,
+            )
+        except ActivityError as failed:
+            if is_cancelled_exception(failed):
+                return "cancelled"
+            if isinstance(failed.cause, TimeoutError):
+                return f"the node did not renew it ({failed.cause.type.name if failed.cause.type else 'timeout'})"
+            return str(failed.cause or failed)
+        return "the node gave it back"

@@ -1,0 +1,89 @@
+"""Every timeout, retry policy and interval of the workflows, with the reason for its figure. Queues' names:
+model/names.py.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from temporalio.common import RetryPolicy
+
+from workflows import errors
+
+# --- a move
+# -------------------------------------------------------------------------------------------------------------------
+
+#: Steps are retried for ever: the node may be away for a night. Only types that no retry can mend end a step.
+MOVE_RETRY = RetryPolicy(
+    initial_interval=timedelta(milliseconds=200),  # a restarted node fails its dead attempts itself: go on at once
+    backoff_coefficient=2.0,
+    maximum_interval=timedelta(seconds=5),
+    maximum_attempts=0,
+    non_retryable_error_types=list(errors.FINAL),
+)
+#: create_move, swap, cancel_move, delete_replica: a few renames and flushes per replica. A disk that needs longer gets
+#: a new attempt.
+SHORT_STEP_TIMEOUT = timedelta(seconds=60)
+#: A step that nobody picks up for so long makes the run ask the controller whether the node exists at all.
+PICK_UP_TIMEOUT = timedelta(seconds=10)
+#: A copy has no limit of its own; it queues for its slot without one either, the lease says whether the node lives.
+COPY_TIMEOUT = timedelta(days=365)
+#: A dead node's attempt ends after this, unless the node fails it itself at its next start.
+COPY_HEARTBEAT_TIMEOUT = timedelta(seconds=10)
+#: How long a run waits for the controller to say whether it knows a node, before it asks again.
+LOCATE_TIMEOUT = timedelta(seconds=10)
+
+# --- a lease
+# ------------------------------------------------------------------------------------------------------------------
+
+LEASE_HEARTBEAT_TIMEOUT = timedelta(seconds=3)
+#: A live node takes the next attempt within about a second; the probe catches those that do not (a long standstill).
+LEASE_PICK_UP_TIMEOUT = timedelta(seconds=3)
+#: One attempt may hold the lease so long; then the next one goes on.
+LEASE_ATTEMPT_TIMEOUT = timedelta(days=1)
+#: Retries leave no events, so that they may come fast.
+LEASE_RETRY = RetryPolicy(
+    initial_interval=timedelta(milliseconds=100),
+    backoff_coefficient=1.0,
+    maximum_attempts=0,
+    non_retryable_error_types=[errors.WRONG_INCARNATION],
+)
+
+# --- the controller
+# -------------------------------------------------------------------------------------------------------------
+
+PROBE_SECONDS = 1.0
+PROBE_TIMEOUT = timedelta(seconds=5)
+PROBE_PICK_UP_TIMEOUT = timedelta(seconds=10)
+#: A probe has no second attempt on silence; the activity answers with a reason instead of failing.
+PROBE_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_attempts=3)
+#: A node that answers its probe gets its lease back after this.
+LEASE_AGAIN_AFTER = timedelta(seconds=1)
+
+PUSH_TIMEOUT = timedelta(seconds=30)
+PUSH_PICK_UP_TIMEOUT = timedelta(seconds=3)
+#: One attempt: the next push carries what is new meanwhile.
+PUSH_RETRY = RetryPolicy(maximum_attempts=1)
+#: After a failed push, the next one comes after 0.5, 1, 2, ... seconds, at most this many.
+PUSH_BACK_OFF_MAX = 15.0
+#: Changes that only their own node needs soon wait so long for others to share their push.
+QUIET_DELAY = timedelta(seconds=1)
+#: While collecting, the nodes that have not answered are asked again after this.
+COLLECT_AGAIN_AFTER = timedelta(seconds=5)
+
+#: Above so many events the run continues as new in the first quiet second, at the higher figure at once.
+CONTINUE_SOFT = 1_000
+CONTINUE_HARD = 3_000
+QUIET_FOR = timedelta(seconds=1)
+
+# --- history
+# --------------------------------------------------------------------------------------------------------------------
+
+EXPORT_TIMEOUT = timedelta(hours=6)
+EXPORT_HEARTBEAT_TIMEOUT = timedelta(seconds=60)
+EXPORT_RETRY = RetryPolicy(
+    initial_interval=timedelta(seconds=1),
+    maximum_interval=timedelta(seconds=30),
+    maximum_attempts=20,
+    non_retryable_error_types=[errors.INVALID_PLAN],
+)

@@ -1,0 +1,108 @@
+"""Carrying out one step of a move on its node: which queue and limits, and what a failure means. No state of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, FailureError, TimeoutError
+from temporalio.workflow import ActivityCancellationType, ActivityHandle
+
+from workflows import errors, options
+from workflows.model import calls, moves, names
+from workflows.model.calls import MoveCall, MoveResult, MoveRow
+from workflows.model.moves import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The step did not end by itself: it was interrupted, or nobody picked it up in time. It is decided anew what comes
+    next.
+    """
+
+    unclaimed: bool = False
+
+
+def start_step(
+    phase: str, node: int, group: Sequence[Replica], throttle: int | None, reason: str, *, patient: bool
+) -> ActivityHandle[MoveResult]:
+    """Start the activity of a phase for these replicas.
+
+    A cancel waits until the activity has really ended, so that nothing is undone under a writer. `patient`: wait for
+    the node for ever, instead of asking after a while whether it exists.
+    """
+    info = workflow.info()
+    cluster = info.task_queue
+    activity = moves.STEPS[phase]
+    copying = activity == calls.COPY
+    call = MoveCall(
+        info.workflow_id,
+        info.run_id,
+        node,
+        [replica.move for replica in group],
+        throttle,
+        reason,
+        [asdict(replica.row) for replica in group],
+    )
+    return workflow.start_activity(
+        activity,
+        call,
+        result_type=MoveResult,
+        task_queue=names.moves_queue(cluster, node) if copying else names.node_queue(cluster, node),
+        schedule_to_start_timeout=None if patient or copying else options.PICK_UP_TIMEOUT,
+        start_to_close_timeout=options.COPY_TIMEOUT if copying else options.SHORT_STEP_TIMEOUT,
+        heartbeat_timeout=options.COPY_HEARTBEAT_TIMEOUT if copying else None,
+        retry_policy=options.MOVE_RETRY,
+        cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
+        summary=_summary(group),
+    )
+
+
+def _summary(group: Sequence[Replica]) -> str:
+    first = f"{group[0].move.topic}-{group[0].move.partition}"
+    return first if len(group) == 1 else f"{first} and {len(group) - 1} more"
+
+
+def rows_after(failure: ActivityError, group: Sequence[Replica], *, interrupted: bool) -> list[MoveRow] | Stopped:
+    """What a failed step means for its replicas.
+
+    Cancelled, or timed out, or failed for a reason that would have been retried had no cancel been asked for (a dead
+    node's attempt ends in a heartbeat timeout then, not in a cancellation): the step stopped. Else every replica
+    without a row of its own in the failure's details failed for the failure's reason.
+    """
+    cause = failure.cause
+    if isinstance(cause, TimeoutError):
+        return Stopped(unclaimed=cause.type is not None and cause.type.name == "SCHEDULE_TO_START")
+    if not isinstance(cause, ApplicationError):
+        return Stopped()
+    kind = cause.type or errors.NODE_FAILURE
+    if interrupted and kind not in errors.FINAL:
+        return Stopped()
+    told = {(row.topic, row.partition): row for row in rows_in(cause)}
+    others = [replica for replica in group if replica.key not in told]
+    return [*told.values(), *moves.failed_rows(others, kind, cause.message)]
+
+
+def rows_in(failure: FailureError) -> list[MoveRow]:
+    """The rows that a failure carries in its details: a list of them, or {"rows": [...]}."""
+    details: Sequence[Any] = getattr(failure, "details", ())
+    found = details[0] if details else None
+    if isinstance(found, dict):
+        found = found.get("rows")
+    rows: list[MoveRow] = []
+    for each in found if isinstance(found, list) else []:
+        try:
+            rows.append(MoveRow(**each))
+        except TypeError:
+            return []
+    return rows
+
+
+def facts_of(failure: ActivityError, group: Sequence[Replica]) -> dict[tuple[str, int], MoveRow]:
+    """What an interrupted step had done so far, by replica: a cancelled activity may say it in its details."""
+    cause = failure.cause
+    told = rows_in(cause) if isinstance(cause, FailureError) else []
+    keys = {replica.key for replica in group}
+    return {(row.topic, row.partition): row for row in told if (row.topic, row.partition) in keys}
