@@ -80,9 +80,9 @@ class ClusterLink:
 
     async def _send(self, update: str, commands: list[Command]) -> list[dict[str, Any]]:
         client = await self._client()
-        generation, version = self._node.known_image()
+        generation, version = self._node.metadata.image.age
         payload = {
-            "node": self._node.node_id,
+            "node": self._node.id,
             "incarnation": self._node.incarnation,
             "generation": generation,
             "version": version,

@@ -38,6 +38,8 @@ class ControllerPort:
         self._link: ClusterLink | None = None
         self._starter: MoveStarter | None = None
         self._waiting: list[Callable[[MoveStarter], None]] = []
+        self._asking: set[asyncio.Task[list[Any]]] = set()
+        self._closed = False
         self._node = -1
 
     def attach(self, node: int, link: ClusterLink, starter: MoveStarter) -> None:
@@ -46,6 +48,13 @@ class ControllerPort:
         waiting, self._waiting = self._waiting, []
         for call in waiting:
             call(starter)
+
+    async def close(self) -> None:
+        """Answer everybody who waits, and from now on at once, that nobody answers; called on the port's loop."""
+        self._closed = True
+        for task in self._asking:
+            task.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
 
     # Changes of the metadata
 
@@ -132,12 +141,24 @@ class ControllerPort:
     async def _ask(self, command: dict[str, Any], seconds: float | None, first: bool) -> list[Any]:
         if self._link is None:
             raise GaveUp("the node is still starting")
-        return await self._link.submit(command, seconds, first=first)
+        task = asyncio.ensure_future(self._link.submit(command, seconds, first=first))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self._closed and task.cancelled():
+                raise GaveUp("the node stops") from None
+            task.cancel()
+            raise
 
     async def _there(self, work: Coroutine[Any, Any, T], seconds: float | None) -> T:
         """Do `work` on the port's loop, wherever the caller runs."""
         if asyncio.get_running_loop() is self._loop:
             return await work
+        if self._closed or self._loop.is_closed():
+            work.close()
+            raise GaveUp("the node stops")
         future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
         return await asyncio.wait_for(future, None if seconds is None else seconds + SLACK)
 
@@ -159,7 +180,8 @@ class ControllerPort:
             else:
                 call(self._starter)
 
-        self._loop.call_soon_threadsafe(now)
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(now)
 
 
 def _topic(topic: NewTopic) -> dict[str, Any]:

@@ -25,7 +25,6 @@ from workflows.model.calls import FAILED, MoveCall, MoveResult, MoveRow, Replica
 
 if TYPE_CHECKING:
     from storage_node.move.engine import MoveEngine
-
     from storage_node.move.status import MoveStatus
 
 log = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ class LaneCopy:
         call: MoveCall,
         engine: MoveEngine,
         blocking: Blocking,
-        bases: dict[tuple[TopicPartition, int], MoveRow],
+        bases: dict[rows.MoveKey, MoveRow],
     ) -> None:
         self._call, self._engine, self._blocking, self._bases = call, engine, blocking, bases
         self._done: dict[TopicPartition, MoveRow] = {}
@@ -152,10 +151,10 @@ class LaneCopy:
         for move in self._call.replicas:
             tp = rows.partition_of(move)
             if tp in known:
-                self._bases.setdefault((tp, move.claim), known[tp])
+                self._bases.setdefault(rows.key_of(move), known[tp])
 
     def _base(self, move: ReplicaMove) -> MoveRow | None:
-        return self._bases.get((rows.partition_of(move), move.claim))
+        return self._bases.get(rows.key_of(move))
 
     def _row(self, move: ReplicaMove) -> MoveRow:
         tp = rows.partition_of(move)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 from google.protobuf.duration_pb2 import Duration
@@ -99,8 +100,7 @@ async def raise_retention(client: Client) -> None:
     """Keep closed histories of the namespace at least 30 days; a longer retention is left as it is."""
     service = client.workflow_service
     found = await service.describe_namespace(DescribeNamespaceRequest(namespace=client.namespace))
-    wanted = Duration()
-    wanted.FromTimedelta(RETENTION)
+    wanted = Duration(seconds=int(RETENTION.total_seconds()))
     if found.config.workflow_execution_retention_ttl.seconds >= wanted.seconds:
         return
     await service.update_namespace(
@@ -112,13 +112,14 @@ async def raise_retention(client: Client) -> None:
 
 async def keep_house(client: Client, cluster: str, export_directory: str) -> None:
     """Retention and schedule, tried until both are there. Without the rights for them a warning is all that happens."""
-    for doing, work in (
-        ("raise the namespace's retention to 30 days", lambda: raise_retention(client)),
-        ("schedule the hourly export", lambda: ensure_export_schedule(client, cluster, export_directory)),
-    ):
+    jobs: dict[str, Callable[[], Awaitable[None]]] = {
+        "raise the namespace's retention to 30 days": lambda: raise_retention(client),
+        "schedule the hourly export": lambda: ensure_export_schedule(client, cluster, export_directory),
+    }
+    for doing, job in jobs.items():
         while True:
             try:
-                await work()
+                await job()
                 break
             except RPCError as error:
                 log.warning("cannot %s: %s", doing, error.message)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -43,24 +43,21 @@ Step = Callable[[ReplicaMove], Awaitable[MoveRow]]
 
 
 class NodeActivities:
-    """Bound to one running node.
-
-    `swapped` is told which replicas have a new directory; `pushed` that the controller pushed, and whether it wants
-    the node to register again.
-    """
+    """Bound to one running node; `pushed` is told of every push, and whether the controller wants a registration."""
 
     def __init__(
         self,
         node: Node,
         controller: Controller,
-        swapped: Callable[[Sequence[TopicPartition]], None] = lambda partitions: None,
         pushed: Callable[[bool], None] = lambda register: None,
     ) -> None:
         self._node = node
-        self._swapped, self._pushed = swapped, pushed
+        self._pushed = pushed
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="activity")
+        # Apart, so that a disk that hangs in the steps of moves does not hold up the metadata.
+        self._images = ThreadPoolExecutor(1, thread_name_prefix="images")
         self._creator = MoveCreator(node, controller, self.blocking)
-        self._bases: dict[tuple[TopicPartition, int], MoveRow] = {}
+        self._bases: dict[rows.MoveKey, MoveRow] = {}
         self._attached: dict[TopicPartition, int] = {}
 
     @property
@@ -89,7 +86,9 @@ class NodeActivities:
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **named))
 
     def close(self) -> None:
+        """Take no more work; what hangs in a disk is left behind."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._images.shutdown(wait=False, cancel_futures=True)
 
     # Moves
 
@@ -126,23 +125,21 @@ class NodeActivities:
                 found = classify(stopped)
                 return replace(known, outcome=calls.BEHIND, error=found.type, message=found.message)
             if outcome.outcome != "swapped":
-                return replace(known, outcome=calls.BEHIND, error="", message="")
-            due = await self.blocking(engine.delete_now_if_due, tp, move.generation)
+                return replace(known, outcome=calls.BEHIND, error="", message="", seconds_locked=outcome.seconds_locked)
             return replace(
                 known,
                 outcome=calls.SWAPPED,
                 error="",
                 message="",
-                seconds_locked=known.seconds_locked + outcome.seconds_locked,
-                delete_after=due,
+                generation=outcome.generation or known.generation,
+                seconds_locked=max(known.seconds_locked, outcome.seconds_locked),
+                delete_after=outcome.delete_after,
             )
 
         result = await self._each(call, swap)
-        moved = [TopicPartition(row.topic, row.partition) for row in result.rows if row.outcome == calls.SWAPPED]
-        for tp in moved:
-            self._forget(tp)
-        if moved:
-            self._swapped(moved)
+        for row in result.rows:
+            if row.outcome == calls.SWAPPED:
+                self._forget(TopicPartition(row.topic, row.partition))
         return result
 
     @activity.defn(name=calls.CANCEL_MOVE)
@@ -155,9 +152,11 @@ class NodeActivities:
             tp = rows.partition_of(move)
             known = facts.get(tp) or rows.blank(move)
             status = await self.blocking(engine.cancel, tp, move.claim or None, call.reason or "the run was cancelled")
-            if status is not None and status.state == "swapped":
+            if self._is_in_place(tp, move):
                 due = await self.blocking(engine.delete_now_if_due, tp, move.generation)
                 return replace(known, outcome=calls.SWAPPED, delete_after=due)
+            if status is not None and status.claim == move.claim:
+                known = rows.from_status(move, status, calls.DROPPED, self._bases.get(rows.key_of(move)))
             return replace(known, outcome=calls.DROPPED, error="", message=call.reason)
 
         result = await self._each(call, cancel)
@@ -191,13 +190,18 @@ class NodeActivities:
         done = [facts.get(rows.partition_of(move)) or rows.blank(move) for move in call.replicas]
         return MoveResult(rows=[replace(row, outcome=calls.DELETED, error="", message="") for row in done])
 
+    def _is_in_place(self, tp: TopicPartition, move: ReplicaMove) -> bool:
+        partition = self._node.replicas.served.get(tp)
+        return partition is not None and partition.directory.name == move.directory
+
     # Metadata
 
     @activity.defn(name=calls.APPLY_IMAGE)
     async def apply_image(self, call: calls.ImageCall) -> calls.ImageResult:
         """Take over the controller's images; the answer says what the node knows after it."""
         try:
-            generation, version = await self.blocking(self._node.apply_images, call.images)
+            work = asyncio.get_running_loop().run_in_executor(self._images, self._node.apply_images, call.images)
+            generation, version = await work
         except Exception as error:
             raise application_error(error, "the cluster image cannot be applied") from error
         self._pushed(call.register)

@@ -24,11 +24,8 @@ from activities.attempts import AttemptJournal, JournalInterceptor, fail_dead_at
 from activities.cluster_link import ClusterLink
 from activities.controller_port import ControllerPort
 from activities.node import NodeActivities
-from activities.reporter import DirectoryReporter
 from activities.starter import MoveStarter
 from storage_node.errors import RequestTimedOut
-from storage_node.ports import ReplicaDirectory
-from storage_node.types import TopicPartition
 from workflows.model import names
 
 if TYPE_CHECKING:
@@ -109,35 +106,35 @@ class _Session:
         self._cluster = node.cluster_id
         self._connected: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._journal = AttemptJournal(Path(node.config.metadata_log_dir))
-        self._reporter = DirectoryReporter(port, self._where)
-        self._activities = NodeActivities(node, port, self._reporter.note, self._pushed)
+        self._activities = NodeActivities(node, port, self._pushed)
         blocking = self._activities.blocking
         engine = node.engine
         self._starter = MoveStarter(
             self._cluster,
-            node.node_id,
+            node.id,
             self._client,
             lambda tp, claim, reason: blocking(engine.cancel, tp, claim, reason),
             lambda tp: blocking(engine.next_claim, tp),
         )
-        self._link = ClusterLink(self._cluster, node, self._client, self._compare)
+        # What the metadata says of where replicas are may be out of date; the node compares and reports.
+        self._link = ClusterLink(self._cluster, node, self._client, node.directories_changed)
 
     async def run(self) -> None:
-        self._port.attach(self._node.node_id, self._link, self._starter)
+        self._port.attach(self._node.id, self._link, self._starter)
         dead = self._journal.left_behind()
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._connect())
                 group.create_task(self._link.run())
-                group.create_task(self._reporter.run())
                 group.create_task(self._serve(dead))
         finally:
+            await self._port.close()
             await self._starter.close()
             self._activities.close()
             await asyncio.to_thread(self._journal.close)
 
     async def _connect(self) -> None:
-        role = f"node-{self._node.node_id}"
+        role = f"node-{self._node.id}"
         self._connected.set_result(await connection.connect_forever(role, self._profile, self._overrides))
 
     async def _client(self) -> Client:
@@ -190,7 +187,7 @@ class _Session:
 
     def _workers(self, client: Client) -> list[Worker]:
         interceptors = [JournalInterceptor(self._journal)]
-        node = self._node.node_id
+        node = self._node.id
         short = Worker(
             client,
             task_queue=names.node_queue(self._cluster, node),
@@ -219,24 +216,3 @@ class _Session:
             await self._port.leave(self._node.incarnation, GOODBYE)
         except RequestTimedOut:
             log.debug("the controller did not hear that the node stops")
-
-    # Where replicas are
-
-    def _where(self, partitions: Iterable[TopicPartition]) -> list[ReplicaDirectory]:
-        held = self._node.replica_directories()
-        return [held[tp] for tp in partitions if tp in held]
-
-    def _compare(self) -> None:
-        """After a registration: report the replicas that the metadata has elsewhere or at a lower generation.
-
-        A generation that the metadata has already raised belongs to a move under way, which reports when it is done.
-        """
-        image, node = self._node.image, self._node.node_id
-        different = []
-        for tp, replica in self._node.replica_directories().items():
-            known = image.partition(tp)
-            if known is None or known.generation_of(node) > replica.generation:
-                continue
-            if (known.directory_of(node), known.generation_of(node)) != (replica.directory_id, replica.generation):
-                different.append(tp)
-        self._reporter.note(different)

@@ -36,6 +36,14 @@ ENDS = {
 }
 
 
+#: What one copy's counters belong to: partition, claim, target directory.
+MoveKey = tuple[TopicPartition, int, str]
+
+
+def key_of(move: ReplicaMove) -> MoveKey:
+    return partition_of(move), move.claim, move.directory
+
+
 def partition_of(move: ReplicaMove) -> TopicPartition:
     return TopicPartition(move.topic, move.partition)
 
@@ -94,7 +102,7 @@ def from_status(move: ReplicaMove, status: MoveStatus, outcome: str, base: MoveR
         seconds_throttled=status.seconds_throttled,
         seconds_stalled=status.seconds_stalled,
         seconds_locked=status.seconds_locked,
-        attempts=max(1, status.attempt),
+        attempts=status.attempt,
     )
     if status.error:
         error = classify_name(status.error, status.message)
@@ -102,6 +110,22 @@ def from_status(move: ReplicaMove, status: MoveStatus, outcome: str, base: MoveR
         if outcome == FAILED:
             row = replace(row, outcome=error.outcome)
     return added(row, base)
+
+
+def created(move: ReplicaMove, status: MoveStatus, outcome: str, before: MoveRow | None) -> MoveRow:
+    """The row of a `.move` that was made or found, with the claim and generation that the node has issued.
+
+    It has no totals of its own, as its copy counts them; `before` is the row of a copy to elsewhere whose place it took.
+    """
+    row = replace(
+        blank(move, outcome),
+        source=status.source,
+        directory=status.directory or move.directory,
+        claim=status.claim or move.claim,
+        generation=status.generation or move.generation,
+        bytes_total=status.bytes_total,
+    )
+    return added(row, before)
 
 
 def added(row: MoveRow, base: MoveRow | None) -> MoveRow:

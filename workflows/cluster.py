@@ -51,12 +51,15 @@ class Cluster:
         self._waiting_quietly = False
         self._asking = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._fault: BaseException | None = None
 
     @workflow.run
     async def run(self, parameter: Any = None) -> None:
         """Serve until terminated."""
         while True:
             self._awake = False
+            if self._fault is not None:
+                raise self._fault
             self._dispatch()
             length = workflow.info().get_current_history_length()
             if length >= options.CONTINUE_HARD:
@@ -74,7 +77,6 @@ class Cluster:
         workflow.continue_as_new(self._it.carry())
 
     # --- what follows from the state
-    # ------------------------------------------------------------------------------------------------
 
     def _dispatch(self) -> None:
         """Start whatever is due and not under way yet."""
@@ -103,7 +105,13 @@ class Cluster:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A fault of the program in a task must show as a failing workflow task, not vanish."""
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._fault, self._awake = task.exception(), True
 
     async def _push(self, node: int) -> None:
         """Tell a node what is new for it; after a push that did not help, wait before the next one."""
@@ -177,7 +185,7 @@ class Cluster:
         self._awake = True
 
     async def _probe(self, node: int, incarnation: str) -> None:
-        """Ask a node that lost its lease who it is; fence it unless it answers as the incarnation that is registered."""
+        """Ask a node that lost its lease who it is; fence it unless the registered incarnation answers."""
         try:
             registered = self._it.registered(node)
             if registered is not None and registered.incarnation == incarnation:
@@ -211,8 +219,13 @@ class Cluster:
         except ApplicationError:
             workflow.logger.info("Who asked for node %d is gone", node)
 
+    async def _cancel(self, workflow_id: str, run_id: str) -> None:
+        try:
+            await workflow.get_external_workflow_handle(workflow_id, run_id=run_id).cancel()
+        except ApplicationError:
+            workflow.logger.info("The run %s to be cancelled is gone", workflow_id)
+
     # --- handlers
-    # -------------------------------------------------------------------------------------------------------------------
 
     @workflow.update(description="A node's batch of commands; see workflows/model/commands.py")
     def submit(self, batch: dict[str, Any]) -> dict[str, Any]:
@@ -246,6 +259,13 @@ class Cluster:
         """Answered by the signal `located`."""
         self._asked.append(question)
         self._awake = True
+
+    @workflow.signal(
+        description="A run whose replicas were all dropped wants to end as cancelled: {workflow_id, run_id}"
+    )
+    def cancel_run(self, run: dict[str, Any]) -> None:
+        """A run cannot cancel itself."""
+        self._spawn(self._cancel(str(run.get("workflow_id")), str(run.get("run_id"))))
 
     @workflow.query(description="All metadata as rows, or {} while collecting")
     def state(self) -> dict[str, Any]:

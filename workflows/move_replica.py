@@ -93,11 +93,11 @@ class MoveReplica:
                 self._enter(phase)
                 await self._do(phase)
         self._enter(None)
-        await workflow.wait_condition(workflow.all_handlers_finished)
+        while not workflow.all_handlers_finished():
+            await self._uncancelled(workflow.wait_condition(workflow.all_handlers_finished))
         return await self._end()
 
     # --- what comes next
-    # --------------------------------------------------------------------------------------------------------
 
     def _next(self) -> str | None:
         """The phase whose step comes next, after a cancel and the updates' orders were taken into account."""
@@ -141,7 +141,6 @@ class MoveReplica:
             self._phases.append((phase, now, None))
 
     # --- doing it
-    # -----------------------------------------------------------------------------------------------------------------
 
     async def _uncancelled(self, waiting: Awaitable[Any]) -> None:
         """Wait; a cancel ends it without an error, since it is looked for before the next step."""
@@ -183,7 +182,8 @@ class MoveReplica:
             self._apply(outcome, group)
         elif outcome.unclaimed and not await self._node_exists():
             # A node that nobody has ever seen holds nothing: there is nothing to undo there.
-            message = f"Node {self._plan.node} is not known to cluster {workflow.info().task_queue}; name one that has registered."
+            cluster = workflow.info().task_queue
+            message = f"Node {self._plan.node} is not known to cluster {cluster}; name one that has registered."
             if phase == CANCELLING:
                 self._apply([replace(each.row, outcome=calls.DROPPED) for each in group], group)
             else:
@@ -247,25 +247,30 @@ class MoveReplica:
         if verdict.status == "failed":
             raise ApplicationError(verdict.message, result, type=verdict.error, non_retryable=True)
         if verdict.status == "cancelled":
-            if not self._cancelled:
-                await self._cancel_itself()
+            await self._be_cancelled()
             raise CancelledError("All replicas were dropped.")
         return result
 
-    async def _cancel_itself(self) -> None:
-        """A run whose replicas were all dropped ends as cancelled, which the server grants only to one that was asked
-        to cancel.
-        """
+    async def _be_cancelled(self) -> None:
+        """End as cancelled, which only a run that was asked to can: have the controller ask, as none can ask itself."""
         info = workflow.info()
-        itself = workflow.get_external_workflow_handle(info.workflow_id, run_id=info.run_id)
-        await self._uncancelled(itself.cancel())
-        await self._uncancelled(workflow.wait_condition(lambda: self._cancelled))
+        controller = workflow.get_external_workflow_handle(names.cluster_id(info.task_queue))
+        while not self._cancelled:
+            try:
+                await controller.signal("cancel_run", {"workflow_id": info.workflow_id, "run_id": info.run_id})
+                await workflow.wait_condition(lambda: self._cancelled, timeout=options.LOCATE_TIMEOUT)
+            except ApplicationError:
+                await self._uncancelled(workflow.sleep(options.LOCATE_TIMEOUT, summary="until there is a controller"))
+            except TimeoutError:
+                continue
+            except asyncio.CancelledError:
+                if not self._cancelled:
+                    raise
 
     def _sla(self) -> dict[str, Any]:
         return moves.sla(self._plan.sla_seconds, self._started, self._in_place, workflow.time())
 
     # --- what people and the node say meanwhile
-    # -----------------------------------------------------------------------------------
 
     @workflow.query(description="Phase, bytes, rate and ETA of the run and of every replica")
     def progress(self) -> dict[str, Any]:

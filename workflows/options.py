@@ -11,7 +11,6 @@ from temporalio.common import RetryPolicy
 from workflows import errors
 
 # --- a move
-# -------------------------------------------------------------------------------------------------------------------
 
 #: Steps are retried for ever: the node may be away for a night. Only types that no retry can mend end a step.
 MOVE_RETRY = RetryPolicy(
@@ -34,7 +33,6 @@ COPY_HEARTBEAT_TIMEOUT = timedelta(seconds=10)
 LOCATE_TIMEOUT = timedelta(seconds=10)
 
 # --- a lease
-# ------------------------------------------------------------------------------------------------------------------
 
 LEASE_HEARTBEAT_TIMEOUT = timedelta(seconds=3)
 #: A live node takes the next attempt within about a second; the probe catches those that do not (a long standstill).
@@ -50,7 +48,6 @@ LEASE_RETRY = RetryPolicy(
 )
 
 # --- the controller
-# -------------------------------------------------------------------------------------------------------------
 
 PROBE_SECONDS = 1.0
 PROBE_TIMEOUT = timedelta(seconds=5)
@@ -77,7 +74,6 @@ CONTINUE_HARD = 3_000
 QUIET_FOR = timedelta(seconds=1)
 
 # --- history
-# --------------------------------------------------------------------------------------------------------------------
 
 EXPORT_TIMEOUT = timedelta(hours=6)
 EXPORT_HEARTBEAT_TIMEOUT = timedelta(seconds=60)

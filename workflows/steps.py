@@ -1,4 +1,4 @@
-"""Carrying out one step of a move on its node: which queue and limits, and what a failure means. No state of its own."""
+"""Carrying out one step of a move on its node: its queue and limits, and what a failure means. Keeps no state."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ SLA_COLOURS = {
     schema.NO: "#d63e4e",
     schema.NOT_DUE: "#2e6be6",
     schema.EXCLUDED: "#98a2b3",
-    schema.NOT_ASKED: "#98a2b3",
+    schema.NOT_ASKED: "#b9c7dd",
 }
 _MARK = "#d63e4e"
 _BLUE = "#2e6be6"
@@ -82,7 +82,9 @@ def timeline(show: Shown, phases: Sequence[Phase], as_of: str) -> dict[str, Any]
         for move in show.moves
         if move.deadline and (move.deadline <= last or move.met_sla == schema.NO)
     ]
-    order = [show.labels[move.id] for move in show.moves]
+    drawn = {row["move"] for row in rows}
+    deadlines = [row for row in deadlines if row["move"] in drawn]
+    order = [show.labels[move.id] for move in show.moves if show.labels[move.id] in drawn]
     y = alt.Y("move:N", sort=order, title=None, axis=alt.Axis(labelLimit=240))
     x = alt.X("began:T", title="time (UTC)", scale=alt.Scale(type="utc"), axis=_time_axis(rows))
     bars = (
@@ -106,7 +108,7 @@ def timeline(show: Shown, phases: Sequence[Phase], as_of: str) -> dict[str, Any]
     if deadlines:
         layers.append(
             alt.Chart(alt.Data(values=deadlines))
-            .mark_tick(color=_MARK, thickness=2.5)
+            .mark_tick(color=_MARK, thickness=2.5, opacity=1)
             .encode(
                 x=alt.X("deadline:T", scale=alt.Scale(type="utc")),
                 y=y,
@@ -138,21 +140,23 @@ def rates(show: Shown) -> dict[str, Any]:
     )
     ticks = (
         base.transform_filter("isValid(datum.limit)")
-        .mark_tick(color=_MARK, thickness=2.5)
+        .mark_tick(color=_MARK, thickness=2.5, opacity=1)
         .encode(x="limit:Q", y=y, tooltip=tips)
     )
     return _sized(alt.layer(bars, ticks), len(rows), "Mean rate of each move")
 
 
 def durations(show: Shown) -> dict[str, Any]:
-    """How long each move took until the replica was in place; a tick is its deadline."""
-    longest = max([max(move.duration_seconds, move.deadline_seconds or 0) for move in show.moves], default=0.0)
-    unit, divisor = ("h", 3600.0) if longest > 3 * 3600 else ("min", 60.0) if longest > 300 else ("s", 1.0)
+    """How long each move took until the replica was in place; a tick is its deadline, a triangle one far away."""
+    longest = max([move.duration_seconds for move in show.moves], default=0.0)
+    edge = 1.15 * max([longest, *[move.deadline_seconds or 0 for move in show.moves if _near(move, longest)]])
+    unit, divisor = ("h", 3600.0) if edge > 3 * 3600 else ("min", 60.0) if edge > 300 else ("s", 1.0)
     rows = [
         {
             "move": show.labels[move.id],
             "took": move.duration_seconds / divisor,
-            "deadline": move.deadline_seconds / divisor if move.deadline_seconds else None,
+            "deadline": move.deadline_seconds / divisor if move.deadline_seconds and _near(move, longest) else None,
+            "beyond": edge / divisor if move.deadline_seconds and not _near(move, longest) else None,
             "told": duration(move.duration_seconds) + (" so far" if move.open else ""),
             "due": duration(move.deadline_seconds),
             "sla": move.met_sla,
@@ -167,17 +171,27 @@ def durations(show: Shown) -> dict[str, Any]:
         "sla:N",
         title="met SLA",
         scale=alt.Scale(domain=states, range=[SLA_COLOURS[state] for state in states]),
-        legend=alt.Legend(orient="top"),
+        legend=alt.Legend(orient="top", titleOrient="left"),
     )
-    bars = base.mark_bar(height={"band": 0.62}).encode(
-        x=alt.X("took:Q", title=f"time until in place ({unit})"), y=y, color=colour, tooltip=tips
-    )
+    scale = alt.Scale(domain=[0, max(edge / divisor, 0.001)], nice=False)
+    took = alt.X("took:Q", title=f"time until in place ({unit})", scale=scale)
+    bars = base.mark_bar(height={"band": 0.62}).encode(x=took, y=y, color=colour, tooltip=tips)
     ticks = (
         base.transform_filter("isValid(datum.deadline)")
-        .mark_tick(color=_MARK, thickness=2.5)
+        .mark_tick(color=_MARK, thickness=2.5, opacity=1)
         .encode(x="deadline:Q", y=y, tooltip=tips)
     )
-    return _sized(alt.layer(bars, ticks), len(rows), "Duration of each move against its deadline")
+    far = (
+        base.transform_filter("isValid(datum.beyond)")
+        .mark_point(shape="triangle-right", filled=True, color=_MARK, size=45, opacity=1, xOffset=-5)
+        .encode(x="beyond:Q", y=y, tooltip=tips)
+    )
+    return _sized(alt.layer(bars, ticks, far), len(rows), "Duration of each move against its deadline")
+
+
+def _near(move: Move, longest: float) -> bool:
+    """Whether a deadline can stand on the axis without squeezing the bars."""
+    return bool(move.deadline_seconds) and (move.deadline_seconds or 0.0) <= 1.5 * longest
 
 
 def split(show: Shown, phases: Sequence[Phase]) -> dict[str, Any]:

@@ -20,6 +20,9 @@ from ops.analytics.report import Attainment, Move, Phase, Report
 #: Rows of the large tables; what is left out stands in the Parquet tables, and the page says so.
 MOST_ROWS = 2000
 
+#: An open move that stood still for more than so many seconds is worth a look.
+STALLED_FROM = 5.0
+
 _TEMPLATES = Path(__file__).with_name("templates")
 
 
@@ -62,6 +65,7 @@ def render(report: Report) -> str:
         left_out=max(0, len(report.moves) - MOST_ROWS),
         replica_of={move.id: move.replica or move.workflow_id for move in report.moves},
         phases=schema.PHASES,
+        colours=charts.PHASE_COLOURS,
         locked=max((move.seconds_locked for move in report.moves), default=0.0),
         style=Markup((_TEMPLATES / "report.css").read_text()),
         script=Markup((_TEMPLATES / "report.js").read_text()),
@@ -73,7 +77,7 @@ def render(report: Report) -> str:
 @cache
 def bundle() -> str:
     """Vega, Vega-Lite and their embedding as one script; "</" in it cannot end the script element."""
-    text: str = vl_convert.javascript_bundle()
+    text: str = vl_convert.javascript_bundle()  # type: ignore[call-arg]
     return text.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
@@ -105,7 +109,7 @@ def alarms(moves: Sequence[Move]) -> Iterator[tuple[str, Move, str]]:
             yield "late" if move.open or move.outcome in _DONE else move.outcome, move, _late(move)
         elif move.outcome in (schema.FAILED, schema.TIMED_OUT, schema.TERMINATED):
             yield move.outcome, move, move.message or move.reason or "no reason is in its history"
-        elif move.open and (move.seconds_stalled > 0 or move.reason):
+        elif move.open and (move.seconds_stalled > STALLED_FROM or move.reason):
             yield "open", move, move.message or move.reason or f"stalled for {duration(move.seconds_stalled)}"
 
 

@@ -92,15 +92,13 @@ def _copies(steps: DataFrame, facts: DataFrame) -> DataFrame:
     scale = F.when(F.col("known") > F.col("length"), F.col("length") / F.col("known")).otherwise(F.lit(1.0))
     cut = copies.withColumns(grown).withColumns({"length": length, "known": known}).withColumn("scale", scale)
     rest = F.col("length") - F.col("known") * F.col("scale")
-    rest_phase = F.when(F.col("known") > 0, F.lit(schema.WAITING)).otherwise(F.lit(schema.COPYING))
-    parts: list[Column] = []
-    offset: Column = F.lit(0.0)
-    for phase, fact in PARTS.items():
-        size = F.col(fact) * F.col("scale")
-        parts.append(_part(F.lit(phase), offset, size, F.lit(False)))
-        offset = offset + size
-    parts.append(_part(rest_phase, offset, rest, F.col("known") == 0))
-    laid = cut.withColumn("part", F.explode(F.array(*parts))).where(F.col("part.seconds") > 0)
+    nothing_told = F.when(F.col("open"), F.lit(schema.QUEUED)).otherwise(F.lit(schema.COPYING))
+    sizes = [(F.lit(phase), F.col(fact) * F.col("scale"), F.lit(False)) for phase, fact in PARTS.items()]
+    left = (F.when(F.col("known") > 0, F.lit(schema.WAITING)).otherwise(nothing_told), rest, F.col("known") == 0)
+    # A copy that is under way ends with what it is doing: its waiting comes first and its copying last.
+    under_way = [left, *[sizes[place] for place in (0, 3, 2, 1)]]
+    parts = F.when(F.col("open"), F.array(*_laid(under_way))).otherwise(F.array(*_laid([*sizes, left])))
+    laid = cut.withColumn("part", F.explode(parts)).where(F.col("part.seconds") > 0)
     began = F.timestamp_micros(F.unix_micros("began") + (F.col("part.offset") * 1e6).cast("bigint"))
     ended = F.timestamp_micros(
         F.unix_micros("began") + ((F.col("part.offset") + F.col("part.seconds")) * 1e6).cast("bigint")
@@ -116,8 +114,15 @@ def _copies(steps: DataFrame, facts: DataFrame) -> DataFrame:
     )
 
 
-def _part(phase: Column, offset: Column, seconds: Column, measured: Column) -> Column:
-    return F.struct(phase.alias("phase"), offset.alias("offset"), seconds.alias("seconds"), measured.alias("measured"))
+def _laid(parts: list[tuple[Column, Column, Column]]) -> list[Column]:
+    """Parts (phase, seconds, measured) one after the other, each with its offset from the beginning."""
+    laid: list[Column] = []
+    offset: Column = F.lit(0.0)
+    for phase, seconds, measured in parts:
+        columns = {"phase": phase, "offset": offset, "seconds": seconds, "measured": measured}
+        laid.append(F.struct(*[column.alias(name) for name, column in columns.items()]))
+        offset = offset + seconds
+    return laid
 
 
 def _gaps(steps: DataFrame, runs: DataFrame, events: DataFrame, as_of: datetime) -> DataFrame:

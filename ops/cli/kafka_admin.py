@@ -66,7 +66,6 @@ class KafkaAdmin:
                 bootstrap_servers=self.bootstrap.split(","),
                 client_id="rehome",
                 request_timeout_ms=int(self._timeout * 1000),
-                default_api_timeout_ms=int(self._timeout * 1000),
                 bootstrap_timeout_ms=8000,
             )
         return self

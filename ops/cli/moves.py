@@ -10,7 +10,7 @@ from rich.table import Table
 
 from ops.cli import nodes, output, runs
 from ops.cli.kafka_admin import NodeAddress
-from ops.cli.moves_view import COLUMNS, MoveLine, cells, join, of_node
+from ops.cli.moves_view import COLUMNS, MoveLine, cells, join, of_node, shared_folder
 from ops.cli.target import Target
 from ops.stack.errors import OpsError
 
@@ -48,12 +48,14 @@ def gather(target: Target, *, ask_temporal: bool = True) -> Gathered:
             open_runs = runs.with_temporal(target, lambda client: runs.open_moves(client, target.cluster))
         except OpsError as error:
             notes.append(str(error))
-    return Gathered(join(lines, open_runs), stopped, notes)
+    away = {where.node for where, answer in zip(known, answers, strict=True) if isinstance(answer, OpsError)}
+    return Gathered(join(lines, open_runs, away), stopped, notes)
 
 
 def table(shown: Gathered) -> Table:
     """The table for people."""
-    return output.table(COLUMNS, [cells(line) for line in shown.lines])
+    shared = shared_folder(shown.lines)
+    return output.table(COLUMNS, [cells(line, shared) for line in shown.lines])
 
 
 def _ask(where: NodeAddress) -> dict[str, Any] | OpsError:

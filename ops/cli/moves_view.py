@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import posixpath
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -36,15 +37,15 @@ class MoveLine:
 COLUMNS = ("id", "replica", "node", "from", "to", "phase", "copied", "of", "rate", "ETA", "attempt")
 
 
-def cells(line: MoveLine) -> list[str]:
-    """One row of the table."""
+def cells(line: MoveLine, shared: str = "") -> list[str]:
+    """One row of the table; `shared` is a folder that all paths have in common and that is left out."""
     share = f" {100 * line.bytes_copied // line.bytes_total}%" if line.bytes_total else ""
     return [
         line.id or "-",
         f"{line.topic}-{line.partition}",
         str(line.node),
-        line.source or "-",
-        line.directory,
+        line.source.removeprefix(shared) or "-",
+        line.directory.removeprefix(shared),
         line.phase,
         output.size(line.bytes_copied) + share,
         output.size(line.bytes_total),
@@ -52,6 +53,15 @@ def cells(line: MoveLine) -> list[str]:
         output.duration(line.eta),
         str(line.attempt) if line.attempt else "-",
     ]
+
+
+def shared_folder(lines: Iterable[MoveLine]) -> str:
+    """The folder below which all directories lie, with its slash, or "" where there is none worth leaving out."""
+    paths = [path for line in lines for path in (line.source, line.directory) if path.startswith("/")]
+    if len(paths) < 2:
+        return ""
+    folder = posixpath.commonpath([posixpath.dirname(path) for path in paths])
+    return "" if folder == "/" else folder + "/"
 
 
 def eta(total: int, copied: int, rate: float) -> float | None:
@@ -102,10 +112,11 @@ def of_run(run: OpenRun) -> list[MoveLine]:
     ]
 
 
-def join(nodes: Sequence[MoveLine], runs: Sequence[OpenRun]) -> list[MoveLine]:
+def join(nodes: Sequence[MoveLine], runs: Sequence[OpenRun], away: Collection[int] = frozenset()) -> list[MoveLine]:
     """Nodes know bytes and rates best, runs know the phase when the node is away or has nothing to copy.
 
-    One line per replica and node; a node's line without an owner gets the id of the run that names the replica.
+    One line per replica and node; `away` are the nodes that did not answer. A node's line without an owner gets the id of
+    the run that names the replica.
     """
     by_replica = {(line.node, line.topic, line.partition): line for run in runs for line in of_run(run)}
     joined: list[MoveLine] = []
@@ -118,7 +129,9 @@ def join(nodes: Sequence[MoveLine], runs: Sequence[OpenRun]) -> list[MoveLine]:
             joined.append(line)
             continue
         joined.append(_with(line, id=line.id or run.id, phase=_phase(run.phase, line.phase), attempt=run.attempt))
-    joined += [line for key, line in by_replica.items() if key not in seen]
+    for key, line in by_replica.items():
+        if key not in seen:
+            joined.append(_with(line, phase="node away", rate=0.0, eta=None) if line.node in away else line)
     return sorted(joined, key=lambda line: (line.node, line.topic, line.partition))
 
 

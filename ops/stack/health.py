@@ -75,9 +75,9 @@ def _has_poller(spec: StackSpec, binary: str) -> bool:
 
 
 def registered(port: int) -> bool:
-    """Whether the node answers and knows that the controller took it in."""
+    """Whether the node answers and has heard from a controller, now or before it was last stopped."""
     try:
         answer = private_client.call(HOST, port, "status", timeout=2)
-    except (OSError, ValueError, private_client.PrivateCallFailed):
+    except (OSError, ValueError, KeyError, private_client.PrivateCallFailed):
         return False
-    return bool(answer.get("registered", True))
+    return int(answer["generation"]) > 0

@@ -56,7 +56,8 @@ def alive(record: ProcessRecord | None) -> psutil.Process | None:
         process = psutil.Process(record.pid)
         if abs(process.create_time() - record.created) > _CREATED_TOLERANCE:
             return None
-        return None if process.status() == psutil.STATUS_ZOMBIE else process
+        # The first thread of a killed process may be a zombie while others still hold its files and ports.
+        return None if process.status() == psutil.STATUS_ZOMBIE and process.num_threads() <= 1 else process
     except psutil.Error:
         return None
 

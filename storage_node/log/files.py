@@ -80,9 +80,14 @@ class Home:
         """Replace a file's content by way of `<name>.tmp`, flushed first if `sync`; the directory is not flushed."""
         temporary = name + ".tmp"
         handle = self.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-        write_all(handle.fd, data, 0)
-        if sync:
-            os.fsync(handle.fd)
+        try:
+            write_all(handle.fd, data, 0)
+            if sync:
+                os.fsync(handle.fd)
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.unlink(temporary)
+            raise
         self.rename(temporary, name)
 
     def sync(self) -> None:

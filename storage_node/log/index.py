@@ -16,7 +16,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 
-from storage_node.log.batch import NO_TIMESTAMP
+from storage_node.log.batch import NO_TIMESTAMP, BatchHeader
 
 OFFSET_ENTRY = 8
 TIME_ENTRY = 12
@@ -157,3 +157,32 @@ class TimeIndex:
             return True
         count = len(offsets)
         return offsets[0] >= 0 and offsets[-1] >= offsets[0] and timestamps[-1] - timestamps[0] >= count - 1
+
+
+class IndexBuilder:
+    """Builds a segment's indexes batch by batch, exactly as appending does, from nothing or from existing entries."""
+
+    def __init__(self, base_offset: int, interval: int) -> None:
+        self.base_offset = base_offset
+        self.interval = interval
+        self.index = OffsetIndex()
+        self.times = TimeIndex()
+        self.max = (NO_TIMESTAMP, base_offset)
+
+    def start_from(self, index: OffsetIndex, times: TimeIndex) -> None:
+        """Go on from these entries."""
+        self.index, self.times = index, times
+        timestamp, relative = times.last()
+        self.max = (timestamp, self.base_offset + relative)
+
+    def add(self, position: int, header: BatchHeader) -> None:
+        """Take note of the batch at `position`."""
+        if header.max_timestamp > self.max[0]:
+            self.max = (header.max_timestamp, header.last_offset)
+        if position - self.index.last()[1] > self.interval:
+            self.index.append(header.last_offset - self.base_offset, position)
+            self.times.maybe_append(self.max[0], self.max[1] - self.base_offset)
+
+    def finish(self) -> None:
+        """Close the time index with the largest timestamp."""
+        self.times.maybe_append(self.max[0], self.max[1] - self.base_offset)

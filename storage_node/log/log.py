@@ -111,11 +111,11 @@ class Log(MaintainedLog):
                     now_ms=now_ms,
                 ):
                     if number > first:
-                        self._write(active, view[start:position], batches[first:number])
+                        self._write(active, view[start:position], batches[first:number], now_ms)
                     active = self._roll(header.base_offset, now_ms)
                     first, start = number, position
                     active.first_timestamp = header.max_timestamp
-            self._write(active, view[start:] if start else data, batches[first:] if first else batches)
+            self._write(active, view[start:] if start else data, batches[first:] if first else batches, now_ms)
         except OSError as exc:
             if exc.errno in NO_SPACE:
                 raise NotEnoughSpace(f"no space left on {self.directory} to append to {self.tp}") from exc
@@ -123,7 +123,7 @@ class Log(MaintainedLog):
         if self._end[0] - self._recovery_point >= config.flush_messages:
             self.flush()
 
-    def _write(self, active: Segment, data: Buffer, batches: Batches) -> None:
+    def _write(self, active: Segment, data: Buffer, batches: Batches, now_ms: int) -> None:
         epochs = self._epochs
         latest = epochs.latest
         for _, header in batches:
@@ -135,7 +135,7 @@ class Log(MaintainedLog):
         active.append(data, batches)
         for _, header in batches:
             if header.producer_id != NO_PRODUCER:
-                self._producers.update(header)
+                self._producers.update(header, now_ms)
         self._publish(batches[-1][1].next_offset)
 
     # Reading

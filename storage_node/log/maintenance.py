@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Sequence
@@ -44,7 +45,8 @@ class MaintainedLog(LogState):
     def flush_closed_segments(self) -> None:
         """Flush all but the active segment, for regular housekeeping. Raises like `flush`."""
         with self._flush_lock:
-            self._refuse_closed()
+            if self._closed:
+                return
             segments = self._segments
             if self._recovery_point < segments[-1].base_offset:
                 self._flush(segments[:-1], min(segments[-1].base_offset, self._end[0]))
@@ -53,7 +55,11 @@ class MaintainedLog(LogState):
         """Flush if `flush_ms` has passed since the last flush and there is something to flush. Raises like `flush`."""
         if self._recovery_point >= self._end[0] or now_ms - self._flushed_ms < self.config.flush_ms:
             return False
-        self.flush()
+        with self._flush_lock:
+            if self._closed:
+                return False
+            end = self._end[0]
+            self._flush(self._segments, end)
         self._flushed_ms = now_ms
         return True
 
@@ -112,7 +118,7 @@ class MaintainedLog(LogState):
         for taken in recovery.snapshots(self._home):
             if taken > end:
                 self._home.unlink(snapshot_name(taken))
-        self._producers = recovery.load_producers(self._home, list(kept), end, exact=False)
+        self._producers = recovery.load_producers(self._home, list(kept), end, exact=False, now_ms=wall_ms())
 
     def truncate_fully(self, offset: int) -> None:
         """Drop everything; the log then starts and ends at `offset`. Raises `LogAppendError`, `NotEnoughSpace`."""
@@ -165,7 +171,8 @@ class MaintainedLog(LogState):
         `.deleted` now and removed by `purge_deleted`. Producers that were silent for too long are forgotten. Raises
         `LogAppendError`, `NotEnoughSpace`.
         """
-        self._refuse_closed()
+        if self._closed:
+            return 0
         self._producers.expire(now_ms, self.config.producer_id_expiration_ms)
         end = self._end[0]
         try:
@@ -210,19 +217,20 @@ class MaintainedLog(LogState):
         due = now_ms + self.config.file_delete_delay_ms
         for segment in segments:
             segment.remove()
-        self._removed = [*self._removed, *((due, segment) for segment in segments)]
+            self._removed.append((due, segment))
 
     def purge_deleted(self, now_ms: int) -> int:
         """Remove the files of segments whose delay has passed; answers how many. Raises `MetadataIOError`."""
         with self._flush_lock:
-            due = [segment for at, segment in self._removed if at <= now_ms]
+            count = 0
             try:
-                for segment in due:
-                    segment.purge()
+                while not self._closed and self._removed and self._removed[0][0] <= now_ms:
+                    self._removed[0][1].purge()
+                    self._removed.popleft()
+                    count += 1
             except OSError as exc:
                 raise MetadataIOError(self.directory, f"removing deleted segments of {self.tp}") from exc
-            self._removed = [entry for entry in self._removed if entry[0] > now_ms]
-            return len(due)
+            return count
 
     # The directory, and the end
 
@@ -276,30 +284,28 @@ class MaintainedLog(LogState):
     def _settle(self) -> None:
         end = self._end[0]
         self._segments[-1].seal()
+        self._flush(self._segments, end)
         try:
             self._home.write(snapshot_name(end), self._producers.encode(), sync=True)
+            self._home.sync()
         except OSError as exc:
+            if exc.errno in NO_SPACE:
+                raise NotEnoughSpace(f"no space left on {self.directory} for the producers of {self.tp}") from exc
             self._flush_failed = True
             raise LogFlushError(self.directory, f"writing the producers of {self.tp}") from exc
-        self._names_dirty = True
-        self._flush(self._segments, end)
 
     def delete(self) -> None:
-        """Close the log and remove its directory; a symlink in its place is refused. Raises `MetadataIOError`."""
-        self.close(clean=False)
-        try:
-            shutil.rmtree(self.path)
-        except FileNotFoundError:
-            if os.path.lexists(self.path):
-                self._remove_again()
-        except OSError as exc:
-            raise MetadataIOError(self.directory, f"removing {self.path}") from exc
+        """Close the log and remove its directory; a symlink in its place is refused.
 
-    def _remove_again(self) -> None:
-        """A file went while the tree was walked: somebody purged beside us."""
+        Raises `RequestRefused`, `MetadataIOError`.
+        """
+        self.close(clean=False)
+        if self.path.is_symlink():
+            raise RequestRefused(f"{self.path} is a symbolic link and is not deleted")
         try:
-            shutil.rmtree(self.path, ignore_errors=False)
-        except FileNotFoundError:
-            return
+            while os.path.lexists(self.path):
+                # A file may go while the tree is walked: somebody purged beside us.
+                with contextlib.suppress(FileNotFoundError):
+                    shutil.rmtree(self.path)
         except OSError as exc:
             raise MetadataIOError(self.directory, f"removing {self.path}") from exc

@@ -117,14 +117,17 @@ class ProducerState:
     """All producers of a log. Changed by the log's one writer only; the values in it are immutable."""
 
     producers: dict[int, Producer] = field(default_factory=dict)
+    seen_ms: dict[int, int] = field(default_factory=dict)
+    """When a producer last appended by this node's clock: its records' timestamps may be anything."""
 
     def get(self, producer_id: int) -> Producer | None:
         """The state of a producer; None when it is not known."""
         return self.producers.get(producer_id)
 
-    def update(self, header: BatchHeader) -> None:
+    def update(self, header: BatchHeader, now_ms: int) -> None:
         """Take note of an appended batch."""
         if header.producer_id != NO_PRODUCER:
+            self.seen_ms[header.producer_id] = now_ms
             known = self.producers.get(header.producer_id) or Producer(header.producer_epoch)
             self.producers[header.producer_id] = known.appended(header)
 
@@ -133,10 +136,11 @@ class ProducerState:
         gone = [
             pid
             for pid, p in self.producers.items()
-            if now_ms - p.timestamp >= after_ms and p.transaction_start == _NONE
+            if now_ms - max(p.timestamp, self.seen_ms.get(pid, _NONE)) >= after_ms and p.transaction_start == _NONE
         ]
         for pid in gone:
             del self.producers[pid]
+            self.seen_ms.pop(pid, None)
         return len(gone)
 
     def encode(self) -> bytes:

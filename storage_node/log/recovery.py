@@ -8,17 +8,21 @@ and whatever follows the last valid batch cut off, with the segments after it.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from storage_node.errors import CorruptRecord
-from storage_node.log.batch import checksum
-from storage_node.log.files import Home
+from storage_node.log.batch import CRC_START, HEADER_SIZE, BatchHeader, checksum, parse, problem
+from storage_node.log.files import Home, read_exact
+from storage_node.log.index import IndexBuilder
 from storage_node.log.leader_epochs import FILE_NAME, LeaderEpochs
 from storage_node.log.producer_state import SUFFIX, ProducerState, snapshot_name
-from storage_node.log.segment import DELETED, LOG, SUFFIXES, IndexBuilder, Segment, scan
+from storage_node.log.segment import DELETED, LOG, SUFFIXES, Segment, file_name
 
 _DIGITS = 20
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -27,6 +31,8 @@ class Loaded:
 
     segments: list[Segment] = field(default_factory=list)
     end_offset: int = 0
+    scanned: bool = False
+    """Whether anything had to be scanned; `recovered_bytes` of it were valid."""
     recovered_bytes: int = 0
     removed: list[Segment] = field(default_factory=list)
     epoch_starts: list[tuple[int, int]] = field(default_factory=list)
@@ -66,7 +72,8 @@ def load(home: Home, *, interval: int, recovery_point: int, clean: bool, now_ms:
             loaded.end_offset = end
             return loaded
         # The marker says clean, the bytes do not: the active segment is scanned as after a crash.
-        recovery_point = min(recovery_point, found[-1].base_offset)
+        recovery_point = found[-1].base_offset
+    loaded.scanned = True
     _recover(loaded, recovery_point)
     return loaded
 
@@ -94,7 +101,10 @@ def _recover(loaded: Loaded, recovery_point: int) -> None:
         # Batches were lost before this segment, or it repeats offsets: it cannot follow.
         if kept and (segment.base_offset < end or (cut and segment.base_offset != end)):
             loaded.removed = found[number:]
-            for later in loaded.removed:
+            for later in reversed(loaded.removed):
+                _log.warning(
+                    "segment %s does not follow offset %d and is removed", file_name(later.base_offset, LOG), end
+                )
                 later.remove()
             break
         kept.append(segment)
@@ -108,13 +118,13 @@ def _recover(loaded: Loaded, recovery_point: int) -> None:
 
 def _recover_segment(loaded: Loaded, segment: Segment, recovery_point: int, *, active: bool) -> tuple[int, bool]:
     """Scan from the recovery point; answers the offset after the last valid batch, and whether anything was cut off."""
-    builder = IndexBuilder(segment)
+    builder = IndexBuilder(segment.base_offset, segment.interval)
     start, end = _resume(segment, builder, recovery_point)
     position = start
     for position_of, header, data in scan(segment, start):
         if (
             header.base_offset < end
-            or checksum(data[21:]) != header.crc
+            or checksum(data[CRC_START:]) != header.crc
             or header.last_offset - segment.base_offset >= 2**31
         ):
             break
@@ -126,7 +136,14 @@ def _recover_segment(loaded: Loaded, segment: Segment, recovery_point: int, *, a
     loaded.recovered_bytes += position - start
     cut = segment.size > position
     if cut:
-        os.ftruncate(segment.file.fd, position)
+        _log.warning(
+            "segment %s: %d bytes after offset %d are no valid batches and are cut off",
+            file_name(segment.base_offset, LOG),
+            segment.size - position,
+            end,
+        )
+        file = segment.file
+        os.ftruncate(file.fd, position)
         segment.size = position
     if not active or cut:
         builder.finish()
@@ -157,6 +174,31 @@ def _resume(segment: Segment, builder: IndexBuilder, recovery_point: int) -> tup
     return position, header.base_offset
 
 
+def scan(segment: Segment, position: int, *, chunk: int = 4 << 20) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """Position, header and bytes of every whole batch from `position`, read in large chunks; ends before what is none.
+
+    The caller checks CRCs and the order of offsets. Zeros, as a file has them that was extended and not written, are
+    no batch.
+    """
+    file = segment.file
+    size = os.fstat(file.fd).st_size
+    while size - position >= HEADER_SIZE:
+        view = memoryview(read_exact(file.fd, min(chunk, size - position), position))
+        at = 0
+        while len(view) - at >= HEADER_SIZE:
+            header = parse(view, at)
+            if problem(header) or header.length > size - position - at:
+                return
+            if header.length > len(view) - at:
+                chunk = max(chunk, header.length)
+                break
+            yield position + at, header, view[at : at + header.length]
+            at += header.length
+        position += at
+        if at == 0 and len(view) < HEADER_SIZE:
+            return
+
+
 def load_epochs(home: Home, segments: list[Segment]) -> tuple[LeaderEpochs, bool]:
     """The leader epochs, and whether the file held them: if it is missing or damaged the batches' headers do."""
     data = home.read(FILE_NAME)
@@ -179,7 +221,7 @@ def snapshots(home: Home) -> list[int]:
     return sorted(offset for name in home.names() if (offset := offset_of(name, SUFFIX)) is not None)
 
 
-def load_producers(home: Home, segments: list[Segment], end_offset: int, *, exact: bool) -> ProducerState:
+def load_producers(home: Home, segments: list[Segment], end_offset: int, *, exact: bool, now_ms: int) -> ProducerState:
     """The producers as of `end_offset`: a snapshot and the headers of the batches after it.
 
     `exact`: a snapshot of just that offset will do. Otherwise one from before the last roll is taken, since a
@@ -200,6 +242,7 @@ def load_producers(home: Home, segments: list[Segment], end_offset: int, *, exac
             break
         except ValueError:
             home.unlink(snapshot_name(offset))
+    state.seen_ms.update(dict.fromkeys(state.producers, now_ms))
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
         if following <= start or start >= end_offset:
@@ -208,7 +251,7 @@ def load_producers(home: Home, segments: list[Segment], end_offset: int, *, exac
         with contextlib.suppress(CorruptRecord):
             position, _ = segment.find(start, segment.size)
             for _, header in segment.walk(position, segment.size):
-                state.update(header)
+                state.update(header, now_ms)
     return state
 
 

@@ -13,9 +13,18 @@ import struct
 from collections.abc import Iterator, Sequence
 
 from storage_node.errors import CorruptRecord, NotLeaderOrFollower
-from storage_node.log.batch import HEADER_SIZE, MAGIC, NO_TIMESTAMP, PREFIX_SIZE, BatchHeader, Buffer, parse, problem
+from storage_node.log.batch import (
+    HEADER_SIZE,
+    MAGIC,
+    MIN_LENGTH,
+    NO_TIMESTAMP,
+    PREFIX_SIZE,
+    BatchHeader,
+    Buffer,
+    parse,
+)
 from storage_node.log.files import NO_SPACE, Handle, Home, read_exact, write_all
-from storage_node.log.index import OFFSET_ENTRY, TIME_ENTRY, OffsetIndex, TimeIndex
+from storage_node.log.index import OFFSET_ENTRY, TIME_ENTRY, IndexBuilder, OffsetIndex, TimeIndex
 
 LOG = ".log"
 INDEX = ".index"
@@ -38,6 +47,19 @@ def file_name(base_offset: int, suffix: str) -> str:
     return f"{base_offset:020d}{suffix}"
 
 
+def _create(home: Home, base_offset: int) -> Handle:
+    """Make a segment's files, or none of them; what exists is never overwritten."""
+    log = home.open(file_name(base_offset, LOG), os.O_RDWR | os.O_CREAT | os.O_EXCL)
+    try:
+        for suffix in (INDEX, TIME_INDEX):
+            home.open(file_name(base_offset, suffix), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+    except OSError:
+        for suffix in (LOG, INDEX, TIME_INDEX):
+            home.unlink(file_name(base_offset, suffix))
+        raise
+    return log
+
+
 class Segment:
     """A segment; `size` is the bytes of whole batches in its .log, `created_ms` when it was made or first seen."""
 
@@ -48,8 +70,7 @@ class Segment:
         self.removed = False
         self.base_offset = base_offset
         self.created_ms = created_ms
-        flags = os.O_RDWR | (os.O_CREAT | os.O_TRUNC if create else 0)
-        self._file: Handle | None = home.open(file_name(base_offset, LOG), flags)
+        self._file: Handle | None = _create(home, base_offset) if create else home.open(file_name(base_offset, LOG))
         self.size = 0 if create else os.fstat(self._file.fd).st_size
         self.dirty = False
         """Whether bytes of the .log, or entries of the indexes, may not have reached the disk."""
@@ -58,15 +79,10 @@ class Segment:
         self._index: OffsetIndex | None = OffsetIndex() if create else None
         self._time_index: TimeIndex | None = TimeIndex() if create else None
         self._positions: dict[int, int] = {}
-        if create:
-            for suffix in SUFFIXES[1:]:
-                home.unlink(file_name(base_offset, suffix))
-            for suffix in (INDEX, TIME_INDEX):
-                home.open(file_name(base_offset, suffix), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
     @property
     def file(self) -> Handle:
-        """The open .log; raises `LogClosed`."""
+        """The open .log; raises `LogClosed`. Hold it in a variable while its descriptor is used."""
         handle = self._file
         if handle is None:
             raise LogClosed(f"segment {self.base_offset} is closed")
@@ -101,7 +117,7 @@ class Segment:
             return False
 
     def _rebuild(self) -> tuple[OffsetIndex, TimeIndex]:
-        builder = IndexBuilder(self)
+        builder = IndexBuilder(self.base_offset, self.interval)
         for position, header in self.walk(0, self.size):
             builder.add(position, header)
         builder.finish()
@@ -148,14 +164,14 @@ class Segment:
         `batches` are positions, the first being that of `data`, and headers of all batches in it. On an error the
         file is cut back to what it held.
         """
-        fd = self.file.fd
+        file = self.file
         start = self.size
         try:
-            write_all(fd, data, start)
+            write_all(file.fd, data, start)
         except OSError:
             # What was written of it may hold whole batches: a later, shorter append would leave them behind its own
             # end.
-            os.ftruncate(fd, start)
+            os.ftruncate(file.fd, start)
             raise
         interval = self.interval
         index, times = self.indexes()
@@ -213,7 +229,8 @@ class Segment:
         self.dirty = True
         index.truncate(end - self.base_offset)
         times.truncate(end - self.base_offset)
-        os.ftruncate(self.file.fd, position)
+        file = self.file
+        os.ftruncate(file.fd, position)
         if position == 0:
             self.first_timestamp = None
         timestamp, relative = times.last()
@@ -227,7 +244,10 @@ class Segment:
     def flush(self) -> bool:
         """Bring .log and indexes to the disk; False if there was no room for the indexes, which a start rebuilds."""
         self.dirty = False
-        os.fdatasync(self.file.fd)
+        file = self._file
+        if file is None:
+            return True
+        os.fdatasync(file.fd)
         index, times = self._index, self._time_index
         if index is None or times is None or self.removed:
             return True
@@ -274,13 +294,15 @@ class Segment:
 
     def modified_ms(self) -> int:
         """When the .log was last written to."""
-        return os.fstat(self.file.fd).st_mtime_ns // 1_000_000
+        file = self.file
+        return os.fstat(file.fd).st_mtime_ns // 1_000_000
 
     # Reading
 
     def header_at(self, position: int) -> BatchHeader:
         """The header of the batch at `position`; raises `CorruptRecord`."""
-        data = os.pread(self.file.fd, HEADER_SIZE, position)
+        file = self.file
+        data = os.pread(file.fd, HEADER_SIZE, position)
         if len(data) < HEADER_SIZE:
             raise self._damaged(position)
         header = parse(data)
@@ -288,12 +310,12 @@ class Segment:
             raise self._damaged(position)
         return header
 
-    def span_at(self, fd: int, position: int) -> tuple[int, int, int]:
-        """(base offset, length, next offset) of the batch at `position`; raises `CorruptRecord`."""
-        data = os.pread(fd, _SPAN.size, position)
+    def _span(self, file: Handle, position: int, end: int) -> tuple[int, int, int]:
+        """(base offset, length, next offset) of the batch at `position`, all before `end`; raises `CorruptRecord`."""
+        data = os.pread(file.fd, _SPAN.size, position)
         if len(data) == _SPAN.size:
             base, length, magic, delta = _SPAN.unpack(data)
-            if magic == MAGIC and length >= HEADER_SIZE - PREFIX_SIZE and delta >= 0:
+            if magic == MAGIC and MIN_LENGTH <= length <= end - position - PREFIX_SIZE and delta >= 0:
                 return base, length + PREFIX_SIZE, base + delta + 1
         raise self._damaged(position)
 
@@ -308,22 +330,22 @@ class Segment:
             position += header.length
 
     def find(self, offset: int, end: int) -> tuple[int, BatchHeader | None]:
-        """Position and header of the first batch before position `end` that reaches `offset`; (end, None) if none."""
-        fd = self.file.fd
-        position = self._start_for(offset, fd)
+        """Position and header of the first batch before `end` that reaches `offset`; (end, None) if none."""
+        file = self.file
+        position = self._start_for(offset, file, end)
         while position < end:
-            _base, length, next_offset = self.span_at(fd, position)
+            _base, length, next_offset = self._span(file, position, end)
             if next_offset > offset:
                 return position, self.header_at(position)
             position += length
         return end, None
 
-    def _start_for(self, offset: int, fd: int) -> int:
+    def _start_for(self, offset: int, file: Handle, end: int) -> int:
         known = self._positions.get(offset)
         if known is not None:
             with contextlib.suppress(CorruptRecord):
                 # A truncation may have put other batches there: believed only if the batch is the one.
-                if self.span_at(fd, known)[0] == offset:
+                if self._span(file, known, end)[0] == offset:
                     return known
         return self.indexes()[0].lookup(offset - self.base_offset)
 
@@ -335,12 +357,12 @@ class Segment:
         `end_offset` is the offset at `end`. None if there is no such batch before `end`; no bytes if the first one
         does not fit in `max_bytes` and is not wanted nevertheless (`min_one`).
         """
-        fd = self.file.fd
-        position = self._start_for(offset, fd)
+        file = self.file
+        position = self._start_for(offset, file, end)
         while True:
             if position >= end:
                 return None
-            base, length, next_offset = self.span_at(fd, position)
+            base, length, next_offset = self._span(file, position, end)
             if next_offset > offset:
                 break
             position += length
@@ -351,8 +373,8 @@ class Segment:
                 return b"", offset, offset
             cut, after = position + length, next_offset
         else:
-            cut, after = self._cut(fd, position, position + max_bytes)
-        data = read_exact(fd, cut - position, position)
+            cut, after = self._cut(file, position, position + max_bytes, end)
+        data = read_exact(file.fd, cut - position, position)
         if len(data) < cut - position:
             raise self._damaged(position + len(data))
         positions = self._positions
@@ -361,69 +383,15 @@ class Segment:
         positions[after] = cut
         return data, base, after
 
-    def _cut(self, fd: int, position: int, limit: int) -> tuple[int, int]:
+    def _cut(self, file: Handle, position: int, limit: int, end: int) -> tuple[int, int]:
         """The last batch boundary that is not beyond `limit`, and its offset; the batch at `position` is before it."""
         cut = max(position, self.indexes()[0].floor_position(limit))
         after = -1
         if cut > position:
-            after = self.span_at(fd, cut)[0]
+            after = self._span(file, cut, end)[0]
         while True:
-            _base, length, next_offset = self.span_at(fd, cut)
+            _base, length, next_offset = self._span(file, cut, end)
             if cut + length > limit:
                 return cut, after
             cut += length
             after = next_offset
-
-
-class IndexBuilder:
-    """Builds a segment's indexes batch by batch, exactly as appending does, from nothing or from existing entries."""
-
-    def __init__(self, segment: Segment) -> None:
-        self.base_offset = segment.base_offset
-        self.interval = segment.interval
-        self.index = OffsetIndex()
-        self.times = TimeIndex()
-        self.max = (NO_TIMESTAMP, segment.base_offset)
-
-    def start_from(self, index: OffsetIndex, times: TimeIndex) -> None:
-        """Go on from these entries."""
-        self.index, self.times = index, times
-        timestamp, relative = times.last()
-        self.max = (timestamp, self.base_offset + relative)
-
-    def add(self, position: int, header: BatchHeader) -> None:
-        """Take note of the batch at `position`."""
-        if header.max_timestamp > self.max[0]:
-            self.max = (header.max_timestamp, header.last_offset)
-        if position - self.index.last()[1] > self.interval:
-            self.index.append(header.last_offset - self.base_offset, position)
-            self.times.maybe_append(self.max[0], self.max[1] - self.base_offset)
-
-    def finish(self) -> None:
-        """Close the time index with the largest timestamp."""
-        self.times.maybe_append(self.max[0], self.max[1] - self.base_offset)
-
-
-def scan(segment: Segment, position: int, *, chunk: int = 4 << 20) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Position, header and bytes of every whole batch from `position`, read in large chunks; ends before what is none.
-
-    The caller checks CRCs and the order of offsets. Zeros, as a file has them that was extended and not written, are
-    no batch.
-    """
-    fd = segment.file.fd
-    size = os.fstat(fd).st_size
-    while size - position >= HEADER_SIZE:
-        view = memoryview(read_exact(fd, min(chunk, size - position), position))
-        at = 0
-        while len(view) - at >= HEADER_SIZE:
-            header = parse(view, at)
-            if problem(header) or header.length > size - position - at:
-                return
-            if header.length > len(view) - at:
-                chunk = max(chunk, header.length)
-                break
-            yield position + at, header, view[at : at + header.length]
-            at += header.length
-        position += at
-        if at == 0 and len(view) < HEADER_SIZE:
-            return

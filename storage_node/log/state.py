@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
@@ -42,7 +43,8 @@ class LogState:
         self._epochs = LeaderEpochs()
         self._producers = ProducerState()
         self._names_dirty = False
-        self._removed: list[tuple[int, Segment]] = []
+        self._removed: deque[tuple[int, Segment]] = deque()
+        """When which removed segment's files go."""
         self._flush_lock = threading.Lock()
         self._flush_failed = False
         self._flushed_ms = 0
@@ -84,20 +86,20 @@ class LogState:
         removed = loaded.removed
         if segments and end < log_start_offset:
             # Everything that was left is before the start that was promised.
-            removed, segments = [*removed, *segments], []
-            for segment in segments:
+            for segment in reversed(segments):
                 segment.remove()
+            removed, segments = [*removed, *segments], []
         self._epochs, stored = recovery.load_epochs(self._home, segments)
         if not segments:
             end = log_start_offset
             segments = [self._new_segment(end, now_ms)]
         self.recovered_bytes = loaded.recovered_bytes
-        self._removed = [(now_ms + self.config.file_delete_delay_ms, segment) for segment in removed]
+        self._removed.extend((now_ms + self.config.file_delete_delay_ms, segment) for segment in removed)
         self._segments = tuple(segments)
         self._log_start_offset = max(log_start_offset, segments[0].base_offset)
-        exact = clean and not loaded.recovered_bytes
+        exact = clean and not loaded.scanned
         self._recovery_point = end if exact else min(recovery_point, end)
-        self._producers = recovery.load_producers(self._home, segments, end, exact=exact)
+        self._producers = recovery.load_producers(self._home, segments, end, exact=exact, now_ms=now_ms)
         recovery.tidy_snapshots(self._home, segments)
         epochs = self._epochs
         for epoch, start in loaded.epoch_starts:
@@ -105,8 +107,8 @@ class LogState:
                 epochs = epochs.assign(epoch, start)
         # An epoch that begins at the very end has no records yet, and is kept: its leader was elected.
         epochs = epochs.truncated_from_end(end + 1).truncated_from_start(self._log_start_offset)
-        if epochs != self._epochs or (not stored and epochs.entries):
-            self._store_epochs(epochs)
+        if epochs != self._epochs or not stored:
+            self._store_epochs(epochs, always=bool(epochs.entries))
         self._publish(end)
         self._flushed_ms = now_ms
 
@@ -224,8 +226,8 @@ class LogState:
         except OSError as exc:
             raise MetadataIOError(self.directory, f"writing {FILE_NAME} of {self.tp}") from exc
 
-    def _store_epochs(self, epochs: LeaderEpochs) -> None:
-        if epochs != self._epochs or not epochs.entries:
+    def _store_epochs(self, epochs: LeaderEpochs, *, always: bool = False) -> None:
+        if always or epochs != self._epochs:
             self._home.write(FILE_NAME, epochs.encode(), sync=True)
             self._names_dirty = True
         self._epochs = epochs

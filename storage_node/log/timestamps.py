@@ -13,7 +13,8 @@ NOTHING = (-1, NO_TIMESTAMP)
 
 
 def _bytes(segment: Segment, position: int, header: BatchHeader) -> bytes:
-    return read_exact(segment.file.fd, header.length, position)
+    file = segment.file
+    return read_exact(file.fd, header.length, position)
 
 
 def first_since(

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-from storage_node.move.boot_plan import BootPlan, Copy, Found, Plan, Verdict
+from storage_node.move.boot_plan import BootPlan, Copy, Found, Plan, Verdict, newer_source
 from storage_node.move.marker import Reason, State
 
 
@@ -39,7 +39,7 @@ class Moving(StrEnum):
     SEALED = "sealed"
     OUTDATED = "outdated"  # sealed, but older than the metadata says
     CANCELLED = "cancelled"  # or overtaken by a newer claim
-    UNREADABLE = "unreadable"
+    UNREADABLE = "unreadable"  # its marker is corrupt, or makes no sense there
 
 
 class Deleted(StrEnum):
@@ -49,6 +49,7 @@ class Deleted(StrEnum):
     BARE = "bare"  # without a marker, and the metadata does not place the replica on this node
     KEEP = "keep"  # without a usable marker, and the metadata does
     SWAP = "swap"  # the source of a swap, which can be rolled back
+    TAKEN_BACK = "taken back"  # the same, newer than the copy: rolling back had begun
     OUTDATED = "outdated"  # the source of a swap that was moved on from since
 
 
@@ -78,6 +79,7 @@ def _row(
 _ANY: tuple[()] = ()
 _UNFINISHED = (Moving.BARE, Moving.COPYING, Moving.SEALED, Moving.OUTDATED)
 _UNMARKED = (Deleted.NONE, Deleted.BARE, Deleted.KEEP)
+_WHOLE = (Deleted.SWAP, Deleted.TAKEN_BACK)
 _LOST = "only an unfinished copy is left; the replica itself is gone"
 _ELSEWHERE = "a directory that may hold the newer copy is missing"
 _LAST = "only a directory that was to be deleted is left"
@@ -96,10 +98,11 @@ TABLE: tuple[Row, ...] = (
     _row(Current.ONE, _UNFINISHED, _ANY, False, Verdict.SERVE_RESUME),
     _row(Current.ONE, _UNFINISHED, _ANY, True, Verdict.SERVE_SUSPEND, _ELSEWHERE),
     # From here on nothing stands under the plain name. First: nothing that could matter is out of sight.
+    _row(Current.NONE, _UNFINISHED, (Deleted.TAKEN_BACK,), False, Verdict.ROLL_BACK_RESUME),
     _row(Current.NONE, (Moving.SEALED,), _ANY, False, Verdict.PROMOTE),
     _row(Current.NONE, (Moving.BARE,), _UNMARKED, False, Verdict.PROMOTE),
-    _row(Current.NONE, (Moving.NONE,), (Deleted.SWAP,), False, Verdict.ROLL_BACK),
-    _row(Current.NONE, (Moving.CANCELLED,), (Deleted.SWAP,), False, Verdict.ROLL_BACK_CANCEL),
+    _row(Current.NONE, (Moving.NONE,), _WHOLE, False, Verdict.ROLL_BACK),
+    _row(Current.NONE, (Moving.CANCELLED,), _WHOLE, False, Verdict.ROLL_BACK_CANCEL),
     _row(Current.NONE, (Moving.UNREADABLE,), _ANY, None, Verdict.OFFLINE, "the marker of the only copy is corrupt"),
     _row(Current.NONE, _UNFINISHED, (Deleted.SWAP,), False, Verdict.ROLL_BACK_RESUME),
     _row(Current.NONE, (Moving.OUTDATED,), _ANY, False, Verdict.OFFLINE, "the copy is older than the metadata says"),
@@ -129,7 +132,7 @@ def decide(
     if topic_deleted:
         plan.delete_everything(found)
         return plan.finish("absent", "the topic was deleted")
-    winner, current = _current(found.current, missing_ids, assigned_id, metadata_generation)
+    winner, current = _current(found, missing_ids, assigned_id, metadata_generation)
     move, moving = _moving(found.move, winner, metadata_generation)
     back, deleted = _deleted(found.deletes, move, metadata_generation, assigned_id)
     missing = _missing(found, move, missing_ids, assigned_id)
@@ -151,8 +154,9 @@ def _fits(row: Row, current: Current, moving: Moving, deleted: Deleted, missing:
 
 
 def _current(
-    copies: tuple[Copy, ...], missing_ids: frozenset[str], assigned_id: str | None, metadata_generation: int
+    found: Found, missing_ids: frozenset[str], assigned_id: str | None, metadata_generation: int
 ) -> tuple[Copy | None, Current]:
+    copies = found.current
     if not copies:
         return None, Current.NONE
     if any(copy.corrupt for copy in copies):
@@ -167,7 +171,21 @@ def _current(
         return None, Current.PARTIAL
     if best.generation < metadata_generation and assigned_id in missing_ids and assigned_id != best.directory_id:
         return None, Current.STALE
+    if not all(_taking_back(copy, best) for copy in found.deletes if newer_source(copy, best)):
+        return None, Current.STALE
     return best, Current.ONE
+
+
+def _taking_back(source: Copy, best: Copy) -> bool:
+    """Whether `source` was to be taken back from `best` when a crash came: it was never served since, so both are
+    whole.
+    """
+    return (
+        source.marker is not None
+        and source.marker.target_id == best.directory_id
+        and best.marker is not None
+        and best.marker.state is State.SEALED
+    )
 
 
 def _moving(copies: tuple[Copy, ...], winner: Copy | None, metadata_generation: int) -> tuple[Copy | None, Moving]:
@@ -183,10 +201,12 @@ def _moving(copies: tuple[Copy, ...], winner: Copy | None, metadata_generation: 
     match move.marker.state:
         case State.CANCELLED | State.DELETED:
             return move, Moving.CANCELLED
-        case State.SEALED | State.CURRENT:
+        case State.SEALED:
             return move, Moving.OUTDATED if move.generation < metadata_generation else Moving.SEALED
-        case _:
+        case State.COPYING:
             return move, Moving.COPYING
+        case _:
+            return move, Moving.UNREADABLE
 
 
 def _deleted(
@@ -198,6 +218,8 @@ def _deleted(
         best = max(swapped, key=lambda copy: copy.generation)
         # A copy in the making, or the metadata, tells how new the replica was: anything older had been replaced.
         known = max(metadata_generation, move.generation if move is not None else 0)
+        if move is not None and move.marker is not None and best.generation > move.generation:
+            return best, Deleted.TAKEN_BACK
         return best, Deleted.SWAP if best.generation >= known - 1 else Deleted.OUTDATED
     if any(copy.corrupt or copy.marker is None for copy in copies):
         unclear = assigned_id is not None or any(copy.corrupt for copy in copies)

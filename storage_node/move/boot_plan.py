@@ -138,6 +138,11 @@ class Verdict(StrEnum):
     DELETE = "finish the deletion"
 
 
+def newer_source(copy: Copy, replica: Copy) -> bool:
+    """Whether a `.delete` is the source of a swap and newer than what stands under the plain name."""
+    return copy.can_come_back and copy.generation > replica.generation
+
+
 @dataclass(slots=True)
 class Plan:
     """Collects the actions of one plan."""
@@ -192,8 +197,11 @@ class Plan:
         if winner.corrupt:
             marker = Marker(self.tp.topic, self.tp.partition, source_id=winner.directory_id, generation=known)
             winner = self._mark(winner, marker)
-        elif winner.marker is not None and winner.marker.state is not State.CURRENT:
-            winner = self._mark(winner, winner.marker.settled())
+        elif winner.marker is not None:
+            newer = [copy.generation + 1 for copy in found.deletes if newer_source(copy, winner)]
+            settled = winner.marker.settled(max([winner.generation, *newer]))
+            if settled != winner.marker:
+                winner = self._mark(winner, settled)
         self.served = winner
         for other in found.current:
             if other.path != winner.path:
@@ -250,7 +258,9 @@ class Plan:
             source_id=served.directory_id,
             target_id=move.directory_id,
             topic_id=marker.topic_id or (served.marker.topic_id if served.marker is not None else ""),
-            generation=served.generation + 1,
+            # The metadata may have given it more than the next one.
+            generation=max(marker.generation, served.generation + 1),
+            claim=max(marker.claim, served.claim),
             seal_leo=-1,
             seal_hw=-1,
         )
@@ -263,7 +273,7 @@ class Plan:
             if copy.corrupt or (back is not None and copy.path == back.path and self._rolled_back(back)):
                 continue
             if not copy.can_come_back:
-                self._schedule(copy, guarded=copy.marker is None)
+                self._schedule(copy, guarded=False)
             elif copy.generation < served.generation:
                 self._schedule(copy, guarded=True)
 
@@ -306,4 +316,6 @@ class Plan:
 
     def _schedule(self, copy: Copy, *, guarded: bool) -> None:
         due = copy.marker.delete_at_ms if copy.marker is not None else 0
+        if copy.marker is not None and copy.marker.reason in (Reason.CANCEL, Reason.REMOVING):
+            due = 1  # nobody waits for it: at once
         self.actions.append(ScheduleDelete(self.tp, copy.path, copy.generation, due, guarded))

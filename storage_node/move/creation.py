@@ -11,7 +11,7 @@ from storage_node import failpoints
 from storage_node.directories import partition_metadata
 from storage_node.directories.atomic import NoRoom, fsync_dir, io_errors, is_no_room, rename_new
 from storage_node.directories.directory import LogDirectory
-from storage_node.directories.names import delete_name, move_name, new_delete_id, replica_name
+from storage_node.directories.names import delete_name, new_delete_id, replica_name
 from storage_node.errors import LogAppendError, NotEnoughSpace, StorageError
 from storage_node.failpoints import failpoint
 from storage_node.log.files import NO_SPACE
@@ -68,29 +68,36 @@ def write_source(partition: PartitionLike, claim: int, target_id: str | None = N
     return marker
 
 
-def make(partition: PartitionLike, target: LogDirectory, marker: Marker) -> Path:
-    """Make the `.move` with its marker, durable. Raises NotEnoughSpace (nothing is left) or StorageError."""
-    path = target.path / move_name(partition.tp)
+def make(partition: PartitionLike, target: LogDirectory, path: Path, marker: Marker) -> None:
+    """Make the `.move` with its marker, durable. Raises NotEnoughSpace or StorageError; see `unmake`."""
     with _room(target):
         # A power loss must not leave the copy as the only one: the replica's own name comes first.
         with io_errors(partition.directory.name, "flushing its names"):
             fsync_dir(partition.directory.path)
-        try:
-            with io_errors(target.name, f"making {path.name}"):
-                with _full_is_no_room():
-                    path.mkdir()
-                failpoint(AFTER_MKDIR)
-                markers.write(path, marker)
-                failpoint(AFTER_MARKER)
-                if marker.topic_id:
-                    partition_metadata.write(path, marker.topic_id, directory=target.name)
-                fsync_dir(target.path)
-                failpoint(AFTER_FLUSH)
-        except StorageError as error:
-            if no_room(error):
-                _remove_empty(path)
-            raise
-    return path
+        with io_errors(target.name, f"making {path.name}"):
+            with _full_is_no_room():
+                path.mkdir()
+            failpoint(AFTER_MKDIR)
+            markers.write(path, marker)
+            failpoint(AFTER_MARKER)
+            if marker.topic_id:
+                partition_metadata.write(path, marker.topic_id, directory=target.name)
+            fsync_dir(target.path)
+            failpoint(AFTER_FLUSH)
+
+
+def unmake(target: LogDirectory, path: Path) -> None:
+    """Take away what `make` left when it failed and the directory is good; nothing was copied into it yet.
+
+    Where even that fails, the next start finds a copy to go on with.
+    """
+    with contextlib.suppress(OSError):
+        for entry in path.iterdir():
+            if entry.name != markers.NAME:
+                entry.unlink()
+        (path / markers.NAME).unlink(missing_ok=True)
+        path.rmdir()
+        fsync_dir(target.path)
 
 
 def take_away(directory: LogDirectory, path: Path, marker: Marker) -> Path:
@@ -121,13 +128,6 @@ def retire(directory: LogDirectory, path: Path, marker: Marker, reason: Reason, 
         rename_new(path, gone)
         fsync_dir(directory.path)
     return gone
-
-
-def _remove_empty(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        for entry in path.iterdir():
-            entry.unlink()
-        path.rmdir()
 
 
 @contextlib.contextmanager

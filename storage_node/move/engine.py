@@ -8,31 +8,26 @@ together.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from storage_node.directories.directory import LogDirectory
-from storage_node.directories.names import movable, move_name, replica_name
 from storage_node.errors import (
     LogDirectoryOffline,
-    LogDirNotFound,
-    MovesStopped,
-    ReplicaBusy,
     RequestRefused,
     RequestTimedOut,
     StaleClaim,
     StorageError,
     Superseded,
-    UnknownTopicOrPartition,
 )
 from storage_node.move import marker as markers
 from storage_node.move.boot_plan import BootPlan, ResumeMove, ScheduleDelete, SuspendMove
-from storage_node.move.copier import Copier
-from storage_node.move.creation import check_space, make, retire, take_away, write_source
+from storage_node.move.copier import Copier, Halted
+from storage_node.move.creation import retire, take_away, write_source
+from storage_node.move.creator import Creator, Request
 from storage_node.move.deletion import Deletion, Deletions, wall_clock_ms
-from storage_node.move.future import open_copy
 from storage_node.move.host import MoveHost, PartitionLike
-from storage_node.move.marker import Marker, Reason, State
+from storage_node.move.lookup import Lookup
+from storage_node.move.marker import Marker, Reason
 from storage_node.move.movers import Movers, explain
 from storage_node.move.moving import Move
 from storage_node.move.registry import Registry, StopSwitch
@@ -41,11 +36,16 @@ from storage_node.move.swap import Swapper
 from storage_node.move.throttle import RateLimiter
 from storage_node.types import TopicPartition
 
+SWAPPING = "swap"  # why the copier leaves when a swap begins
 HALT_SECONDS = 30.0  # for a copier to leave; longer means a disk that hangs
 
 
 class MoveEngine:
-    """See the module. `slots` copies at a time, together at most `rate` bytes per second (None: unlimited)."""
+    """See the module.
+
+    `slots` copies at a time, together at most `rate` bytes per second (None: unlimited). `delete_delay_ms` is how long
+    a `.delete` is kept whose partition is not served here any more; that of others comes from their config.
+    """
 
     def __init__(
         self,
@@ -53,25 +53,28 @@ class MoveEngine:
         *,
         slots: int = 1,
         rate: int | None = None,
+        delete_delay_ms: int = 60_000,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        self._host = host
+        self._node = Lookup(host)
         self._now_ms = now_ms
+        self._delete_delay_ms = delete_delay_ms
         self._registry = Registry()
         self._limiter = RateLimiter(rate)
         self._switch = StopSwitch(host.directories())
         self._deletions = Deletions(host, now_ms)
-        self._movers = Movers(host, self._registry, self._limiter, slots, self._discard_copy)
+        self._movers = Movers(self._node, self._registry, self._limiter, slots, self._discard_copy)
         self._swapper = Swapper(host, Copier(self._limiter, self._movers.flushes, self._registry.check))
+        self._creator = Creator(self._node, self._registry, self._switch, self.cancel)
         for directory in host.directories():
             directory.on_failure(self._directory_failed)
 
     # Claims and making
 
     def next_claim(self, tp: TopicPartition) -> int:
-        """Issue the next claim on a partition, flushed before it is answered; every older one is refused from now on."""
+        """Issue the next claim on a partition, flushed before it is answered; older ones are refused from now on."""
         with self._registry.guard(tp):
-            return self._registry.issue(self._partition(tp))
+            return self._registry.issue(self._node.partition(tp))
 
     def create(
         self,
@@ -92,114 +95,7 @@ class MoveEngine:
         InvalidTopic, NotEnoughSpace, UnknownTopicOrPartition, StorageError; nothing is left on disk then.
         """
         with self._registry.guard(tp):
-            partition = self._partition(tp)
-            target = self._directory(target_path)
-            newest = self._registry.newest_claim(partition)
-            if claim and claim < newest:
-                raise StaleClaim(f"claim {claim} on {tp} is not the newest: {newest} was issued")
-            move = self._registry.get(tp)
-            if move is not None:
-                self._refuse_other_owner(move, claim, owner)
-                if move.target is target:
-                    return self._adopt(move, claim, generation, owner, run_id, throttle)
-                self.cancel(tp, None, "another directory was asked for")
-            if partition.directory is target:
-                status = MoveStatus(
-                    tp,
-                    MoveState.IN_PLACE,
-                    target.name,
-                    target.name,
-                    claim or newest,
-                    partition.generation,
-                    owner,
-                    run_id,
-                )
-                self._registry.remember(status)
-                return status
-            return self._make(partition, target, claim, generation, owner, run_id, throttle)
-
-    def _make(
-        self,
-        partition: PartitionLike,
-        target: LogDirectory,
-        claim: int,
-        generation: int,
-        owner: str,
-        run_id: str,
-        throttle: int | None,
-    ) -> MoveStatus:
-        tp = partition.tp
-        self._refuse_stopped()
-        movable(tp)
-        target.check_online()
-        partition.directory.check_online()
-        if generation and generation <= partition.generation:
-            raise Superseded(f"{tp} is at generation {partition.generation}, the move was to give it {generation}")
-        for name in (replica_name(tp), move_name(tp)):
-            if (target.path / name).exists():
-                raise RequestRefused(f"{target.path / name} exists and is not known; look at it and move it away")
-        check_space(target, partition.log.size, self._spoken_for(target))
-        claim = claim or self._registry.newest_claim(partition) + 1
-        source = write_source(partition, claim, target.id)
-        self._registry.learn(tp, claim)
-        marker = Marker(
-            tp.topic,
-            tp.partition,
-            topic_id=partition.topic_id,
-            source_id=partition.directory.id,
-            target_id=target.id,
-            generation=generation or source.generation + 1,
-            state=State.COPYING,
-            claim=claim,
-            owner=owner,
-            run_id=run_id,
-        )
-        try:
-            path = make(partition, target, marker)
-            move = Move(partition, target, path, marker, self._registry.guard(tp), throttle)
-            move.future = open_copy(path, partition.log, target.name)
-        except StorageError as error:
-            self._fail_directory(error)
-            raise
-        with partition.lock:
-            partition.future = move.future
-        self._registry.add(move)
-        return move.status()
-
-    def _refuse_other_owner(self, move: Move, claim: int, owner: str) -> None:
-        held = move.marker.claim
-        if claim > held or claim == held or (not claim and owner == move.marker.owner):
-            return
-        raise ReplicaBusy(
-            f"{move.tp} is being moved to {move.target.name} by {move.marker.owner or 'a request'}; "
-            "cancel that move first",
-            move.marker.owner,
-        )
-
-    def _adopt(
-        self, move: Move, claim: int, generation: int, owner: str, run_id: str, throttle: int | None
-    ) -> MoveStatus:
-        """The move is there already; its owner, claim and generation become those of the request, durable."""
-        if generation and generation <= move.partition.generation:
-            raise Superseded(f"{move.tp} is at generation {move.partition.generation} already")
-        wanted = replace(
-            move.marker,
-            claim=claim or move.marker.claim,
-            generation=generation or move.marker.generation,
-            owner=owner or move.marker.owner,
-            run_id=run_id or move.marker.run_id,
-        )
-        if wanted != move.marker:
-            move.target.check_online()
-            if claim > move.marker.claim:
-                write_source(move.partition, claim, move.target.id)
-                self._registry.learn(move.tp, claim)
-            markers.write(move.path, wanted)
-            move.marker = wanted
-        move.limiter.set_rate(throttle)
-        if move.state in (MoveState.FAILED, MoveState.SUSPENDED) and not self._switch.on:
-            move.become(MoveState.STOPPED)
-        return move.status()
+            return self._creator.create(tp, target_path, Request(claim, generation, owner, run_id, throttle))
 
     # Copying
 
@@ -208,7 +104,7 @@ class MoveEngine:
         MovesStopped.
         """
         with self._registry.guard(tp):
-            self._refuse_stopped()
+            self._switch.refuse()
             move = self._moving(tp, claim)
             move.limiter.set_rate(throttle)
             self._movers.queue(move)
@@ -250,18 +146,19 @@ class MoveEngine:
         Raises StaleClaim, Superseded (a higher generation is on disk), MovesStopped, StorageError.
         """
         with self._registry.guard(tp):
-            partition = self._partition(tp)
+            partition = self._node.partition(tp)
             move = self._registry.get(tp)
             if move is None:
                 return self._swapped_before(partition, claim, generation)
             move = self._moving(tp, claim)
             if generation and partition.generation >= generation:
                 raise Superseded(f"{tp} is at generation {partition.generation} already")
-            self._refuse_stopped()
-            if not self._movers.halt(move, "swap", HALT_SECONDS):
+            self._switch.refuse()
+            if not self._movers.halt(move, SWAPPING, HALT_SECONDS):
                 raise RequestTimedOut(f"the copier of {tp} does not answer; its disk may hang")
-            if not move.recovered:
-                move.become(MoveState.STOPPED)
+            if not move.recovered or move.stop != SWAPPING:
+                # Not opened since the start, or somebody wants it stopped or cancelled, who comes before us.
+                move.become(MoveState.STOPPED, message=move.stop)
                 return SwapOutcome(BEHIND, 0.0, partition.generation)
             return self._swap(move)
 
@@ -272,11 +169,13 @@ class MoveEngine:
         source = move.partition.log
         try:
             done = self._swapper.swap(move, delay_ms, self._now_ms())
-        except BaseException as error:
+        except Halted:
+            done = None
+        except Exception as error:
             self._movers.failed(move, error)
             raise explain(error) from error
         if done is None:
-            move.become(MoveState.STOPPED, message="the source ran ahead of the copy")
+            move.become(MoveState.STOPPED, message=move.stop or "the source ran ahead of the copy")
             return SwapOutcome(BEHIND, move.seconds_locked, move.partition.generation)
         move.become(MoveState.SWAPPED)
         self._registry.finish(move)
@@ -329,7 +228,7 @@ class MoveEngine:
         try:
             gone = take_away(move.target, move.path, move.marker)
         except StorageError as error:
-            self._fail_directory(error)
+            self._node.fail(error)
             self._registry.learn(move.tp, write_source(partition, move.marker.claim + 1).claim)
             return
         self._deletions.schedule(Deletion(move.tp, gone, move.target, 0, self._now_ms(), False, move.future))
@@ -360,7 +259,7 @@ class MoveEngine:
         stopped serving it; raises StorageError.
         """
         with self._registry.guard(tp):
-            partition = self._partition(tp)
+            partition = self._node.partition(tp)
             self.cancel(tp, None, "the topic was deleted")
             with partition.lock:
                 log = partition.log
@@ -369,7 +268,7 @@ class MoveEngine:
                 try:
                     gone = retire(partition.directory, log.path, found, Reason(reason), due)
                 except StorageError as error:
-                    self._fail_directory(error)
+                    self._node.fail(error)
                     raise
                 log.relocated(gone)
             self._deletions.schedule(Deletion(tp, gone, partition.directory, partition.generation, due, False, log))
@@ -404,7 +303,7 @@ class MoveEngine:
         """Go on with what a start found, once the partition is served: deletions are scheduled, its copy goes on."""
         for action in plan.actions:
             if isinstance(action, ScheduleDelete):
-                directory = self._directory(action.path.parent)
+                directory = self._node.directory(action.path.parent)
                 delay = self._delay_ms(action.tp)
                 due = action.delete_at_ms or self._now_ms() + delay
                 self._deletions.schedule(
@@ -414,9 +313,10 @@ class MoveEngine:
                 self._resume(action, action.marker)
 
     def _resume(self, action: ResumeMove | SuspendMove, marker: Marker) -> None:
-        partition = self._partition(action.tp)
-        target = self._directory(action.path.parent)
+        partition = self._node.partition(action.tp)
+        target = self._node.directory(action.path.parent)
         move = Move(partition, target, action.path, marker, self._registry.guard(action.tp), None)
+        move.orphan = not marker.owner
         self._registry.newest_claim(partition)
         self._registry.learn(action.tp, marker.claim)
         self._registry.add(move)
@@ -438,21 +338,9 @@ class MoveEngine:
                 try:
                     move.future.close(clean=False)
                 except StorageError as error:
-                    self._fail_directory(error)
+                    self._node.fail(error)
 
     # Helpers
-
-    def _partition(self, tp: TopicPartition) -> PartitionLike:
-        partition = self._host.partition(tp)
-        if partition is None:
-            raise UnknownTopicOrPartition(f"{tp} is not on this node")
-        return partition
-
-    def _directory(self, path: Path | str) -> LogDirectory:
-        for directory in self._host.directories():
-            if directory.name == str(path):
-                return directory
-        raise LogDirNotFound(f"{path} is not one of this node's log.dirs")
 
     def _moving(self, tp: TopicPartition, claim: int) -> Move:
         move = self._registry.get(tp)
@@ -462,22 +350,9 @@ class MoveEngine:
         self._registry.check(move)
         return move
 
-    def _refuse_stopped(self) -> None:
-        if self._switch.on:
-            raise MovesStopped("moves of this node are stopped; `rehome node resume-moves` lets them go on")
-
-    def _spoken_for(self, target: LogDirectory) -> int:
-        """Bytes that other moves will still write into a directory."""
-        statuses = [move.status() for move in self._registry.all() if move.target is target]
-        return sum(status.bytes_total - status.bytes_copied for status in statuses)
-
     def _delay_ms(self, tp: TopicPartition) -> int:
-        partition = self._host.partition(tp)
-        return partition.log.config.file_delete_delay_ms if partition is not None else 0
-
-    def _fail_directory(self, error: StorageError) -> None:
-        for directory in self._host.directories():
-            directory.fail_on(error)
+        partition = self._node.find(tp)
+        return partition.log.config.file_delete_delay_ms if partition is not None else self._delete_delay_ms
 
     def _directory_failed(self, directory: LogDirectory, reason: str) -> None:
         """Moves from or to a directory that went offline stop; their `.move`s stay for the next start to judge."""

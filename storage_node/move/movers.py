@@ -12,7 +12,7 @@ from storage_node.errors import NotEnoughSpace, RequestRefused, StaleClaim, Stor
 from storage_node.move.copier import Copier, CorruptSource, Halted
 from storage_node.move.creation import no_room
 from storage_node.move.future import open_copy
-from storage_node.move.host import MoveHost
+from storage_node.move.lookup import Lookup
 from storage_node.move.moving import Move
 from storage_node.move.registry import Registry
 from storage_node.move.scheduler import MoveScheduler
@@ -34,13 +34,13 @@ class Movers:
 
     def __init__(
         self,
-        host: MoveHost,
+        node: Lookup,
         registry: Registry,
         limiter: RateLimiter,
         slots: int,
         discard_copy: Callable[[Move], None],
     ) -> None:
-        self._host = host
+        self._node = node
         self._registry = registry
         self._discard_copy = discard_copy
         self._scheduler = MoveScheduler(slots)
@@ -125,8 +125,7 @@ class Movers:
         """Note why a move ended, take a bad directory offline, and take the copy away where it is of no more use."""
         kind, message = describe(error)
         if isinstance(error, StorageError) and not no_room(error):
-            for directory in self._host.directories():
-                directory.fail_on(error)
+            self._node.fail(error)
         for directory in (move.source, move.target):
             if not directory.online:
                 kind, message = (
@@ -135,9 +134,8 @@ class Movers:
                 )
         if not move.target.online:
             # The replica lives on without its copy (KIP-113); the folder is left for the next start to judge.
-            with move.partition.lock:
-                if move.partition.future is move.future:
-                    move.partition.future = None
+            # Without the partition's lock, which another thread may hold that waits for this directory to be offline.
+            move.partition.future = None
         move.become(MoveState.FAILED, kind, message)
         if kind in (TARGET_FULL, CORRUPT_SOURCE):
             with contextlib.suppress(StorageError), move.guard:

@@ -43,6 +43,7 @@ class Move:
         self.guard = guard
         self.limiter = RateLimiter(throttle)
         self.future: FutureLog | None = None
+        self.orphan = False  # found at the start, and no run has owned it yet
         self.recovered = False  # the copy was made to fit the source since it was opened
         self.state = MoveState.QUEUED
         self.error = ""

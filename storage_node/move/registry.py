@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from storage_node import failpoints
 from storage_node.directories import atomic
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import StaleClaim, StorageError
+from storage_node.errors import MovesStopped, StaleClaim, StorageError
 from storage_node.failpoints import failpoint
 from storage_node.move import marker as markers
 from storage_node.move.creation import write_source
@@ -118,6 +118,11 @@ class StopSwitch:
     @property
     def on(self) -> bool:
         return self._on
+
+    def refuse(self) -> None:
+        """Raise MovesStopped while moves are stopped."""
+        if self._on:
+            raise MovesStopped("moves of this node are stopped; `rehome node resume-moves` lets them go on")
 
     def set(self, on: bool) -> None:
         """Write or remove the file in every directory that is online; raises StorageError for one that fails.

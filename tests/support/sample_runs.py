@@ -1,4 +1,4 @@
-"""A morning of a small cluster: one run of every kind that the report has to tell apart. Times are seconds after `T0`."""
+"""A morning of a small cluster: one run of every kind that a report tells apart. Times are seconds after `T0`."""
 
 from __future__ import annotations
 

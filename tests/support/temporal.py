@@ -12,6 +12,7 @@ import asyncio
 import atexit
 import ctypes
 import functools
+import logging
 import os
 import shutil
 import signal
@@ -74,8 +75,6 @@ def _die_with_parent() -> None:
 @functools.cache
 def runtime() -> Runtime:
     """The SDK's runtime of this process; its log goes to Python's, not to standard output."""
-    import logging
-
     forwarding = LogForwardingConfig(logging.getLogger("temporal.core"))
     telemetry = TelemetryConfig(
         logging=LoggingConfig(filter=TelemetryFilter(core_level="WARN", other_level="ERROR"), forwarding=forwarding)
@@ -145,7 +144,7 @@ class TemporalServer:
 
     async def client(self) -> Client:
         """A client on the running event loop."""
-        return await Client.connect(self.address, runtime=runtime())
+        return await Client.connect(self.address, runtime=runtime(), identity="test")
 
     def kill(self) -> None:
         """SIGKILL, as a crash."""

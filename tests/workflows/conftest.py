@@ -1,7 +1,57 @@
-"""Fixtures of the workflows' tests."""
+"""Fixtures of the workflows' tests: a server, a name, and the recording of histories.
+
+With REHOME_RECORD=1 in the environment, the histories that tests name are written to tests/golden/histories (see
+record.py there); without it they are only replayed against the code of today.
+"""
 
 from __future__ import annotations
 
-from tests.support.temporal import own_temporal_server, task_queue, temporal_server
+import gzip
+import json
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
 
-__all__ = ["own_temporal_server", "task_queue", "temporal_server"]
+import pytest
+from temporalio.client import Client, WorkflowHistory
+from temporalio.worker import Replayer
+
+import workflows
+from tests.support.temporal import own_temporal_server, task_queue, temporal_server
+from workflows.runner import workflow_runner
+
+__all__ = ["own_temporal_server", "recorded", "task_queue", "temporal_server"]
+
+HISTORIES = Path(__file__).parents[1] / "golden" / "histories"
+
+Recorder = Callable[..., Awaitable[None]]
+
+
+def _without_traces(value: Any) -> Any:
+    """A history without stack traces, which name files of the machine it was recorded on."""
+    if isinstance(value, dict):
+        return {key: "" if key == "stackTrace" else _without_traces(each) for key, each in value.items()}
+    return [_without_traces(each) for each in value] if isinstance(value, list) else value
+
+
+@pytest.fixture
+def recorded() -> Recorder:
+    """`await recorded(name, client, workflow_id, run_id="")`: replay a run's history, and record it if asked to."""
+
+    async def record(name: str, client: Client, workflow_id: str, run_id: str = "") -> None:
+        history = await client.get_workflow_handle(workflow_id, run_id=run_id or None).fetch_history()
+        await Replayer(workflows=workflows.ALL, workflow_runner=workflow_runner()).replay_workflow(history)
+        if os.environ.get("REHOME_RECORD"):
+            HISTORIES.mkdir(parents=True, exist_ok=True)
+            content = {"workflow_id": workflow_id, **_without_traces(history.to_json_dict())}
+            text = json.dumps(content, separators=(",", ":"), sort_keys=True)
+            (HISTORIES / f"{name}.json.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
+
+    return record
+
+
+def read_history(path: Path) -> WorkflowHistory:
+    """A recorded history."""
+    content = json.loads(gzip.decompress(path.read_bytes()))
+    return WorkflowHistory.from_json(content.pop("workflow_id"), content)

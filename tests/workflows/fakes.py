@@ -13,13 +13,13 @@ from datetime import timedelta
 from typing import Any
 
 from temporalio import activity
-from temporalio.client import Client
+from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
 import workflows
 from workflows import errors
-from workflows.model import calls, names
+from workflows.model import calls, image, names
 from workflows.model.calls import (
     ExportCall,
     ExportResult,
@@ -44,6 +44,14 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     """Wait for something that the test can see."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
+        assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
+        await asyncio.sleep(TICK)
+
+
+async def until_true(condition: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
+    """The same for something that has to be asked for."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not await condition():
         assert asyncio.get_running_loop().time() < deadline, "it did not happen in time"
         await asyncio.sleep(TICK)
 
@@ -74,6 +82,7 @@ class FakeNode:
         self.hold.set()
         self.hold_swap = asyncio.Event()
         self.hold_swap.set()
+        self.silent = False  # a copy that neither heartbeats nor notices anything, as on a node that was killed
         self.seen: list[tuple[str, MoveCall]] = []
         self.ended: list[tuple[str, str]] = []
         self.claims = 0
@@ -121,7 +130,8 @@ class FakeNode:
         self.seen.append((calls.COPY, call))
         try:
             while not self.hold.is_set():
-                activity.heartbeat()
+                if not self.silent:
+                    activity.heartbeat()
                 await asyncio.sleep(TICK)
         except asyncio.CancelledError:
             self.ended.append((calls.COPY, "cancelled"))
@@ -194,8 +204,6 @@ class FakeMember:
 
     def take(self, text: str) -> None:
         """Keep an image as a node does: newer only, and a delta only for what it knows."""
-        from workflows.model import image
-
         found = image.decode(text)
         if found.pair > self.pair and (
             found.since == 0 or (found.generation == self.pair[0] and self.pair[1] >= found.since)
@@ -211,7 +219,7 @@ class FakeMember:
             activity.heartbeat()
             await asyncio.sleep(0.1)
 
-    def registration(self, image: str = "") -> dict[str, Any]:
+    def registration(self, known: str = "") -> dict[str, Any]:
         """The command by which it registers."""
         return {
             "do": "register",
@@ -220,7 +228,7 @@ class FakeMember:
             "host": "127.0.0.1",
             "port": 9092 + self.node,
             "directories": [[f"dir-{self.node}-a", "/a", 1], [f"dir-{self.node}-b", "/b", 1]],
-            "image": image,
+            "image": known,
         }
 
     def batch(self, *commands: dict[str, Any]) -> dict[str, Any]:
@@ -232,6 +240,15 @@ class FakeMember:
             "version": self.pair[1],
             "commands": list(commands),
         }
+
+    async def submit(self, cluster: WorkflowHandle[Any, Any], *commands: dict[str, Any]) -> dict[str, Any]:
+        """Send commands as one update, and take the image of the answer."""
+        reply: dict[str, Any] = await cluster.execute_update(
+            "submit", self.batch(*commands), result_type=dict[str, Any]
+        )
+        if reply["image"]:
+            self.take(reply["image"])
+        return reply
 
     @asynccontextmanager
     async def running(self, client: Client, cluster: str) -> AsyncIterator[FakeMember]:

@@ -52,7 +52,7 @@ class Controller:
 
     @staticmethod
     def start(cluster: str, carried: Any) -> Controller:
-        """A controller without memory, or with what an earlier run carried over. Raises ValueError for another format."""
+        """A controller without memory, or with what an earlier run carried over; ValueError for another format."""
         it = Controller(cluster)
         if not isinstance(carried, Mapping) or "v" not in carried:
             return it
@@ -82,7 +82,6 @@ class Controller:
         }
 
     # --- commands
-    # -------------------------------------------------------------------------------------------------------------------
 
     def submit(self, batch: Mapping[str, Any], new_id: Callable[[], str]) -> dict[str, Any]:
         """Apply a node's commands, in order.
@@ -165,7 +164,6 @@ class Controller:
         self.state = state
 
     # --- collecting
-    # -------------------------------------------------------------------------------------------------------------------
 
     def _collect(self, memory: ClusterState | None, without: frozenset[int]) -> None:
         """Stop serving until the nodes' images are merged; `memory` is one more image."""
@@ -192,7 +190,7 @@ class Controller:
         return self._merged().get(node) or [self._busy()]
 
     def _merged(self) -> dict[int, list[Result]]:
-        """Once nobody is awaited: the new state, every node that answered registered in it; the registrations' results."""
+        """Once nobody is awaited: the new state, every node that answered registered in it; their results."""
         if self.collecting is None or not self.collecting.complete:
             return {}
         state = recover.merge(self.collecting)
@@ -226,7 +224,6 @@ class Controller:
             self._merged()
 
     # --- nodes
-    # ------------------------------------------------------------------------------------------------------------------------
 
     def registered(self, node: int) -> Node | None:
         """A node's registration, None without one, or while it is fenced."""
@@ -278,9 +275,15 @@ class Controller:
         """What a node lacks."""
         return image.since(self.state, *self._known.get(node, (0, 0))) if self.state else []
 
-    def pushed(self, node: int, result: ImageResult) -> bool:
-        """Note what a node knows after a push; answers whether it knows what is due. One that knows more than the
-        state: collect.
+    @property
+    def pair(self) -> Pair:
+        """The state's (generation, version); (0, 0) while collecting."""
+        return self.state.pair if self.state else (0, 0)
+
+    def pushed(self, node: int, result: ImageResult, due: Pair) -> bool:
+        """Note what a node knows after a push of `due`; answers whether it knows that now.
+
+        One that knows more than the state shows that the controller lost its memory: it collects.
         """
         if self.state is None:
             return True

@@ -141,6 +141,9 @@ class Replica:
         if phase is None:
             message = f"The node answered '{row.outcome}' to {STEPS.get(self.phase, self.phase)}; the run cannot go on."
             phase, row = FAILED, replace(row, outcome=calls.FAILED, error="NodeFailure", message=message)
+        if self.phase == CANCELLING and self.row.outcome == calls.FAILED:
+            return replace(self, phase=FAILED, live=None)  # only what it left was removed; why it failed stands
+        # The replica is in place already: what becomes of its old copy is the node's business from here on.
         late = self.phase == DELETING and row.outcome in (calls.FAILED, calls.SUPERSEDED)
         held = merge_rows(self.row, replace(row, outcome=self.row.outcome) if late else row)
         move = replace(self.move, claim=row.claim or self.move.claim, generation=row.generation or self.move.generation)
@@ -163,7 +166,7 @@ def merge_rows(before: MoveRow, after: MoveRow) -> MoveRow:
 
 
 def next_phase(replicas: Iterable[Replica]) -> str | None:
-    """The phase whose step comes next: the earliest that any replica is in, a cancel first; None when all have ended."""
+    """The phase whose step comes next: the earliest that any is in, a cancel first; None when all have ended."""
     present = {replica.phase for replica in replicas}
     for phase in (CANCELLING, CREATING, COPYING, SWAPPING, DELETING, WAITING):
         if phase in present:

@@ -58,7 +58,7 @@ class Collecting:
         if image is not None and image.cluster != self.cluster:
             raise Refused(
                 Code.INCONSISTENT_CLUSTER_ID,
-                f"Node {node} belongs to cluster '{image.cluster}', this is '{self.cluster}'; connect it to its own cluster.",
+                f"Node {node} belongs to cluster '{image.cluster}', this is '{self.cluster}'; connect it to its own.",
             )
         return replace(self, answers={**self.answers, node: image})
 

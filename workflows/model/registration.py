@@ -89,7 +89,8 @@ def register(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[
         if other.node != number and shared:
             raise Refused(
                 Code.INVALID_REQUEST,
-                f"Directory id {min(shared)} of node {number} is already registered by node {other.node}; format the copied disk anew.",
+                f"Directory id {min(shared)} of node {number} is registered by node {other.node} already; "
+                "format the copied disk anew.",
             )
     known = state.nodes.get(number)
     again = known is not None and known.incarnation == incarnation and not known.fenced

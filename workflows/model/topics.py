@@ -29,14 +29,16 @@ def create_topics(state: ClusterState, command: Mapping[str, Any], new_id: Calla
     )
     results: list[Result] = []
     after = state
+    room = _Room(state)
     for place, each in enumerate(wanted):
         path = f"$.topics[{place}]"
         try:
             request = fields.an_object(each, path)
             if names[request.get("name")] > 1:
                 raise Refused(Code.INVALID_REQUEST, f"The topic {request['name']} stands twice in the request.")
-            topic = _new_topic(after, request, path, new_id)
+            topic = _new_topic(after, room, request, path, new_id)
             after = after.with_topics(topic)
+            room.take(topic)
             results.append({"topic_id": topic.id, "version": after.version, "value": len(topic.partitions)})
         except Refused as refused:
             results.append(refused.result())
@@ -50,31 +52,50 @@ def create_topics(state: ClusterState, command: Mapping[str, Any], new_id: Calla
     return Change(after, results)
 
 
-def _new_topic(state: ClusterState, request: Mapping[str, Any], path: str, new_id: Callable[[], str]) -> Topic:
+class _Room:
+    """What a request's topics must fit in with, counted once per request: names that collide, replicas per node."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.names: dict[str, str] = {}
+        self.held = Counter({node: 0 for node in state.alive})
+        self.replicas = 0
+        for topic in state.topics.values():
+            self.take(topic)
+
+    def take(self, topic: Topic) -> None:
+        """Count a topic in."""
+        self.names[topic_rules.collision_key(topic.name)] = topic.name
+        for partition in topic.partitions:
+            self.replicas += len(partition.replicas)
+            self.held.update(node for node in partition.replicas if node in self.held)
+
+
+def _new_topic(
+    state: ClusterState, room: _Room, request: Mapping[str, Any], path: str, new_id: Callable[[], str]
+) -> Topic:
     name = request.get("name")
     problem = topic_rules.name_problem(name)
     if problem or not isinstance(name, str):
         raise Refused(Code.INVALID_TOPIC_EXCEPTION, str(problem))
     if name in state.topics:
         raise Refused(Code.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
-    for other in state.topics:
-        if topic_rules.collision_key(other) == topic_rules.collision_key(name):
-            raise Refused(
-                Code.INVALID_TOPIC_EXCEPTION,
-                f"Topic '{name}' collides with existing topic '{other}': '.' and '_' are told apart nowhere in metrics.",
-            )
+    if other := room.names.get(topic_rules.collision_key(name)):
+        raise Refused(
+            Code.INVALID_TOPIC_EXCEPTION,
+            f"Topic '{name}' collides with existing topic '{other}': metrics do not tell '.' and '_' apart.",
+        )
     if len(state.topics) >= topic_rules.MAX_TOPICS:
         raise Refused(Code.POLICY_VIOLATION, f"The cluster has its {topic_rules.MAX_TOPICS} topics; delete one first.")
     configs = fields.an_object(request.get("configs") or {}, f"{path}.configs")
     for key, value in configs.items():
         if bad := topic_rules.config_problem("topic", key, value):
             raise Refused(Code.INVALID_CONFIG, bad)
-    placed = _placement(state, request, path)
-    held = sum(len(each.partitions) for each in state.topics.values())
-    if held + len(placed) > topic_rules.MAX_REPLICAS:
+    placed = _placement(state, room, request, path)
+    after = room.replicas + len(placed)
+    if after > topic_rules.MAX_REPLICAS:
         raise Refused(
             Code.POLICY_VIOLATION,
-            f"With topic '{name}' the cluster would hold {held + len(placed)} replicas; {topic_rules.MAX_REPLICAS} are its limit.",
+            f"With topic '{name}' the cluster would hold {after} replicas; its limit is {topic_rules.MAX_REPLICAS}.",
         )
     partitions = tuple(_new_partition(state, index, replicas) for index, replicas in enumerate(placed))
     return Topic(name, new_id(), dict(configs), partitions)
@@ -87,8 +108,8 @@ def _new_partition(state: ClusterState, index: int, replicas: tuple[int, ...]) -
     return replace(led, leader_epoch=0, partition_epoch=0)
 
 
-def _placement(state: ClusterState, request: Mapping[str, Any], path: str) -> list[tuple[int, ...]]:
-    """The replicas of each partition: as asked for, or round robin over the unfenced nodes, going on where others end."""
+def _placement(state: ClusterState, room: _Room, request: Mapping[str, Any], path: str) -> list[tuple[int, ...]]:
+    """The replicas of each partition: as asked for, or round robin over the unfenced nodes, the emptiest first."""
     assignment = fields.a_list(request.get("assignment") or [], f"{path}.assignment")
     if assignment:
         return _assigned(state, request, assignment, f"{path}.assignment")
@@ -105,13 +126,9 @@ def _placement(state: ClusterState, request: Mapping[str, Any], path: str) -> li
     if factor not in (-1, 1):
         message = "Replication factor must be larger than 0." if factor < 1 else _SINGLE.format(given=factor)
         raise Refused(Code.INVALID_REPLICATION_FACTOR, message)
-    alive = state.alive
-    if not alive:
+    if not room.held:
         raise Refused(Code.INVALID_REPLICATION_FACTOR, "No node is up that could hold a replica; start one first.")
-    held = Counter({node: 0 for node in alive})
-    for _, partition in state.partitions():
-        held.update(node for node in partition.replicas if node in held)
-    order = sorted(alive, key=lambda node: (held[node], node))
+    order = sorted(room.held, key=lambda node: (room.held[node], node))
     return [(order[index % len(order)],) for index in range(count)]
 
 

@@ -64,7 +64,9 @@ def test_a_value_acknowledged_twice() -> None:
 
 
 def test_a_record_at_another_offset() -> None:
-    swapped = [replace(r, value="v-0-3") if r == SOUND[2] else replace(r, value="v-0-2") if r == SOUND[3] else r for r in SOUND]
+    swapped = [
+        replace(r, value="v-0-3") if r == SOUND[2] else replace(r, value="v-0-2") if r == SOUND[3] else r for r in SOUND
+    ]
     assert "another record at an acknowledged offset" in problem(check(read=swapped, consumed=[]))
 
 
@@ -83,11 +85,11 @@ def test_a_record_that_nobody_sent() -> None:
 
 
 def test_a_consumer_that_jumped() -> None:
-    assert "0:0 then 0:2" in problem(check(consumed=[SOUND[0], SOUND[2]]))
+    assert "0:0 then 2" in problem(check(consumed=[SOUND[0], SOUND[2]]))
 
 
 def test_a_consumer_that_was_given_a_record_twice() -> None:
-    assert "0:1 then 0:1" in problem(check(consumed=[SOUND[1], SOUND[1]]))
+    assert "0:1 then 1" in problem(check(consumed=[SOUND[1], SOUND[1]]))
 
 
 def test_a_consumer_that_saw_what_is_gone() -> None:

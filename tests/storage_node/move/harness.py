@@ -1,21 +1,21 @@
 """A node of the smallest kind: real directories, real logs, a real mover; no listener, no controller.
 
-Also runs as a program (`python -m tests.storage_node.move.harness ROOT STEP`), which the crash tests kill at every
-failpoint and start again: it boots what it finds in ROOT, appends all the while, moves the partition, and notes every
-acknowledged record in ROOT/acked.
+`life` is what the crash tests run in processes that they kill at every failpoint and start again: it boots what it
+finds, appends all the while, moves the partition, and notes every acknowledged record in the file `acked`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from storage_node import failpoints
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import StorageError
 from storage_node.log.batch import build_batch, headers
@@ -34,11 +34,12 @@ from storage_node.types import TopicPartition
 TP = TopicPartition("t", 0)
 TOPIC_ID = "Zm9vYmFyYmF6cXV4MTIzNA"
 CONFIG = LogConfig(segment_bytes=1 << 20, file_delete_delay_ms=60_000)
+LIFE = LogConfig(segment_bytes=64 << 10, file_delete_delay_ms=0)
 
 
 def batch(value: bytes, count: int = 1, **fields: int) -> bytes:
     """A batch of `count` records that hold `value`."""
-    return build_batch([(None, value)] * count, **fields)
+    return build_batch([value] * count, **fields)
 
 
 @dataclass(slots=True)
@@ -215,9 +216,21 @@ def appending(partition: Partition, note: Callable[[int, bytes], None], pause: f
         raise problems[0]
 
 
+def life(root: Path, step: str, points: str = "") -> None:
+    """One life of the node, in a process of its own, with failpoints armed; see `main`."""
+    logging.disable(logging.CRITICAL)
+    if points:
+        failpoints.configure({"REHOME_FAILPOINTS": points})
+    main(root, step)
+
+
 def main(root: Path, step: str) -> None:
-    """One life of the node; `step` is what it was told to do: move, cancel, or nothing more than to boot."""
-    node = SmallNode(root, config=LogConfig(segment_bytes=64 << 10, file_delete_delay_ms=0))
+    """Boot what is there (or make the replica in `a`), append all the while, and do the step.
+
+    move: to `b`, whatever is left to be done of it. cancel: begin that and cancel. stop: begin and stop all moves.
+    resume: let moves go on and finish. boot: nothing more.
+    """
+    node = SmallNode(root, config=LIFE)
     partition = node.partitions.get(TP)
     if partition is None:
         partition = node.add()
@@ -228,8 +241,14 @@ def main(root: Path, step: str) -> None:
             acked.write(b"%d %s\n" % (offset, value))
 
         with appending(partition, note):
+            eventually(lambda: partition.log.log_end_offset > 100)
+            if step == "resume":
+                node.engine.resume_moves()
             if partition.directory.id == "id-a" and step != "boot":
                 status = node.engine.create(TP, node.path("b"), owner="run")
+                if step == "stop":
+                    node.engine.stop_moves()
+                    return
                 node.engine.start_copy(TP, status.claim)
                 if step == "cancel":
                     node.engine.wait(TP, status.claim, 20)
@@ -238,8 +257,3 @@ def main(root: Path, step: str) -> None:
                     node.finish(status.claim)
             eventually(lambda: node.engine.delete_now_if_due(TP) == 0.0)
     node.close()
-    print("done", flush=True)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2])

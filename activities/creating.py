@@ -1,0 +1,147 @@
+"""The activity `create_move`: checks, then the generation in the metadata, then `.move` and marker on the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from activities import rows
+from activities.errors import Classified, classify
+from storage_node.errors import ErrorCode, LogDirectoryOffline, ReplicaBusy, RequestTimedOut
+from storage_node.move.status import MoveState, MoveStatus
+from storage_node.ports import ChangeResult, Controller, ReplicaDirectory
+from storage_node.types import TopicPartition
+from workflows import errors as types
+from workflows.model.calls import CREATED, DROPPED, IN_PLACE, MoveCall, MoveRow, ReplicaMove
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+PATIENCE = 10.0  # seconds for the controller to raise the generations of a lane
+
+Blocking = Callable[..., Awaitable[Any]]
+
+#: What the controller refuses a generation for. Anything else may be mended by trying again.
+REFUSED = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: types.UNKNOWN_REPLICA,
+    ErrorCode.UNKNOWN_TOPIC_ID: types.UNKNOWN_REPLICA,
+    ErrorCode.REPLICA_NOT_AVAILABLE: types.UNKNOWN_REPLICA,
+    ErrorCode.INVALID_REQUEST: types.SUPERSEDED,
+}
+
+
+class MoveCreator:
+    """Makes the `.move`s of one call; what is there already is taken as made."""
+
+    def __init__(self, node: Node, controller: Controller, blocking: Blocking) -> None:
+        self._node, self._controller, self._blocking = node, controller, blocking
+
+    async def create(self, call: MoveCall) -> list[MoveRow]:
+        """One row per replica, in order; raises what a retry may mend, after everything else was done."""
+        done: dict[TopicPartition, MoveRow] = {}
+        to_raise: list[ReplicaMove] = []
+        problem: Exception | None = None
+        for move in call.replicas:
+            tp = rows.partition_of(move)
+            try:
+                row = await self._blocking(self._known, call, move)
+                if row is None and not move.generation:
+                    to_raise.append(move)
+                elif row is None:
+                    row = await self._blocking(self._make, call, move, move.generation)
+                if row is not None:
+                    done[tp] = row
+            except Exception as error:
+                problem = self._note(done, move, error) or problem
+        for move, result in zip(to_raise, await self._raise(to_raise), strict=True):
+            tp = rows.partition_of(move)
+            try:
+                if result.error:
+                    done[tp] = rows.failed(move, _refused(result))
+                else:
+                    done[tp] = await self._blocking(self._make, call, move, result.value)
+            except Exception as error:
+                problem = self._note(done, move, error) or problem
+        if problem is not None:
+            raise problem
+        return [done[rows.partition_of(move)] for move in call.replicas]
+
+    @staticmethod
+    def _note(done: dict[TopicPartition, MoveRow], move: ReplicaMove, error: Exception) -> Exception | None:
+        """Make a final error the replica's row; answer the error when a retry may mend it."""
+        found = classify(error)
+        if found.retryable:
+            return error
+        done[rows.partition_of(move)] = rows.failed(move, found)
+        return None
+
+    def _known(self, call: MoveCall, move: ReplicaMove) -> MoveRow | None:
+        """The row of a replica for which nothing is to be made; None for one that is to be made.
+
+        Raises what speaks against the move before the metadata hears of it.
+        """
+        tp = rows.partition_of(move)
+        reason = self._node.replicas.offline.get(tp)
+        if reason is not None:
+            raise LogDirectoryOffline(move.directory, f"moving {tp}, which is offline ({reason}),")
+        status = self._node.engine.status(tp)
+        if status is not None and not ended(status):
+            if move.claim or status.owner == call.workflow_id:
+                return self._make(call, move, move.generation)
+            raise ReplicaBusy(
+                f"{tp} is being moved to {status.directory} by {status.owner or 'a request'}; cancel that first",
+                status.owner,
+            )
+        if move.claim and status is not None and status.state is MoveState.CANCELLED and status.claim == move.claim:
+            # A request on the node was faster than the run: nothing of it is left, and nothing is begun again.
+            return rows.from_status(move, status, DROPPED)
+        partition = self._node.replicas.served.get(tp)
+        target = self._node.dirs.by_path(move.directory)
+        if partition is not None and partition.directory is target:
+            return self._make(call, move, move.generation)
+        target.check_online()
+        return None
+
+    def _make(self, call: MoveCall, move: ReplicaMove, generation: int) -> MoveRow:
+        before = self._node.engine.status(rows.partition_of(move))
+        status = self._node.engine.create(
+            rows.partition_of(move),
+            move.directory,
+            claim=move.claim,
+            generation=generation,
+            owner=call.workflow_id,
+            run_id=call.run_id,
+            throttle=call.throttle,
+        )
+        outcome = IN_PLACE if status.state is MoveState.IN_PLACE else CREATED
+        replaced = None
+        if before is not None and not ended(before) and before.directory != status.directory:
+            replaced = rows.from_status(move, before, CREATED)
+        return rows.created(move, status, outcome, replaced)
+
+    async def _raise(self, moves: Sequence[ReplicaMove]) -> list[ChangeResult]:
+        """Have the metadata hold the generations that the moves will give; raises RequestTimedOut."""
+        if not moves:
+            return []
+        served = self._node.replicas.served
+        held = []
+        for move in moves:
+            tp = rows.partition_of(move)
+            partition = served.get(tp)
+            if partition is None:
+                held.append(ReplicaDirectory(tp, "", "", 0))
+            else:
+                held.append(ReplicaDirectory(tp, partition.topic_id, partition.directory.id, partition.generation))
+        return await self._controller.raise_generations(held, timeout=PATIENCE)
+
+
+def ended(status: MoveStatus) -> bool:
+    """Whether nothing of a move is on disk any more that a run could go on with."""
+    return status.state in (MoveState.SWAPPED, MoveState.CANCELLED, MoveState.IN_PLACE)
+
+
+def _refused(result: ChangeResult) -> Classified:
+    kind = REFUSED.get(ErrorCode(result.error)) if result.error in set(ErrorCode) else None
+    if kind is None:
+        raise RequestTimedOut(result.message or "the controller gave no generation")
+    return Classified(kind, False, result.message)

@@ -1,0 +1,41 @@
+"""A storage node as a process: the node itself, Temporal's side on its own thread, and a clean end on a signal."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from types import FrameType
+
+from activities.node_runtime import NodeRuntime
+from storage_node.config import ConfigError, NodeConfig
+from storage_node.directories.errors import StartRefused
+from storage_node.node import Node
+
+log = logging.getLogger(__name__)
+
+
+def run_node(config_file: str, profile: str | None = None) -> int:
+    """Run a node until SIGTERM or SIGINT; answers the exit code. Standard error says why it does not start."""
+    stop = threading.Event()
+
+    def told(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, told)
+    runtime = NodeRuntime(profile)
+    try:
+        node = Node(NodeConfig.load(config_file), runtime.controller)
+        node.start()
+    except (ConfigError, StartRefused, OSError) as error:
+        runtime.stop()
+        print(f"the node does not start: {error}", file=sys.stderr)
+        return 1
+    runtime.start(node)
+    stop.wait()
+    log.info("node %d stops", node.id)
+    runtime.stop()
+    node.stop()
+    return 0

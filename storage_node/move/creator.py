@@ -1,0 +1,168 @@
+"""Decides what a request to move a replica means for what is there, and makes the `.move` if there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage_node.directories.directory import LogDirectory
+from storage_node.directories.names import movable, move_name, replica_name
+from storage_node.errors import NotEnoughSpace, ReplicaBusy, RequestRefused, StaleClaim, StorageError, Superseded
+from storage_node.move import marker as markers
+from storage_node.move.creation import check_space, make, unmake, write_source
+from storage_node.move.future import open_copy
+from storage_node.move.host import PartitionLike
+from storage_node.move.lookup import Lookup
+from storage_node.move.marker import Marker, State
+from storage_node.move.moving import Move
+from storage_node.move.registry import Registry, StopSwitch
+from storage_node.move.status import MoveState, MoveStatus
+from storage_node.types import TopicPartition
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Who asks, under which claim and generation (0: to be issued), at which rate."""
+
+    claim: int = 0
+    generation: int = 0
+    owner: str = ""
+    run_id: str = ""
+    throttle: int | None = None
+
+
+class Creator:
+    """Called under the partition's guard."""
+
+    def __init__(
+        self,
+        node: Lookup,
+        registry: Registry,
+        switch: StopSwitch,
+        cancel: Callable[[TopicPartition, int | None, str], object],
+    ) -> None:
+        self._node = node
+        self._registry = registry
+        self._switch = switch
+        self._cancel = cancel
+
+    def create(self, tp: TopicPartition, target_path: Path | str, request: Request) -> MoveStatus:
+        """See `MoveEngine.create`."""
+        partition = self._node.partition(tp)
+        target = self._node.directory(target_path)
+        newest = self._registry.newest_claim(partition)
+        if request.claim and request.claim < newest:
+            raise StaleClaim(f"claim {request.claim} on {tp} is not the newest: {newest} was issued")
+        move = self._registry.get(tp)
+        if move is not None:
+            _refuse_other_owner(move, request)
+            if move.orphan and not request.claim:
+                # Whoever made it never learned of it: the request gets a claim of its own.
+                request = replace(request, claim=newest + 1)
+            if move.target is target:
+                return self._adopt(move, request)
+            self._cancel(tp, None, "another directory was asked for")
+        if partition.directory is target:
+            return self._in_place(partition, request, newest)
+        return self._make(partition, target, request)
+
+    def _in_place(self, partition: PartitionLike, request: Request, newest: int) -> MoveStatus:
+        name = partition.directory.name
+        status = MoveStatus(
+            partition.tp,
+            MoveState.IN_PLACE,
+            source=name,
+            directory=name,
+            claim=request.claim or newest,
+            generation=partition.generation,
+            owner=request.owner,
+            run_id=request.run_id,
+        )
+        self._registry.remember(status)
+        return status
+
+    def _make(self, partition: PartitionLike, target: LogDirectory, request: Request) -> MoveStatus:
+        tp = partition.tp
+        self._switch.refuse()
+        movable(tp)
+        target.check_online()
+        partition.directory.check_online()
+        if request.generation and request.generation <= partition.generation:
+            raise Superseded(
+                f"{tp} is at generation {partition.generation}, the move was to give it {request.generation}"
+            )
+        for name in (replica_name(tp), move_name(tp)):
+            if (target.path / name).exists():
+                raise RequestRefused(f"{target.path / name} exists and is not known; look at it and move it away")
+        check_space(target, partition.log.size, self._spoken_for(target))
+        claim = request.claim or self._registry.newest_claim(partition) + 1
+        source = write_source(partition, claim, target.id)
+        self._registry.learn(tp, claim)
+        marker = Marker(
+            tp.topic,
+            tp.partition,
+            topic_id=partition.topic_id,
+            source_id=partition.directory.id,
+            target_id=target.id,
+            generation=request.generation or source.generation + 1,
+            state=State.COPYING,
+            claim=claim,
+            owner=request.owner,
+            run_id=request.run_id,
+        )
+        path = target.path / move_name(tp)
+        try:
+            make(partition, target, path, marker)
+            move = Move(partition, target, path, marker, self._registry.guard(tp), request.throttle)
+            move.future = open_copy(path, partition.log, target.name)
+        except (StorageError, NotEnoughSpace) as error:
+            if isinstance(error, StorageError):
+                self._node.fail(error)
+            if target.online:
+                unmake(target, path)
+            raise
+        with partition.lock:
+            partition.future = move.future
+        self._registry.add(move)
+        return move.status()
+
+    def _adopt(self, move: Move, request: Request) -> MoveStatus:
+        """The move is there already; its owner, claim and generation become those of the request, durable."""
+        move.source.check_online()
+        move.target.check_online()
+        if request.generation and request.generation <= move.partition.generation:
+            raise Superseded(f"{move.tp} is at generation {move.partition.generation} already")
+        wanted = replace(
+            move.marker,
+            claim=request.claim or move.marker.claim,
+            generation=request.generation or move.marker.generation,
+            owner=request.owner or move.marker.owner,
+            run_id=request.run_id or move.marker.run_id,
+        )
+        if wanted != move.marker:
+            if wanted.claim > move.marker.claim:
+                write_source(move.partition, wanted.claim, move.target.id)
+                self._registry.learn(move.tp, wanted.claim)
+            markers.write(move.path, wanted)
+            move.marker = wanted
+        move.orphan = False
+        move.limiter.set_rate(request.throttle)
+        if move.state in (MoveState.FAILED, MoveState.SUSPENDED) and not self._switch.on:
+            move.become(MoveState.STOPPED)
+        return move.status()
+
+    def _spoken_for(self, target: LogDirectory) -> int:
+        """Bytes that other moves will still write into a directory."""
+        statuses = [move.status() for move in self._registry.all() if move.target is target]
+        return sum(status.bytes_total - status.bytes_copied for status in statuses)
+
+
+def _refuse_other_owner(move: Move, request: Request) -> None:
+    held = move.marker
+    if request.claim >= held.claim or (not request.claim and (request.owner == held.owner or move.orphan)):
+        return
+    raise ReplicaBusy(
+        f"{move.tp} is being moved to {move.target.name} by {held.owner or 'a request'}; cancel that move first",
+        held.owner,
+    )

@@ -1,0 +1,204 @@
+"""A node, its activities and the controller, each a real process, against a real Temporal server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from tests.activities.cluster import Cluster, move, running, until
+from tests.support.temporal import TemporalServer
+from workflows.model import names
+
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(150)]
+
+SLOW = 400_000  # bytes per second: a copy of a few MB can be met in the middle
+
+
+@pytest.fixture(scope="module")
+def cluster(temporal_server: TemporalServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with running(temporal_server, f"c-{folder.name}", folder) as it:
+        yield it
+
+
+def failure(cluster: Cluster, workflow_id: str) -> ApplicationError:
+    """How a run failed."""
+    with pytest.raises(WorkflowFailureError) as caught:
+        cluster.result(workflow_id)
+    assert isinstance(caught.value.cause, ApplicationError)
+    return caught.value.cause
+
+
+@pytest.mark.feature("113-01", "113-15", "113-16")
+def test_a_replica_moves_and_what_it_held_is_read_from_the_other_disk(cluster: Cluster) -> None:
+    cluster.create_topic("whole")
+    count = cluster.produce("whole", 3)
+    source, target = cluster.disk_of("whole"), cluster.other_disk("whole")
+    cluster.start_move("move-whole", move("whole", 0, 1, target))
+    (row,) = cluster.result("move-whole")["rows"]
+    assert row["outcome"] == "deleted" and row["directory"] == str(target) and row["source"] == str(source)
+    assert row["bytes_copied"] == row["bytes_total"] > 3_000_000
+    assert row["attempts"] == 1 and 0 < row["seconds_locked"] < 0.05
+    until("only the replica is left", lambda: cluster.where("whole") == [f"{target.name}/whole-0"])
+    assert cluster.read_numbers("whole", count) == list(range(count))
+
+    def recorded() -> bool:
+        state = cluster.run(lambda client: client.get_workflow_handle(cluster.name).query("describe"))
+        ids = {path: id_ for id_, path, _ in state["nodes"][0]["directories"]}
+        rows = str(cluster.run(lambda client: client.get_workflow_handle(cluster.name).query("state")))
+        return ids[str(target)] in rows
+
+    until("the metadata says where the replica is", recorded)
+
+
+@pytest.mark.feature("113-03", "113-04")
+def test_small_moves_that_a_client_asks_for_share_one_run(cluster: Cluster) -> None:
+    cluster.create_topic("lane", 4)
+    source = cluster.disk_of("lane", 0)
+    here = [p for p in range(4) if cluster.disk_of("lane", p) == source]
+    target = cluster.other_disk("lane", 0)
+    assert cluster.alter_log_dirs(*(("lane", p, 1, target) for p in here)) == ["NoError"] * len(here)
+    run = names.move_id(cluster.name, 1, "lane", here[0], len(here), 1)
+    rows = until("the run is there", lambda: cluster.result(run))["rows"]
+    assert [(row["partition"], row["outcome"]) for row in rows] == [(p, "deleted") for p in here]
+    for p in here:
+        assert cluster.where("lane", p) == [f"{target.name}/lane-{p}"]
+
+
+@pytest.mark.feature("113-05")
+def test_a_cancelled_run_leaves_no_copy(cluster: Cluster) -> None:
+    cluster.create_topic("cancelled")
+    count = cluster.produce("cancelled", 2)
+    source, target = cluster.disk_of("cancelled"), cluster.other_disk("cancelled")
+    cluster.start_move("move-cancelled", move("cancelled", 0, 1, target, throttle=SLOW))
+    cluster.wait_copying("cancelled")
+    cluster.with_handle("move-cancelled", lambda handle: handle.cancel())
+    until("it is cancelled", lambda: cluster.status("move-cancelled") == WorkflowExecutionStatus.CANCELED)
+    assert f"{target.name}/cancelled-0.move" not in cluster.where("cancelled")
+    until("nothing of it is left", lambda: cluster.where("cancelled") == [f"{source.name}/cancelled-0"])
+    assert cluster.read_numbers("cancelled", count) == list(range(count))
+
+
+def test_a_copy_that_is_cancelled_on_the_node_ends_its_run(cluster: Cluster) -> None:
+    cluster.create_topic("local")
+    cluster.produce("local", 2)
+    cluster.start_move("move-local", move("local", 0, 1, cluster.other_disk("local"), throttle=SLOW))
+    cluster.wait_copying("local")
+    assert cluster.ask("cancel-move", topic="local", partition=0)["cancelled"]
+    until("the run ends as well", lambda: cluster.status("move-local") != WorkflowExecutionStatus.RUNNING)
+    assert f"{cluster.other_disk('local').name}/local-0.move" not in cluster.where("local")
+
+
+def test_a_terminated_run_has_its_copy_removed(cluster: Cluster) -> None:
+    cluster.create_topic("terminated")
+    cluster.produce("terminated", 4)
+    source = cluster.disk_of("terminated")
+    cluster.start_move("move-term", move("terminated", 0, 1, cluster.other_disk("terminated"), throttle=SLOW))
+    cluster.wait_copying("terminated")
+    cluster.with_handle("move-term", lambda handle: handle.terminate())
+    until("nothing of it is left", lambda: cluster.where("terminated") == [f"{source.name}/terminated-0"])
+
+
+@pytest.mark.feature("113-21")
+def test_a_copy_whose_run_is_unknown_is_carried_on_by_a_new_run(cluster: Cluster) -> None:
+    from temporalio.api.common.v1 import WorkflowExecution
+    from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
+
+    cluster.create_topic("unknown")
+    cluster.produce("unknown", 4)
+    target = cluster.other_disk("unknown")
+    cluster.start_move("move-unknown", move("unknown", 0, 1, target, throttle=SLOW))
+    claim = cluster.wait_copying("unknown")["claim"]
+
+    async def forget(client: Client) -> None:
+        request = DeleteWorkflowExecutionRequest(
+            namespace="default", workflow_execution=WorkflowExecution(workflow_id="move-unknown")
+        )
+        await client.workflow_service.delete_workflow_execution(request)
+
+    cluster.run(forget)
+    adopted = names.move_id(cluster.name, 1, "unknown", 0, 1, claim + 1)
+    (row,) = until("a new run carries on", lambda: cluster.result(adopted))["rows"]
+    assert row["outcome"] == "deleted" and cluster.disk_of("unknown") == target
+
+
+def test_an_operator_stops_and_resumes_all_moves_of_a_node(cluster: Cluster) -> None:
+    cluster.create_topic("stopped")
+    cluster.produce("stopped", 2)
+    target = cluster.other_disk("stopped")
+    cluster.start_move("move-stopped", move("stopped", 0, 1, target, throttle=SLOW))
+    cluster.wait_copying("stopped")
+    assert cluster.ask("stop-moves")["stopped"]
+    try:
+        until("it stands still", lambda: cluster.moves()["stopped-0"]["state"] == "stopped")
+        held = cluster.moves()["stopped-0"]["bytes_copied"]
+        cluster.with_handle("move-stopped", lambda handle: handle.query("progress"))
+        assert cluster.moves()["stopped-0"]["bytes_copied"] == held
+        assert cluster.status("move-stopped") == WorkflowExecutionStatus.RUNNING
+    finally:
+        cluster.ask("resume-moves")
+    assert cluster.result("move-stopped")["rows"][0]["outcome"] == "deleted"
+
+
+@pytest.mark.feature("113-08")
+def test_another_target_while_moving_and_pause_and_resume(cluster: Cluster) -> None:
+    cluster.create_topic("paused")
+    cluster.produce("paused", 2)
+    target = cluster.other_disk("paused")
+    cluster.start_move("move-paused", move("paused", 0, 1, target, throttle=SLOW))
+    cluster.wait_copying("paused")
+    cluster.with_handle("move-paused", lambda handle: handle.execute_update("pause"))
+    held = cluster.moves()["paused-0"]
+    assert held["state"] == "stopped" and cluster.moves()["paused-0"]["bytes_copied"] == held["bytes_copied"]
+    cluster.with_handle("move-paused", lambda handle: handle.execute_update("set_throttle", {"rate": None}))
+    cluster.with_handle("move-paused", lambda handle: handle.execute_update("resume"))
+    (row,) = cluster.result("move-paused")["rows"]
+    assert row["outcome"] == "deleted" and row["directory"] == str(target)
+    assert row["bytes_copied"] == row["bytes_total"] and row["attempts"] >= 2
+
+
+@pytest.mark.parametrize(
+    ("wrong", "kind"),
+    [
+        ({"topic": "nowhere"}, "UnknownReplica"),
+        ({"partition": 7}, "UnknownReplica"),
+        ({"directory": "/etc"}, "LogDirNotFound"),
+        ({"node": 77}, "UnknownNode"),
+    ],
+)
+def test_what_cannot_be_moved_is_one_clear_error(cluster: Cluster, wrong: dict[str, object], kind: str) -> None:
+    cluster.create_topic(f"wrong-{kind}-{len(str(wrong))}")
+    topic = f"wrong-{kind}-{len(str(wrong))}"
+    asked = {**move(topic, 0, 1, cluster.other_disk(topic)), **wrong}
+    cluster.start_move(f"move-{topic}", asked)
+    error = failure(cluster, f"move-{topic}")
+    assert error.type == kind and error.message
+    assert len(cluster.where(topic)) == 1
+
+
+def test_a_second_run_of_the_same_replica_is_refused_by_name(cluster: Cluster) -> None:
+    cluster.create_topic("busy")
+    cluster.produce("busy", 2)
+    target = cluster.other_disk("busy")
+    cluster.start_move("move-busy", move("busy", 0, 1, target, throttle=SLOW))
+    cluster.wait_copying("busy")
+    cluster.start_move("move-busy-too", move("busy", 0, 1, target))
+    error = failure(cluster, "move-busy-too")
+    assert error.type == "ReplicaBusy" and "move-busy" in error.message
+    cluster.with_handle("move-busy", lambda handle: handle.execute_update("set_throttle", {"rate": None}))
+    assert cluster.result("move-busy")["rows"][0]["outcome"] == "deleted"
+
+
+def test_a_replica_that_is_in_place_is_left_there(cluster: Cluster) -> None:
+    cluster.create_topic("there")
+    here = cluster.disk_of("there")
+    cluster.start_move("move-there", move("there", 0, 1, here))
+    assert cluster.result("move-there")["rows"][0]["outcome"] == "in_place"
+
+
+def test_nothing_reaches_standard_output(cluster: Cluster) -> None:
+    for name in ("controller", "node-1"):
+        assert (cluster.folder / f"{name}.out").read_bytes() == b""

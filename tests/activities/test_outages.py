@@ -1,0 +1,181 @@
+"""Processes are killed, and go on where the disk says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import KafkaException
+
+from tests.activities.cluster import Cluster, move, running, until
+from tests.support.temporal import TemporalServer
+
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(170)]
+
+SLOW = 1_000_000  # bytes per second
+
+
+@pytest.fixture
+def cluster(temporal_server: TemporalServer, task_queue: str, tmp_path: Path) -> Iterator[Cluster]:
+    with running(temporal_server, task_queue, tmp_path / "cluster") as it:
+        yield it
+
+
+def test_a_killed_node_goes_on_with_its_copy(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    count = cluster.produce("t", 8)
+    target = cluster.other_disk("t")
+    cluster.start_move("m", move("t", 0, 1, target, throttle=SLOW))
+    cluster.wait_copying("t", at_least=3_000_000)
+    cluster.kill("node-1")
+    cluster.start_node(1)
+    cluster.wait_serving()
+    up = time.monotonic()
+    copying = cluster.wait_copying("t")
+    assert copying["bytes_resumed"] > 2_000_000
+
+    def attempt() -> int:
+        async def look(client):  # type: ignore[no-untyped-def]
+            described = await client.get_workflow_handle("m").describe()
+            pending = described.raw_description.pending_activities
+            return pending[0].attempt if pending and pending[0].activity_type.name == "copy" else 0
+
+        return cluster.run(look)
+
+    until("the next attempt is at work", lambda: attempt() == 2)
+    assert time.monotonic() - up < 5, "the dead attempt was to be ended at once, not by its timeout"
+    (row,) = cluster.result("m")["rows"]
+    assert row["outcome"] == "deleted" and row["bytes_resumed"] > 2_000_000
+    assert row["attempts"] >= 2 and row["bytes_copied"] == row["bytes_total"]
+    until("only the replica is left", lambda: cluster.where("t") == [f"{target.name}/t-0"])
+    assert cluster.read_numbers("t", count) == list(range(count))
+
+
+def test_a_cancel_waits_for_a_node_that_is_away(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    cluster.produce("t", 3)
+    source = cluster.disk_of("t")
+    cluster.start_move("m", move("t", 0, 1, cluster.other_disk("t"), throttle=SLOW))
+    cluster.wait_copying("t")
+    cluster.kill("node-1")
+    cluster.with_handle("m", lambda handle: handle.cancel())
+    cluster.start_node(1)
+    until("it is cancelled", lambda: str(cluster.status("m")).endswith("5") or cluster.status("m").name == "CANCELED")
+    until("nothing of it is left", lambda: cluster.where("t") == [f"{source.name}/t-0"])
+
+
+def test_without_a_controller_changes_time_out_and_leave_nothing(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    count = cluster.produce("t", 1)
+    cluster.kill("controller")
+    assert cluster.alter_log_dirs(("t", 0, 1, cluster.other_disk("t"))) == ["RequestTimedOutError"]
+    assert len(cluster.where("t")) == 1
+    assert cluster.read_numbers("t", count) == list(range(count))
+    cluster.start_controller()
+
+    def created() -> bool:
+        try:
+            cluster.create_topic("after")
+        except KafkaException as error:
+            return "TOPIC_ALREADY_EXISTS" in str(error)
+        return True
+
+    until("the controller serves again", created)
+    target = cluster.other_disk("t")
+    cluster.start_move("m", move("t", 0, 1, target))
+    assert cluster.result("m")["rows"][0]["outcome"] == "deleted" and cluster.disk_of("t") == target
+
+
+@pytest.mark.timeout(170)
+def test_a_cluster_that_was_terminated_is_rebuilt_from_the_nodes(
+    temporal_server: TemporalServer, task_queue: str, tmp_path: Path
+) -> None:
+    with running(temporal_server, task_queue, tmp_path / "cluster", nodes=2) as cluster:
+        cluster.create_topic("t", 4)
+        before = {node: int(cluster.ask("incarnation", node)["generation"]) for node in (1, 2)}
+        cluster.with_handle(cluster.name, lambda handle: handle.terminate())
+        for node in (1, 2):
+            until(
+                "the generation is raised",
+                lambda node=node: int(cluster.ask("incarnation", node)["generation"]) > before[node],
+                60,
+            )
+        described = cluster.with_handle(cluster.name, lambda handle: handle.query("describe"))
+        assert described["phase"] == "serving" and described["partitions"] == 4
+        cluster.create_topic("another")
+
+
+def test_a_clean_stop_is_quick_and_known_at_once(cluster: Cluster) -> None:
+    cluster.create_topic("t")
+    cluster.produce("t", 3)
+    cluster.start_move("m", move("t", 0, 1, cluster.other_disk("t"), throttle=SLOW))
+    cluster.wait_copying("t")
+    began = time.monotonic()
+    assert cluster.stop("node-1") == 0
+    assert time.monotonic() - began < 6
+    described = cluster.with_handle(cluster.name, lambda handle: handle.query("describe"))
+    assert described["nodes"][0]["fenced"]
+    cluster.start_node(1)
+    assert cluster.result("m")["rows"][0]["outcome"] == "deleted"
+    began = time.monotonic()
+    assert cluster.stop("controller") == 0
+    assert time.monotonic() - began < 6
+
+
+def test_while_temporal_is_away_copies_and_clients_go_on(
+    own_temporal_server: TemporalServer, task_queue: str, tmp_path: Path
+) -> None:
+    with running(own_temporal_server, task_queue, tmp_path / "cluster") as cluster:
+        cluster.create_topic("t")
+        count = cluster.produce("t", 12)
+        target = cluster.other_disk("t")
+        cluster.start_move("m", move("t", 0, 1, target, throttle=SLOW))
+        at_first = cluster.wait_copying("t")["bytes_copied"]
+        own_temporal_server.kill()
+        until("it copies on", lambda: cluster.moves()["t-0"]["bytes_copied"] > at_first + 3_000_000)
+        assert cluster.read_numbers("t", count) == list(range(count))
+        own_temporal_server.start()
+        (row,) = cluster.result("m", 60)["rows"]
+        assert row["outcome"] == "deleted" and cluster.disk_of("t") == target
+
+
+def test_a_node_serves_before_temporal_is_there(
+    own_temporal_server: TemporalServer, task_queue: str, tmp_path: Path
+) -> None:
+    with running(own_temporal_server, task_queue, tmp_path / "cluster") as cluster:
+        cluster.create_topic("t")
+        count = cluster.produce("t", 1)
+        own_temporal_server.kill()
+        cluster.kill("node-1")
+        cluster.start_node(1)
+        cluster.wait_serving()
+        assert cluster.read_numbers("t", count) == list(range(count))
+        assert cluster.stop("node-1") == 0
+        cluster.start_node(1)
+        cluster.wait_serving()
+        own_temporal_server.start()
+        cluster.wait_registered()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["node", "--config", "/nowhere/server.properties"], 1, "cannot be read"),
+        (["node"], 2, "--config"),
+        (["controller"], 2, "--cluster"),
+        (["--help"], 0, "orchestrator"),
+    ],
+)
+def test_bad_usage_is_one_clear_error(arguments: list[str], code: int, says: str) -> None:
+    import subprocess
+    import sys
+
+    from tests.activities.cluster import ROOT
+
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "worker.py"), *arguments], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code
+    assert says in (done.stdout if code == 0 else done.stderr) and "Traceback" not in done.stderr

@@ -1,0 +1,245 @@
+"""Units, targets, the table of moves, answers to AlterReplicaLogDirs: pure values."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ops.cli import file_move, log_dirs, moves_view, output
+from ops.cli.kafka_admin import LogDirectoryView, PlacedReplica
+from ops.cli.log_dirs import Wish
+from ops.cli.runs import OpenRun
+from ops.cli.target import resolve
+from ops.stack import state
+from ops.stack.errors import OpsError, UsageError
+from ops.stack.layout import StackSpec
+from ops.stack.state import StackState
+from storage_node.errors import ErrorCode
+from storage_node.types import TopicPartition
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("20MB", 20_000_000), ("20mb/s", 20_000_000), ("512KiB", 524_288), ("1.5G", 1_500_000_000), (" 7 ", 7)],
+)
+def test_rates_as_people_type_them(text: str, rate: int) -> None:
+    assert output.parse_rate(text) == rate
+
+
+@pytest.mark.parametrize("text", ["", "fast", "-1MB", "0", "20 apples", "1e6", "0.1"])
+def test_what_is_no_rate(text: str) -> None:
+    with pytest.raises(UsageError, match="is no rate"):
+        output.parse_rate(text)
+
+
+@given(st.integers(min_value=1, max_value=10**13))
+def test_any_number_is_a_rate(rate: int) -> None:
+    assert output.parse_rate(str(rate)) == rate
+
+
+def test_sizes_and_durations_for_people() -> None:
+    assert [output.size(n) for n in (0, 999, 1500, 40_000_000)] == ["0 B", "999 B", "1.5 kB", "40.0 MB"]
+    shown = [output.duration(s) for s in (None, 0.44, 12.2, 185, 7390)]
+    assert shown == ["-", "0.4 s", "12 s", "3:05 min", "2:03:10 h"]
+
+
+# Which cluster is meant
+
+
+@pytest.fixture
+def stack(tmp_path: Path) -> Path:
+    state.save(
+        StackState(StackSpec(tmp_path, nodes=2, port=19000, temporal_port=17233, cluster="lab"), "/bin/temporal")
+    )
+    return tmp_path
+
+
+def test_a_stack_names_everything(stack: Path) -> None:
+    target = resolve(stack, environment={"TEMPORAL_ADDRESS": "elsewhere:1", "REHOME_BOOTSTRAP_SERVER": "elsewhere:2"})
+    assert target.bootstrap == "127.0.0.1:19000,127.0.0.1:19001"
+    assert (target.temporal_address, target.cluster) == ("127.0.0.1:17233", "lab")
+
+
+def test_options_go_before_the_stack(stack: Path) -> None:
+    target = resolve(stack, "kafka:9092", "temporal:7233", "prod", environment={})
+    assert (target.bootstrap, target.temporal_address, target.cluster) == ("kafka:9092", "temporal:7233", "prod")
+
+
+def test_the_environment_goes_before_the_default_stack(stack: Path) -> None:
+    environment = {"REHOME_DATA": str(stack), "TEMPORAL_ADDRESS": "elsewhere:1"}
+    target = resolve(environment=environment)
+    assert (target.temporal_address, target.cluster) == ("elsewhere:1", "lab")
+
+
+def test_no_cluster_at_all(tmp_path: Path) -> None:
+    target = resolve(environment={"REHOME_DATA": str(tmp_path)})
+    for need in (target.need_kafka, target.need_temporal):
+        with pytest.raises(OpsError, match="rehome stack up"):
+            need()
+
+
+# The table of moves
+
+
+def status(topic: str, partition: int, **values: object) -> dict[str, object]:
+    return {
+        "topic": topic,
+        "partition": partition,
+        "state": "copying",
+        "source": "/a",
+        "directory": "/b",
+        "owner": "run-1",
+        "bytes_total": 100,
+        "bytes_copied": 40,
+        "rate": 20.0,
+        "attempt": 1,
+    } | values
+
+
+def run(workflow_id: str, *rows: Mapping[str, object], **values: object) -> OpenRun:
+    return OpenRun(workflow_id, "r", {"node": 1, "replicas": list(rows)} | values)
+
+
+def test_a_nodes_line_has_the_time_to_go() -> None:
+    (line,) = moves_view.of_node(1, [status("orders", 0)])
+    assert (line.eta, line.phase, line.attempt) == (3.0, "copying", 1)
+    assert moves_view.cells(line)[6:10] == ["40 B 40%", "100 B", "20 B/s", "3.0 s"]
+
+
+def test_no_rate_no_time_to_go() -> None:
+    assert moves_view.eta(100, 40, 0.0) is None
+    assert moves_view.eta(100, 100, 0.0) == 0.0
+
+
+def test_node_and_run_become_one_line() -> None:
+    nodes = moves_view.of_node(1, [status("orders", 0, owner="")])
+    joined = moves_view.join(nodes, [run("run-9", status("orders", 0, phase="copying", bytes_copied=0, attempt=2))])
+    assert [(line.id, line.bytes_copied, line.attempt, line.phase) for line in joined] == [("run-9", 40, 2, "copying")]
+
+
+def test_a_run_whose_node_is_away_is_shown() -> None:
+    joined = moves_view.join([], [run("run-9", status("orders", 0, phase="copying"))])
+    assert [(line.id, line.phase) for line in joined] == [("run-9", "copying")]
+    joined = moves_view.join([], [run("run-9", status("orders", 0, phase="copying"))], away={1})
+    assert [(line.id, line.phase, line.eta) for line in joined] == [("run-9", "node away", None)]
+
+
+def test_a_run_that_does_not_answer_is_shown() -> None:
+    (line,) = moves_view.join([], [OpenRun("run-9", "r", None)])
+    assert (line.id, line.phase) == ("run-9", "no answer")
+
+
+@pytest.mark.parametrize("flag", ["paused", "cancelling"])
+def test_what_only_the_run_knows(flag: str) -> None:
+    nodes = moves_view.of_node(1, [status("orders", 0, state="stopped")])
+    (line,) = moves_view.join(nodes, [run("run-1", status("orders", 0, phase="copying"), **{flag: True})])
+    assert line.phase == flag
+
+
+# Kafka's way of moving
+
+
+def wish(partition: int, node: int = 1, directory: str = "/b") -> Wish:
+    return Wish(TopicPartition("orders", partition), node, directory)
+
+
+class Admin:
+    """Answers AlterReplicaLogDirs from a script: for each node a list of answers, one per call."""
+
+    def __init__(self, answers: dict[int, list[ErrorCode | OpsError]]) -> None:
+        self.answers = answers
+        self.calls: list[int] = []
+
+    def alter_log_dirs(self, node: int, moves: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:
+        self.calls.append(node)
+        answer = self.answers[node].pop(0) if len(self.answers[node]) > 1 else self.answers[node][0]
+        if isinstance(answer, OpsError):
+            raise answer
+        return dict.fromkeys(moves, answer)
+
+
+def ask(admin: Admin, *wishes: Wish, patience: float = 10.0) -> list[log_dirs.Answer]:
+    clock = [0.0]
+
+    def sleep(seconds: float) -> None:
+        clock[0] += seconds
+
+    return log_dirs.ask(admin, wishes, patience=patience, clock=lambda: clock[0], sleep=sleep)  # type: ignore[arg-type]
+
+
+def test_a_replica_that_is_not_there_yet_is_asked_again() -> None:
+    admin = Admin({1: [ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.REPLICA_NOT_AVAILABLE, ErrorCode.NONE]})
+    assert [answer.outcome for answer in ask(admin, wish(0))] == ["accepted"]
+    assert admin.calls == [1, 1, 1]
+
+
+def test_patience_ends() -> None:
+    admin = Admin({1: [ErrorCode.REPLICA_NOT_AVAILABLE]})
+    (answer,) = ask(admin, wish(0), patience=2.0)
+    assert (answer.outcome, answer.error) == ("refused", "REPLICA_NOT_AVAILABLE")
+    assert "node 1 has no replica of orders-0" in answer.message
+    assert len(admin.calls) == 5
+
+
+def test_other_refusals_are_final() -> None:
+    admin = Admin({1: [ErrorCode.LOG_DIR_NOT_FOUND]})
+    (answer,) = ask(admin, wish(0, directory="/nowhere"))
+    assert admin.calls == [1]
+    assert "/nowhere is not one of the log.dirs of node 1" in answer.message
+
+
+def test_a_silent_node_fails_its_own_replicas_only() -> None:
+    admin = Admin({1: [OpsError("no answer")], 2: [ErrorCode.NONE]})
+    answers = ask(admin, wish(0, node=1), wish(1, node=2))
+    assert [(answer.outcome, answer.error) for answer in answers] == [("refused", "NO_ANSWER"), ("accepted", "")]
+
+
+def held(directory: str, partition: int, size: int, *, future: bool = False, node: int = 1) -> LogDirectoryView:
+    replica = PlacedReplica(node, directory, TopicPartition("orders", partition), size, 0, future)
+    return LogDirectoryView(node, directory, "", -1, -1, (replica,))
+
+
+def test_where_wishes_stand() -> None:
+    views = [held("/a", 0, 100), held("/b", 0, 30, future=True), held("/b", 1, 80), held("/a", 2, 100)]
+    standings = log_dirs.standings([wish(0), wish(1), wish(2), wish(3)], views)
+    assert [(s.state, s.bytes_copied, s.bytes_total) for s in standings] == [
+        ("copying", 30, 100),
+        ("in_place", 80, 80),
+        ("refused", 0, 100),
+        ("unknown", 0, 0),
+    ]
+
+
+def plan_file(tmp_path: Path, value: object) -> Path:
+    file = tmp_path / "plan.json"
+    file.write_text(value if isinstance(value, str) else json.dumps(value))
+    return file
+
+
+def test_the_plans_wishes(tmp_path: Path) -> None:
+    partitions = [{"topic": "orders", "partition": 0, "replicas": [1, 2], "log_dirs": ["any", "/b"]}]
+    assert file_move.read_wishes(plan_file(tmp_path, {"version": 1, "partitions": partitions})) == [wish(0, node=2)]
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [
+        ("{", "is not JSON"),
+        ({"version": 2, "partitions": []}, "version"),
+        (
+            {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["x"]}]},
+            "log_dirs[0]",
+        ),
+        ({"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}, "moves nothing"),
+    ],
+)
+def test_a_bad_plan_is_one_sentence(tmp_path: Path, value: object, part: str) -> None:
+    with pytest.raises(UsageError) as told:
+        file_move.read_wishes(plan_file(tmp_path, value))
+    assert "plan.json" in str(told.value)
+    assert part in str(told.value)

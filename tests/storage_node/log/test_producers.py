@@ -1,0 +1,184 @@
+"""Idempotent producers: what is accepted, answered again or refused, also over restarts; the snapshots' bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_node.errors import ErrorCode, InvalidProducerEpoch, OutOfOrderSequence, RequestRefused
+from storage_node.log import Appended, Log
+from storage_node.log.producer_state import MAX_SEQUENCE, AppendedBatch, Producer, ProducerState
+
+from .logs import SMALL, batch, crashed, files, open_log, produced
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    return open_log(tmp_path / "topic-0")
+
+
+GOLDEN = bytes.fromhex(
+    "0001"  # version
+    "7756e965"  # CRC-32C of what follows
+    "00000001"  # producers
+    "00000000000003e9"  # producer id
+    "0002"  # epoch
+    "0000000b"  # last sequence
+    "0000000000000063"  # last offset
+    "00000003"  # offset delta
+    "0000018bcfe56800"  # timestamp
+    "ffffffff"  # coordinator epoch
+    "ffffffffffffffff"  # first offset of the transaction
+)
+
+
+def test_golden_snapshot() -> None:
+    state = ProducerState({1001: Producer(2, (AppendedBatch(11, 99, 3, 1_700_000_000_000),), 1_700_000_000_000)})
+    assert state.encode().hex() == GOLDEN.hex()
+    assert ProducerState.decode(GOLDEN).producers == state.producers
+    assert ProducerState.decode(ProducerState().encode()).producers == {}
+
+
+def test_a_damaged_snapshot_is_refused() -> None:
+    for position in range(len(GOLDEN)):
+        bad = bytearray(GOLDEN)
+        bad[position] ^= 1
+        with pytest.raises(ValueError):
+            ProducerState.decode(bytes(bad))
+        with pytest.raises(ValueError):
+            ProducerState.decode(GOLDEN[:position])
+
+
+def test_the_last_five_batches_are_answered_again(log: Log) -> None:
+    first = [log.append_as_leader(produced(7, 2 * n, 2), 0) for n in range(8)]
+    for n in range(3, 8):
+        again = log.append_as_leader(produced(7, 2 * n, 2), 0)
+        assert again == Appended(first[n].base_offset, first[n].last_offset, duplicate=True)
+    with pytest.raises(OutOfOrderSequence):
+        log.append_as_leader(produced(7, 4, 2), 0)
+    assert log.log_end_offset == 16
+
+
+def test_other_producers_do_not_matter(log: Log) -> None:
+    log.append_as_leader(produced(1, 0), 0)
+    log.append_as_leader(produced(2, 0), 0)
+    log.append_as_leader(batch(1), 0)
+    assert log.append_as_leader(produced(1, 1), 0).base_offset == 3
+    assert log.append_as_leader(produced(2, 0), 0) == Appended(1, 1, duplicate=True)
+
+
+@pytest.mark.parametrize(("sequence", "epoch"), [(4, 1), (9, 1), (2, 1), (5, 2)])
+def test_gaps_and_repeats_with_other_borders_are_refused(log: Log, sequence: int, epoch: int) -> None:
+    log.append_as_leader(produced(7, 0, 3, epoch=1), 0)
+    with pytest.raises(OutOfOrderSequence) as refused:
+        log.append_as_leader(produced(7, sequence, 1, epoch=epoch), 0)
+    assert refused.value.code is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert log.log_end_offset == 3
+    assert log.append_as_leader(produced(7, 3, 1, epoch=1), 0).base_offset == 3
+
+
+def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(log: Log) -> None:
+    log.append_as_leader(produced(7, 0, 3, epoch=1), 0)
+    log.append_as_leader(produced(7, 0, 3, epoch=2), 0)
+    with pytest.raises(InvalidProducerEpoch) as refused:
+        log.append_as_leader(produced(7, 3, 1, epoch=1), 0)
+    assert refused.value.code is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert log.append_as_leader(produced(7, 0, 3, epoch=2), 0) == Appended(3, 5, duplicate=True)
+
+
+def test_an_unknown_producer_may_begin_anywhere(log: Log) -> None:
+    assert log.append_as_leader(produced(7, 500, 2, epoch=4), 0).base_offset == 0
+    assert log.append_as_leader(produced(7, 502, 1, epoch=4), 0).base_offset == 2
+
+
+def test_sequences_wrap_after_the_largest_int(log: Log) -> None:
+    log.append_as_leader(produced(7, MAX_SEQUENCE - 1, 3), 0)
+    assert log.append_as_leader(produced(7, 1, 1), 0).base_offset == 3
+    assert log.append_as_leader(produced(7, MAX_SEQUENCE - 1, 3), 0) == Appended(0, 2, duplicate=True)
+    log.append_as_leader(produced(7, 2, 1), 0)
+    with pytest.raises(OutOfOrderSequence):
+        log.append_as_leader(produced(7, MAX_SEQUENCE, 2), 0)
+    log.append_as_leader(produced(8, MAX_SEQUENCE, 1), 0)
+    assert log.append_as_leader(produced(8, 0, 1), 0).base_offset == 6
+
+
+def test_batches_of_one_append_are_a_sequence_too(log: Log) -> None:
+    both = produced(7, 0, 2) + produced(7, 2, 2)
+    assert log.append_as_leader(both, 0) == Appended(0, 3)
+    assert log.append_as_leader(both, 0) == Appended(0, 3, duplicate=True)
+    with pytest.raises(OutOfOrderSequence):
+        log.append_as_leader(produced(7, 4, 1) + produced(7, 6, 1), 0)
+    with pytest.raises(RequestRefused) as refused:
+        log.append_as_leader(produced(7, 2, 2) + produced(7, 4, 1), 0)
+    assert refused.value.code is ErrorCode.INVALID_RECORD
+    assert log.log_end_offset == 4
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_producers_are_known_after_a_restart(tmp_path: Path, clean: bool) -> None:
+    log = open_log(tmp_path / "topic-0")
+    for n in range(60):
+        log.append_as_leader(produced(7, n), 0)
+    assert len(log.segments) > 2
+    log.close(clean)
+    log = open_log(tmp_path / "topic-0", clean=clean)
+    assert log.append_as_leader(produced(7, 59), 0) == Appended(59, 59, duplicate=True)
+    with pytest.raises(OutOfOrderSequence):
+        log.append_as_leader(produced(7, 61), 0)
+    assert log.append_as_leader(produced(7, 60), 0).base_offset == 60
+
+
+def test_all_five_are_known_after_a_crash_also_right_after_a_roll(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0")
+    n = 0
+    while len(log.segments) < 4:
+        log.append_as_leader(produced(7, n), 0)
+        n += 1
+    log.flush()
+    again = open_log(crashed(log, tmp_path / "crashed-0"), recovery_point=log.recovery_point)
+    for back in range(1, 6):
+        assert again.append_as_leader(produced(7, n - back), 0).duplicate
+
+
+def test_a_snapshot_is_written_at_every_roll_and_a_damaged_one_is_no_loss(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0")
+    for n in range(80):
+        log.append_as_leader(produced(7, n), 0)
+    log.close(True)
+    bases = [f"{s.base_offset:020d}.snapshot" for s in log.segments[1:]]
+    assert sorted(files(log.path, ".snapshot")) == sorted([*bases, f"{80:020d}.snapshot"])
+    for name in files(log.path, ".snapshot"):
+        (log.path / name).write_bytes(b"\0" * 40)
+    log = open_log(tmp_path / "topic-0", clean=True)
+    assert log.append_as_leader(produced(7, 76), 0).duplicate
+    assert log.append_as_leader(produced(7, 80), 0).base_offset == 80
+
+
+def test_truncating_brings_back_the_state_of_then(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0")
+    for n in range(80):
+        log.append_as_leader(produced(7, n), 0)
+    log.truncate_to(33)
+    assert log.append_as_leader(produced(7, 32), 0).duplicate
+    assert log.append_as_leader(produced(7, 33), 0).base_offset == 33
+    log.truncate_fully(33)
+    assert log.append_as_leader(produced(7, 900), 0).base_offset == 33
+
+
+def test_a_copy_takes_the_producers_over(log: Log, tmp_path: Path) -> None:
+    for n in range(7):
+        log.append_as_leader(produced(7, n), 0)
+    copy = open_log(tmp_path / "copy-0")
+    copy.append_copied(log.read(0, 1 << 20).data)
+    assert copy.producers.producers == log.producers.producers
+    assert copy.append_as_leader(produced(7, 2), 0).duplicate
+
+
+def test_a_silent_producer_is_forgotten_by_the_nodes_clock(log: Log) -> None:
+    day = SMALL.producer_id_expiration_ms
+    log.append_as_leader(produced(7, 5, timestamp=0), 0, now_ms=10 * day)
+    log.delete_old_segments(11 * day - 1)
+    assert log.append_as_leader(produced(7, 5), 0, now_ms=11 * day).duplicate
+    log.delete_old_segments(12 * day)
+    assert log.append_as_leader(produced(7, 90), 0).base_offset == 1

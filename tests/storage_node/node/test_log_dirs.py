@@ -1,0 +1,226 @@
+"""AlterReplicaLogDirs and DescribeLogDirs as Kafka's admin clients see them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, KafkaAdminClient
+
+from storage_node.metadata import NodeImage, PartitionImage, TopicImage
+from storage_node.move.status import MoveState
+from storage_node.types import TopicPartition
+from tests.support.node_harness import Harness, running, until
+
+NONE, STORAGE_ERROR, NO_SUCH_DIR = "NoError", "KafkaStorageError", "LogDirNotFoundError"
+
+
+@pytest.fixture
+def admin(harness: Harness) -> Iterator[KafkaAdminClient]:
+    client = KafkaAdminClient(bootstrap_servers=harness.bootstrap)
+    yield client
+    client.close()
+
+
+def ask(admin: KafkaAdminClient, wanted: dict[tuple[str, int], str]) -> dict[tuple[str, int], str]:
+    """Ask for directories; answers the name of the error class per replica."""
+    answer = admin.alter_replica_log_dirs({(topic, part, 1): path for (topic, part), path in wanted.items()})
+    return {(replica.topic, replica.partition): error.__name__ for replica, error in answer.items()}
+
+
+def describe(admin: KafkaAdminClient, **kwargs: Any) -> dict[str, Any]:
+    (broker,) = admin.describe_log_dirs(**kwargs)
+    return {row["log_dir"]: row for row in broker["log_dirs"]}
+
+
+def replicas(row: dict[str, Any]) -> dict[tuple[str, int, bool], dict[str, Any]]:
+    return {
+        (topic["name"], part["partition_index"], part["is_future_key"]): part
+        for topic in row["topics"]
+        for part in topic["partitions"]
+    }
+
+
+@pytest.mark.feature("113-03", "113-45")
+def test_each_replica_has_its_own_result_and_good_ones_move(harness: Harness, admin: KafkaAdminClient) -> None:
+    harness.create_topic("t", 3)
+    harness.produce("t", [b"x" * 100] * 50)
+    target = harness.other_directory("t", 0)
+    answer = ask(admin, {("t", 0): target, ("t", 1): "/nowhere", ("unknown", 0): target, ("t", 9): target})
+    assert answer == {
+        ("t", 0): NONE,
+        ("t", 1): NO_SUCH_DIR,
+        ("unknown", 0): "UnknownTopicOrPartitionError",
+        ("t", 9): "UnknownTopicOrPartitionError",
+    }
+    until(lambda: harness.directory_of("t", 0) == target)
+    assert [m.value() for m in harness.consume("t", 50)] == [b"x" * 100] * 50
+
+
+@pytest.mark.feature("113-04", "113-31", "113-32", "113-33", "113-34", "113-43", "113-44")
+def test_both_copies_are_listed_when_the_answer_is_there(harness: Harness, admin: KafkaAdminClient) -> None:
+    harness.controller.hold_moves = True
+    harness.create_topic("t")
+    harness.produce("t", [b"x" * 1000] * 100)
+    source, target = harness.directory_of("t"), harness.other_directory("t")
+    assert ask(admin, {("t", 0): target}) == {("t", 0): NONE}
+    assert (Path(target) / "t-0.move" / "partition.move").exists()
+    rows = describe(admin)
+    assert set(rows) == set(harness.paths)
+    current = replicas(rows[source])[("t", 0, False)]
+    copy = replicas(rows[target])[("t", 0, True)]
+    assert current["offset_lag"] == 0 and copy["offset_lag"] == 100
+    size = sum(path.stat().st_size for path in (Path(source) / "t-0").glob("*.log"))
+    assert current["partition_size"] == size > 100_000
+    assert all(row["error_code"] == 0 and 0 < row["usable_bytes"] <= row["total_bytes"] for row in rows.values())
+    (planned,) = harness.controller.planned
+    assert (planned.source, planned.directory) == (source, target) and planned.claim > 0
+    harness.controller.run_move(harness.node, planned)
+    rows = describe(admin)
+    assert replicas(rows[source]) == {}
+    assert replicas(rows[target])[("t", 0, False)]["partition_size"] == size
+
+
+@pytest.mark.feature("113-31")
+def test_a_filter_chooses_replicas_and_never_directories(harness: Harness, admin: KafkaAdminClient) -> None:
+    harness.create_topic("t", 2)
+    harness.create_topic("u", 1)
+    rows = describe(admin, topic_partitions={"t": [1]})
+    assert set(rows) == set(harness.paths)
+    assert [key for row in rows.values() for key in replicas(row)] == [("t", 1, False)]
+    rows = describe(admin, topic_partitions={"nothing": [0]})
+    assert set(rows) == set(harness.paths) and not any(replicas(row) for row in rows.values())
+
+
+@pytest.mark.feature("113-05")
+@pytest.mark.parametrize("how", ["any", "current directory"])
+def test_cancel_takes_the_copy_away(harness: Harness, admin: KafkaAdminClient, how: str) -> None:
+    harness.controller.hold_moves = True
+    harness.create_topic("t")
+    harness.produce("t", [b"x"] * 10)
+    source, target = harness.directory_of("t"), harness.other_directory("t")
+    ask(admin, {("t", 0): target})
+    harness.controller.away = True  # a cancel asks nobody
+    assert ask(admin, {("t", 0): "any" if how == "any" else source}) == {("t", 0): NONE}
+    assert not (Path(target) / "t-0.move").exists()
+    assert replicas(describe(admin)[target]) == {}
+    assert harness.directory_of("t") == source
+    assert len(harness.consume("t", 10)) == 10
+
+
+@pytest.mark.feature("113-08")
+def test_repeated_requests_and_a_new_target(harness: Harness, admin: KafkaAdminClient) -> None:
+    harness.controller.hold_moves = True
+    harness.create_topic("t")
+    harness.produce("t", [b"x"] * 10)
+    source = harness.directory_of("t")
+    first, second = (path for path in harness.paths if path != source)
+    assert ask(admin, {("t", 0): source}) == {("t", 0): NONE}
+    assert harness.controller.planned == []
+    assert ask(admin, {("t", 0): first}) == {("t", 0): NONE}
+    assert ask(admin, {("t", 0): first}) == {("t", 0): NONE}
+    assert len(harness.controller.planned) == 1
+    assert ask(admin, {("t", 0): second}) == {("t", 0): NONE}
+    assert not (Path(first) / "t-0.move").exists() and (Path(second) / "t-0.move").exists()
+    old, new = harness.controller.planned
+    assert new.claim > old.claim
+    assert "StaleClaim" in harness.controller.run_move(harness.node, old)
+    assert harness.controller.run_move(harness.node, new) == "swapped"
+    assert harness.directory_of("t") == second
+
+
+@pytest.mark.feature("113-06", "113-07")
+def test_a_wish_for_a_replica_that_does_not_exist_yet_places_it(harness: Harness, admin: KafkaAdminClient) -> None:
+    target = harness.paths[2]
+    wanted = {("later", part): target for part in range(4)}
+    assert set(ask(admin, wanted).values()) == {"UnknownTopicOrPartitionError"}
+    harness.restart()  # Kafka forgets it here
+    harness.create_topic("later", 4)
+    assert {harness.directory_of("later", part) for part in range(4)} == {target}
+
+
+@pytest.mark.feature("113-06")
+def test_a_replica_on_another_node_is_not_available(harness: Harness, admin: KafkaAdminClient) -> None:
+    away = PartitionImage(0, (2,), directories=("",), generations=(0,), isr=(2,), leader=2)
+    topic = TopicImage("away", "B" + "A" * 21, {}, {0: away})
+    other = NodeImage(2, "x", 1, "127.0.0.1", 1)
+    image = harness.controller.image
+    harness.controller.image = replace(
+        image, version=image.version + 1, topics={"away": topic}, nodes={**image.nodes, 2: other}
+    )
+    harness.node.apply_images([harness.controller.image.encode()])
+    assert ask(admin, {("away", 0): harness.paths[1]}) == {("away", 0): "ReplicaNotAvailableError"}
+
+
+def test_without_a_controller_nothing_is_left_on_disk(harness: Harness, admin: KafkaAdminClient) -> None:
+    harness.create_topic("t", 2)
+    harness.controller.away = True
+    target = harness.paths[2]
+    answer = ask(admin, {("t", part): target for part in range(2) if harness.directory_of("t", part) != target})
+    assert set(answer.values()) == {"RequestTimedOutError"}
+    assert not list(Path(target).glob("*.move"))
+
+
+def test_one_update_raises_the_generations_of_a_whole_request(harness: Harness, admin: KafkaAdminClient) -> None:
+    harness.create_topic("t", 9)
+    wanted = {("t", part): harness.other_directory("t", part) for part in range(9)}
+    assert set(ask(admin, wanted).values()) == {NONE}
+    assert [len(rows) for rows in harness.controller.raised] == [9]
+    until(lambda: all(harness.directory_of("t", part) == path for (_, part), path in wanted.items()))
+    until(lambda: not list(Path(harness.paths[0]).glob("*.move")))
+
+
+def test_a_name_too_long_to_move_is_refused_and_can_still_be_deleted(
+    harness: Harness, admin: KafkaAdminClient
+) -> None:
+    name = "n" * 249
+    harness.create_topic(name, 11)
+    assert ask(admin, {(name, 10): harness.other_directory(name, 10)}) == {(name, 10): "InvalidTopicError"}
+    harness.delete_topic(name)
+    assert not any(TopicPartition(name, part) in harness.node.replicas.served for part in range(11))
+
+
+@pytest.mark.feature("113-35")
+def test_an_offline_directory_is_told_and_others_still_move(harness: Harness, admin: KafkaAdminClient) -> None:
+    harness.create_topic("t", 3)
+    harness.produce("t", [b"x"] * 10, partition=0)
+    bad = harness.directory_of("t", 1)
+    good = harness.directory_of("t", 0)
+    target = next(path for path in harness.paths if path not in (bad, good))
+    harness.node.dirs.by_path(bad).fail("I/O error")
+    rows = describe(admin)
+    assert rows[bad]["error_code"] == 56 and rows[bad]["topics"] == [] and rows[bad]["total_bytes"] == -1
+    answer = ask(admin, {("t", 0): target, ("t", 1): target, ("t", 2): bad})
+    assert answer == {("t", 0): NONE, ("t", 1): STORAGE_ERROR, ("t", 2): STORAGE_ERROR}
+    until(lambda: harness.directory_of("t", 0) == target)
+    assert len(harness.consume("t", 10)) == 10
+
+
+@pytest.mark.feature("113-37")
+def test_the_rate_of_moves_follows_the_broker_config_while_running(tmp_path: Path) -> None:
+    with running(tmp_path) as harness:
+        admin = KafkaAdminClient(bootstrap_servers=harness.bootstrap)
+        harness.create_topic("t")
+        harness.produce("t", [b"x" * 100_000] * 40)
+        key = "replica.alter.log.dirs.io.max.bytes.per.second"
+        set_broker_config(admin, key, "1")
+        target = harness.other_directory("t")
+        ask(admin, {("t", 0): target})
+        tp = TopicPartition("t", 0)
+        until(lambda: harness.node.engine.status(tp).state in (MoveState.THROTTLED, MoveState.COPYING))
+        time.sleep(0.5)  # not a wait for something: at one byte per second nothing may arrive
+        assert harness.directory_of("t") != target
+        begun = time.monotonic()
+        set_broker_config(admin, key, None)
+        until(lambda: harness.directory_of("t") == target)
+        assert time.monotonic() - begun < 2
+        admin.close()
+
+
+def set_broker_config(admin: KafkaAdminClient, key: str, value: str | None) -> None:
+    change = (AlterConfigOp.SET, value) if value is not None else (AlterConfigOp.DELETE, None)
+    admin.alter_configs([ConfigResource(ConfigResourceType.BROKER, "1", {key: change})])
