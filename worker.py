@@ -119,7 +119,6 @@ async def _above(role: str, roles: Sequence[str], cluster: str, export: str, pro
             make = _orchestrator if each == ORCHESTRATOR else _history
             group.create_task(_serve(make, client, cluster))
         if ORCHESTRATOR in roles:
-            group.create_task(housekeeping.keep_cluster_running(client, cluster))
             group.create_task(housekeeping.keep_house(client, cluster, export))
 
 

@@ -12,6 +12,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowUpdateFailedError
@@ -34,6 +35,23 @@ LONGEST_PAUSE = 5.0
 
 #: Errors by which the controller says that it does not know this start of the node.
 UNREGISTERED = (int(ErrorCode.BROKER_ID_NOT_REGISTERED), int(ErrorCode.STALE_BROKER_EPOCH))
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterRun:
+    """A run of `Cluster`: the first of its chain, its own id, its events."""
+
+    first: str
+    run: str
+    length: int
+
+    def replaces(self, before: ClusterRun) -> bool:
+        """Whether it may know less than what was there before.
+
+        True for another chain, for a history that became shorter (the database is that of yesterday), and for any
+        other run of the chain, since a later one cannot be told from an earlier one.
+        """
+        return (self.first, self.run) != (before.first, before.run) or self.length < before.length
 
 
 class ClusterLink:
@@ -115,32 +133,38 @@ class ClusterLink:
             self._must_register.set()
 
     async def _keep_registered(self) -> None:
-        with_run, pause = "", PAUSE
+        before: ClusterRun | None = None  # as seen last, and registered with
+        pause = PAUSE
         while True:
             run = await self._current_cluster()
-            if run and (self._must_register.is_set() or run != with_run):
+            if run is None:
+                before = None
+            elif self._must_register.is_set() or before is None or run.replaces(before):
                 self._must_register.clear()
                 if await self._register():
-                    with_run, pause = run, PAUSE
+                    before, pause = run, PAUSE
                     self._registered.set()
                     self._on_registered()
                 else:
-                    with_run, pause = "", min(LONGEST_PAUSE, 2 * pause)
+                    before, pause = None, min(LONGEST_PAUSE, 2 * pause)
+            else:
+                before = run
             # A pause in any case, so that a controller which asks again and again is not answered without end.
-            await asyncio.sleep(0 if with_run else PAUSE / 4)
+            await asyncio.sleep(0 if before else PAUSE / 4)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._must_register.wait(), WATCH if with_run else pause)
+                await asyncio.wait_for(self._must_register.wait(), WATCH if before else pause)
 
-    async def _current_cluster(self) -> str:
-        """The first run of the `Cluster` that runs now, "" when there is none or nobody answers."""
+    async def _current_cluster(self) -> ClusterRun | None:
+        """The `Cluster` that runs now, None when there is none or nobody answers."""
         try:
             client = await self._client()
             found = await client.get_workflow_handle(names.cluster_id(self._cluster)).describe()
         except RPCError:
-            return ""
+            return None
         if found.status != WorkflowExecutionStatus.RUNNING:
-            return ""
-        return found.raw_description.workflow_execution_info.first_run_id or found.run_id
+            return None
+        first = found.raw_description.workflow_execution_info.first_run_id or found.run_id
+        return ClusterRun(first, found.run_id, found.history_length)
 
     async def _register(self) -> bool:
         one = await asyncio.to_thread(self._node.registration)

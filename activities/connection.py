@@ -50,22 +50,21 @@ def settings(role: str, profile: str | None = None, overrides: Mapping[str, Any]
     return found
 
 
-async def connect(role: str, profile: str | None = None, overrides: Mapping[str, Any] | None = None) -> Client:
-    """One attempt to connect. Raises RuntimeError when nothing answers at the address."""
-    return await Client.connect(**settings(role, profile, overrides))
-
-
 async def connect_forever(
     role: str, profile: str | None = None, overrides: Mapping[str, Any] | None = None, *, pause: float = FIRST_PAUSE
 ) -> Client:
-    """Connect, trying again with growing pauses until it works or the task is cancelled."""
+    """Connect, trying again with growing pauses until it works or the task is cancelled.
+
+    Raises what `ClientConfig` raises for a profile that is missing or malformed.
+    """
+    where = settings(role, profile, overrides)
     failed = False
     while True:
         try:
-            client = await connect(role, profile, overrides)
+            client = await Client.connect(**where)
         except (RuntimeError, OSError) as error:
             if not failed:
-                address = settings(role, profile, overrides)["target_host"]
+                address = where["target_host"]
                 log.warning("Temporal at %s does not answer (%s); trying again until it does", address, error)
                 failed = True
             await asyncio.sleep(pause)

@@ -17,7 +17,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities import rows
-from activities.errors import classify, classify_name
+from activities.errors import classify, classify_name, expected
 from storage_node.errors import MovesStopped
 from storage_node.types import TopicPartition
 from workflows import errors as types
@@ -86,7 +86,7 @@ class LaneCopy:
                 await self._report()
             if activity.is_worker_shutdown():
                 activity.heartbeat(*self._facts())
-                raise ApplicationError("the node stops", self._facts()[0], type=types.NODE_RESTARTED)
+                raise expected("the node stops", types.NODE_RESTARTED, self._facts()[0])
             await asyncio.sleep(min(SLOWEST_LOOK, max(QUICKEST_LOOK, (now - started) / 20)))
 
     async def _attach(self) -> None:
@@ -101,7 +101,8 @@ class LaneCopy:
                 found = classify(error)
                 if found.retryable:
                     raise
-                self._end(tp, rows.failed(move, found, self._base(move)))
+                ended = rows.already_ended(move, self._engine.status(tp), self._base(move))
+                self._end(tp, ended or rows.failed(move, found, self._base(move)))
                 continue
             self._unattached.discard(tp)
 

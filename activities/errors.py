@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from temporalio.exceptions import ApplicationError
+from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from storage_node import errors as storage
 from workflows import errors as types
@@ -43,10 +43,11 @@ TABLE: dict[type[Exception], tuple[str, bool]] = {
     storage.MovesStopped: (types.MOVES_STOPPED, True),
     storage.RequestTimedOut: (types.CONTROLLER_UNAVAILABLE, True),
     storage.StorageError: (types.LOG_DIR_OFFLINE, False),
+    storage.RequestRefused: (types.NODE_FAILURE, False),
     Exception: (types.NODE_FAILURE, True),
 }
 
-#: The same by class name, as a move's status carries it.
+#: The same by class name, as a move's status may carry it.
 _BY_NAME: dict[str, tuple[str, bool]] = {error.__name__: row for error, row in TABLE.items()} | {
     name: (types.LOG_DIR_OFFLINE, False)
     for name, value in vars(storage).items()
@@ -78,4 +79,12 @@ def application_error(error: BaseException, doing: str = "") -> ApplicationError
         return error
     found = classify(error)
     message = f"{doing}: {found.message}" if doing else found.message
-    return ApplicationError(message, type=found.type, non_retryable=not found.retryable)
+    return expected(message, found.type, retryable=found.retryable, benign=found.type != types.NODE_FAILURE)
+
+
+def expected(
+    message: str, kind: str, *details: object, retryable: bool = True, benign: bool = True
+) -> ApplicationError:
+    """An ApplicationError of a stable type; a benign one is part of the plan and is no warning in the logs."""
+    category = ApplicationErrorCategory.BENIGN if benign else ApplicationErrorCategory.UNSPECIFIED
+    return ApplicationError(message, *details, type=kind, non_retryable=not retryable, category=category)

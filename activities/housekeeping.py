@@ -31,29 +31,55 @@ from workflows.model import names
 log = logging.getLogger(__name__)
 
 WATCH = 3.0  # seconds between two looks at whether `Cluster` runs
-PAUSE = 1.0  # seconds before something the server refused is tried again
 RETENTION = timedelta(hours=720)  # histories are kept at least so long: the exports need them, and so do people
 EVERY = timedelta(hours=1)  # exports
 
 
-async def keep_cluster_running(client: Client, cluster: str) -> None:
-    """Start the `Cluster` workflow when it does not run (first start, terminated, a new database), until cancelled."""
-    handle = client.get_workflow_handle(names.cluster_id(cluster))
+async def keep_house(client: Client, cluster: str, export_directory: str) -> None:
+    """Keep all of it in order until cancelled.
+
+    `Cluster` is started when it does not run: at first, when it was terminated, and when the database is a new one,
+    which then lacks the rest as well.
+    """
+    rest_is_due = True
     while True:
         try:
             if not await _runs(client, names.cluster_id(cluster)):
-                await client.start_workflow(
-                    names.CLUSTER,
-                    {},
-                    id=handle.id,
-                    task_queue=names.cluster_queue(cluster),
-                    id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
-                    static_summary=f"the controller of {cluster}",
-                )
-                log.info("the workflow %s of type %s was started", handle.id, names.CLUSTER)
+                await _start(client, cluster)
+                rest_is_due = True
+            if rest_is_due:
+                rest_is_due = not await _keep_rest(client, cluster, export_directory)
         except RPCError as error:
             log.warning("whether the controller's workflow runs is not known: %s", error)
         await asyncio.sleep(WATCH)
+
+
+async def _start(client: Client, cluster: str) -> None:
+    handle = await client.start_workflow(
+        names.CLUSTER,
+        {},
+        id=names.cluster_id(cluster),
+        task_queue=names.cluster_queue(cluster),
+        id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        static_summary=f"the controller of {cluster}",
+    )
+    log.info("the workflow %s of type %s was started", handle.id, names.CLUSTER)
+
+
+async def _keep_rest(client: Client, cluster: str, export_directory: str) -> bool:
+    """Retention and schedule; False for what is to be tried again. Without the rights for them a warning is all."""
+    jobs: dict[str, Callable[[], Awaitable[None]]] = {
+        "raise the namespace's retention to 30 days": lambda: raise_retention(client),
+        "schedule the hourly export": lambda: ensure_export_schedule(client, cluster, export_directory),
+    }
+    done = True
+    for doing, job in jobs.items():
+        try:
+            await job()
+        except RPCError as error:
+            log.warning("cannot %s: %s", doing, error.message)
+            done = done and error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
+    return done
 
 
 async def _runs(client: Client, workflow_id: str) -> bool:
@@ -108,21 +134,3 @@ async def raise_retention(client: Client) -> None:
             namespace=client.namespace, config=NamespaceConfig(workflow_execution_retention_ttl=wanted)
         )
     )
-
-
-async def keep_house(client: Client, cluster: str, export_directory: str) -> None:
-    """Retention and schedule, tried until both are there. Without the rights for them a warning is all that happens."""
-    jobs: dict[str, Callable[[], Awaitable[None]]] = {
-        "raise the namespace's retention to 30 days": lambda: raise_retention(client),
-        "schedule the hourly export": lambda: ensure_export_schedule(client, cluster, export_directory),
-    }
-    for doing, job in jobs.items():
-        while True:
-            try:
-                await job()
-                break
-            except RPCError as error:
-                log.warning("cannot %s: %s", doing, error.message)
-                if error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED):
-                    break
-            await asyncio.sleep(PAUSE)

@@ -16,13 +16,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
-from temporalio.exceptions import ApplicationError
 
 from activities import rows
 from activities.copying import LaneCopy
 from activities.creating import MoveCreator
-from activities.errors import application_error, classify
-from storage_node.errors import MovesStopped
+from activities.errors import application_error, classify, expected
+from storage_node.errors import MovesStopped, RequestRefused, RequestTimedOut
 from storage_node.ports import Controller
 from storage_node.types import TopicPartition
 from workflows import errors as types
@@ -38,6 +37,9 @@ THREADS = 16  # for blocking calls of all activities of a node
 AT_ONCE = 4  # replicas of one lane in a step at the same time
 LEASE_BEAT = 0.5  # seconds between two heartbeats of a lease
 DELETE_LOOK = 1.0  # seconds between two looks at a `.delete` that is not due yet
+
+#: A swap that was told to leave ends in one of these; copying decides what comes next.
+LEFT_SWAP = ("stopped", "queued", "copying", "throttled", "caught_up")
 
 Step = Callable[[ReplicaMove], Awaitable[MoveRow]]
 
@@ -124,6 +126,13 @@ class NodeActivities:
             except MovesStopped as stopped:
                 found = classify(stopped)
                 return replace(known, outcome=calls.BEHIND, error=found.type, message=found.message)
+            except RequestRefused:
+                status = await self.blocking(engine.status, tp)
+                if (ended := rows.already_ended(move, status, self._bases.get(rows.key_of(move)))) is not None:
+                    return ended
+                if status is not None and status.claim == move.claim and status.state in LEFT_SWAP:
+                    return replace(known, outcome=calls.BEHIND)
+                raise
             if outcome.outcome != "swapped":
                 return replace(known, outcome=calls.BEHIND, error="", message="", seconds_locked=outcome.seconds_locked)
             return replace(
@@ -212,11 +221,8 @@ class NodeActivities:
         """Heartbeat until cancelled; raises WrongIncarnation when another start of the node is meant."""
         mine = self._node.incarnation
         if call.incarnation != mine:
-            raise ApplicationError(
-                f"node {call.node} was started again: it is {mine} now, not {call.incarnation}",
-                type=types.WRONG_INCARNATION,
-                non_retryable=True,
-            )
+            message = f"node {call.node} was started again: it is {mine} now, not {call.incarnation}"
+            raise expected(message, types.WRONG_INCARNATION, retryable=False)
         while True:
             activity.heartbeat(mine)
             self._leave_on_shutdown()
@@ -234,6 +240,8 @@ class NodeActivities:
                 try:
                     return await step(move)
                 except Exception as error:
+                    if isinstance(error, RequestTimedOut):
+                        error = TimeoutError(error.message)  # the disk's time, not the controller's
                     found = classify(error)
                     if found.retryable:
                         raise application_error(error, str(rows.partition_of(move))) from error
@@ -266,4 +274,4 @@ class NodeActivities:
 
     def _leave_on_shutdown(self) -> None:
         if activity.is_worker_shutdown():
-            raise ApplicationError("the node stops", type=types.NODE_RESTARTED)
+            raise expected("the node stops", types.NODE_RESTARTED)

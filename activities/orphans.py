@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from activities.errors import classify_name
 from activities.starter import MoveStarter
 from storage_node.ports import PlannedMove
 from storage_node.types import TopicPartition
@@ -23,18 +24,21 @@ GRACE = 5.0  # seconds a `.move` may be without an activity before its run is as
 LONGEST_GRACE = 60.0  # what the grace grows to while the answer stays the same (a paused run)
 
 #: States of a move that has a `.move` on disk for which somebody ought to care.
-OPEN = frozenset({"queued", "copying", "throttled", "caught_up", "stopped", "failed"})
+OPEN = frozenset({"queued", "copying", "throttled", "caught_up", "stopped"})
 
 
 @dataclass(slots=True)
 class _Seen:
-    since: float
-    grace: float
-    owner: str
+    since: float | None
+    grace: float = GRACE
 
 
 class OrphanWatch:
-    """Which `.move`s have been without an activity for too long. `due` is pure but for what it remembers."""
+    """Which `.move`s have been without an activity for too long.
+
+    The grace of a replica grows with every question, whatever the answers were, so that nothing is asked or begun again
+    and again; it is forgotten with the `.move`.
+    """
 
     def __init__(self) -> None:
         self._seen: dict[TopicPartition, _Seen] = {}
@@ -44,21 +48,28 @@ class OrphanWatch:
     ) -> list[MoveStatus]:
         """The moves to ask about now; `now` in seconds of any clock that only goes forward."""
         found: list[MoveStatus] = []
-        alone: set[TopicPartition] = set()
+        present: set[TopicPartition] = set()
         for status in statuses:
             tp = status.tp
-            if str(status.state) not in OPEN or attached(tp):
-                continue
-            alone.add(tp)
-            seen = self._seen.get(tp)
-            if seen is None or seen.owner != status.owner:
-                self._seen[tp] = _Seen(now, GRACE, status.owner)
+            present.add(tp)
+            seen = self._seen.setdefault(tp, _Seen(None))
+            if not is_open(status) or attached(tp):
+                seen.since = None
+            elif seen.since is None:
+                seen.since = now
             elif now - seen.since >= seen.grace:
                 seen.since, seen.grace = now, min(LONGEST_GRACE, seen.grace * 2)
                 found.append(status)
-        for tp in self._seen.keys() - alone:
+        for tp in self._seen.keys() - present:
             del self._seen[tp]
         return found
+
+
+def is_open(status: MoveStatus) -> bool:
+    """Whether a run could go on with it; one whose directory is offline is left for the next start to judge."""
+    if str(status.state) == "failed":
+        return classify_name(status.error, status.message).retryable
+    return str(status.state) in OPEN
 
 
 def planned(status: MoveStatus) -> PlannedMove:

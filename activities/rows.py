@@ -112,10 +112,17 @@ def from_status(move: ReplicaMove, status: MoveStatus, outcome: str, base: MoveR
     return added(row, base)
 
 
+def already_ended(move: ReplicaMove, status: MoveStatus | None, base: MoveRow | None) -> MoveRow | None:
+    """The row of a replica whose move under this claim was cancelled or swapped by something else, or None."""
+    if status is None or status.claim != move.claim or str(status.state) not in ("cancelled", "swapped"):
+        return None
+    return from_status(move, status, ENDS[status.state], base)
+
+
 def created(move: ReplicaMove, status: MoveStatus, outcome: str, before: MoveRow | None) -> MoveRow:
     """The row of a `.move` that was made or found, with the claim and generation that the node has issued.
 
-    It has no totals of its own, as its copy counts them; `before` is the row of a copy to elsewhere whose place it took.
+    It has no totals of its own, as its copy counts them; `before` is the row of a copy to elsewhere, replaced.
     """
     row = replace(
         blank(move, outcome),

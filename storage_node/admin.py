@@ -1,11 +1,12 @@
-"""Changes of the metadata that clients ask this node for: checked here, decided by the controller, answered once applied here."""
+"""Changes of the metadata that clients ask this node for: checked, decided by the controller, answered once applied."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ _Change = Callable[[float], Awaitable[list[ChangeResult]]]
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic as a client asks for it; -1 stands for the node's defaults. `named` counts the assignments on the wire."""
+    """A topic as a client asks for it; -1 stands for the node's defaults. `named` counts assignments."""
 
     name: str
     partitions: int = -1
@@ -69,9 +70,9 @@ class Admin:
             raise RequestTimedOut("this node has no controller yet")
         return controller
 
-    async def create_topics(self, specs: Sequence[TopicSpec], validate_only: bool, timeout: float) -> list[TopicResult]:
-        """One result per topic, in order."""
-        deadline = _deadline(timeout)
+    async def create_topics(self, specs: Sequence[TopicSpec], validate_only: bool, seconds: float) -> list[TopicResult]:
+        """One result per topic, in order, within `seconds`."""
+        deadline = _deadline(seconds)
         results: list[TopicResult | None] = [None] * len(specs)
         wanted: list[tuple[int, NewTopic]] = []
         names = [spec.name for spec in specs]
@@ -135,14 +136,14 @@ class Admin:
             if result.error:
                 log.info("topic %s was not created on demand: %s", name, result.message)
 
-    async def delete_topics(self, names: Sequence[str], timeout: float) -> list[TopicResult]:
-        """One result per name, in order."""
+    async def delete_topics(self, names: Sequence[str], seconds: float) -> list[TopicResult]:
+        """One result per name, in order, within `seconds`."""
         if not names:
             return []
         ids = {name: topic.id for name, topic in self._node.metadata.image.topics.items()}
         answers = await self._change(
             len(names),
-            _deadline(timeout),
+            _deadline(seconds),
             lambda left: self.controller().delete_topics(names, timeout=left),
         )
         return [
@@ -181,7 +182,7 @@ class Admin:
             raise RequestRefused(answer.message, ErrorCode(answer.error))
 
     async def _change(self, count: int, deadline: float, change: _Change, wait: bool = True) -> list[ChangeResult]:
-        """Ask the controller and wait until this node has applied the answer; what is late becomes REQUEST_TIMED_OUT."""
+        """Ask the controller, wait until this node has applied the answer; what is late becomes REQUEST_TIMED_OUT."""
         try:
             answers = list(await asyncio.wait_for(change(_left(deadline)), _left(deadline)))
         except (RequestTimedOut, TimeoutError) as error:
@@ -195,8 +196,8 @@ class Admin:
             return [answer if answer.error else late for answer in answers]
         return answers
 
-    async def applied(self, version: int, timeout: float) -> bool:
-        """Wait until this node has applied the image of that version."""
+    async def applied(self, version: int, seconds: float) -> bool:
+        """Wait until this node has applied the image of that version; False after `seconds`."""
         cache = self._node.metadata
         if cache.image.version >= version:
             return True
@@ -211,35 +212,47 @@ class Admin:
             if cache.image.version >= version:
                 return True
             try:
-                await asyncio.wait_for(reached.wait(), timeout)
+                await asyncio.wait_for(reached.wait(), seconds)
             except TimeoutError:
                 return False
         return True
 
 
 class ProducerIds:
-    """Hands out producer ids of a block that the controller reserved; never one twice, over restarts too."""
+    """Hands out producer ids of blocks that the controller reserved; never one twice, over restarts too.
+
+    A block is reserved ahead, so that new producers can start while the controller is away.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._free: Iterator[int] = iter(())
+        self._blocks: deque[range] = deque()
         self._lock = asyncio.Lock()
 
     async def next(self) -> int:
         """A new id; raises RequestTimedOut when a block is needed and the controller does not answer."""
         async with self._lock:
-            found = next(self._free, None)
-            if found is None:
-                controller = self._node.admin.controller()
-                try:
-                    first = await asyncio.wait_for(
-                        controller.next_producer_ids(PRODUCER_ID_BLOCK, timeout=DEFAULT_TIMEOUT), DEFAULT_TIMEOUT
-                    )
-                except TimeoutError:
-                    raise RequestTimedOut("the controller did not answer in time") from None
-                self._free = iter(range(first, first + PRODUCER_ID_BLOCK))
-                found = next(self._free)
-            return found
+            if not self._blocks:
+                await self._reserve()
+            block = self._blocks.popleft()
+            if len(block) > 1:
+                self._blocks.appendleft(block[1:])
+            return block[0]
+
+    async def top_up(self) -> None:
+        """Reserve a block when less than half of one is left; raises RequestTimedOut."""
+        async with self._lock:
+            if sum(map(len, self._blocks)) < PRODUCER_ID_BLOCK // 2:
+                await self._reserve()
+
+    async def _reserve(self) -> None:
+        controller = self._node.admin.controller()
+        call = controller.next_producer_ids(PRODUCER_ID_BLOCK, timeout=DEFAULT_TIMEOUT)
+        try:
+            first = await asyncio.wait_for(call, DEFAULT_TIMEOUT)
+        except TimeoutError:
+            raise RequestTimedOut("the controller did not answer in time") from None
+        self._blocks.append(range(first, first + PRODUCER_ID_BLOCK))
 
 
 def _deadline(timeout: float) -> float:

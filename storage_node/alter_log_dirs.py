@@ -1,6 +1,7 @@
 """KIP-113's requests on this node: AlterReplicaLogDirs and DescribeLogDirs, without the wire.
 
-An accepted move is on disk (`.move` and marker) and known to the controller before it is answered; the run is started after that.
+An accepted move is on disk (`.move` and marker) and known to the controller before it is answered; the run is started
+after that.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ class LogDirRequests:
             return [ChangeResult(error.code, error.message)] * len(rows)
 
     async def _create(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove:
-        """In the target's pool: a disk that hangs holds up only its own moves, and what it then still makes is undone."""
+        """In the target's pool: a disk that hangs holds up only its own moves; what it makes later is undone."""
         making = target.submit(self._make, partition, target, raised)
         try:
             return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(making)), DEFAULT_TIMEOUT)

@@ -1,7 +1,7 @@
 """The node's configuration: Kafka's names in a server.properties file, read once at start.
 
-A bad value is one error that names the key, the value and what would be right; an unknown key is a warning, so that a file written
-for Apache Kafka can be used as it is.
+A bad value is one error that names the key, the value and what would be right; an unknown key is a warning, so that a
+file written for Apache Kafka can be used as it is.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ _LISTENER = re.compile(r"(?P<name>[A-Za-z0-9_.-]+)://(?P<host>\[[0-9a-fA-F:.]+\]
 
 
 def parse_listener(value: str) -> tuple[str, int]:
-    """Host and port of `PLAINTEXT://host:port`; of several, the first that is not the controller's. Raises ValueError."""
+    """Host and port of `PLAINTEXT://host:port`; of several, the first but the controller's. Raises ValueError."""
     parts = [part.strip() for part in value.split(",") if part.strip()]
     for part in parts:
         match = _LISTENER.fullmatch(part)

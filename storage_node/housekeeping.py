@@ -1,8 +1,8 @@
-"""What a node does on its own from time to time: retention, flushes, checkpoints, health of directories, and telling the
-controller where replicas are.
+"""What a node does on its own from time to time: retention, flushes, checkpoints, health of directories, and telling
+the controller where replicas are.
 
-Work on a disk runs in that directory's pool, so that one that hangs holds up only its own. Nothing is written to a directory that
-is offline.
+Work on a disk runs in that directory's pool, so that one that hangs holds up only its own. Nothing is written to a
+directory that is offline.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future, wait
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import RequestRefused, StorageError
+from storage_node.errors import RequestRefused, RequestTimedOut, StorageError
 from storage_node.ports import ReplicaDirectory
 
 if TYPE_CHECKING:
@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 #: A removed segment or a lost disk is noticed at most this many seconds late.
 TICK = 1.0
-ASSIGN_TIMEOUT = 10.0
+ASK_TIMEOUT = 10.0
+#: Between attempts while the controller does not answer.
+LONGEST_PAUSE = 10.0
 #: AssignReplicasToDirs carries at most this many replicas at once (KIP-858's limit).
 ASSIGN_BATCH = 2250
 
@@ -56,7 +60,7 @@ class Housekeeping:
         self._stopping.set()
         self._moved.set()
         for thread in self._threads:
-            thread.join(ASSIGN_TIMEOUT + 5)
+            thread.join(ASK_TIMEOUT + 5)
         self._threads = []
 
     # Disks
@@ -122,34 +126,47 @@ class Housekeeping:
 
     def _assign(self) -> None:
         """AssignReplicasToDirs: whatever differs from the newest image is told, until it does not differ any more."""
-        wait = TICK
+        pause = TICK
         while not self._stopping.is_set():
-            self._moved.wait(wait)
+            self._moved.wait(pause)
             self._moved.clear()
             if self._stopping.is_set():
                 return
             try:
-                wait = TICK if self._assign_once() else min(wait * 2, 10.0)
+                told = self._assign_once()
+                self._ask(self._node.producer_ids.top_up)
+                pause = TICK if told else min(pause * 2, LONGEST_PAUSE)
+            except (RequestRefused, TimeoutError) as error:
+                log.info("the controller does not answer: %s", error)
+                pause = min(pause * 2, LONGEST_PAUSE)
             except Exception:
-                log.exception("telling the controller where replicas are")
-                wait = 10.0
+                log.exception("talking to the controller")
+                pause = LONGEST_PAUSE
 
     def _assign_once(self) -> bool:
-        node = self._node
-        controller, loop = node.controller, node.listener.loop
-        rows = self._differing()[:ASSIGN_BATCH]
-        if not rows or controller is None or loop is None:
+        controller = self._node.controller
+        rows = self.differing()[:ASSIGN_BATCH]
+        if not rows or controller is None:
             return True
-        call = controller.assign_directories(rows, timeout=ASSIGN_TIMEOUT)
-        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call, ASSIGN_TIMEOUT), loop)
-        try:
-            results = future.result(ASSIGN_TIMEOUT + 1)
-        except (RequestRefused, TimeoutError) as error:
-            log.info("the controller was not told where replicas are: %s", error)
-            return False
-        return not any(result.error for result in results)
+        results = self._ask(lambda: controller.assign_directories(rows, timeout=ASK_TIMEOUT))
+        return results is not None and not any(result.error for result in results)
 
-    def _differing(self) -> list[ReplicaDirectory]:
+    def _ask(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
+        """Run a coroutine on the listener's loop; None without a controller. Raises RequestTimedOut, TimeoutError."""
+        loop = self._node.listener.loop
+        if loop is None or self._node.controller is None:
+            return None
+        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call(), ASK_TIMEOUT), loop)
+        while True:
+            done, _ = wait([future], 0.2)
+            if done:
+                return future.result()
+            if self._stopping.is_set():
+                future.cancel()
+                raise RequestTimedOut("the node stops")
+
+    def differing(self) -> list[ReplicaDirectory]:
+        """Replicas that are elsewhere than the newest image says, or newer."""
         node = self._node
         image = node.metadata.image
         rows = []

@@ -9,10 +9,10 @@ import logging
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import RequestRefused, StorageError
+from storage_node.errors import LogDirectoryOffline, RequestRefused, StorageError
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.metadata import BadImage, ClusterImage, PartitionImage, TopicImage, decode_row
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 
 class Images:
     """Blocking; one image is applied at a time."""
@@ -38,8 +40,8 @@ class Images:
     def apply(self, texts: Iterable[str]) -> tuple[int, int]:
         """Apply images, oldest first; answers the (generation, version) this node knows after it.
 
-        An image that is not newer is ignored, one of an older generation is refused: the answer then shows the higher pair.
-        Raises BadImage for what cannot be decoded.
+        An image that is not newer is ignored, one of an older generation is refused: the answer then shows the higher
+        pair. Raises BadImage for what cannot be decoded.
         """
         with self._lock:
             before = image = self._node.metadata.image
@@ -57,7 +59,8 @@ class Images:
             age, since = (int(row["generation"]), int(row["version"])), int(row["from"])
         except (KeyError, TypeError, ValueError) as error:
             raise BadImage(f"an image without generation and version: {error!r}") from error
-        if age <= image.age:
+        # Parts of one image that was cut may share their version: a part that goes on from here is taken, no other is.
+        if age < image.age or (age == image.age and since != image.version):
             return image
         if since and (age[0] != image.generation or image.version < since):
             # The delta builds on what this node does not have; the answer shows that, and a whole image will come.
@@ -82,6 +85,9 @@ class Images:
                         wanted.append((tp, topic, row))
                 elif partition.topic_id in ("", topic.id):
                     self._update(partition, topic, row, config)
+                else:
+                    reason = f"it is of topic id {partition.topic_id}, the metadata has another topic of that name"
+                    node.replicas.set_offline({tp: reason})
         self._create(wanted)
         node.engine.set_node_rate(move_rate(image.broker_configs(node.id), node.config.move_rate))
 
@@ -113,7 +119,7 @@ class Images:
                 jobs.append((directory, tps, None))
         for directory, tps, job in jobs:
             try:
-                made = job.result() if job is not None else []
+                made = self._result(job, directory) if job is not None else []
             except StorageError as error:
                 self._node.storage_failed(error)
                 log.error("replicas could not be created in %s: %s", directory.path, error)
@@ -122,9 +128,8 @@ class Images:
             self._node.replicas.add_all(partitions)
             self._node.wishes.forget(partition.tp for partition in partitions)
             created = {partition.tp for partition in partitions}
-            for tp in tps:
-                if tp not in created:
-                    self._node.replicas.set_offline(tp, f"log directory {directory.path} failed while it was created")
+            reason = f"log directory {directory.path} failed while it was created"
+            self._node.replicas.set_offline({tp: reason for tp in tps if tp not in created})
         if wanted:
             self._node.directories_changed()
 
@@ -135,19 +140,23 @@ class Images:
         node = self._node
         places: dict[TopicPartition, LogDirectory] = {}
         free: list[TopicPartition] = []
+        lost: dict[TopicPartition, str] = {}
         for tp, _, row in wanted:
             assigned = row.directory_of(node.id)
             wish = node.wishes.get(tp)
             if assigned is not None:
-                # It was here once (directories are assigned after creation): an empty one in its place would hide the loss.
+                # It was here once (directories are assigned after creation): an empty one in its place would hide the
+                # loss.
                 here = node.dirs.by_id(assigned)
                 where = str(here.path) if here is not None else f"with id {assigned}"
                 reason = "is not online" if here is None or not here.online else "holds no copy of it any more"
-                node.replicas.set_offline(tp, f"its log directory {where} {reason}")
+                lost[tp] = f"its log directory {where} {reason}"
             elif wish is not None and wish.online:
                 places[tp] = wish
             else:
                 free.append(tp)
+        if lost:
+            node.replicas.set_offline(lost)
         if free:
             chosen = node.dirs.place(node.replicas.sizes(), len(free))
             places.update(zip(free, chosen, strict=True))
@@ -182,7 +191,7 @@ class Images:
             jobs.append((partition, job))
         for partition, job in jobs:
             try:
-                job.result()
+                self._result(job, partition.directory)
             except StorageError as error:
                 node.storage_failed(error)
             except RequestRefused as error:
@@ -190,6 +199,15 @@ class Images:
         node.replicas.remove(partition.tp for partition in gone)
         names = set(image.gone.values()) - set(image.topics)
         node.replicas.remove(tp for tp in list(node.replicas.offline) if tp.topic in names)
+
+    def _result(self, job: Future[T], directory: LogDirectory) -> T:
+        """What a directory's pool made; one that does not answer is taken offline, so that the others go on."""
+        seconds = self._node.config.log_dir_failure_timeout_ms / 1000
+        try:
+            return job.result(seconds)
+        except TimeoutError:
+            directory.fail(f"it did not answer within {seconds:g} s")
+            raise LogDirectoryOffline(directory.name, "applying a cluster image") from None
 
 
 def topic_config(topic: TopicImage, defaults: LogConfig) -> LogConfig:

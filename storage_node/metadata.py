@@ -1,7 +1,8 @@
 """The cluster image: what the controller tells every node, as a value, its codec, and a cache with a current snapshot.
 
-The format is compressed JSON with compact rows; `from` = 0 marks a whole image, else the image is a delta for a receiver at that
-version or later of the same generation. A pair (generation, version) orders images over the loss of the controller's own state.
+The format is compressed JSON with compact rows; `from` = 0 marks a whole image, else the image is a delta for a
+receiver at that version or later of the same generation. A pair (generation, version) orders images over the loss of
+the controller's own state.
 """
 
 from __future__ import annotations

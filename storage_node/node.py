@@ -1,7 +1,7 @@
 """The storage node: directories, replicas, mover, metadata and listener, put together.
 
-Knows neither Temporal nor who its controller is: what it needs from above stands in `ports`. It serves what is on its disks with
-or without a controller.
+Knows neither Temporal nor who its controller is: what it needs from above stands in `ports`. It serves what is on its
+disks with or without a controller.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 class Node:
-    """One storage node, from `start` to `stop`. Blocking calls, to be made from threads; the listener has a loop of its own."""
+    """One storage node, from `start` to `stop`. Calls block; the listener has a loop of its own."""
 
     def __init__(self, config: NodeConfig, controller: Controller | None = None) -> None:
         self.config = config
@@ -81,6 +81,7 @@ class Node:
             config.log_dirs, node_id=self.id, cluster_id=config.cluster_id or None, threads=config.io_threads_per_dir
         )
         try:
+            self.listener.bind()
             # First of all: a start that is killed half-way must not look like a clean stop to the next one.
             clean = self.dirs.take_clean_shutdowns()
             self._load_image()
@@ -97,11 +98,19 @@ class Node:
             self.producer_ids = ProducerIds(self)
             self.listener.start()
         except BaseException:
-            self.dirs.close()
+            self._abandon()
             raise
         self.housekeeping.start()
         self._running = True
         log.info("node %d listens on %s:%d, incarnation %s", self.id, self.host, self.port, self.incarnation)
+
+    def _abandon(self) -> None:
+        """A start that failed: everything on disk stays as it is for the next one."""
+        self.listener.stop()
+        if hasattr(self, "engine"):
+            self.engine.close()
+        close_logs(self.dirs, self.replicas, self.offset_files, 1, self.epoch, clean=False)
+        self.dirs.close()
 
     def _load_image(self) -> None:
         stored, problems = self.dirs.images.load()
@@ -116,8 +125,7 @@ class Node:
     def _take_over(self, started: Started) -> None:
         self.replicas.add_all(started.partitions)
         self.recovered_bytes = started.recovered_bytes
-        for tp, reason in started.offline.items():
-            self.replicas.set_offline(tp, reason)
+        self.replicas.set_offline(started.offline)
         for plan in started.plans:
             if plan.state == "online" and plan.tp not in self.replicas.served:
                 continue
@@ -134,8 +142,8 @@ class Node:
             if not self._running:
                 return
             self._running = False
-        self.listener.stop()
         self.housekeeping.stop()
+        self.listener.stop()
         self.engine.close()
         close_logs(self.dirs, self.replicas, self.offset_files, self.config.recovery_threads_per_dir, self.epoch, clean)
         self.dirs.close()
@@ -241,7 +249,7 @@ class Node:
     # Failures
 
     def storage_failed(self, error: StorageError) -> None:
-        """The one place that handles storage errors: takes the directory offline that the error names, if it says so."""
+        """The one place that handles storage errors: takes the directory offline that the error names."""
         self.dirs.handle(error)
 
     def on_directory_failure(self, listener: Callable[[LogDirectory, str], None]) -> None:
@@ -249,8 +257,8 @@ class Node:
         self._failure_listeners.append(listener)
 
     def _directory_failed(self, directory: LogDirectory, reason: str) -> None:
-        for partition in self.replicas.in_directory(directory):
-            self.replicas.set_offline(partition.tp, f"log directory {directory.path} is offline: {reason}")
+        why = f"log directory {directory.path} is offline: {reason}"
+        self.replicas.set_offline({partition.tp: why for partition in self.replicas.in_directory(directory)})
         if not self.dirs.online():
             log.critical("node %d has no log directory left", self.id)
         for listener in list(self._failure_listeners):

@@ -1,8 +1,8 @@
 """A partition's replica on this node: the lock, the log, the moving copy, and who waits for new records.
 
-At replication factor 1 the high watermark is the log end offset. Everything that changes the log is done under `lock`; reads go on
-beside it. While `future` is set, what truncates or shortens the log is applied to both copies, so that they never differ in more
-than the records that are still to be copied (KIP-113).
+At replication factor 1 the high watermark is the log end offset. Everything that changes the log is done under `lock`;
+reads go on beside it. While `future` is set, what truncates or shortens the log is applied to both copies, so that they
+never differ in more than the records that are still to be copied (KIP-113).
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Partition:
                     raise
 
     def find_offset(self, timestamp: int, leader_epoch: int = -1) -> FoundOffset:
-        """The answer of ListOffsets: by one of the special timestamps, or the first record at `timestamp` (ms) or later."""
+        """The answer of ListOffsets: a special timestamp, or the first record at `timestamp` (ms) or later."""
         self.check_usable(leader_epoch)
         log = self.log
         if timestamp == LATEST:

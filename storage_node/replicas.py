@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from storage_node.directories import names, partition_metadata
@@ -38,13 +38,13 @@ class Replicas:
                 self.offline.pop(tp, None)
             self.served = {**self.served, **added}
 
-    def set_offline(self, tp: TopicPartition, reason: str) -> None:
-        """Serve it no more; requests are told that its storage failed."""
+    def set_offline(self, reasons: Mapping[TopicPartition, str]) -> None:
+        """Serve these no more; requests are told that their storage failed."""
         with self._lock:
-            partition = self.served.get(tp)
-            self.served = {key: value for key, value in self.served.items() if key != tp}
-            self.offline[tp] = reason
-        if partition is not None:
+            found = [(self.served[tp], reason) for tp, reason in reasons.items() if tp in self.served]
+            self.served = {tp: partition for tp, partition in self.served.items() if tp not in reasons}
+            self.offline.update(reasons)
+        for partition, reason in found:
             partition.take_offline(reason)
 
     def remove(self, tps: Iterable[TopicPartition]) -> None:

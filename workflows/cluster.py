@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
@@ -41,9 +42,11 @@ class Cluster:
 
     @workflow.init
     def __init__(self, parameter: Any = None) -> None:
-        self._it = Controller.start(workflow.info().task_queue, parameter)
+        # The id, not the queue: a replay runs on a queue of another name.
+        self._it = Controller.start(workflow.info().workflow_id, parameter, options.CONTINUE_AT)
         self._awake = True
         self._pushing: set[int] = set()
+        self._in_flight = 0
         self._probing: set[int] = set()
         self._failures: dict[int, int] = {}
         self._leases: dict[int, tuple[str, object]] = {}
@@ -60,17 +63,29 @@ class Cluster:
             self._awake = False
             if self._fault is not None:
                 raise self._fault
-            self._dispatch()
             length = workflow.info().get_current_history_length()
-            if length >= options.CONTINUE_HARD:
+            if length >= self._it.continue_at[1]:
+                await self._drain()
                 await self._continue()
-            if length < options.CONTINUE_SOFT or self._it.suspects:
+            self._dispatch()
+            if length < self._it.continue_at[0] or self._it.suspects:
                 await workflow.wait_condition(lambda: self._awake)
                 continue
             try:
                 await workflow.wait_condition(lambda: self._awake, timeout=options.QUIET_FOR)
             except TimeoutError:
-                await self._continue()
+                if not self._in_flight:
+                    await self._continue()
+
+    async def _drain(self) -> None:
+        """Wait until nothing is under way that would end at the wrong moment.
+
+        The server refuses to continue a run for which something has just come in, and what was answered together with
+        that fails in the caller (who asks again): so this happens on a timer, not on an update.
+        """
+        with contextlib.suppress(TimeoutError):
+            await workflow.wait_condition(lambda: not self._in_flight, timeout=options.PUSH_PICK_UP_TIMEOUT)
+        await workflow.sleep(options.CONTINUE_PAUSE)
 
     async def _continue(self) -> None:
         await workflow.wait_condition(workflow.all_handlers_finished)
@@ -131,6 +146,7 @@ class Cluster:
         await self._apply_image(node, [], register=True)
 
     async def _apply_image(self, node: int, images: list[str], *, register: bool = False) -> ImageResult | None:
+        self._in_flight += 1
         try:
             result: ImageResult = await workflow.execute_activity(
                 calls.APPLY_IMAGE,
@@ -143,6 +159,9 @@ class Cluster:
             )
         except ActivityError:
             return None
+        finally:
+            self._in_flight -= 1
+            self._awake = True
         return result
 
     async def _push_quiet_changes(self) -> None:

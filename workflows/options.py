@@ -68,10 +68,12 @@ QUIET_DELAY = timedelta(seconds=1)
 #: While collecting, the nodes that have not answered are asked again after this.
 COLLECT_AGAIN_AFTER = timedelta(seconds=5)
 
-#: Above so many events the run continues as new in the first quiet second, at the higher figure at once.
-CONTINUE_SOFT = 1_000
-CONTINUE_HARD = 3_000
+#: Above so many events the run continues as new in the first quiet second, at the higher figure at once. They decide
+#: what a run does when, so that a run keeps those that it began with: other figures are for the runs that follow.
+CONTINUE_AT = (1_000, 3_000)
 QUIET_FOR = timedelta(seconds=1)
+#: At the higher figure it happens on a timer of this length, so that no update is answered in the same task.
+CONTINUE_PAUSE = timedelta(milliseconds=50)
 
 # --- history
 

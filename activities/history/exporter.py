@@ -114,7 +114,10 @@ class Exporter:
         seen = {(run.workflow_id, run.run_id): run.digest for file in _files(manifests, OPEN) for run in file.runs}
         open_runs = await self._list(scope, "CloseTime IS NULL")
         watermark = newest_watermark(manifests, self._namespace, scope)
-        bounds = [f'CloseTime >= "{to_iso(watermark - self._overlap)}"' if watermark else "CloseTime IS NOT NULL"]
+        # A bound alone would not do: SQL visibility stores take an open run's close time for the end of all days.
+        bounds = ["CloseTime IS NOT NULL"]
+        if watermark:
+            bounds.append(f'CloseTime >= "{to_iso(watermark - self._overlap)}"')
         if limit:
             bounds.append(f'CloseTime <= "{to_iso(limit)}"')
         closed_runs = await self._list(scope, *bounds)

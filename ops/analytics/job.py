@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -47,14 +48,22 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The tables as DataFrames, before anything is written."""
+    """The tables as DataFrames, each as `put` returned it."""
 
+    latest_events: DataFrame
     workflow_runs: DataFrame
     activity_executions: DataFrame
     move_facts: DataFrame
     move_phases: DataFrame
     move_report: DataFrame
     sla_summary: DataFrame
+
+
+Put = Callable[[str, DataFrame], DataFrame]
+
+
+def _pass(name: str, table: DataFrame) -> DataFrame:
+    return table
 
 
 def run(export_dir: Path, out_dir: Path, as_of: str | None = None) -> Summary:
@@ -97,20 +106,19 @@ def run(export_dir: Path, out_dir: Path, as_of: str | None = None) -> Summary:
     )
 
 
-def transform(history_events: DataFrame, pending: DataFrame, as_of: datetime) -> Frames:
-    """All silver and gold tables from bronze, as of a time; nothing is read or written."""
-    events = silver.latest_histories(history_events, as_of)
-    return _transform(events, silver.workflow_runs(events), pending, as_of, lambda name, table: table)
+def transform(history_events: DataFrame, pending: DataFrame, as_of: datetime, put: Put = _pass) -> Frames:
+    """All silver and gold tables from bronze, as of a time.
 
-
-def _transform(events: DataFrame, runs: DataFrame, pending: DataFrame, as_of: datetime, put: Any) -> Frames:
-    runs = put("workflow_runs", runs)
+    `put` is given each table by its name and returns it, computed or not; nothing else is read or written.
+    """
+    events = put("latest_events", silver.latest_histories(history_events, as_of))
+    runs = put("workflow_runs", silver.workflow_runs(events))
     activities = put("activity_executions", silver.activity_executions(events, pending, as_of))
     told = put("move_facts", facts.move_facts(runs, activities, events, as_of))
     spent = put("move_phases", phases.move_phases(runs, activities, told, events, as_of))
-    asked = facts.moves_asked(runs)
+    asked = put("moves_asked", facts.moves_asked(runs))
     report = put("move_report", gold.move_report(runs, asked, told, spent, activities, as_of))
-    return Frames(runs, activities, told, spent, report, put("sla_summary", gold.sla_summary(report, as_of)))
+    return Frames(events, runs, activities, told, spent, report, put("sla_summary", gold.sla_summary(report, as_of)))
 
 
 def _tables(
@@ -121,9 +129,7 @@ def _tables(
     with io.Tables(spark, out_dir) as tables:
         bronze = tables.put("history_events", io.read_histories(spark, files))
         pending = tables.put("pending_activities", io.read_pending(spark, export_dir, manifests))
-        events = silver.latest_histories(bronze, as_of).cache()
-        frames = _transform(events, silver.workflow_runs(events), pending, as_of, tables.put)
+        frames = transform(bronze, pending, as_of, tables.put)
         report = build(frames.move_report, frames.move_phases, frames.sla_summary, frames.workflow_runs, as_of)
-        counted = events.count()
-        events.unpersist()
+        counted = frames.latest_events.count()
     return report, counted

@@ -74,7 +74,7 @@ def report(
         output.say("exporting the histories")
         export_now(target, source)
     destination = (out.expanduser().absolute() if out else source.parent / "report").absolute()
-    made = spark.build_report(source, destination, say=output.say)
+    made = spark.build_report(source, destination, say=output.say, as_json=json)
     if json:
         output.print_json({"report": str(made.page), "export": str(source), "summary": made.summary})
         return

@@ -50,6 +50,9 @@ def move(
             help="Bytes per second, such as 20MB: of this run, or with --file of each node named in it (it stays set).",
         ),
     ] = None,
+    sla: Annotated[
+        float | None, typer.Option("--sla", metavar="SECONDS", help="The time the move may take, for the report.")
+    ] = None,
     timeout: Annotated[
         float,
         typer.Option("--timeout", help="With --file: seconds to go on asking for replicas that are not there yet."),
@@ -66,14 +69,28 @@ def move(
     rate = output.parse_rate(throttle) if throttle else None
     target = resolve(data, bootstrap, temporal_address, cluster)
     if file is not None:
-        if replica or node is not None or to is not None or workflow_id:
-            raise UsageError("--file says which replicas go where: leave out TOPIC-PARTITION, --node, --to and --id")
+        if replica or node is not None or to is not None or workflow_id or sla is not None:
+            raise UsageError(
+                "--file says which replicas go where: leave out TOPIC-PARTITION, --node, --to, --id and --sla"
+            )
         file_move.run(target, file, rate=rate, patience=timeout, wait=wait, as_json=json)
         return
     if replica is None or node is None or to is None:
         raise UsageError("say what to move: TOPIC-PARTITION --node N --to DIR, or --file FILE; see: rehome move --help")
     partition = parse_replica(replica)
-    _move_one(target, partition, node, to, rate, workflow_id, wait, json)
+    parameter: dict[str, Any] = {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "node": node,
+        "directory": str(to),
+    }
+    if rate is not None:
+        parameter["throttle"] = rate
+    if sla is not None:
+        parameter["sla_seconds"] = sla
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    chosen = workflow_id or f"{target.cluster}/move/{node}/{partition}/cli-{stamp}-{uuid4().hex[:4]}"
+    _move_one(target, chosen, parameter, wait=wait, as_json=json)
 
 
 def parse_replica(text: str) -> TopicPartition:
@@ -84,26 +101,8 @@ def parse_replica(text: str) -> TopicPartition:
     return TopicPartition(found["topic"], int(found["partition"]))
 
 
-def _move_one(
-    target: Target,
-    partition: TopicPartition,
-    node: int,
-    to: Path,
-    rate: int | None,
-    workflow_id: str | None,
-    wait: bool,
-    as_json: bool,
-) -> None:
-    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
-    chosen = workflow_id or f"{target.cluster}/move/{node}/{partition}/cli-{stamp}-{uuid4().hex[:4]}"
-    parameter: dict[str, Any] = {
-        "topic": partition.topic,
-        "partition": partition.partition,
-        "node": node,
-        "directory": str(to),
-    }
-    if rate is not None:
-        parameter["throttle"] = rate
+def _move_one(target: Target, chosen: str, parameter: dict[str, Any], *, wait: bool, as_json: bool) -> None:
+    """Start a run with the id chosen, and with `wait` wait for its result."""
 
     async def work(client: Client) -> Any:
         run_id = await runs.start_move(client, target.cluster, chosen, parameter)
@@ -120,7 +119,8 @@ def _move_one(
         typer.echo(f"started {chosen}; watch it with: rehome moves --watch")
     else:
         for row in rows:
-            typer.echo(f"{row['topic']}-{row['partition']}: {row['outcome']} in {row['directory']}")
+            there = row["outcome"] in ("swapped", "deleted", "in_place")
+            typer.echo(f"{row['topic']}-{row['partition']} {'is in' if there else 'is not in'} {row['directory']}")
     failed = [row for row in rows if row.get("outcome") in ("failed", "superseded", "dropped")]
     if failed:
         row = failed[0]

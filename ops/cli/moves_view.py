@@ -107,7 +107,12 @@ def of_run(run: OpenRun) -> list[MoveLine]:
     overall = "cancelling" if progress.get("cancelling") else ("paused" if progress.get("paused") else "")
     lines = of_node(int(progress.get("node", 0)), rows)
     return [
-        _with(line, id=run.workflow_id, phase=overall or str(row.get("phase", "")))
+        _with(
+            line,
+            id=run.workflow_id,
+            phase=overall or str(row.get("phase", "")),
+            attempt=max(line.attempt, run.attempt),
+        )
         for line, row in zip(lines, rows, strict=True)
     ]
 
@@ -115,8 +120,8 @@ def of_run(run: OpenRun) -> list[MoveLine]:
 def join(nodes: Sequence[MoveLine], runs: Sequence[OpenRun], away: Collection[int] = frozenset()) -> list[MoveLine]:
     """Nodes know bytes and rates best, runs know the phase when the node is away or has nothing to copy.
 
-    One line per replica and node; `away` are the nodes that did not answer. A node's line without an owner gets the id of
-    the run that names the replica.
+    One line per replica and node; `away` are the nodes that did not answer. A node's line without an owner gets the id
+    of the run that names the replica.
     """
     by_replica = {(line.node, line.topic, line.partition): line for run in runs for line in of_run(run)}
     joined: list[MoveLine] = []
@@ -128,7 +133,11 @@ def join(nodes: Sequence[MoveLine], runs: Sequence[OpenRun], away: Collection[in
         if run is None:
             joined.append(line)
             continue
-        joined.append(_with(line, id=line.id or run.id, phase=_phase(run.phase, line.phase), attempt=run.attempt))
+        joined.append(
+            _with(
+                line, id=line.id or run.id, phase=_phase(run.phase, line.phase), attempt=max(run.attempt, line.attempt)
+            )
+        )
     for key, line in by_replica.items():
         if key not in seen:
             joined.append(_with(line, phase="node away", rate=0.0, eta=None) if line.node in away else line)

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import exceptions as failures
@@ -22,15 +23,17 @@ T = TypeVar("T")
 
 CONNECT_SECONDS = 8.0
 PROGRESS_SECONDS = 3.0
+AT_ONCE = 16  # runs that are asked side by side
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """An open MoveReplica run and what its query `progress` answered (None: no answer in time)."""
+    """An open MoveReplica run, what its query `progress` answered (None: no answer in time), and its step's attempt."""
 
     workflow_id: str
     run_id: str
     progress: dict[str, Any] | None
+    attempt: int = 0
 
 
 def with_temporal(target: Target, work: Callable[[Client], Awaitable[T]]) -> T:
@@ -52,7 +55,7 @@ async def connect(target: Target) -> Client:
     address = target.need_temporal()
     overrides = {"target_host": address, "namespace": target.namespace}
     try:
-        return await asyncio.wait_for(connection.connect("cli", overrides=overrides), CONNECT_SECONDS)
+        return await asyncio.wait_for(Client.connect(**connection.settings("cli", None, overrides)), CONNECT_SECONDS)
     except (RuntimeError, OSError, TimeoutError) as error:
         raise OpsError(
             f"cannot reach Temporal at {address}: {str(error).rstrip('.') or 'no answer'}; "
@@ -64,8 +67,27 @@ async def open_moves(client: Client, cluster: str) -> list[OpenRun]:
     """All open MoveReplica runs on this cluster's queue, each with its progress."""
     query = f'WorkflowType="{names.MOVE_REPLICA}" AND ExecutionStatus="Running" AND TaskQueue="{cluster}"'
     found = [(run.id, run.run_id) async for run in client.list_workflows(query)]
-    answers = await asyncio.gather(*(_progress(client, *run) for run in found))
-    return [OpenRun(workflow_id, run_id, answer) for (workflow_id, run_id), answer in zip(found, answers, strict=True)]
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(workflow_id: str, run_id: str) -> OpenRun:
+        async with gate:
+            progress, attempt = await asyncio.gather(
+                _progress(client, workflow_id, run_id), _attempt(client, workflow_id, run_id)
+            )
+        return OpenRun(workflow_id, run_id, progress, attempt)
+
+    return list(await asyncio.gather(*(one(*run) for run in found)))
+
+
+async def _attempt(client: Client, workflow_id: str, run_id: str) -> int:
+    """The attempt of the step under way, as the server counts it; 0 between two steps."""
+    try:
+        described = await client.get_workflow_handle(workflow_id, run_id=run_id).describe(
+            rpc_timeout=timedelta(seconds=PROGRESS_SECONDS)
+        )
+    except RPCError:
+        return 0
+    return max((int(each.attempt) for each in described.raw_description.pending_activities), default=0)
 
 
 async def progress_of(client: Client, workflow_id: str, run_id: str) -> list[OpenRun]:

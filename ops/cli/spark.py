@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -25,15 +26,18 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the job made: its page, the table it printed, its summary (None when it wrote none)."""
+    """What the job made: its page, the table it printed, its summary (None unless it was asked for)."""
 
     page: Path
     text: str
     summary: Any
 
 
-def build_report(export: Path, out: Path, *, say: Callable[[str], None]) -> Report:
-    """Run `python -m ops.analytics EXPORT OUT`. Raises `OpsError` with the job's last words when it fails."""
+def build_report(export: Path, out: Path, *, say: Callable[[str], None], as_json: bool = False) -> Report:
+    """Run `python -m ops.analytics EXPORT OUT`; its text is a table, or with `as_json` its summary.
+
+    Raises `OpsError` with the job's last words when it fails.
+    """
     home = java.find()
     if home is None:
         raise java.NoJava(
@@ -43,13 +47,13 @@ def build_report(export: Path, out: Path, *, say: Callable[[str], None]) -> Repo
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OpsError(f"cannot write the report to {out}: {error.strerror}; choose another folder") from error
-    command = [sys.executable, "-m", "ops.analytics", str(export), str(out)]
+    command = [sys.executable, "-m", "ops.analytics", str(export), str(out), *(["--json"] if as_json else [])]
     log = out / "spark.log"
     text = _run(command, {"JAVA_HOME": str(home)}, log, say)
     page = out / "report.html"
     if not page.is_file():
         raise OpsError(f"the Spark job ended without a report in {out}; see its log {log}")
-    return Report(page, text, _summary(out))
+    return Report(page, text, _summary(text, log) if as_json else None)
 
 
 def _run(command: list[str], settings: dict[str, str], log: Path, say: Callable[[str], None]) -> str:
@@ -57,7 +61,7 @@ def _run(command: list[str], settings: dict[str, str], log: Path, say: Callable[
     said = started
     say("Spark is reading the histories")
     paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, **settings, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200"}
+    environment = {**os.environ, **settings, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": str(_width())}
     printed = log.with_name("report.txt")
     with log.open("wb") as errors, printed.open("wb") as text:
         process = subprocess.Popen(
@@ -83,6 +87,11 @@ def _run(command: list[str], settings: dict[str, str], log: Path, say: Callable[
     return printed.read_text(errors="replace")
 
 
+def _width() -> int:
+    """The terminal's width, or room for everything where there is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else 240
+
+
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End the job with its Java process, which is in the job's session."""
     if process.poll() is not None:
@@ -95,8 +104,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _summary(out: Path) -> Any:
+def _summary(text: str, log: Path) -> Any:
     try:
-        return json.loads((out / "summary.json").read_text())
-    except (OSError, ValueError):
-        return None
+        return json.loads(text)
+    except ValueError as error:
+        raise OpsError(f"the Spark job's summary is not readable ({error}); see its log {log}") from error

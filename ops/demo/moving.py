@@ -48,21 +48,27 @@ class Outcome:
 class Mover:
     """Drives the moves of the demo and shows them."""
 
-    def __init__(self, stack: Stack, target: Target, screen: Screen, chosen: Sequence[PlannedMove]) -> None:
+    def __init__(
+        self, stack: Stack, target: Target, screen: Screen, chosen: Sequence[PlannedMove], single: PlannedMove
+    ) -> None:
         self._stack, self._target, self._screen = stack, target, screen
-        self.outcome = Outcome(list(chosen))
+        self._chosen, self._single = list(chosen), single
+        self.outcome = Outcome([*chosen, single])
 
     def submit(self) -> None:
-        """Step 3: the KIP-113 JSON through `rehome move --file`."""
+        """Step 3: the KIP-113 JSON through `rehome move --file`, and one replica more by a run with an SLA."""
         file = self._stack.data / "moves.json"
-        file.write_text(json.dumps(plan.reassignment_json(self.outcome.moves), indent=2) + "\n")
+        file.write_text(json.dumps(plan.reassignment_json(self._chosen), indent=2) + "\n")
         throttle = f"{plan.THROTTLE // 1_000_000}MB"
         shown = f"rehome move --file {file} --throttle {throttle} --data {self._stack.data}"
-        self._screen.command(shown)
-        answer = self._run([sys.executable, "-m", "ops.cli.main", *shlex.split(shown)[1:]], "rehome move")
-        self._screen.plain(answer)
+        self._rehome(shown)
+        move = self._single
+        self._rehome(
+            f"rehome move {move} --node {move.node} --to {move.directory} --sla {plan.SLA_SECONDS} "
+            f"--data {self._stack.data}"
+        )
 
-    def watch_until(self, done: Callable[[list[MoveLine]], bool], seconds: float, what: str) -> list[MoveLine]:
+    def watch_until(self, done: Callable[[moves.Gathered], bool], seconds: float, what: str) -> list[MoveLine]:
         """Show the moves until `done` says so. Raises `OpsError` after `seconds`."""
         until = time.monotonic() + seconds
         with self._screen.live() as show:
@@ -70,7 +76,7 @@ class Mover:
                 shown = moves.gather(self._target)
                 self._remember(shown.lines)
                 show(moves.table(shown), summary(shown.lines))
-                if done(shown.lines):
+                if done(shown):
                     return shown.lines
                 if time.monotonic() > until:
                     raise OpsError(f"{what} did not happen within {seconds:.0f} s: {summary(shown.lines)}")
@@ -80,7 +86,7 @@ class Mover:
         """Step 4: kill -9 of the node between 30% and 70% of a copy, and start it again while the others go on."""
         name = node_name(plan.KILLED_NODE)
         lines = self.watch_until(
-            lambda seen: _middle(seen, plan.KILLED_NODE) is not None, MOVES_SECONDS, f"a copy on {name} half done"
+            lambda seen: _middle(seen.lines, plan.KILLED_NODE) is not None, MOVES_SECONDS, f"a copy on {name} half done"
         )
         line = _middle(lines, plan.KILLED_NODE)
         if line is None:
@@ -114,9 +120,9 @@ class Mover:
     def cancel_one(self) -> None:
         """Step 5: cancel a move through Temporal's own command line."""
         lines = self.watch_until(
-            lambda seen: _cancellable(seen, plan.CANCEL_NODE) is not None, START_SECONDS, "a copy that can be cancelled"
+            lambda seen: self._cancellable(seen.lines) is not None, START_SECONDS, "a copy that can be cancelled"
         )
-        line = _cancellable(lines, plan.CANCEL_NODE)
+        line = self._cancellable(lines)
         if line is None:
             raise OpsError(f"no copy on node {plan.CANCEL_NODE} is left to cancel")
         self.outcome.cancelled = self._planned(line)
@@ -129,7 +135,7 @@ class Mover:
 
     def wait_for_all(self) -> None:
         """Until every run has ended; keeps their results."""
-        self.watch_until(lambda seen: not seen, MOVES_SECONDS, "the end of all moves")
+        self.watch_until(lambda seen: not seen.lines and not seen.notes, MOVES_SECONDS, "the end of all moves")
         missing = [str(move) for move in self.outcome.moves if move not in self.outcome.owners]
         if missing:
             raise OpsError(f"no run was seen for {', '.join(missing)}; see the nodes' logs")
@@ -148,6 +154,16 @@ class Mover:
                 return row
         raise OpsError(f"the runs' results say nothing of {move}")
 
+    def _cancellable(self, lines: Iterable[MoveLine]) -> MoveLine | None:
+        """Of the moves submitted by file on the node, the copy that has furthest to go, if it does not end at once."""
+        wanted = {(move.topic, move.partition) for move in self._chosen if move.node == plan.CANCEL_NODE}
+        left = [
+            line
+            for line in lines
+            if (line.topic, line.partition) in wanted and line.id and line.bytes_copied < 0.9 * max(1, line.bytes_total)
+        ]
+        return max(left, key=lambda line: line.bytes_total - line.bytes_copied, default=None)
+
     def _remember(self, lines: Iterable[MoveLine]) -> None:
         for line in lines:
             move = self._planned(line, required=False)
@@ -162,6 +178,10 @@ class Mover:
             raise OpsError(f"{line.topic}-{line.partition} moves on node {line.node}, though nobody asked for it")
         return None
 
+    def _rehome(self, line: str) -> None:
+        self._screen.command(line)
+        self._screen.plain(self._run([sys.executable, "-m", "ops.cli.main", *shlex.split(line)[1:]], "rehome move"))
+
     def _run(self, command: list[str], what: str) -> str:
         try:
             answer = subprocess.run(
@@ -171,7 +191,8 @@ class Mover:
             raise OpsError(f"{what} could not be run: {error}") from error
         if answer.returncode:
             last = (answer.stderr or answer.stdout).strip().splitlines()
-            raise OpsError(f"{what} failed (exit code {answer.returncode}): {last[-1] if last else 'no word'}")
+            why = last[-1].removeprefix("error: ").removeprefix("Error: ") if last else "no word"
+            raise OpsError(f"{what} failed (exit code {answer.returncode}): {why}")
         return answer.stdout
 
 
@@ -180,8 +201,9 @@ def summary(lines: Sequence[MoveLine]) -> str:
     parts = []
     for line in lines:
         share = f" {100 * line.bytes_copied // line.bytes_total}%" if line.bytes_total else ""
-        parts.append(f"{line.topic}-{line.partition} {line.phase}{share}")
-    return ", ".join(parts) or "no open moves"
+        rate = f" {output.rate(line.rate)}, {output.duration(line.eta)} to go" if line.rate else ""
+        parts.append(f"{line.topic}-{line.partition} {line.phase}{share}{rate}")
+    return "; ".join(parts) or "no open moves"
 
 
 def _middle(lines: Iterable[MoveLine], node: int) -> MoveLine | None:
@@ -190,11 +212,3 @@ def _middle(lines: Iterable[MoveLine], node: int) -> MoveLine | None:
         if line.node == node and line.id and plan.KILL_FROM <= share <= plan.KILL_UNTIL:
             return line
     return None
-
-
-def _cancellable(lines: Iterable[MoveLine], node: int) -> MoveLine | None:
-    """The copy of the node that has furthest to go, if it will not end in the next seconds."""
-    open_lines = [
-        line for line in lines if line.node == node and line.id and line.bytes_copied < 0.9 * max(1, line.bytes_total)
-    ]
-    return max(open_lines, key=lambda line: line.bytes_total - line.bytes_copied, default=None)

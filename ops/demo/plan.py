@@ -16,9 +16,13 @@ RECORD_BYTES = 4000
 #: 9 partitions of 40 MB: 360 MB.
 PARTITION_BYTES = 40_000_000
 
-#: Bytes per second and node, shared by its two moves: 80 MB take about 20 s.
-THROTTLE = 4_000_000
+#: Bytes per second and node, shared by its two moves: 80 MB take about 27 s.
+THROTTLE = 3_000_000
 MOVES_PER_NODE = 2
+
+#: One more replica is moved by a run of its own, on this node, with a time it may take (seconds).
+SINGLE_NODE = 3
+SLA_SECONDS = 60
 
 #: Records per second of the producer that keeps running.
 LIVE_RECORDS_PER_SECOND = 250
@@ -70,6 +74,19 @@ def choose_moves(views: Sequence[LogDirectoryView], topic: str, per_node: int = 
                 f"{per_node} moves between different directories are not possible"
             )
     return chosen
+
+
+def choose_single(views: Sequence[LogDirectoryView], topic: str, taken: Sequence[PlannedMove]) -> PlannedMove:
+    """One more replica of `SINGLE_NODE`, none of `taken`, to its next directory. Without one raises `OpsError`."""
+    ring = sorted(view.path for view in views if view.node == SINGLE_NODE)
+    busy = {(move.topic, move.partition) for move in taken}
+    for view in views:
+        for replica in view.replicas:
+            tp = replica.partition
+            if view.node == SINGLE_NODE and tp.topic == topic and (tp.topic, tp.partition) not in busy:
+                target = ring[(ring.index(view.path) + 1) % len(ring)]
+                return PlannedMove(tp.topic, tp.partition, view.node, view.path, target)
+    raise OpsError(f"node {SINGLE_NODE} holds no further replica of {topic}")
 
 
 def reassignment_json(moves: Sequence[PlannedMove]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Screen:
 
     def plain(self, text: str) -> None:
         """Text as another program printed it."""
-        self.console.print(Text(text.rstrip()))
+        self.console.print(Text(text.rstrip()), soft_wrap=True)
 
     @contextlib.contextmanager
     def progress(self, what: str) -> Iterator[Callable[[float, float, str], None]]:

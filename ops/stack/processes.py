@@ -67,10 +67,11 @@ def find(specs: tuple[ProcessSpec, ...]) -> dict[str, ProcessRecord]:
 
     A process that was started by hand, or by someone who was killed before the pid was noted, belongs to the stack too.
     """
-    wanted = {spec.command: spec for spec in specs}
+    # One interpreter has several names, so that the program itself is not compared.
+    wanted = {spec.command[1:]: spec for spec in specs}
     found: dict[str, ProcessRecord] = {}
     for process in psutil.process_iter(["cmdline"]):
-        spec = wanted.get(tuple(process.info["cmdline"] or ()))
+        spec = wanted.get(tuple((process.info["cmdline"] or ())[1:]))
         if spec is None or spec.name in found:
             continue
         try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 
 from storage_node.log.batch import Buffer
 
@@ -34,9 +35,11 @@ class Handle:
 class Home:
     """A log's directory, open; raises OSError, which callers wrap."""
 
-    __slots__ = ("_handle",)
+    __slots__ = ("_handle", "loading")
 
     def __init__(self, path: str) -> None:
+        self.loading = threading.Lock()
+        """Held while a segment's indexes are read: there must never be two, one appended to and one looked at."""
         self._handle = Handle(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW))
 
     def open(self, name: str, flags: int = os.O_RDWR) -> Handle:

@@ -43,7 +43,7 @@ class MaintainedLog(LogState):
             self._flush(self._segments, end)
 
     def flush_closed_segments(self) -> None:
-        """Flush all but the active segment, for regular housekeeping. Raises like `flush`."""
+        """Flush all but the active segment, without which a start would have to scan them. Raises like `flush`."""
         with self._flush_lock:
             if self._closed:
                 return
@@ -52,16 +52,19 @@ class MaintainedLog(LogState):
                 self._flush(segments[:-1], min(segments[-1].base_offset, self._end[0]))
 
     def flush_if_due(self, now_ms: int) -> bool:
-        """Flush if `flush_ms` has passed since the last flush and there is something to flush. Raises like `flush`."""
-        if self._recovery_point >= self._end[0] or now_ms - self._flushed_ms < self.config.flush_ms:
-            return False
-        with self._flush_lock:
-            if self._closed:
-                return False
-            end = self._end[0]
-            self._flush(self._segments, end)
-        self._flushed_ms = now_ms
-        return True
+        """For regular housekeeping: flush all if `flush_ms` has passed since the last time, else closed segments only.
+
+        Answers whether anything had to be flushed. Raises like `flush`.
+        """
+        before, end = self._recovery_point, self._end[0]
+        if before < end and now_ms - self._flushed_ms >= self.config.flush_ms:
+            with self._flush_lock:
+                if not self._closed:
+                    self._flush(self._segments, end)
+            self._flushed_ms = now_ms
+        else:
+            self.flush_closed_segments()
+        return self._recovery_point > before
 
     def _flush(self, segments: Sequence[Segment], end: int) -> None:
         if self._flush_failed:

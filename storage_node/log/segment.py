@@ -94,8 +94,11 @@ class Segment:
         """Both indexes, read on first use, and rebuilt from the .log if a file is missing or cannot be one."""
         index, times = self._index, self._time_index
         if index is None or times is None:
-            index, times = self.stored_indexes() or self._rebuild()
-            self._index, self._time_index = index, times
+            with self.home.loading:
+                index, times = self._index, self._time_index
+                if index is None or times is None:
+                    index, times = self.stored_indexes() or self._rebuild()
+                    self._time_index, self._index = times, index
         return index, times
 
     def stored_indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:

@@ -108,7 +108,8 @@ class LogState:
         # An epoch that begins at the very end has no records yet, and is kept: its leader was elected.
         epochs = epochs.truncated_from_end(end + 1).truncated_from_start(self._log_start_offset)
         if epochs != self._epochs or not stored:
-            self._store_epochs(epochs, always=bool(epochs.entries))
+            # Also if it has no entries: a missing file would have all headers read for it at each start.
+            self._store_epochs(epochs, always=not stored)
         self._publish(end)
         self._flushed_ms = now_ms
 
@@ -228,6 +229,6 @@ class LogState:
 
     def _store_epochs(self, epochs: LeaderEpochs, *, always: bool = False) -> None:
         if always or epochs != self._epochs:
-            self._home.write(FILE_NAME, epochs.encode(), sync=True)
+            self._home.write(FILE_NAME, epochs.encode(), sync=bool(epochs.entries))
             self._names_dirty = True
         self._epochs = epochs

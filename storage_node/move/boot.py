@@ -171,6 +171,9 @@ def _current(
         return None, Current.PARTIAL
     if best.generation < metadata_generation and assigned_id in missing_ids and assigned_id != best.directory_id:
         return None, Current.STALE
+    if best.marker is not None and best.marker.state is State.SEALED and best.marker.source_id in missing_ids:
+        # The last flush of the swap may have failed, and the source been taken back and written to.
+        return None, Current.STALE
     if not all(_taking_back(copy, best) for copy in found.deletes if newer_source(copy, best)):
         return None, Current.STALE
     return best, Current.ONE

@@ -22,6 +22,7 @@ from storage_node.move.marker import Marker, Reason, State
 AFTER_CLAIM = failpoints.register("create.after_claim")
 AFTER_MKDIR = failpoints.register("create.after_mkdir")
 AFTER_MARKER = failpoints.register("create.after_marker")
+AFTER_RENAMED = failpoints.register("create.after_renamed")
 AFTER_FLUSH = failpoints.register("create.after_flush")
 CANCEL_AFTER_MARKER = failpoints.register("cancel.after_marker")
 CANCEL_AFTER_RENAMED = failpoints.register("cancel.after_renamed")
@@ -74,16 +75,25 @@ def make(partition: PartitionLike, target: LogDirectory, path: Path, marker: Mar
         # A power loss must not leave the copy as the only one: the replica's own name comes first.
         with io_errors(partition.directory.name, "flushing its names"):
             fsync_dir(partition.directory.path)
+        # Made under a name that a start removes: a `.move` without a marker would pass for a whole copy.
+        making = path.with_name(delete_name(partition.tp, new_delete_id()))
         with io_errors(target.name, f"making {path.name}"):
-            with _full_is_no_room():
-                path.mkdir()
-            failpoint(AFTER_MKDIR)
-            markers.write(path, marker)
-            failpoint(AFTER_MARKER)
-            if marker.topic_id:
-                partition_metadata.write(path, marker.topic_id, directory=target.name)
-            fsync_dir(target.path)
-            failpoint(AFTER_FLUSH)
+            try:
+                with _full_is_no_room():
+                    making.mkdir()
+                failpoint(AFTER_MKDIR)
+                markers.write(making, marker)
+                failpoint(AFTER_MARKER)
+                if marker.topic_id:
+                    partition_metadata.write(making, marker.topic_id, directory=target.name)
+                rename_new(making, path)
+                failpoint(AFTER_RENAMED)
+                fsync_dir(target.path)
+                failpoint(AFTER_FLUSH)
+            except (StorageError, OSError):
+                if target.online:
+                    unmake(target, making)
+                raise
 
 
 def unmake(target: LogDirectory, path: Path) -> None:

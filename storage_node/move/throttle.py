@@ -14,6 +14,7 @@ from typing import Protocol
 
 SLICE = 0.1  # seconds slept at most before rate and stop are looked at again
 TOLERANCE = 0.02  # seconds' worth of bytes that may go out at once after an idle time
+RESOLUTION = 1e-6  # seconds that are not worth sleeping
 MIN_CHUNK = 64 << 10
 MAX_CHUNK = 1 << 20
 CHUNK_SECONDS = 0.05
@@ -63,7 +64,7 @@ class RateLimiter:
                     return slept
                 now = self._clock.monotonic()
                 wait = self._arrival - now - TOLERANCE
-                if wait <= 0:
+                if wait <= RESOLUTION:
                     self._arrival = max(self._arrival, now) + count / rate
                     return slept
             if should_stop():

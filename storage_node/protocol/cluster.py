@@ -82,9 +82,16 @@ def _metadata(node: Node, image: ClusterImage, version: int, wanted: list[tuple[
 
 
 def brokers(node: Node, image: ClusterImage) -> list[dict[str, Any]]:
-    """The live nodes; before the first registration this node itself, so that a client finds somebody to ask again."""
-    rows = [{"node_id": row.node, "host": row.host, "port": row.port} for row in image.live_nodes()]
-    return rows or [{"node_id": node.id, "host": node.host, "port": node.port}]
+    """The live nodes; before the first registration this node itself, so that a client finds somebody to ask again.
+
+    This node stands there with the address it has now, which an image of its last start may not know.
+    """
+    own = {"node_id": node.id, "host": node.host, "port": node.port}
+    rows = [
+        own if row.node == node.id else {"node_id": row.node, "host": row.host, "port": row.port}
+        for row in image.live_nodes()
+    ]
+    return rows or [own]
 
 
 def _offline_directories(image: ClusterImage) -> set[tuple[int, str]]:

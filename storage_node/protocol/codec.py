@@ -1,7 +1,8 @@
 """Requests and responses with kio's schemas: reading with the bounds checked first, writing from plain values.
 
-kio's native reader reserves memory by the counts it finds, which a peer can claim at will and which ends the process. So a request
-is first walked over by its schema: every length must lie within the frame and the number of elements within a limit.
+kio's native reader reserves memory by the counts it finds, which a peer can claim at will and which ends the process.
+So a request is first walked over by its schema: every length must lie within the frame and the number of elements
+within a limit.
 """
 
 from __future__ import annotations

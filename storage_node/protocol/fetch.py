@@ -1,7 +1,8 @@
 """Fetch (key 1), versions 4 to 12, by topic name, always as a full fetch without a session.
 
-The hot path: the envelope is read and written with struct; what a read returned goes to the socket without another copy. A
-partition whose log end is reached costs no I/O. A fetch that finds too little waits for appends, at most max_wait.
+The hot path: the envelope is read and written with struct; what a read returned goes to the socket without another
+copy. A partition whose log end is reached costs no I/O. A fetch that finds too little waits for appends, at most
+max_wait.
 """
 
 from __future__ import annotations
@@ -233,13 +234,13 @@ class _Waiter:
         for partition in partitions:
             partition.add_waiter(self._appended)
 
-    async def wait(self, wanted: int, timeout: float) -> bool:
-        """True when `wanted` bytes have come, or the state of a partition changed; False after `timeout` seconds."""
+    async def wait(self, wanted: int, seconds: float) -> bool:
+        """True when `wanted` bytes have come, or the state of a partition changed; False after `seconds`."""
         self._wanted = max(wanted, 1)
         future = self._future = self._loop.create_future()
         if self._seen >= self._wanted:
             return True
-        timer = self._loop.call_later(timeout, _settle, future, False)
+        timer = self._loop.call_later(seconds, _settle, future, False)
         try:
             return bool(await future)
         finally:

@@ -1,7 +1,8 @@
 """Frames on a connection: length checks before memory is spent, one request after the other, answers in order.
 
-A small frame is cut out of a receive buffer that the connection keeps; a large one is read from the socket straight into its own
-buffer, which grows with the bytes that really arrive. While a request is being answered the next ones are read ahead up to a limit.
+A small frame is cut out of a receive buffer that the connection keeps; a large one is read from the socket straight
+into its own buffer, which grows with the bytes that really arrive. While a request is being answered the next ones are
+read ahead up to a limit.
 """
 
 from __future__ import annotations
@@ -38,10 +39,12 @@ class CloseConnection(Exception):
 class Connection(asyncio.BufferedProtocol):
     """One client's connection."""
 
-    def __init__(self, serve: Serve, max_frame: int, connections: set[Connection]) -> None:
+    def __init__(self, serve: Serve, max_frame: int, connections: set[Connection], most: int) -> None:
         self._serve = serve
         self._max_frame = max_frame
         self._connections = connections
+        self._most = most
+        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._small = bytearray(RECEIVE_BUFFER)
         self._small_view = memoryview(self._small)
         self._have = 0
@@ -65,6 +68,10 @@ class Connection(asyncio.BufferedProtocol):
         address = transport.get_extra_info("peername")
         self.peer = str(address[0]) if address else ""
         self.transport.set_write_buffer_limits(high=4 * 1024 * 1024)
+        if len(self._connections) >= self._most:
+            log.warning("connection from %s closed: max.connections=%d are open", self.peer, self._most)
+            self.transport.abort()
+            return
         self._connections.add(self)
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -73,6 +80,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._task is not None:
             self._task.cancel()
         self._writable.set()
+        if not self.ended.done():
+            self.ended.set_result(None)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:

@@ -1,4 +1,4 @@
-"""AlterReplicaLogDirs (34) and DescribeLogDirs (35) on the wire; the flow behind them is in `storage_node.alter_log_dirs`."""
+"""AlterReplicaLogDirs (34) and DescribeLogDirs (35) on the wire; the flow is in `storage_node.alter_log_dirs`."""
 
 from __future__ import annotations
 

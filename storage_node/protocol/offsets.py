@@ -26,13 +26,13 @@ PATIENCE = 30.0
 
 
 async def on_partition(
-    node: Node, tp: TopicPartition, work: Callable[[Partition], T], timeout: float
+    node: Node, tp: TopicPartition, work: Callable[[Partition], T], seconds: float
 ) -> tuple[ErrorCode, T | None]:
     """Run `work` in the pool of the partition's directory; answers an error code or the result."""
     try:
         partition = node.leader(tp)
         future = asyncio.wrap_future(partition.directory.submit(work, partition))
-        return ErrorCode.NONE, await asyncio.wait_for(future, timeout)
+        return ErrorCode.NONE, await asyncio.wait_for(future, seconds)
     except TimeoutError:
         return ErrorCode.REQUEST_TIMED_OUT, None
     except StorageError as error:

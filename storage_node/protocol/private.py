@@ -1,4 +1,5 @@
-"""The private API (key 32001, version 0): a JSON object in, a JSON object out, for the parts of this project on one machine.
+"""The private API (key 32001, version 0): a JSON object in, a JSON object out, for the parts of this project on one
+machine.
 
 Not advertised, and answered only to the loopback unless configured otherwise. It works without the controller.
 """

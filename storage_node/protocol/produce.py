@@ -1,7 +1,7 @@
 """Produce (key 0), versions 3 to 12, by topic name.
 
-The hot path: the envelope is read and written with struct, records stay a view of the frame, and appends run in the pool of the
-directory that holds the log, in the order of the connection. Nothing looks at single records.
+The hot path: the envelope is read and written with struct, records stay a view of the frame, and appends run in the
+pool of the directory that holds the log, in the order of the connection. Nothing looks at single records.
 """
 
 from __future__ import annotations

@@ -59,21 +59,28 @@ class Listener:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._connections: set[Connection] = set()
+        self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._stopped: asyncio.Event | None = None
         self._failure: BaseException | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
 
+    def bind(self) -> None:
+        """Take the address; raises OSError that names it when it cannot be had. Who connects waits for `start`."""
+        host, port = self._node.config.listener.host, self._node.config.listener.port
+        try:
+            self._socket = _bind(host, port)
+        except OSError as error:
+            raise OSError(error.errno, f"listeners: {host or '*'}:{port}: {error.strerror}") from error
+        self.port = self._socket.getsockname()[1]
+
     def start(self) -> None:
-        """Bind and serve on a thread of its own; raises OSError when the address is taken."""
-        config = self._node.config
-        sock = _bind(config.listener.host, config.listener.port)
-        self.port = sock.getsockname()[1]
+        """Serve on a thread of its own; `bind` came before."""
+        assert self._socket is not None
         ready = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, args=(sock, ready), name=f"listener-{config.node_id}", daemon=True
-        )
+        name = f"listener-{self._node.id}"
+        self._thread = threading.Thread(target=self._run, args=(self._socket, ready), name=name, daemon=True)
         self._thread.start()
         ready.wait()
         if self._failure is not None:
@@ -82,6 +89,8 @@ class Listener:
     def stop(self) -> None:
         """Take no more requests, close the connections, end the thread."""
         if self.loop is None or self._thread is None:
+            if self._socket is not None:
+                self._socket.close()
             return
         stopped = self._stopped
         if stopped is not None:
@@ -110,17 +119,15 @@ class Listener:
         for connection in list(self._connections):
             connection.close()
         # Give what is written a moment to go out; what then is still open is dropped with the loop.
-        deadline = self.loop.time() + 1.0
-        while self._connections and self.loop.time() < deadline:
-            await asyncio.sleep(0.01)
+        if self._connections:
+            await asyncio.wait([connection.ended for connection in self._connections], timeout=1.0)
         for connection in list(self._connections):
             if connection.transport is not None:
                 connection.transport.abort()
 
     def _connect(self) -> Connection:
-        if len(self._connections) >= self._node.config.max_connections:
-            log.warning("max.connections=%d reached", self._node.config.max_connections)
-        return Connection(self._serve, self._node.config.socket_request_max_bytes, self._connections)
+        config = self._node.config
+        return Connection(self._serve, config.socket_request_max_bytes, self._connections, config.max_connections)
 
     async def _serve(self, frame: Frame, connection: Connection) -> Answer:
         """Answer one frame; raises CloseConnection when it cannot be answered."""

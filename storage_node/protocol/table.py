@@ -1,7 +1,8 @@
 """The table of APIs: keys, names and the versions that are answered, as data.
 
-Ranges are the overlap of what Apache Kafka 4.x serves and what makes librdkafka, the Java client and kafka-python choose modern
-versions. Produce and Fetch end where topic names give way to topic ids, so that both stay free of a look-up by id.
+Ranges are the overlap of what Apache Kafka 4.x serves and what makes librdkafka, the Java client and kafka-python
+choose modern versions. Produce and Fetch end where topic names give way to topic ids, so that both stay free of a look-
+up by id.
 """
 
 from __future__ import annotations

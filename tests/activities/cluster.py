@@ -156,6 +156,10 @@ class Cluster:
 
         until(f"node {node} is registered", registered)
 
+    def wait_generation(self, generation: int, node: int = 1) -> None:
+        """Until the node knows an image of this cluster generation or a later one."""
+        until("the generation is raised", lambda: int(self.ask("incarnation", node)["generation"]) >= generation, 60)
+
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
@@ -283,7 +287,9 @@ def move(topic: str, partition: int, node: int, directory: Path, **more: Any) ->
 
 
 @contextmanager
-def running(server: TemporalServer, name: str, folder: Path, nodes: int = 1, **settings: str) -> Iterator[Cluster]:
+def running(
+    server: TemporalServer, name: str, folder: Path, nodes: int = 1, settings: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
     """A cluster with a controller and registered nodes."""
     cluster = Cluster(server, name, folder)
     try:

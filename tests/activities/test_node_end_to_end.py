@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
+from temporalio.client import Client, ScheduleActionStartWorkflow, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
 from tests.activities.cluster import Cluster, move, running, until
@@ -202,3 +203,14 @@ def test_a_replica_that_is_in_place_is_left_there(cluster: Cluster) -> None:
 def test_nothing_reaches_standard_output(cluster: Cluster) -> None:
     for name in ("controller", "node-1"):
         assert (cluster.folder / f"{name}.out").read_bytes() == b""
+
+
+def test_the_controller_keeps_the_schedule_of_exports_and_the_retention(cluster: Cluster) -> None:
+    async def look(client: Client) -> tuple[str, float]:
+        described = await client.get_schedule_handle(f"{cluster.name}/export-schedule").describe()
+        namespace = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace="default"))
+        action = described.schedule.action
+        assert isinstance(action, ScheduleActionStartWorkflow)
+        return str(action.workflow), namespace.config.workflow_execution_retention_ttl.seconds / 3600
+
+    assert until("the schedule is there", lambda: cluster.run(look)) == ("ExportHistory", 720)

@@ -22,7 +22,8 @@ def test_only_after_the_grace_and_only_while_nobody_is_at_work() -> None:
     assert watch.due([LONE], nobody, GRACE + 1) == []
     assert watch.due([LONE], lambda tp: True, GRACE + 2) == []
     assert watch.due([LONE], nobody, GRACE + 3) == []  # it starts again after somebody was at work
-    assert watch.due([LONE], nobody, 2 * GRACE + 3) == [LONE]
+    assert watch.due([LONE], nobody, 2 * GRACE + 3) == []  # and takes longer every time
+    assert watch.due([LONE], nobody, 3 * GRACE + 3) == [LONE]
 
 
 def test_the_same_answer_is_asked_for_less_and_less_often() -> None:
@@ -38,6 +39,7 @@ def test_the_same_answer_is_asked_for_less_and_less_often() -> None:
 def test_moves_that_have_ended_are_left_alone() -> None:
     watch = OrphanWatch()
     ended = [replace(LONE, state=state) for state in (MoveState.SWAPPED, MoveState.CANCELLED, MoveState.SUSPENDED)]
+    ended.append(replace(LONE, state=MoveState.FAILED, error="LogDirOffline"))
     for now in (0.0, 100.0, 200.0):
         assert watch.due(ended, lambda tp: False, now) == []
 

@@ -1,15 +1,15 @@
-"""A controller in the same process: what the Cluster workflow is to a node, small enough for tests of the node alone."""
+"""A controller in the same process: what the Cluster workflow is to a node, small enough for tests of a node."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import TypeVar
+from functools import partial
+from typing import Any
 
 from storage_node.errors import ErrorCode, RequestRefused, RequestTimedOut, StorageError
 from storage_node.metadata import UNASSIGNED, ClusterImage, NodeImage, PartitionImage, TopicImage
@@ -17,8 +17,6 @@ from storage_node.move.status import MoveState
 from storage_node.node import Node
 from storage_node.ports import ChangeResult, NewTopic, PlannedMove, ReplicaDirectory
 from storage_node.types import TopicPartition
-
-T = TypeVar("T")
 
 
 class LocalController:
@@ -84,6 +82,13 @@ class LocalController:
             pusher.submit(node.apply_images, [text])
         return self.image.version
 
+    def change(self, **changes: Any) -> None:
+        """Change fields of the image and wait until all nodes have it."""
+        with self._lock:
+            version = self._change(lambda image: replace(image, **changes))
+        for node in self.nodes.values():
+            assert node.metadata.wait_for_version(version, 30)
+
     def _check(self) -> None:
         if self.away:
             raise RequestTimedOut("the controller is away")
@@ -137,7 +142,7 @@ class LocalController:
                     continue
                 rest = {key: value for key, value in self.image.topics.items() if key != name}
                 gone = {**self.image.gone, topic.id: name}
-                version = self._change(lambda image, rest=rest, gone=gone: replace(image, topics=rest, gone=gone))
+                version = self._change(partial(replace, topics=rest, gone=gone))
                 results.append(ChangeResult(version=version, topic_id=topic.id))
         return results
 

@@ -100,6 +100,10 @@ class Harness:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.node.port}"
 
+    def settle(self) -> None:
+        """Wait until the controller knows where all replicas are, and the node has its newest image."""
+        until(lambda: not self.node.housekeeping.differing() and self.node.metadata.image == self.controller.image)
+
     # Clients
 
     def admin(self) -> AdminClient:
@@ -133,12 +137,17 @@ class Harness:
         }
         return Consumer({**base, **_settings(settings)})
 
-    def produce(self, topic: str, values: list[bytes], partition: int = 0) -> None:
+    def produce(self, topic: str, values: list[bytes], partition: int = 0, **settings: Any) -> None:
         """Produce and wait for every acknowledgement."""
         failures: list[Any] = []
-        producer = self.producer()
+        producer = self.producer(**settings)
+
+        def delivered(error: Any, _: Any) -> None:
+            if error is not None:
+                failures.append(error)
+
         for value in values:
-            producer.produce(topic, value, partition=partition, on_delivery=lambda e, _: e and failures.append(e))
+            producer.produce(topic, value, partition=partition, on_delivery=delivered)
         assert producer.flush(30) == 0
         assert not failures, failures
 

@@ -19,9 +19,10 @@ from temporalio.worker import Replayer
 
 import workflows
 from tests.support.temporal import own_temporal_server, task_queue, temporal_server
+from tests.workflows.scene import play
 from workflows.runner import workflow_runner
 
-__all__ = ["own_temporal_server", "recorded", "task_queue", "temporal_server"]
+__all__ = ["own_temporal_server", "play", "recorded", "task_queue", "temporal_server"]
 
 HISTORIES = Path(__file__).parents[1] / "golden" / "histories"
 

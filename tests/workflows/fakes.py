@@ -6,6 +6,7 @@ They are the contract of workflows/model/calls.py: names, parameters and results
 from __future__ import annotations
 
 import asyncio
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 import workflows
@@ -86,6 +88,7 @@ class FakeNode:
         self.seen: list[tuple[str, MoveCall]] = []
         self.ended: list[tuple[str, str]] = []
         self.claims = 0
+        self.swapped: set[int] = set()
 
     def calls_of(self, name: str) -> list[MoveCall]:
         """The calls of one activity, in order."""
@@ -145,16 +148,24 @@ class FakeNode:
     async def swap(self, call: MoveCall) -> MoveResult:
         self.seen.append((calls.SWAP, call))
         await self.hold_swap.wait()
-        return self._each(
+        result = self._each(
             calls.SWAP,
             call,
             lambda move: row(move, calls.SWAPPED, seconds_locked=0.004, delete_after=self.delete_after),
         )
+        self.swapped |= {each.partition for each in result.rows if each.outcome == calls.SWAPPED}
+        return result
 
     @activity.defn(name=calls.CANCEL_MOVE)
     async def cancel_move(self, call: MoveCall) -> MoveResult:
         self.seen.append((calls.CANCEL_MOVE, call))
-        return self._each(calls.CANCEL_MOVE, call, lambda move: row(move, calls.DROPPED, message=call.reason))
+
+        def make(move: ReplicaMove) -> MoveRow:
+            if move.partition in self.swapped:
+                return row(move, calls.SWAPPED, delete_after=self.delete_after)
+            return row(move, calls.DROPPED, message=call.reason)
+
+        return self._each(calls.CANCEL_MOVE, call, make)
 
     @activity.defn(name=calls.DELETE_REPLICA)
     async def delete_replica(self, call: MoveCall) -> MoveResult:
@@ -243,9 +254,17 @@ class FakeMember:
 
     async def submit(self, cluster: WorkflowHandle[Any, Any], *commands: dict[str, Any]) -> dict[str, Any]:
         """Send commands as one update, and take the image of the answer."""
-        reply: dict[str, Any] = await cluster.execute_update(
-            "submit", self.batch(*commands), result_type=dict[str, Any]
-        )
+        update, batch = uuid.uuid4().hex, self.batch(*commands)
+        deadline = asyncio.get_running_loop().time() + 30
+        while True:
+            try:
+                reply: dict[str, Any] = await cluster.execute_update(
+                    "submit", batch, id=update, result_type=dict[str, Any]
+                )
+                break
+            except RPCError as error:  # as a node does: the same update again
+                assert asyncio.get_running_loop().time() < deadline, error
+                await asyncio.sleep(TICK)
         if reply["image"]:
             self.take(reply["image"])
         return reply

@@ -41,12 +41,12 @@ class Scene:
     def handle(self) -> Handle:
         return self.client.get_workflow_handle(self.name)
 
-    async def controller(self) -> Handle:
+    async def controller(self, **parameter: Any) -> Handle:
         """Start the controller, and its worker when it has none."""
         if 0 not in self.workers:
             worker = orchestrator(self.client, self.name, self.prober.probe_node)
             self.workers[0] = await self._enter(worker)
-        return await self.client.start_workflow("Cluster", {}, id=self.name, task_queue=self.name)
+        return await self.client.start_workflow("Cluster", parameter, id=self.name, task_queue=self.name)
 
     async def _enter(self, worker: Any) -> AsyncExitStack:
         inner = AsyncExitStack()
@@ -69,9 +69,9 @@ class Scene:
             await self.serve(member)
         return await member.submit(self.handle, member.registration(known))
 
-    async def up(self) -> Handle:
+    async def up(self, **parameter: Any) -> Handle:
         """The whole cluster."""
-        handle = await self.controller()
+        handle = await self.controller(**parameter)
         for member in self.members:
             await self.join(member)
         return handle
@@ -244,12 +244,10 @@ def test_a_node_that_stops_says_so_and_is_fenced_at_once(temporal_server: Tempor
 def test_continue_as_new_loses_nothing(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "CONTINUE_SOFT", 150)
-    monkeypatch.setattr(options, "CONTINUE_HARD", 260)
     monkeypatch.setattr(options, "QUIET_FOR", timedelta(milliseconds=200))
 
     async def scene(it: Scene) -> None:
-        handle = await it.up()
+        handle = await it.up(continue_at=[150, 260])
         first = (await handle.describe()).run_id
         count = 60
         for number in range(count):

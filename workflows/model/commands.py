@@ -51,7 +51,7 @@ def apply(state: ClusterState, command: Any, new_id: NewId) -> Change:
     try:
         return handler(state, command, new_id)
     except BadField as bad:
-        return Change(state, [Refused(Code.INVALID_REQUEST, f"The command {name} is malformed: {bad}").result()])
+        return Change(state, [Refused(Code.INVALID_REQUEST, f"The command {name} is malformed: {bad}.").result()])
     except Refused as refused:
         return Change(state, [refused.result()])
 

@@ -39,8 +39,9 @@ class Controller:
     not.
     """
 
-    def __init__(self, cluster: str) -> None:
+    def __init__(self, cluster: str, continue_at: tuple[int, int]) -> None:
         self.cluster = cluster
+        self.continue_at = continue_at
         self.state: ClusterState | None = None
         self.collecting: Collecting | None = Collecting(cluster)
         self.suspects: dict[int, str] = {}
@@ -51,9 +52,12 @@ class Controller:
         self._urgent = 0
 
     @staticmethod
-    def start(cluster: str, carried: Any) -> Controller:
+    def start(cluster: str, carried: Any, continue_at: tuple[int, int] = (1_000, 3_000)) -> Controller:
         """A controller without memory, or with what an earlier run carried over; ValueError for another format."""
-        it = Controller(cluster)
+        if isinstance(carried, Mapping) and carried.get("continue_at"):
+            soft, hard = carried["continue_at"]
+            continue_at = (int(soft), int(hard))
+        it = Controller(cluster, continue_at)
         if not isinstance(carried, Mapping) or "v" not in carried:
             return it
         if carried["v"] != 1:
@@ -74,6 +78,7 @@ class Controller:
         held = self.state or self._memory
         return {
             "v": 1,
+            "continue_at": list(self.continue_at),
             "state": pack(held.rows()) if held else "",
             "collecting": self.collecting is not None,
             "without": sorted(self.collecting.without) if self.collecting else [],

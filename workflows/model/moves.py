@@ -138,13 +138,15 @@ class Replica:
         failed.
         """
         phase = TRANSITIONS.get((self.phase, row.outcome))
-        if phase is None:
+        if phase is None and self.phase == DELETING:
+            phase = DONE
+        elif phase is None:
             message = f"The node answered '{row.outcome}' to {STEPS.get(self.phase, self.phase)}; the run cannot go on."
             phase, row = FAILED, replace(row, outcome=calls.FAILED, error="NodeFailure", message=message)
         if self.phase == CANCELLING and self.row.outcome == calls.FAILED:
             return replace(self, phase=FAILED, live=None)  # only what it left was removed; why it failed stands
         # The replica is in place already: what becomes of its old copy is the node's business from here on.
-        late = self.phase == DELETING and row.outcome in (calls.FAILED, calls.SUPERSEDED)
+        late = self.phase == DELETING and phase == DONE and row.outcome not in SUCCEEDED
         held = merge_rows(self.row, replace(row, outcome=self.row.outcome) if late else row)
         move = replace(self.move, claim=row.claim or self.move.claim, generation=row.generation or self.move.generation)
         return replace(self, move=move, phase=phase, row=held, due=now + max(row.delete_after, 0.0), live=None)

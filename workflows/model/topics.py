@@ -43,7 +43,7 @@ def create_topics(state: ClusterState, command: Mapping[str, Any], new_id: Calla
         except Refused as refused:
             results.append(refused.result())
         except fields.BadField as bad:
-            results.append({"error": Code.INVALID_REQUEST, "message": f"The request is malformed: {bad}"})
+            results.append({"error": Code.INVALID_REQUEST, "message": f"The request is malformed: {bad}."})
     if only_check:
         for result in results:
             result.pop("topic_id", None)

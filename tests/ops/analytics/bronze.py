@@ -58,5 +58,5 @@ def bronze(spark: SparkSession, folder: Path) -> tuple[DataFrame, DataFrame]:
 
 def tell(events: DataFrame, pending: DataFrame, as_of: datetime) -> Told:
     """The report as of a time."""
-    frames = job.transform(events, pending, as_of)
+    frames = job.transform(events, pending, as_of, lambda name, table: table.localCheckpoint())
     return Told(build(frames.move_report, frames.move_phases, frames.sla_summary, frames.workflow_runs, as_of), frames)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -91,7 +91,7 @@ def test_phases_of_a_move_follow_each_other_and_add_up(told: Told) -> None:
     assert [phase.phase for phase in phases] == [
         "preparing", "queued", "copying", "throttled", "waiting", "swap", "delete-wait", "delete-wait",
     ]  # fmt: skip
-    assert all(a.ended <= b.began for a, b in zip(phases, phases[1:], strict=False))
+    assert all(a.ended <= b.began for a, b in pairwise(phases))
     assert told.spent("clicks-5") == {
         "preparing": 0.03, "queued": 0.5, "copying": 10.5, "throttled": 4.0, "waiting": 2.0, "swap": 0.02,
         "delete-wait": 5.03,

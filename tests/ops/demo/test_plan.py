@@ -39,7 +39,8 @@ def test_too_few_directories_with_replicas() -> None:
 
 def test_the_json_is_what_kafkas_tool_takes() -> None:
     parsed = parse_reassignment(plan.reassignment_json(plan.choose_moves(VIEWS, "orders")))
-    assert [(p.topic, p.partition, p.replicas, p.log_dirs) for p in parsed][0] == ("orders", 0, (1,), ("/n1/b",))
+    first = parsed[0]
+    assert (first.topic, first.partition, first.replicas, first.log_dirs) == ("orders", 0, (1,), ("/n1/b",))
 
 
 def test_replicas_where_they_are_to_be() -> None:

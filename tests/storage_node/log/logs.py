@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +58,3 @@ def crashed(log: Log, to: Path) -> Path:
 
 def files(path: Path, suffix: str) -> dict[str, bytes]:
     return {entry.name: entry.read_bytes() for entry in sorted(path.iterdir()) if entry.name.endswith(suffix)}
-
-
-def every_prefix(data: bytes, start: int) -> Iterator[int]:
-    return iter(range(start, len(data) + 1))

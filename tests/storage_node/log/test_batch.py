@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder  # type: ignore[import-not-found]
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from storage_node.errors import CorruptRecord
 from storage_node.log.batch import HEADER_SIZE, BatchHeader, build_batch, headers, parse, verify

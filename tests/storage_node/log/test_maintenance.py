@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +44,7 @@ def test_truncating_at_every_offset(tmp_path: Path) -> None:
         log = open_log(tmp_path / f"t{offset}-0", replace(SMALL, segment_bytes=800))
         fill(log, 10, epoch=1)
         log.flush()
-        fill(log, 10, epoch=2)
+        fill(log, 10, epoch=2, start_ms=5_000)
         known = all_batches(log)
         log.truncate_to(offset)
         kept = [h for h in known if h.next_offset <= offset]
@@ -50,7 +52,7 @@ def test_truncating_at_every_offset(tmp_path: Path) -> None:
         end = kept[-1].next_offset if kept else 0
         assert log.log_end_offset == end and log.recovery_point == min(30, end)
         assert log.leader_epochs.entries == tuple(e for e in ((1, 0), (2, 30)) if e[1] < end)
-        assert log.max_timestamp()[0] == end - 1
+        assert log.max_timestamp()[0] == end - 1, "the newest record is the last one"
         fill(log, 10, epoch=3)
         assert log.log_end_offset == end + 30
         whole = read_all(log)
@@ -200,6 +202,12 @@ def test_flushing_by_count_and_by_time(tmp_path: Path) -> None:
     assert not log.flush_if_due(9_000), "nothing is new"
 
 
+def test_housekeeping_flushes_closed_segments_in_any_case(log: Log) -> None:
+    assert log.flush_if_due(2**60 - 1)
+    assert log.recovery_point == log.segments[-1].base_offset
+    assert not log.flush_if_due(2**60)
+
+
 def failing(call: Callable[..., Any], code: int, name: str | None = None) -> Callable[..., Any]:
     def fail(*args: Any, **options: Any) -> Any:
         if name is not None and args[0] != name:
@@ -235,6 +243,43 @@ def test_no_space_for_the_indexes_keeps_the_recovery_point_only(log: Log, monkey
         assert log.recovery_point == 0
     log.flush()
     assert log.recovery_point == 300
+
+
+def test_flushing_and_retention_beside_appends_and_reads(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0", replace(SMALL, retention_bytes=6_000))
+    done, wrong = threading.Event(), list[BaseException]()
+
+    def again_and_again(call: Callable[[], object]) -> None:
+        try:
+            while not done.is_set():
+                call()
+        except BaseException as error:
+            wrong.append(error)
+
+    def consume() -> None:
+        with contextlib.suppress(OffsetOutOfRange):
+            read_all(log)
+
+    def housekeep() -> None:
+        log.flush_if_due(2**60)
+        log.purge_deleted(2**60)
+
+    calls = (log.flush, consume, housekeep)
+    threads = [threading.Thread(target=again_and_again, args=(call,)) for call in calls]
+    for thread in threads:
+        thread.start()
+    for _ in range(300):
+        fill(log, 1)
+        log.delete_old_segments(0)
+    done.set()
+    for thread in threads:
+        thread.join(30)
+    assert not wrong
+    log.flush()
+    assert log.recovery_point == log.log_end_offset == 900
+    whole = read_all(log)
+    again = open_log(crashed(log, tmp_path / "c-0"), recovery_point=900, log_start_offset=log.log_start_offset)
+    assert read_all(again) == whole
 
 
 # Full and failing disks

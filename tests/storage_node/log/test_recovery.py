@@ -254,7 +254,7 @@ def test_damage_that_no_scan_saw_is_told_at_reading(tmp_path: Path) -> None:
     first = log.path / f"{0:020d}.log"
     os.truncate(first, first.stat().st_size - 7)
     log = open_log(tmp_path / "topic-0", clean=True)
-    with pytest.raises(CorruptRecord, match="00000000000000000000.log"):
+    with pytest.raises(CorruptRecord, match=r"00000000000000000000\.log"):
         log.read(log.segments[1].base_offset - 1, 1 << 20)
     assert log.read(0, 100).data, "what is whole is still answered"
     assert log.read(299, 100).data
@@ -282,7 +282,7 @@ def test_a_large_log_is_opened_fast_after_a_clean_stop(tmp_path: Path) -> None:
         reads += 1
         return real(fd, count, at)
 
-    os.pread = counted  # type: ignore[assignment]
+    os.pread = counted
     try:
         log = open_log(tmp_path / "topic-0", LogConfig(), clean=True)
     finally:

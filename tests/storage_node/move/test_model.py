@@ -30,10 +30,11 @@ HEX = "0123456789abcdef" * 2
 
 @dataclass
 class Folder:
-    """A partition's directory: its marker, and how many records it holds."""
+    """A partition's directory: its marker, how many records it holds, and whether that ever was all of them."""
 
     marker: Marker | None
     records: int
+    whole: bool = True
 
 
 @dataclass
@@ -101,12 +102,17 @@ def move(world: World, *, fail_target: bool = False, cancel: bool = False, tell:
     yield
     world.mark(current, replace(marker, claim=marker.claim + 1, target_id=target, source_id=source))
     yield
-    if copying.name not in world.disks[target]:
-        world.disks[target][copying.name] = Folder(None, 0)
-        yield
     claim = marker.claim + 1
     going = Marker("t", 0, "", source, target, world.generation, State.COPYING, claim=claim)
-    world.mark(copying, going)
+    if copying.name not in world.disks[target]:
+        making = copying.with_name(delete_name(TP, f"{claim + 100:032x}"))
+        world.disks[target][making.name] = Folder(None, 0, whole=False)
+        yield
+        world.mark(making, going)
+        yield
+        world.rename(making, copying)
+    else:
+        world.mark(copying, going)
     yield
     world.folder(copying).records = 1
     yield
@@ -128,12 +134,13 @@ def move(world: World, *, fail_target: bool = False, cancel: bool = False, tell:
     world.append(current)
     yield
     world.folder(copying).records = world.folder(current).records
+    world.folder(copying).whole = True
     world.mark(copying, replace(going, state=State.SEALED))
     yield
     world.rename(current, deleted)
     yield
     if fail_target:
-        yield from undo(world, deleted, current, renamed=False)
+        yield from undo(world, deleted, current)
         return
     promoted = copying.with_name(replica_name(TP))
     world.rename(copying, promoted)
@@ -154,13 +161,13 @@ def move(world: World, *, fail_target: bool = False, cancel: bool = False, tell:
     world.append(promoted)
     yield
     world.mark(deleted, replace(left, state=State.DELETED, reason=Reason.REMOVING))
-    world.folder(deleted).records = 0
+    world.folder(deleted).records, world.folder(deleted).whole = 0, False
     yield
     del world.disks[source][deleted.name]
     yield
 
 
-def undo(world: World, deleted: Path, current: Path, *, renamed: bool) -> Step:
+def undo(world: World, deleted: Path, current: Path) -> Step:
     """The rename on the target failed: the source is taken back, two generations higher, and serves on."""
     marker = world.folder(deleted).marker
     assert marker is not None
@@ -183,12 +190,17 @@ def undo_after_rename(world: World) -> Step:
         yield
     yield
     deleted = next(world.path("a", name) for name in world.disks["a"] if name.endswith(".delete"))
-    yield from undo(world, deleted, world.path("a", "t-0"), renamed=True)
+    yield from undo(world, deleted, world.path("a", "t-0"))
 
 
 def twice(world: World) -> Step:
     """There and back again."""
     yield from move(world)
+    yield from move(world)
+
+
+def cancel_then_move(world: World) -> Step:
+    yield from move(world, cancel=True)
     yield from move(world)
 
 
@@ -205,15 +217,10 @@ SCRIPTS: dict[str, Callable[[World], Step]] = {
     "cancel": lambda world: move(world, cancel=True),
     "target fails": lambda world: move(world, fail_target=True),
     "target fails late": undo_after_rename,
-    "cancel, then move": lambda world: _chain(world, cancel_then_move=True),
+    "cancel, then move": cancel_then_move,
     "there and back": twice,
     "target fails, then again": undone_and_again,
 }
-
-
-def _chain(world: World, *, cancel_then_move: bool) -> Step:
-    yield from move(world, cancel=cancel_then_move)
-    yield from move(world)
 
 
 def worlds(script: Callable[[World], Step], world: World | None = None) -> list[World]:
@@ -240,7 +247,7 @@ def boot_steps(world: World) -> Step:
             not action.guarded or (plan.state == "online" and plan.generation > action.generation)
         ):
             folder = world.disks[action.path.parent.name].pop(action.path.name)
-            if folder.records >= world.acked:
+            if 0 <= world.acked <= folder.records:
                 assert any(f.records >= world.acked for f in world.all_folders()), "the last whole copy goes"
             yield
 
@@ -275,6 +282,8 @@ def settle(world: World) -> BootPlan:
 
 
 def check(world: World, plan: BootPlan) -> None:
+    if plan.state == "online" and plan.path is not None:
+        assert world.folder(plan.path).whole, "a partial copy is served"
     if world.acked < 0:
         return
     if plan.state == "online":

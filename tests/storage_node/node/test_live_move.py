@@ -93,7 +93,7 @@ def test_nothing_is_lost_or_doubled_over_several_moves(tmp_path: Path) -> None:
             for round_ in range(6):
                 move(harness, admin, "t", harness.paths[(round_ + 1) % 3])
                 seen = len(traffic.acknowledged)
-                until(lambda seen=seen: len(traffic.acknowledged) > seen + 50)
+                until(lambda: len(traffic.acknowledged) > seen + 50)  # noqa: B023
         finally:
             traffic.finish()
             admin.close()
@@ -108,7 +108,7 @@ def test_delete_records_during_a_move_holds_for_both_copies(tmp_path: Path) -> N
     with running(tmp_path, extra={"replica.alter.log.dirs.io.max.bytes.per.second": "50000"}) as harness:
         harness.create_topic("t", configs={"segment.bytes": "20000"})
         admin = KafkaAdminClient(bootstrap_servers=harness.bootstrap)
-        harness.produce("t", [b"%d " % i + b"x" * 1000 for i in range(400)])
+        harness.produce("t", [b"%d " % i + b"x" * 1000 for i in range(400)], batch_num_messages=10)
         target = harness.other_directory("t")
         admin.alter_replica_log_dirs({("t", 0, 1): target})
         partition = harness.node.partition(TopicPartition("t", 0))
@@ -132,7 +132,7 @@ def test_a_restart_in_the_middle_of_a_copy_goes_on(tmp_path: Path) -> None:
     with running(tmp_path, extra={"replica.alter.log.dirs.io.max.bytes.per.second": "300000"}) as harness:
         harness.create_topic("t", configs={"segment.bytes": "100000"})
         admin = KafkaAdminClient(bootstrap_servers=harness.bootstrap)
-        harness.produce("t", [b"%d " % i + b"x" * 1000 for i in range(1000)])
+        harness.produce("t", [b"%d " % i + b"x" * 1000 for i in range(1000)], batch_num_messages=10)
         target = harness.other_directory("t")
         admin.alter_replica_log_dirs({("t", 0, 1): target})
         admin.close()
@@ -141,6 +141,7 @@ def test_a_restart_in_the_middle_of_a_copy_goes_on(tmp_path: Path) -> None:
         claim = harness.node.engine.status(tp).claim  # type: ignore[union-attr]
         harness.restart()
         status = until(lambda: harness.node.engine.status(tp))
+        assert status is not None
         assert status.claim == claim and status.directory == target
         until(lambda: (status := harness.node.engine.status(tp)) is not None and status.bytes_resumed > 200_000)
         harness.node.engine.set_node_rate(None)

@@ -174,9 +174,7 @@ def test_one_update_raises_the_generations_of_a_whole_request(harness: Harness, 
     until(lambda: not list(Path(harness.paths[0]).glob("*.move")))
 
 
-def test_a_name_too_long_to_move_is_refused_and_can_still_be_deleted(
-    harness: Harness, admin: KafkaAdminClient
-) -> None:
+def test_a_name_too_long_to_move_is_refused_and_can_still_be_deleted(harness: Harness, admin: KafkaAdminClient) -> None:
     name = "n" * 249
     harness.create_topic(name, 11)
     assert ask(admin, {(name, 10): harness.other_directory(name, 10)}) == {(name, 10): "InvalidTopicError"}
@@ -211,7 +209,8 @@ def test_the_rate_of_moves_follows_the_broker_config_while_running(tmp_path: Pat
         target = harness.other_directory("t")
         ask(admin, {("t", 0): target})
         tp = TopicPartition("t", 0)
-        until(lambda: harness.node.engine.status(tp).state in (MoveState.THROTTLED, MoveState.COPYING))
+        states = (MoveState.THROTTLED, MoveState.COPYING)
+        until(lambda: (status := harness.node.engine.status(tp)) is not None and status.state in states)
         time.sleep(0.5)  # not a wait for something: at one byte per second nothing may arrive
         assert harness.directory_of("t") != target
         begun = time.monotonic()

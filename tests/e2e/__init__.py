@@ -1,0 +1,1 @@
+"""The whole of it: real processes, real clients, real crashes."""

@@ -1,0 +1,64 @@
+"""Makes image-v1.json, the cluster images that both codecs (the controller's and the node's) must read and write alike.
+
+    python -m tests.golden.make_image
+
+Each entry has the image as it travels (`text`), its plain content, and nothing that changes from run to run.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from workflows.model import image
+from workflows.model.assignment import Assignment
+from workflows.model.state import ClusterState, Configs, Directory, Node, Partition, Topic, unpack
+
+
+def _node(number: int, *, fenced: bool = False) -> Node:
+    directories = (
+        Directory(f"dir-{number}-a-000000000000", f"/data/{number}/a"),
+        Directory(f"dir-{number}-b-000000000000", f"/data/{number}/b", online=number != 2),
+    )
+    return Node(number, f"incarnation-{number}", number, f"node-{number}.example", 9091 + number, directories, fenced)
+
+
+def example() -> list[tuple[str, ClusterState, tuple[int, int]]]:
+    """Name, state and what the receiver knows, for each image."""
+    state = ClusterState("example", generation=3)
+    for node in (_node(1), _node(2), _node(3, fenced=True)):
+        state = state.with_node(node)
+    settled = Partition(0, Assignment((1,)), ("dir-1-a-000000000000",), (4,), (1,), 1, 2, 7)
+    without_leader = Partition(1, Assignment((3,)), ("",), (0,), (3,), -1, 0, 1)
+    moving = Partition(
+        2,
+        Assignment((4, 2, 1), adding=(4,), removing=(1,), original=(1, 2)),
+        ("", "dir-2-a-000000000000", "dir-1-b-000000000000"),
+        (0, 0, 2),
+        (1, 2),
+        1,
+        5,
+        11,
+    )
+    state = state.with_topics(
+        Topic("orders", "AAAAAAAAAAAAAAAAAAAAAA", {"retention.ms": "-1"}, (settled, without_leader, moving)),
+        Topic("old.events_x-1", "BBBBBBBBBBBBBBBBBBBBBB", {}, (Partition(0, Assignment((2,)), ("",), (0,), (2,), 2),)),
+    )
+    state = state.with_configs(Configs("broker", "", {"replica.alter.log.dirs.io.max.bytes.per.second": "20000000"}))
+    before = state.pair
+    later = state.without_topic("old.events_x-1").with_node(_node(3))
+    later = later.with_configs(Configs("broker", "2", {}))
+    return [("whole", state, (0, 0)), ("delta", later, before), ("whole_after", later, (2, 90))]
+
+
+def main() -> None:
+    """Write the file."""
+    found = {}
+    for name, state, since in example():
+        (text,) = image.since(state, *since)
+        found[name] = {"text": text, "content": unpack(text)}
+    Path(__file__).with_name("image-v1.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

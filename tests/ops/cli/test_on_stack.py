@@ -1,0 +1,211 @@
+"""The commands against a real stack: topics, moves by run and by file, cancel, stop, export."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+
+from ops.cli import main as cli
+from ops.stack.stack import Stack
+
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
+
+Rehome = Callable[..., Any]
+
+
+@pytest.fixture
+def rehome(data: Path, capsys: pytest.CaptureFixture[str]) -> Rehome:
+    """Run a command with --json on the stack: its value, or for `code` other than 0 its one sentence."""
+
+    def run(*arguments: str, code: int = 0) -> Any:
+        capsys.readouterr()
+        found = cli.run([*arguments, "--data", str(data), "--json"])
+        shown = capsys.readouterr()
+        assert found == code, shown.err
+        return json.loads(shown.out) if code == 0 else shown.err.strip().splitlines()[-1]
+
+    return run
+
+
+@pytest.fixture
+def topic(stack: Stack, rehome: Rehome) -> str:
+    """A topic of one partition with 6 MB."""
+    name = f"t{uuid4().hex[:8]}"
+    rehome("topic", "create", name)
+    producer = Producer({"bootstrap.servers": stack.spec().bootstrap, "acks": "all", "log_level": 0})
+    for number in range(600):
+        producer.produce(name, value=number.to_bytes(4, "big") * 2500, partition=0)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    return name
+
+
+def where(rehome: Rehome, topic: str) -> tuple[int, Path]:
+    """Node and directory of the topic's one replica."""
+    rows = rehome("topic", "describe", topic)["partitions"][0]["log_dirs"]
+    (current,) = [row for row in rows if not row["future"]]
+    return current["node"], Path(current["directory"])
+
+
+def another(directory: Path) -> Path:
+    return directory.parent / ("disk-a" if directory.name != "disk-a" else "disk-b")
+
+
+def eventually(what: Callable[[], Any], seconds: float = 20.0) -> Any:
+    until = time.monotonic() + seconds
+    while not (value := what()):
+        assert time.monotonic() < until, "it did not happen in time"
+        time.sleep(0.1)
+    return value
+
+
+def test_topics_come_and_go(rehome: Rehome) -> None:
+    name = f"t{uuid4().hex[:8]}"
+    assert rehome("topic", "create", name, "--partitions", "3") == {
+        "name": name,
+        "partitions": 3,
+        "replication_factor": 1,
+    }
+    assert name in rehome("topic", "list")
+    described = rehome("topic", "describe", name)
+    assert [p["partition"] for p in described["partitions"]] == [0, 1, 2]
+    assert all(len(p["log_dirs"]) == 1 for p in described["partitions"])
+    assert "already exists" in rehome("topic", "create", name, code=1).lower().replace("_", " ")
+    assert rehome("topic", "delete", name) == {"name": name, "deleted": True}
+    eventually(lambda: name not in rehome("topic", "list"))
+    assert name in rehome("topic", "describe", name, code=1)
+
+
+@pytest.mark.feature("113-01")
+def test_a_move_by_a_run_of_its_own(rehome: Rehome, topic: str) -> None:
+    node, directory = where(rehome, topic)
+    target = another(directory)
+    done = rehome("move", f"{topic}-0", "--node", str(node), "--to", str(target), "--wait", "--sla", "60")
+    assert done["result"]["rows"][0]["outcome"] in ("deleted", "swapped")
+    assert done["result"]["sla"]["met"] is True
+    assert where(rehome, topic) == (node, target)
+    assert not [entry for entry in directory.iterdir() if entry.name.startswith(topic)]
+
+
+def test_a_move_that_cannot_be_says_why(rehome: Rehome, topic: str, tmp_path: Path) -> None:
+    node, directory = where(rehome, topic)
+    move = ("move", f"{topic}-0", "--wait")
+    told = rehome(*move, "--node", str(node), "--to", str(tmp_path), code=1)
+    assert "LogDirNotFound" in told and str(tmp_path) in told
+    assert "UnknownNode" in rehome(*move, "--node", "77", "--to", str(directory), code=1)
+    told = rehome("move", f"{topic}-5", "--node", str(node), "--to", str(another(directory)), "--wait", code=1)
+    assert "UnknownReplica" in told
+    assert where(rehome, topic) == (node, directory)
+
+
+@pytest.mark.feature("113-25", "113-28", "113-30")
+def test_moves_by_file_as_kafkas_tool_does(rehome: Rehome, topic: str, tmp_path: Path) -> None:
+    node, directory = where(rehome, topic)
+    file = tmp_path / "moves.json"
+    partition = {"topic": topic, "partition": 0, "replicas": [node], "log_dirs": [str(another(directory))]}
+    file.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+    (row,) = rehome("move", "--file", str(file), "--wait")
+    assert (row["topic"], row["outcome"]) == (topic, "in_place")
+    assert where(rehome, topic) == (node, another(directory))
+
+    partition["log_dirs"] = [str(tmp_path)]
+    file.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+    assert f"{tmp_path} is not one of the log.dirs of node {node}" in rehome("move", "--file", str(file), code=1)
+
+
+@pytest.mark.feature("113-29")
+def test_a_file_with_a_replica_that_is_not_there_is_patient_then_fails(
+    rehome: Rehome, topic: str, tmp_path: Path
+) -> None:
+    node, directory = where(rehome, topic)
+    file = tmp_path / "moves.json"
+    partition = {"topic": f"{topic}-not", "partition": 0, "replicas": [node], "log_dirs": [str(directory)]}
+    file.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+    began = time.monotonic()
+    told = rehome("move", "--file", str(file), "--timeout", "1", code=1)
+    assert f"{topic}-not-0" in told
+    assert time.monotonic() - began < 15
+
+
+def test_a_slow_move_is_seen_stopped_resumed_and_cancelled(rehome: Rehome, topic: str) -> None:
+    node, directory = where(rehome, topic)
+    target = another(directory)
+    copy = target / f"{topic}-0.move"
+    started = rehome("move", f"{topic}-0", "--node", str(node), "--to", str(target), "--throttle", "300kB")
+
+    def line() -> Any:
+        found = [row for row in rehome("moves")["moves"] if row["topic"] == topic]
+        return found[0] if found and found[0]["bytes_copied"] else None
+
+    seen = eventually(line)
+    assert seen["id"] == started["id"]
+    assert (seen["node"], seen["source"], seen["directory"]) == (node, str(directory), str(target))
+    assert 0 < seen["bytes_copied"] < seen["bytes_total"]
+    assert seen["attempt"] >= 1
+
+    rehome("node", "stop-moves", str(node))
+    try:
+        assert rehome("moves")["stopped"] == [node]
+        eventually(lambda: line()["phase"] == "stopped")
+        held = line()["bytes_copied"]
+    finally:
+        rehome("node", "resume-moves", str(node))
+    eventually(lambda: line()["bytes_copied"] > held)
+
+    assert copy.is_dir()
+    assert rehome("cancel", started["id"]) == {"id": started["id"], "status": "cancelled"}
+    assert not copy.exists()
+    assert where(rehome, topic) == (node, directory)
+    assert "ended already (canceled)" in rehome("cancel", started["id"], code=1)
+
+
+def test_a_copy_survives_kill_9_of_its_node(stack: Stack, rehome: Rehome, topic: str) -> None:
+    node, directory = where(rehome, topic)
+    target = another(directory)
+    copy = target / f"{topic}-0.move"
+    started = rehome("move", f"{topic}-0", "--node", str(node), "--to", str(target), "--throttle", "2MB")
+    eventually(lambda: any(file.stat().st_size > 1_000_000 for file in copy.glob("*.log")))
+    assert rehome("stack", "kill", f"node-{node}") == {"name": f"node-{node}", "action": "kill", "changed": True}
+    notes = rehome("moves")["notes"]
+    assert any(f"node {node} does not answer" in note for note in notes)
+    assert rehome("stack", "start", f"node-{node}")["changed"] is True
+    eventually(lambda: not rehome("moves")["moves"], seconds=40)
+    assert where(rehome, topic) == (node, target)
+    assert "ended already" in rehome("cancel", started["id"], code=1)
+
+
+def test_an_export_writes_a_manifest(rehome: Rehome, tmp_path: Path) -> None:
+    result = rehome("export", "--to", str(tmp_path / "export"))
+    assert result["events"] > 0
+    assert Path(result["manifest"]).is_file()
+
+
+@pytest.mark.spark
+def test_a_report_is_one_page(rehome: Rehome, tmp_path: Path) -> None:
+    made = rehome("report", "--out", str(tmp_path / "report"))
+    assert Path(made["report"]) == tmp_path / "report" / "report.html"
+    assert "<html" in Path(made["report"]).read_text()[:2000].lower()
+    assert made["summary"]["runs"] > 0
+
+
+def test_the_cluster_as_its_controller_sees_it(rehome: Rehome) -> None:
+    described = rehome("cluster", "describe")
+    assert described["cluster"] == "rehome"
+    assert sorted(node["node"] for node in described["nodes"]) == [1, 2]
+
+
+def test_status_says_how_to_start_each_process_again(stack: Stack, rehome: Rehome) -> None:
+    rows = rehome("stack", "status")
+    assert [row["name"] for row in rows] == ["temporal", "controller", "node-1", "node-2"]
+    assert all(row["ready"] and row["pid"] for row in rows)
+    assert rows[2]["addresses"] == {"kafka": stack.spec().node_address(1)}
+    assert [Path(path).name for path in rows[2]["directories"]] == ["disk-a", "disk-b", "disk-c"]
+    assert "worker.py node --config" in rows[2]["command"]
+    assert set(rows[0]["addresses"]) == {"grpc", "ui"}

@@ -1,0 +1,478 @@
+"""A move as its users see it: made, copied, swapped, cancelled, paused, stopped, given another target, claimed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_node import failpoints
+from storage_node.directories.directory import Usage
+from storage_node.errors import (
+    InvalidTopic,
+    LogDirNotFound,
+    MovesStopped,
+    NotEnoughSpace,
+    ReplicaBusy,
+    StaleClaim,
+    Superseded,
+    UnknownTopicOrPartition,
+)
+from storage_node.log.batch import build_batch
+from storage_node.log.config import LogConfig
+from storage_node.move import marker as markers
+from storage_node.move.marker import State
+from storage_node.move.status import MoveState
+from storage_node.types import TopicPartition
+from tests.storage_node.move.harness import TP, SmallNode, appending, batch, eventually, values
+
+Make = Callable[..., SmallNode]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    nodes: list[SmallNode] = []
+
+    def build(**options: object) -> SmallNode:
+        nodes.append(SmallNode(tmp_path, **options))  # type: ignore[arg-type]
+        return nodes[-1]
+
+    yield build
+    for node in nodes:
+        node.close()
+
+
+def restarted(node: SmallNode, make: Make, **options: object) -> SmallNode:
+    node.close()
+    return make(names=node.names, **options)
+
+
+@pytest.mark.feature("113-01", "113-02", "113-12", "113-13", "113-15", "113-16", "113-18")
+def test_a_move_under_load_loses_nothing_and_keeps_every_offset(make: Make) -> None:
+    node = make(config=LogConfig(segment_bytes=256 << 10, file_delete_delay_ms=300))
+    partition = node.add()
+    node.fill(1000)
+    acked: dict[int, bytes] = {}
+    with appending(partition, acked.__setitem__, pause=0.0):
+        node.move("b")
+        eventually(lambda: len(acked) > 50)
+    data = values(partition.log)
+    assert len(data) == partition.log.log_end_offset
+    assert all(value in data[offset] for offset, value in acked.items())
+    assert partition.directory is node.dir("b") and partition.future is None
+    assert node.listing()["b"] == ["t-0"]
+    eventually(lambda: node.listing()["a"] == [])
+    assert node.engine.delete_now_if_due(TP) == 0.0
+    assert node.checkpoints == [("b", True), ("a", False)]
+
+
+@pytest.mark.feature("113-02", "113-04", "113-33", "113-34")
+def test_the_copy_is_on_disk_and_visible_before_anything_is_copied(make: Make) -> None:
+    node = make()
+    partition = node.add()
+    node.fill(10)
+    status = node.engine.create(TP, node.path("b"), owner="run", run_id="r1")
+    assert node.listing() == {"a": ["t-0"], "b": ["t-0.move"]}
+    assert (status.state, status.claim, status.generation, status.lag) == (MoveState.QUEUED, 1, 1, 10)
+    assert (status.source, status.directory) == (node.path("a"), node.path("b"))
+    assert partition.future is not None
+    marker = markers.read(node.dir("b").path / "t-0.move")
+    assert marker is not None
+    assert (marker.state, marker.owner, marker.run_id, marker.source_id, marker.target_id) == (
+        State.COPYING, "run", "r1", "id-a", "id-b",
+    )  # fmt: skip
+    assert node.engine.statuses()[0].as_dict()["topic"] == "t"
+
+
+def test_every_step_can_be_asked_for_again(make: Make) -> None:
+    node = make()
+    node.add()
+    node.fill(100)
+    first = node.engine.create(TP, node.path("b"), owner="run")
+    assert node.engine.create(TP, node.path("b"), owner="run") == dataclasses.replace(
+        first, seconds_queued=node.engine.create(TP, node.path("b"), owner="run").seconds_queued
+    ) or node.engine.status(TP)
+    node.finish(first.claim)
+    assert node.engine.swap(TP, first.claim, first.generation).outcome == "swapped"
+    again = node.engine.create(TP, node.path("b"), owner="run")
+    assert (again.state, again.claim, again.generation) == (MoveState.IN_PLACE, first.claim, 1)
+    assert node.engine.wait(TP, first.claim, 1).state is MoveState.IN_PLACE
+    assert 0 < node.engine.delete_now_if_due(TP, 1) <= 60
+    cancelled = node.engine.cancel(TP, first.claim)
+    assert cancelled is None or cancelled.state is MoveState.IN_PLACE
+    assert node.listing()["b"] == ["t-0"]
+
+
+def test_facts(make: Make) -> None:
+    node = make(rate=4_000_000)
+    node.add()
+    node.fill(1000)
+    status = node.engine.create(TP, node.path("b"))
+    node.finish(status.claim)
+    status = node.engine.wait(TP, status.claim, 1)
+    assert status.bytes_total == status.bytes_copied == node.partitions[TP].log.size
+    assert 0.1 < status.seconds_throttled < 2 and status.seconds_copying > 0
+    assert 0 < status.seconds_locked < 1 and status.attempt == 1 and status.bytes_resumed == 0
+
+
+# Claims
+
+
+def test_a_second_run_is_refused_by_the_name_of_the_first(make: Make) -> None:
+    node = make(names="abc")
+    node.add()
+    node.engine.create(TP, node.path("b"), owner="first")
+    for target in ("b", "c"):
+        with pytest.raises(ReplicaBusy, match="first") as refused:
+            node.engine.create(TP, node.path(target), owner="second")
+        assert refused.value.owner == "first"
+
+
+def test_claims_never_go_back(make: Make) -> None:
+    node = make()
+    node.add()
+    seen = [node.engine.next_claim(TP), node.engine.next_claim(TP)]
+    node = restarted(node, make)
+    seen.append(node.engine.next_claim(TP))
+    node.move("b")
+    seen.append(node.engine.create(TP, node.path("a")).claim)
+    node = restarted(node, make)
+    node.engine.cancel(TP)
+    seen.append(node.engine.next_claim(TP))
+    node = restarted(node, make)
+    seen.append(node.engine.next_claim(TP))
+    assert seen == sorted(set(seen))
+
+
+def test_an_older_claim_can_do_nothing(make: Make) -> None:
+    node = make(rate=100_000)
+    node.add()
+    node.fill(500)
+    old = node.engine.create(TP, node.path("b"), owner="old")
+    node.engine.start_copy(TP, old.claim)
+    new = node.engine.next_claim(TP)
+    stopped = node.engine.wait(TP, old.claim, 10)
+    assert (stopped.state, stopped.error) == (MoveState.FAILED, "StaleClaim")
+    for call in (
+        lambda: node.engine.start_copy(TP, old.claim),
+        lambda: node.engine.swap(TP, old.claim),
+        lambda: node.engine.create(TP, node.path("b"), claim=old.claim),
+        lambda: node.engine.cancel(TP, 99),
+    ):
+        with pytest.raises(StaleClaim):
+            call()
+    node.engine.set_node_rate(None)
+    adopted = node.engine.create(TP, node.path("b"), claim=new, owner="new")
+    assert (adopted.claim, adopted.owner) == (new, "new")
+    node.finish(new)
+    assert node.listing()["b"] == ["t-0"]
+
+
+@pytest.mark.feature("113-08")
+def test_a_new_target_cancels_the_old_copy(make: Make) -> None:
+    node = make(names="abc")
+    node.add()
+    node.fill(100)
+    first = node.engine.create(TP, node.path("b"), owner="run")
+    second = node.engine.create(TP, node.path("c"), owner="run")
+    assert second.claim > first.claim and second.directory == node.path("c")
+    assert "t-0.move" not in node.listing()["b"]
+    node.finish(second.claim)
+    assert (node.listing()["c"], node.listing()["b"]) == (["t-0"], [])
+
+
+def test_a_move_is_refused_while_a_higher_generation_is_on_disk(make: Make) -> None:
+    node = make()
+    partition = node.add()
+    node.move("b")
+    with pytest.raises(Superseded):
+        node.engine.create(TP, node.path("a"), generation=1)
+    assert node.listing()["a"] == ["t-0.delete"]
+    status = node.engine.create(TP, node.path("a"), generation=7)
+    node.finish(status.claim)
+    assert partition.generation == 7
+    with pytest.raises(Superseded):
+        node.engine.swap(TP, status.claim, 5)
+
+
+# Cancel, pause, stop
+
+
+@pytest.mark.feature("113-05", "113-08")
+@pytest.mark.parametrize("moment", ["queued", "copying", "caught up"])
+def test_cancel(moment: str, make: Make) -> None:
+    node = make(rate=None if moment == "caught up" else 200_000)
+    partition = node.add()
+    node.fill(500)
+    status = node.engine.create(TP, node.path("b"))
+    if moment != "queued":
+        node.engine.start_copy(TP, status.claim)
+        if moment == "copying":
+            eventually(lambda: node.engine.statuses()[0].bytes_copied > 0)
+        else:
+            node.engine.wait(TP, status.claim, 10)
+    cancelled = node.engine.cancel(TP, status.claim, "not wanted any more")
+    assert cancelled is not None
+    assert (cancelled.state, cancelled.message) == (MoveState.CANCELLED, "not wanted any more")
+    assert node.engine.statuses() == [] and partition.future is None
+    assert "t-0.move" not in node.listing()["b"]
+    eventually(lambda: node.listing() == {"a": ["t-0"], "b": []})
+    assert partition.append(batch(b"x")).base_offset == 500
+    assert node.engine.cancel(TP, status.claim) == cancelled
+    node.engine.set_node_rate(None)
+    node.move("b")
+
+
+def test_cancel_without_a_move(make: Make) -> None:
+    node = make()
+    node.add()
+    assert node.engine.cancel(TP) is None
+
+
+def test_a_cancel_comes_before_a_swap_that_is_waiting(make: Make) -> None:
+    node = make()
+    node.add()
+    node.fill(100)
+    status = node.engine.create(TP, node.path("b"))
+    node.engine.start_copy(TP, status.claim)
+    node.engine.wait(TP, status.claim, 10)
+    # The cancel has said so and waits for the partition's guard, which the swap is about to take.
+    node.engine._registry.all()[0].stop = "cancelled"
+    assert node.engine.swap(TP, status.claim).outcome == "behind"
+    node.engine.cancel(TP, status.claim)
+    eventually(lambda: node.listing() == {"a": ["t-0"], "b": []})
+
+
+def test_pause_and_go_on(make: Make) -> None:
+    node = make(rate=500_000)
+    node.add()
+    node.fill(1000)
+    status = node.engine.create(TP, node.path("b"))
+    node.engine.start_copy(TP, status.claim)
+    eventually(lambda: node.engine.statuses()[0].bytes_copied > 0)
+    paused = node.engine.pause_copy(TP, status.claim)
+    assert paused.state is MoveState.STOPPED
+    copied = node.engine.statuses()[0].bytes_copied
+    node.engine.set_node_rate(None)
+    assert node.engine.statuses()[0].bytes_copied == copied and "t-0.move" in node.listing()["b"]
+    node.finish(status.claim)
+    assert node.engine.status(TP).attempt == 2  # type: ignore[union-attr]
+
+
+def test_stop_and_resume_over_a_restart(make: Make) -> None:
+    node = make(rate=500_000)
+    node.add()
+    node.fill(1000)
+    status = node.engine.create(TP, node.path("b"), owner="run")
+    node.engine.start_copy(TP, status.claim)
+    eventually(lambda: node.engine.statuses()[0].bytes_copied > 0)
+    node.engine.stop_moves()
+    stopped = node.engine.wait(TP, status.claim, 5)
+    assert (stopped.state, stopped.error) == (MoveState.STOPPED, "MovesStopped")
+    node = restarted(node, make)
+    assert node.engine.moves_stopped
+    assert node.engine.status(TP).state is MoveState.STOPPED  # type: ignore[union-attr]
+    for call in (
+        lambda: node.engine.start_copy(TP, status.claim),
+        lambda: node.engine.swap(TP, status.claim),
+        lambda: node.engine.create(TopicPartition("u", 0), node.path("b")),
+    ):
+        node.add(TopicPartition("u", 0)) if TopicPartition("u", 0) not in node.partitions else None
+        with pytest.raises(MovesStopped):
+            call()
+    node.engine.resume_moves()
+    assert node.engine.wait(TP, status.claim, 10).state is MoveState.CAUGHT_UP
+    node.finish(status.claim)
+    node = restarted(node, make)
+    assert not node.engine.moves_stopped
+
+
+def test_throttles_of_run_and_node(make: Make) -> None:
+    node = make(rate=50_000)
+    node.add()
+    node.fill(1000)
+    status = node.engine.create(TP, node.path("b"), throttle=10_000_000)
+    node.engine.start_copy(TP, status.claim, 10_000_000)
+    eventually(lambda: node.engine.statuses()[0].state is MoveState.THROTTLED)
+    node.engine.set_node_rate(None)
+    node.engine.set_throttle(TP, status.claim, 50_000)
+    assert node.engine.wait(TP, status.claim, 0.3).state in (MoveState.THROTTLED, MoveState.COPYING)
+    node.engine.set_throttle(TP, status.claim, None)
+    assert node.engine.wait(TP, status.claim, 10).state is MoveState.CAUGHT_UP
+
+
+@pytest.mark.feature("113-09", "113-38")
+def test_what_has_no_mover_waits(make: Make) -> None:
+    node = make(slots=1, rate=1)
+    claims = {}
+    for number in range(3):
+        tp = TopicPartition("t", number)
+        node.add(tp)
+        node.fill(100, tp=tp)
+        claims[tp] = node.engine.create(tp, node.path("b")).claim
+        node.engine.start_copy(tp, claims[tp])
+    eventually(lambda: [s.state for s in node.engine.statuses()].count(MoveState.QUEUED) == 2)
+    node.engine.set_node_rate(None)
+    for tp, claim in claims.items():
+        assert node.engine.wait(tp, claim, 10).state is MoveState.CAUGHT_UP
+
+
+# Restart
+
+
+@pytest.mark.feature("113-21")
+def test_a_restart_goes_on_from_what_is_valid_on_disk(make: Make) -> None:
+    node = make(rate=2_000_000)
+    node.add()
+    node.fill(2000)
+    status = node.engine.create(TP, node.path("b"), owner="run")
+    node.engine.start_copy(TP, status.claim)
+    eventually(lambda: node.engine.statuses()[0].bytes_copied > 500_000)
+    node.close()
+    log = max((node.dir("b").path / "t-0.move").glob("*.log"))
+    with log.open("r+b") as file:
+        file.truncate(log.stat().st_size - 10)  # a torn batch
+    node = make()
+    caught = node.engine.wait(TP, status.claim, 10)
+    assert caught.state is MoveState.CAUGHT_UP and caught.bytes_resumed > 400_000
+    assert (caught.owner, caught.claim) == ("run", status.claim)
+    node.finish(status.claim)
+    assert len(values(node.partitions[TP].log)) == 2000
+
+
+@pytest.mark.feature("113-21")
+def test_a_copy_made_by_hand_is_gone_on_with(make: Make, tmp_path: Path) -> None:
+    node = make()
+    node.add()
+    node.fill(50)
+    node.close()
+    (tmp_path / "b" / "t-0.move").mkdir()
+    node = make()
+    eventually(lambda: node.engine.statuses()[0].state is MoveState.CAUGHT_UP)
+    claim = node.engine.create(TP, node.path("b"), owner="new").claim
+    node.finish(claim)
+    assert len(values(node.partitions[TP].log)) == 50
+
+
+# Shape of the log
+
+
+@pytest.mark.feature("113-19")
+def test_what_shortens_the_replica_shortens_the_copy(make: Make) -> None:
+    node = make(rate=300_000)
+    partition = node.add()
+    node.fill(1000)
+    status = node.engine.create(TP, node.path("b"))
+    node.engine.start_copy(TP, status.claim)
+    eventually(lambda: node.engine.statuses()[0].bytes_copied > 100_000)
+    assert partition.delete_records(50) == 50
+    assert partition.future is not None and partition.future.log_start_offset == 50
+    partition.delete_records(900)  # beyond what was copied
+    partition.truncate_to(950)
+    node.engine.set_node_rate(None)
+    node.finish(status.claim)
+    log = partition.log
+    assert (log.log_start_offset, log.log_end_offset) == (900, 950)
+    assert len(values(log)) == 50
+
+
+def test_a_log_that_starts_inside_a_batch(make: Make) -> None:
+    node = make()
+    partition = node.add()
+    partition.append(batch(b"x", count=10))
+    partition.append(batch(b"y", count=10))
+    partition.delete_records(5)
+    node.move("b")
+    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (5, 20)
+    assert partition.log.read(5, 1 << 20).base_offset == 0
+
+
+def test_producers_and_leader_epochs_move_with_the_data(make: Make) -> None:
+    node = make()
+    partition = node.add()
+    produced = build_batch([b"a", b"b"], producer_id=7, producer_epoch=0, base_sequence=0)
+    partition.leader_epoch = 3
+    partition.append(produced)
+    partition.log.assign_leader_epoch(5)  # elected, nothing written since
+    partition.log.append_as_leader(batch(b"z"), 5)
+    partition.log.assign_leader_epoch(9)
+    node.move("b")
+    assert partition.log.latest_epoch == 9
+    again = partition.append(produced)
+    assert again.duplicate and again.base_offset == 0
+
+
+def test_an_empty_partition(make: Make) -> None:
+    node = make()
+    partition = node.add()
+    node.move("b")
+    assert partition.append(batch(b"x")).base_offset == 0
+
+
+def test_other_segments_than_the_source_are_no_matter(make: Make) -> None:
+    node = make()
+    partition = node.add()
+    for _ in range(5):
+        node.fill(10)
+        partition.log.roll()
+    before = values(partition.log)
+    node.move("b")
+    assert values(partition.log) == before
+
+
+@pytest.mark.feature("113-19")
+def test_a_truncation_between_reading_and_writing_a_chunk(make: Make) -> None:
+    node = make()
+    partition = node.add()
+    node.fill(100)
+    status = node.engine.create(TP, node.path("b"))
+
+    def cut_and_write_anew() -> None:
+        if partition.log.latest_epoch == 0:
+            partition.truncate_to(40)
+            partition.leader_epoch = 1
+            node.fill(70)
+
+    with failpoints.active({"copy.after_chunk": cut_and_write_anew}):
+        node.engine.start_copy(TP, status.claim)
+        node.engine.wait(TP, status.claim, 10)
+    node.finish(status.claim)
+    assert [h for h in partition.log.leader_epochs.entries] == [(0, 0), (1, 40)]
+    assert len(values(partition.log)) == 110
+
+
+# Refusals
+
+
+@pytest.mark.feature("113-08")
+def test_what_cannot_be_moved(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = make()
+    node.add()
+    node.fill(100)
+    long = TopicPartition("t" * 249, 0)
+    node.add(long)
+    with pytest.raises(LogDirNotFound):
+        node.engine.create(TP, "/nowhere")
+    with pytest.raises(UnknownTopicOrPartition):
+        node.engine.create(TopicPartition("u", 0), node.path("b"))
+    with pytest.raises(InvalidTopic):
+        node.engine.create(long, node.path("b"))
+    monkeypatch.setattr(type(node.dirs[1]), "usage", lambda self: Usage(100, 10))
+    with pytest.raises(NotEnoughSpace, match="10 bytes left"):
+        node.engine.create(TP, node.path("b"))
+    assert node.listing()["b"] == []
+
+
+def test_deleting_works_for_any_name_and_takes_the_copy_first(make: Make) -> None:
+    node = make(config=LogConfig(file_delete_delay_ms=0))
+    long = TopicPartition("t" * 249, 0)
+    node.add(long)
+    node.add()
+    node.engine.create(TP, node.path("b"))
+    for tp in (TP, long):
+        node.engine.discard(tp)
+        assert not any(str(tp) in names or f"{tp}.move" in names for names in node.listing().values())
+        del node.partitions[tp]
+    eventually(lambda: node.listing() == {"a": [], "b": []})

@@ -1,0 +1,73 @@
+"""Who copies next."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from storage_node.move.scheduler import MoveScheduler, Waiting, choose
+from storage_node.types import TopicPartition
+
+
+def move(source: str, target: str, topic: str, partition: int = 0) -> Waiting:
+    return Waiting(source, target, TopicPartition(topic, partition))
+
+
+@pytest.mark.feature("113-57")
+def test_by_disks_then_topic_and_partition() -> None:
+    moves = [
+        move("b", "a", "a"),
+        move("a", "c", "a"),
+        move("a", "b", "z"),
+        move("a", "b", "t", 10),
+        move("a", "b", "t", 9),
+    ]
+    order = []
+    waiting = list(moves)
+    while (chosen := choose(waiting, [], 1)) is not None:
+        order.append(chosen)
+        waiting.remove(chosen)
+    assert order == [moves[4], moves[3], moves[2], moves[1], moves[0]]
+
+
+def test_movers_keep_off_each_others_disks() -> None:
+    running = [move("a", "b", "t")]
+    assert choose([move("a", "b", "u"), move("c", "d", "z")], running, 2) == move("c", "d", "z")
+    assert choose([move("a", "b", "u"), move("a", "c", "z")], running, 2) == move("a", "c", "z")
+    assert choose([move("a", "b", "u")], running, 2) == move("a", "b", "u")
+
+
+@pytest.mark.feature("113-09", "113-38")
+def test_at_most_as_many_as_there_are_movers() -> None:
+    assert choose([move("a", "b", "u")], [move("c", "d", "t")], 1) is None
+    scheduler = MoveScheduler(1)
+    first, second = move("a", "b", "t"), move("a", "b", "u")
+    scheduler.add(first)
+    scheduler.add(second)
+    assert scheduler.take() == first
+    taken: list[Waiting | None] = []
+    thread = threading.Thread(target=lambda: taken.append(scheduler.take()))
+    thread.start()
+    assert scheduler.waiting() == [second]
+    scheduler.done(first)
+    thread.join(5)
+    assert taken == [second]
+
+
+def test_a_partition_is_not_copied_twice_at_once() -> None:
+    scheduler = MoveScheduler(2)
+    scheduler.add(move("a", "b", "t"))
+    assert scheduler.take() == move("a", "b", "t")
+    scheduler.add(move("a", "c", "t"))
+    scheduler.add(move("a", "c", "u"))
+    assert scheduler.take() == move("a", "c", "u")
+
+
+def test_closing_lets_movers_go() -> None:
+    scheduler = MoveScheduler(1)
+    scheduler.add(move("a", "b", "t"))
+    scheduler.close()
+    assert scheduler.take() is None
+    with pytest.raises(ValueError, match="mover"):
+        MoveScheduler(0)

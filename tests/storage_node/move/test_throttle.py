@@ -1,0 +1,129 @@
+"""The limiter keeps its mean, reacts within a second, and lets the lower of two rates hold."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_node.move.throttle import MAX_CHUNK, MIN_CHUNK, RateLimiter, chunk_size
+
+MB = 1_000_000
+
+
+class FakeClock:
+    """Time that only sleeping moves; each sleep takes a little longer than asked."""
+
+    def __init__(self, oversleep: float = 0.0) -> None:
+        self.now = 0.0
+        self.oversleep = oversleep
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds + self.oversleep
+
+
+@pytest.mark.feature("113-10", "113-37")
+@pytest.mark.parametrize("rate", [1 * MB, 20 * MB, 200 * MB])
+def test_the_mean_is_within_one_percent(rate: int) -> None:
+    clock = FakeClock(oversleep=0.0005)
+    limiter = RateLimiter(rate, clock)
+    chunk = chunk_size(rate)
+    sent = 0
+    while clock.now < 30:
+        limiter.acquire(chunk)
+        sent += chunk
+        clock.now += chunk / (2000 * MB)  # what writing takes
+    assert sent / clock.now == pytest.approx(rate, rel=0.01)
+
+
+@pytest.mark.feature("113-10")
+def test_the_mean_in_real_time_over_several_threads() -> None:
+    limiter = RateLimiter(20 * MB)
+    sent = [0] * 3
+    began = time.monotonic()
+
+    def run(number: int) -> None:
+        while time.monotonic() - began < 1.5:
+            limiter.acquire(256 << 10)
+            sent[number] += 256 << 10
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.monotonic() - began
+    # Each thread may have one chunk more than the time allowed when the clock is read.
+    assert sum(sent) / seconds == pytest.approx(20 * MB, rel=0.05)
+
+
+@given(st.lists(st.integers(1, 1 << 20), min_size=1, max_size=20), st.integers(MB, 1000 * MB))
+def test_never_more_than_the_rate_and_one_burst(chunks: list[int], rate: int) -> None:
+    clock = FakeClock()
+    limiter = RateLimiter(rate, clock)
+    sent = 0
+    for chunk in chunks:
+        limiter.acquire(chunk)
+        assert sent <= rate * (clock.now + 0.0201) + 1
+        sent += chunk
+
+
+def test_idle_time_is_not_saved_up() -> None:
+    clock = FakeClock()
+    limiter = RateLimiter(1 * MB, clock)
+    clock.now = 3600
+    for _ in range(10):
+        limiter.acquire(MB)
+    assert clock.now - 3600 == pytest.approx(9, abs=0.1)
+
+
+@pytest.mark.feature("113-37")
+def test_a_change_of_rate_reaches_who_sleeps_within_a_second() -> None:
+    limiter = RateLimiter(1)  # a byte a second holds a move practically still
+    limiter.acquire(1 << 20)
+    done = threading.Event()
+
+    def run() -> None:
+        limiter.acquire(1 << 20)
+        done.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert not done.wait(0.05)
+    limiter.set_rate(None)
+    assert done.wait(1.0)
+    thread.join()
+
+
+def test_stopping_ends_the_wait_uncharged() -> None:
+    clock = FakeClock()
+    limiter = RateLimiter(1, clock)
+    limiter.acquire(1000)
+    assert limiter.acquire(1000, lambda: True) == 0.0
+    limiter.set_rate(1000)
+    clock.now += 1.0
+    assert limiter.acquire(1) == 0.0
+
+
+def test_unlimited_never_sleeps() -> None:
+    clock = FakeClock()
+    limiter = RateLimiter(None, clock)
+    assert sum(limiter.acquire(1 << 30) for _ in range(100)) == 0.0
+
+
+@pytest.mark.parametrize("rate", [0, -5])
+def test_no_rate_is_not_zero(rate: int) -> None:
+    with pytest.raises(ValueError, match="rate"):
+        RateLimiter(rate)
+
+
+def test_chunks() -> None:
+    assert chunk_size(None, None) == MAX_CHUNK
+    assert chunk_size(1 * MB, None) == MIN_CHUNK
+    assert chunk_size(200 * MB, 4 * MB) == 200_000

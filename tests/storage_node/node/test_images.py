@@ -1,0 +1,105 @@
+"""Images from the controller: which are applied, and what they make of the replicas."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from storage_node.metadata import BadImage, ClusterImage, PartitionImage, TopicImage, decode_row, encode_row
+from storage_node.types import TopicPartition
+from tests.support.node_harness import Harness
+
+TP = TopicPartition("t", 0)
+
+
+def change_partition(harness: Harness, **changes: Any) -> None:
+    topic = harness.controller.image.topics["t"]
+    changed = replace(topic.partitions[0], **changes)
+    harness.controller.change(topics={"t": replace(topic, partitions={0: changed})})
+
+
+def test_only_newer_images_are_applied(harness: Harness) -> None:
+    harness.create_topic("t")
+    harness.settle()
+    before = harness.node.metadata.image
+    old = replace(before, version=before.version - 1, topics={})
+    assert harness.node.apply_images([old.encode()]) == before.age
+    assert "t" in harness.node.metadata.image.topics
+    lower = replace(before, generation=0, version=before.version + 100, topics={})
+    assert harness.node.apply_images([lower.encode()]) == before.age
+    higher = replace(before, generation=2, version=1)
+    assert harness.node.apply_images([higher.encode()]) == (2, 1)
+
+
+def test_a_delta_that_does_not_fit_is_left_for_a_whole_image(harness: Harness) -> None:
+    age = harness.node.metadata.image.age
+    row = decode_row(replace(ClusterImage(), cluster="c", generation=age[0], version=age[1] + 9).encode())
+    assert harness.node.apply_images([encode_row(row | {"from": age[1] + 5})]) == age
+    assert harness.node.apply_images([encode_row(row | {"from": age[1], "generation": age[0] + 1})]) == age
+    assert harness.node.apply_images([encode_row(row | {"from": age[1]})]) == (age[0], age[1] + 9)
+
+
+def test_garbage_is_refused_and_changes_nothing(harness: Harness) -> None:
+    age = harness.node.metadata.image.age
+    with pytest.raises(BadImage):
+        harness.node.apply_images(["garbage"])
+    assert harness.node.metadata.image.age == age
+
+
+def test_nothing_is_deleted_for_being_unknown(harness: Harness) -> None:
+    harness.create_topic("t")
+    harness.produce("t", [b"x"])
+    harness.settle()
+    harness.controller.change(topics={})
+    assert TP in harness.node.replicas.served
+    topics = harness.controller.image.topics
+    harness.restart()
+    assert TP in harness.node.replicas.served and not topics
+
+
+def test_leadership_and_its_epoch_follow_the_image(harness: Harness) -> None:
+    harness.create_topic("t")
+    harness.settle()
+    partition = harness.node.partition(TP)
+    assert partition is not None
+    change_partition(harness, leader=-1, leader_epoch=4)
+    assert not partition.is_leader and partition.leader_epoch == 4
+    change_partition(harness, leader=1, leader_epoch=5)
+    harness.produce("t", [b"x"])
+    assert partition.log.latest_epoch == 5
+
+
+def test_a_replica_assigned_to_a_directory_that_lost_it_is_not_made_anew(harness: Harness) -> None:
+    lost = harness.node.dirs.directories[1].id
+    row = PartitionImage(0, (1,), directories=(lost,), generations=(0,), isr=(1,), leader=1)
+    other = replace(row, partition=1, directories=("unknown-directory-id00",))
+    topic = TopicImage("t", "T" * 22, {}, {0: row, 1: other})
+    harness.controller.change(topics={"t": topic})
+    assert not harness.node.replicas.served
+    assert "holds no copy" in harness.node.replicas.offline[TP]
+    assert "not online" in harness.node.replicas.offline[TopicPartition("t", 1)]
+
+
+def test_another_topic_of_the_same_name_does_not_get_the_old_data(harness: Harness) -> None:
+    harness.create_topic("t")
+    harness.produce("t", [b"old"])
+    harness.settle()
+    topic = replace(harness.node.metadata.image.topics["t"], id="Z" * 22)
+    harness.controller.change(topics={"t": topic})
+    assert "another topic" in harness.node.replicas.offline[TP]
+    harness.node.stop()
+    harness.node = harness._new(0)
+    harness.node.start()
+    assert "another topic" in harness.node.replicas.offline[TP]
+
+
+def test_topic_configs_reach_the_log(harness: Harness) -> None:
+    harness.create_topic("t")
+    harness.settle()
+    partition = harness.node.partition(TP)
+    assert partition is not None
+    topic = replace(harness.node.metadata.image.topics["t"], configs={"retention.ms": "1234"})
+    harness.controller.change(topics={"t": topic})
+    assert partition.log.config.retention_ms == 1234

@@ -1,0 +1,139 @@
+"""Starting and stopping a node: clean, killed, refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from storage_node.directories.errors import StartRefused
+from storage_node.node import Node
+from storage_node.types import TopicPartition
+from tests.support.local_controller import LocalController
+from tests.support.node_harness import CLUSTER_ID, Harness, make_config, make_dirs, running
+
+PARTITIONS = 500
+
+
+def test_500_partitions_stop_and_start_in_five_seconds_and_nothing_is_scanned(tmp_path: Path) -> None:
+    with running(tmp_path) as harness:
+        harness.create_topic("t", PARTITIONS)
+        producer = harness.producer()
+        for partition in range(PARTITIONS):
+            producer.produce("t", b"x" * 100, partition=partition)
+        assert producer.flush(30) == 0
+        del producer
+        begun = time.monotonic()
+        harness.restart()
+        assert time.monotonic() - begun < 5
+        assert harness.node.recovered_bytes == 0
+        assert len(harness.node.replicas.served) == PARTITIONS
+        assert all(part.log.log_end_offset == 1 for part in harness.node.replicas.served.values())
+
+
+def test_new_replicas_spread_over_the_directories(harness: Harness) -> None:
+    harness.create_topic("t", 30)
+    counts = [sum(harness.directory_of("t", part) == path for part in range(30)) for path in harness.paths]
+    assert counts == [10, 10, 10]
+    harness.settle()
+    told = {(row.partition, row.directory_id) for row in harness.controller.assigned}
+    for part in range(30):
+        replica = harness.node.partition(TopicPartition("t", part))
+        assert replica is not None
+        assert (replica.tp, replica.directory.id) in told
+
+
+def test_what_a_killed_node_had_acknowledged_is_there(harness: Harness) -> None:
+    harness.create_topic("t", 3)
+    for partition in range(3):
+        harness.produce("t", [b"%d" % i for i in range(100)], partition)
+    harness.restart(clean=False)
+    assert harness.node.recovered_bytes > 0
+    for partition in range(3):
+        assert [m.value() for m in harness.consume("t", 100, partition)] == [b"%d" % i for i in range(100)]
+
+
+def test_the_clean_marker_goes_before_anything_else(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    harness.start()
+    harness.create_topic("t")
+    harness.stop()
+    markers = [Path(path) / ".kafka_cleanshutdown" for path in harness.paths]
+    assert all(json.loads(marker.read_text())["brokerEpoch"] == 1 for marker in markers)
+    harness.node = harness._new(0)
+    harness.start()
+    assert not any(marker.exists() for marker in markers)
+    harness.close()
+
+
+def test_a_node_serves_from_its_own_image_without_a_controller(tmp_path: Path) -> None:
+    with running(tmp_path) as harness:
+        harness.create_topic("t")
+        harness.produce("t", [b"x"] * 5)
+        harness.stop()
+        harness.controller.away = True
+        harness.node = Node(make_config(harness.paths), None)
+        harness.node.start()
+        assert harness.node.metadata.image.version > 0
+        harness.produce("t", [b"y"] * 5, enable_idempotence=False)
+        assert len(harness.consume("t", 10)) == 10
+        registration = harness.node.registration()
+        assert registration.image and registration.known_version == harness.node.metadata.image.version
+
+
+def test_a_second_node_on_the_same_directories_is_refused(harness: Harness) -> None:
+    other = Node(make_config(harness.paths), None)
+    with pytest.raises(StartRefused, match="in use"):
+        other.start()
+    harness.create_topic("t")
+    harness.produce("t", [b"unharmed"])
+
+
+def test_a_busy_port_is_refused_and_nothing_stays_locked(harness: Harness, tmp_path: Path) -> None:
+    dirs = make_dirs(tmp_path / "other", 1, node=2)
+    other = Node(make_config(dirs, 2, port=harness.node.port), None)
+    with pytest.raises(OSError, match="in use"):
+        other.start()
+    again = Node(make_config(dirs, 2), None)
+    again.start()
+    again.stop()
+
+
+def test_directories_that_were_never_formatted_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    with pytest.raises(StartRefused, match="format"):
+        Node(make_config([str(tmp_path / "d")]), None).start()
+
+
+def test_a_stop_twice_and_a_stop_before_a_start_do_nothing(tmp_path: Path) -> None:
+    node = Node(make_config(make_dirs(tmp_path, 1)), LocalController(CLUSTER_ID))
+    node.stop()
+    node.start()
+    node.stop()
+    node.stop()
+
+
+def test_a_deleted_topic_is_gone_for_good(harness: Harness) -> None:
+    harness.create_topic("t", 3)
+    harness.produce("t", [b"old"])
+    harness.delete_topic("t")
+    assert not harness.node.replicas.served
+    harness.create_topic("t", 3)
+    harness.produce("t", [b"new"])
+    assert [m.value() for m in harness.consume("t", 1)] == [b"new"]
+    harness.restart()
+    assert [m.value() for m in harness.consume("t", 1)] == [b"new"]
+
+
+def test_a_topic_deleted_while_the_node_was_down_goes_at_the_start(harness: Harness) -> None:
+    harness.create_topic("t", 2)
+    harness.produce("t", [b"x"])
+    harness.stop()
+    asyncio.run(harness.controller.delete_topics(["t"], timeout=5))
+    harness.node = harness._new(0)
+    harness.start()
+    assert not harness.node.replicas.served
+    assert not [path for d in harness.paths for path in Path(d).glob("t-[01]")]

@@ -1,0 +1,243 @@
+"""Topics and configs: created, deleted, described, changed, refused; in every version offered."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import NewPartitions, NewTopic
+
+from storage_node.types import TopicPartition
+from tests.support.node_harness import Harness, until
+from tests.support.wire import Client, offered
+
+TEN_SECONDS = timedelta(seconds=10)
+
+
+def create(client: Client, version: int = 7, *, validate_only: bool = False, **topic: Any) -> Any:
+    base = {"name": "t", "num_partitions": 1, "replication_factor": 1}
+    values = {"topics": [base | topic], "timeout": TEN_SECONDS, "validate_only": validate_only}
+    return client.ask(19, version, values).topics[0]
+
+
+@pytest.mark.parametrize("version", offered(19))
+def test_create_topics(harness: Harness, version: int) -> None:
+    client = Client(harness)
+    done = create(client, version, num_partitions=3, configs=[{"name": "retention.ms", "value": "5000"}])
+    assert int(done.error_code) == 0
+    assert TopicPartition("t", 2) in harness.node.replicas.served, "answered when this node has applied it"
+    if version >= 5:
+        configs = {row.name: (row.value, row.config_source) for row in done.configs}
+        assert done.num_partitions == 3 and configs["retention.ms"] == ("5000", 1)
+        assert configs["file.delete.delay.ms"] == ("1000", 4) and configs["segment.bytes"][1] == 5
+    if version >= 7:
+        assert done.topic_id is not None
+    again = create(client, version)
+    assert int(again.error_code) == 36 and "exists" in again.error_message
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("topic", "code"),
+    [
+        ({"name": "bad name"}, 17),
+        ({"name": ".."}, 17),
+        ({"name": "x" * 250}, 17),
+        ({"num_partitions": 0}, 37),
+        ({"num_partitions": -2}, 37),
+        ({"num_partitions": 2**31 - 1}, 37),
+        ({"replication_factor": 0}, 38),
+        ({"replication_factor": 2}, 38),
+        ({"configs": [{"name": "no.such", "value": "1"}]}, 40),
+        ({"configs": [{"name": "retention.ms", "value": "soon"}]}, 40),
+        ({"configs": [{"name": "retention.ms", "value": None}]}, 40),
+        ({"configs": [{"name": "cleanup.policy", "value": "compact"}]}, 40),
+        ({"assignments": [{"partition_index": 0, "broker_ids": [1]}]}, 42),
+        (
+            {
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "assignments": [{"partition_index": 1, "broker_ids": [1]}],
+            },
+            39,
+        ),
+        (
+            {
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "assignments": [{"partition_index": 0, "broker_ids": [1, 1]}],
+            },
+            39,
+        ),
+    ],
+)
+def test_topics_that_cannot_be_created(harness: Harness, topic: dict[str, Any], code: int) -> None:
+    client = Client(harness)
+    done = create(client, **topic)
+    assert int(done.error_code) == code and done.error_message
+    assert not harness.node.replicas.served
+    client.close()
+
+
+def test_defaults_assignments_duplicates_and_validation(harness: Harness) -> None:
+    client = Client(harness)
+    done = create(client, name="d", num_partitions=-1, replication_factor=-1)
+    assert (int(done.error_code), done.num_partitions, done.replication_factor) == (0, 1, 1)
+    rows = [{"partition_index": index, "broker_ids": [1]} for index in (1, 0)]
+    done = create(client, name="a", num_partitions=-1, replication_factor=-1, assignments=rows)
+    assert (int(done.error_code), done.num_partitions) == (0, 2)
+    done = create(client, name="v", validate_only=True)
+    assert int(done.error_code) == 0 and "v" not in harness.node.metadata.image.topics
+    topic = {"name": "x", "num_partitions": 1, "replication_factor": 1}
+    answer = client.ask(19, 7, {"topics": [topic, topic], "timeout": TEN_SECONDS})
+    assert [int(row.error_code) for row in answer.topics] == [42, 42]
+    client.close()
+
+
+@pytest.mark.parametrize("version", offered(20))
+def test_delete_topics(harness: Harness, version: int) -> None:
+    harness.create_topic("t", 2)
+    harness.produce("t", [b"x"])
+    client = Client(harness)
+
+    def delete(name: str) -> Any:
+        values = {"topics": [{"name": name}]} if version >= 6 else {"topic_names": [name]}
+        return client.ask(20, version, values | {"timeout": TEN_SECONDS}).responses[0]
+
+    assert int(delete("nothing").error_code) == 3
+    assert int(delete("t").error_code) == 0
+    assert not harness.node.replicas.served
+    client.close()
+
+
+def test_delete_by_id(harness: Harness) -> None:
+    harness.create_topic("t")
+    client = Client(harness)
+    topic_id = client.ask(3, 12, {"topics": None}).topics[0].topic_id
+    values = {"topics": [{"name": None, "topic_id": topic_id}], "timeout": TEN_SECONDS}
+    assert int(client.ask(20, 6, values).responses[0].error_code) == 0
+    assert int(client.ask(20, 6, values).responses[0].error_code) == 100
+    client.close()
+
+
+def test_more_partitions_are_refused_with_a_reason(harness: Harness) -> None:
+    harness.create_topic("t")
+    admin = harness.admin()
+    with pytest.raises(KafkaException) as error:
+        next(iter(admin.create_partitions([NewPartitions("t", 3)]).values())).result(10)
+    assert "does not add partitions" in error.value.args[0].str()
+
+
+def test_without_a_controller_changes_time_out_in_their_own_time(harness: Harness) -> None:
+    harness.controller.away = True
+    client = Client(harness)
+    begun = time.monotonic()
+    assert int(create(client).error_code) == 7
+    assert time.monotonic() - begun < 11
+    client.close()
+
+
+@pytest.mark.parametrize("version", offered(32))
+def test_describe_configs(harness: Harness, version: int) -> None:
+    harness.create_topic("t", configs={"retention.ms": "77"})
+    client = Client(harness)
+    resources = [
+        {"resource_type": 2, "resource_name": "t", "configuration_keys": None},
+        {"resource_type": 4, "resource_name": "1", "configuration_keys": None},
+        {"resource_type": 2, "resource_name": "t", "configuration_keys": ["segment.bytes"]},
+        {"resource_type": 2, "resource_name": "nothing", "configuration_keys": None},
+        {"resource_type": 4, "resource_name": "2", "configuration_keys": None},
+        {"resource_type": 8, "resource_name": "1", "configuration_keys": None},
+    ]
+    answer = client.ask(32, version, {"resources": resources, "include_synonyms": True})
+    topic, broker, one, *refused = answer.results
+    found = {row.name: row for row in topic.configs}
+    assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("77", 1)
+    assert [(row.value, row.source) for row in found["retention.ms"].synonyms] == [("77", 1), ("604800000", 5)]
+    static = {row.name: row for row in broker.configs}
+    assert static["log.dirs"].read_only and static["log.dirs"].value == ",".join(harness.paths)
+    assert static["replica.alter.log.dirs.io.max.bytes.per.second"].config_source == 5
+    assert [row.name for row in one.configs] == ["segment.bytes"]
+    assert [int(row.error_code) for row in refused] == [3, 42, 42]
+    client.close()
+
+
+def alter(client: Client, kind: int, name: str, configs: list[tuple[str, int, str | None]], version: int = 1) -> Any:
+    rows = [{"name": key, "config_operation": op, "value": value} for key, op, value in configs]
+    resource = {"resource_type": kind, "resource_name": name, "configs": rows}
+    return client.ask(44, version, {"resources": [resource]}).responses[0]
+
+
+@pytest.mark.parametrize("version", offered(44))
+def test_topic_configs_take_effect_at_once(harness: Harness, version: int) -> None:
+    harness.create_topic("t")
+    partition = harness.node.partition(TopicPartition("t", 0))
+    assert partition is not None
+    client = Client(harness)
+    assert int(alter(client, 2, "t", [("retention.ms", 0, "1234")], version).error_code) == 0
+    assert partition.log.config.retention_ms == 1234
+    assert int(alter(client, 2, "t", [("retention.ms", 1, None)], version).error_code) == 0
+    assert partition.log.config.retention_ms == 604_800_000
+    key = "leader.replication.throttled.replicas"
+    assert int(alter(client, 2, "t", [(key, 2, "0:1,1:1")], version).error_code) == 0
+    assert int(alter(client, 2, "t", [(key, 3, "0:1")], version).error_code) == 0
+    assert harness.node.metadata.image.topics["t"].configs == {key: "1:1"}
+    client.close()
+
+
+def test_changes_that_are_refused(harness: Harness) -> None:
+    harness.create_topic("t")
+    client = Client(harness)
+    rate = "replica.alter.log.dirs.io.max.bytes.per.second"
+    cases: list[tuple[int, str, list[tuple[str, int, str | None]], int]] = [
+        (2, "nothing", [("retention.ms", 0, "5")], 3),
+        (2, "t", [("no.such", 0, "5")], 40),
+        (2, "t", [("no.such", 1, None)], 40),
+        (2, "t", [("retention.ms", 0, "x")], 40),
+        (2, "t", [("retention.ms", 0, None)], 42),
+        (2, "t", [("retention.ms", 2, "5")], 40),
+        (2, "t", [("retention.ms", 9, "5")], 42),
+        (2, "t", [("retention.ms", 0, "5"), ("retention.ms", 0, "6")], 42),
+        (4, "1", [("log.dirs", 0, "/x")], 42),
+        (4, "2", [(rate, 0, "5")], 42),
+        (4, "1", [(rate, 0, "0")], 40),
+        (4, "1", [(rate, 0, "fast")], 40),
+        (8, "1", [(rate, 0, "5")], 42),
+    ]
+    for kind, name, configs, code in cases:
+        done = alter(client, kind, name, configs)
+        assert int(done.error_code) == code and done.error_message, (kind, name, configs)
+    client.close()
+
+
+@pytest.mark.feature("113-37")
+def test_broker_configs_by_id_and_by_default(harness: Harness) -> None:
+    rate = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+    def change(name: str, op: int, value: str | None) -> None:
+        client = Client(harness)
+        assert int(alter(client, 4, name, [(rate, op, value)]).error_code) == 0
+        client.close()
+
+    limiter = harness.node.engine._limiter
+    change("", 0, "1000000")
+    until(lambda: limiter.rate == 1_000_000, 1)
+    change("1", 0, "2000000")
+    until(lambda: limiter.rate == 2_000_000, 1)
+    harness.restart()
+    assert harness.node.engine._limiter.rate == 2_000_000
+    for name in ("1", "", ""):
+        change(name, 1, None)
+    until(lambda: harness.node.engine._limiter.rate is None, 1)
+
+
+def test_confluents_admin_creates_and_lists(harness: Harness) -> None:
+    admin = harness.admin()
+    for future in admin.create_topics([NewTopic(f"t{i}", 2, 1) for i in range(5)]).values():
+        future.result(10)
+    listed = admin.list_topics(timeout=10)
+    assert {name: len(topic.partitions) for name, topic in listed.topics.items()} == {f"t{i}": 2 for i in range(5)}
+    assert listed.controller_id == 1 and listed.cluster_id == "test-cluster"

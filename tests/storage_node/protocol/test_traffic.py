@@ -1,0 +1,223 @@
+"""Producing and consuming with librdkafka and with requests made by hand."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
+from confluent_kafka.admin import OffsetSpec
+
+from storage_node.log.batch import build_batch
+from storage_node.types import TopicPartition
+from tests.support.node_harness import Harness, until
+from tests.support.wire import Client
+
+OUT_OF_RANGE, UNKNOWN, OUT_OF_ORDER, DUPLICATE_FREE = 1, 3, 45, 0
+
+
+def test_an_idempotent_producer_and_an_assigned_consumer(harness: Harness) -> None:
+    harness.create_topic("t", 3)
+    for partition in range(3):
+        harness.produce("t", [b"%d-%d" % (partition, i) for i in range(500)], partition)
+    for partition in range(3):
+        found = harness.consume("t", 500, partition)
+        assert [m.value() for m in found] == [b"%d-%d" % (partition, i) for i in range(500)]
+        assert [m.offset() for m in found] == list(range(500))
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_compressed_batches_are_kept_as_they_come(harness: Harness, codec: str) -> None:
+    harness.create_topic("t")
+    harness.produce("t", [b"x" * 200 for _ in range(300)], compression_type=codec)
+    assert [m.value() for m in harness.consume("t", 300)] == [b"x" * 200] * 300
+
+
+def test_consumers_log_nothing_and_nobody_waits_for_a_coordinator(
+    harness: Harness, capfd: pytest.CaptureFixture[str]
+) -> None:
+    harness.create_topic("t")
+    harness.produce("t", [b"x"])
+    consumer = harness.consumer()
+    consumer.assign([KafkaPartition("t", 0, 0)])
+    message = consumer.poll(10)
+    assert message is not None and message.error() is None
+    assert consumer.get_watermark_offsets(KafkaPartition("t", 0), timeout=5) == (0, 1)
+    consumer.close()
+    assert "rdkafka" not in capfd.readouterr().err
+
+
+def test_offsets_by_time_and_at_both_ends(harness: Harness) -> None:
+    harness.create_topic("t")
+    producer = harness.producer()
+    for i in range(10):
+        producer.produce("t", b"x", partition=0, timestamp=1_000_000 + i * 1000)
+        producer.flush()
+    admin = harness.admin()
+
+    def offset(spec: OffsetSpec) -> int:
+        answer = admin.list_offsets({KafkaPartition("t", 0): spec})
+        return int(next(iter(answer.values())).result(10).offset)
+
+    assert offset(OffsetSpec.earliest()) == 0
+    assert offset(OffsetSpec.latest()) == 10
+    assert offset(OffsetSpec.max_timestamp()) == 9
+    assert offset(OffsetSpec.for_timestamp(1_003_500)) == 4
+    assert offset(OffsetSpec.for_timestamp(9_000_000)) == -1
+
+
+def test_deleted_records_are_out_of_range_and_stay_deleted(harness: Harness) -> None:
+    harness.create_topic("t")
+    harness.produce("t", [b"x"] * 100)
+    admin = harness.admin()
+    answer = admin.delete_records([KafkaPartition("t", 0, 40)])
+    assert next(iter(answer.values())).result(10).low_watermark == 40
+    with pytest.raises(KafkaException) as error:
+        next(iter(admin.delete_records([KafkaPartition("t", 0, 101)]).values())).result(10)
+    assert error.value.args[0].code() == KafkaError.OFFSET_OUT_OF_RANGE
+    harness.restart(clean=False)
+    consumer = harness.consumer()
+    consumer.assign([KafkaPartition("t", 0, 10)])
+    message = until(lambda: consumer.poll(0.5))
+    assert message.error().code() == KafkaError._AUTO_OFFSET_RESET
+    consumer.close()
+    assert harness.consume("t", 1, offset=40)[0].offset() == 40
+
+
+def test_a_fetch_waits_for_records_and_answers_as_they_come(harness: Harness) -> None:
+    harness.create_topic("t")
+    client = Client(harness)
+    begun = time.monotonic()
+    client.send_fetch("t", 0, 0, max_wait_ms=5000)
+    harness.produce("t", [b"late"])
+    (row,) = client.receive_fetch()
+    assert row.error == 0 and b"late" in row.records
+    assert time.monotonic() - begun < 3
+    begun = time.monotonic()
+    (row,) = client.fetch("t", 0, 1, max_wait_ms=300)
+    assert row.error == 0 and row.records == b"" and row.high_watermark == 1
+    assert 0.28 < time.monotonic() - begun < 2
+    begun = time.monotonic()
+    (row,) = client.fetch("t", 0, 0, max_wait_ms=300, min_bytes=1_000_000)
+    assert b"late" in row.records and time.monotonic() - begun > 0.28
+    client.close()
+
+
+def test_a_fetch_keeps_to_its_limits_but_for_the_first_batch(harness: Harness) -> None:
+    harness.create_topic("t", 2)
+    for partition in range(2):
+        harness.produce("t", [b"x" * 1000] * 20, partition, batch_num_messages=1, linger_ms=0)
+    client = Client(harness)
+    rows = client.fetch("t", 0, 0, max_bytes=10, partition_max_bytes=10)
+    assert 1000 < len(rows[0].records) < 1200
+    rows = client.fetch("t", 0, 0, partition_max_bytes=5000)
+    assert 4000 < len(rows[0].records) <= 5000
+    rows = client.fetch_many([("t", 0, 0), ("t", 1, 0)], max_bytes=10)
+    assert sorted(bool(row.records) for row in rows) == [False, True]
+    (row,) = client.fetch("t", 0, 99)
+    assert row.error == OUT_OF_RANGE
+    (row,) = client.fetch("t", 7, 0)
+    assert row.error == UNKNOWN
+    client.close()
+
+
+@pytest.mark.parametrize("version", range(4, 13))
+def test_every_version_of_fetch(harness: Harness, version: int) -> None:
+    harness.create_topic("t")
+    harness.produce("t", [b"hello"])
+    client = Client(harness)
+    (row,) = client.fetch("t", 0, 0, version=version)
+    assert row.error == 0 and b"hello" in row.records and row.high_watermark == 1
+    client.close()
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_every_version_of_produce(harness: Harness, version: int) -> None:
+    harness.create_topic("t")
+    client = Client(harness)
+    row = client.produce("t", 0, batch([b"a", b"b"]), version=version)
+    assert (row.error, row.base_offset) == (0, 0)
+    row = client.produce("t", 0, batch([b"c"]), version=version)
+    assert (row.error, row.base_offset) == (0, 2)
+    assert client.produce("t", 5, batch([b"c"]), version=version).error == UNKNOWN
+    assert client.produce("t", 0, batch([b"c"]), version=version, acks=2).error == 21
+    client.close()
+
+
+def batch(values: list[bytes], **kwargs: Any) -> bytes:
+    return build_batch(values, **kwargs)
+
+
+def test_a_producers_batch_sent_twice_is_appended_once(harness: Harness) -> None:
+    harness.create_topic("t")
+    client = Client(harness)
+    first = batch([b"a", b"b"], producer_id=77, producer_epoch=0, base_sequence=0)
+    second = batch([b"c"], producer_id=77, producer_epoch=0, base_sequence=2)
+    gap = batch([b"z"], producer_id=77, producer_epoch=0, base_sequence=9)
+    assert [client.produce("t", 0, data).base_offset for data in (first, second)] == [0, 2]
+    again = client.produce("t", 0, first)
+    assert (again.error, again.base_offset) == (0, 0)
+    assert client.produce("t", 0, gap).error == OUT_OF_ORDER
+    harness.restart()
+    client = Client(harness)
+    again = client.produce("t", 0, second)
+    assert (again.error, again.base_offset) == (0, 2)
+    partition = harness.node.partition(TopicPartition("t", 0))
+    assert partition is not None and partition.high_watermark == 3
+    client.close()
+
+
+def test_damaged_batches_are_refused_and_change_nothing(harness: Harness) -> None:
+    harness.create_topic("t", configs={"max.message.bytes": "2000"})
+    client = Client(harness)
+    good = bytearray(batch([b"hello"]))
+    good[-1] ^= 1
+    assert client.produce("t", 0, bytes(good)).error == 2
+    assert client.produce("t", 0, b"").error == 87
+    assert client.produce("t", 0, b"\0" * 30).error in (2, 87)
+    assert client.produce("t", 0, batch([b"x" * 3000])).error == 10
+    (row,) = client.fetch("t", 0, 0)
+    assert row.high_watermark == 0
+    client.close()
+
+
+def test_acks_0_is_not_answered_and_pipelined_requests_are_answered_in_order(harness: Harness) -> None:
+    harness.create_topic("t", 2)
+    client = Client(harness)
+    ids = []
+    for number in range(50):
+        client.send_produce("t", number % 2, batch([b"%d" % number]), acks=0)
+        ids.append(client.send_produce("t", number % 2, batch([b"%d" % number])))
+    found = [client.receive_produce() for _ in ids]
+    assert [correlation for correlation, _ in found] == ids
+    assert [row.base_offset for _, row in found] == [2 * (number // 2) + 1 for number in range(50)]
+    client.close()
+
+
+def test_a_lost_leadership_wakes_who_waits(harness: Harness) -> None:
+    harness.create_topic("t")
+    client = Client(harness)
+    client.send_fetch("t", 0, 0, max_wait_ms=20_000)
+    partition = harness.node.partition(TopicPartition("t", 0))
+    assert partition is not None
+    until(lambda: partition._waiters)
+    harness.node.dirs.by_path(partition.directory.name).fail("I/O error")
+    begun = time.monotonic()
+    (row,) = client.receive_fetch()
+    assert row.error == 56 and time.monotonic() - begun < 5
+    client.close()
+
+
+def test_fenced_and_unknown_leader_epochs(harness: Harness) -> None:
+    harness.create_topic("t")
+    harness.produce("t", [b"x"])
+    partition = harness.node.partition(TopicPartition("t", 0))
+    assert partition is not None
+    partition.lead(5, True)
+    client = Client(harness)
+    assert client.fetch("t", 0, 0, leader_epoch=4)[0].error == 74
+    assert client.fetch("t", 0, 0, leader_epoch=6)[0].error == 75
+    assert client.fetch("t", 0, 0, leader_epoch=5)[0].error == 0
+    client.close()

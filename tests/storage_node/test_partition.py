@@ -1,0 +1,166 @@
+"""A replica: epochs, both copies, waiters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_node.directories.directory import LogDirectory
+from storage_node.errors import (
+    LogDirectoryOffline,
+    NotLeaderOrFollower,
+    OffsetOutOfRange,
+    RequestRefused,
+    UnknownTopicOrPartition,
+)
+from storage_node.log.batch import build_batch
+from storage_node.log.config import LogConfig
+from storage_node.log.log import Log
+from storage_node.partition import EARLIEST, LATEST, MAX_TIMESTAMP, WAKE, Partition
+from storage_node.types import TopicPartition
+
+TP = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[Partition]:
+    first, second = tmp_path / "a", tmp_path / "b"
+    for path in (first, second):
+        path.mkdir()
+    directory = LogDirectory(first, "A")
+    log = Log.open(first / "t-0", TP, LogConfig(segment_bytes=500), directory=str(first))
+    made = Partition(TP, "A" * 22, log, directory, leader_epoch=3)
+    made.future = Log.open(second / "t-0.move", TP, LogConfig(segment_bytes=500), directory=str(second))
+    yield made
+    made.log.close()
+    if made.future is not None:
+        made.future.close()
+    directory.pool.shutdown()
+
+
+def fill(partition: Partition, count: int = 10, copied: int = 0) -> None:
+    for number in range(count):
+        partition.append(build_batch([b"%d" % number * 50], timestamp=1000 * number))
+    assert partition.future is not None
+    position = 0
+    while position < copied:
+        data = partition.log.read(position, 1)
+        partition.future.append_copied(data.data)
+        position = data.next_offset
+
+
+def test_appends_carry_the_leader_epoch_and_move_the_high_watermark(partition: Partition) -> None:
+    fill(partition, 3)
+    assert partition.high_watermark == 3
+    assert partition.log.latest_epoch == 3
+    assert partition.find_offset(LATEST).offset == 3
+    assert partition.find_offset(EARLIEST).offset == 0 and partition.find_offset(EARLIEST).leader_epoch == 3
+    assert partition.find_offset(MAX_TIMESTAMP).offset == 2
+    assert partition.find_offset(1500).offset == 2
+    assert partition.find_offset(99_999).offset == -1
+
+
+@pytest.mark.parametrize(("epoch", "code"), [(2, 74), (4, 75)])
+def test_other_epochs_are_refused(partition: Partition, epoch: int, code: int) -> None:
+    fill(partition, 1)
+    assert partition.fetch(0, 1000, leader_epoch=3).data
+    for attempt in (lambda: partition.fetch(0, 1000, leader_epoch=epoch), lambda: partition.find_offset(-1, epoch)):
+        with pytest.raises(RequestRefused) as error:
+            attempt()
+        assert error.value.code == code
+
+
+def test_an_older_epoch_changes_nothing_and_a_follower_refuses(partition: Partition) -> None:
+    partition.lead(2, False)
+    fill(partition, 1)
+    partition.lead(4, False)
+    with pytest.raises(NotLeaderOrFollower):
+        partition.append(build_batch([b"x"]))
+    with pytest.raises(NotLeaderOrFollower):
+        partition.fetch(0, 100)
+
+
+@pytest.mark.feature("113-19")
+@pytest.mark.parametrize("copied", [0, 4, 8, 10])
+def test_deleted_records_go_from_both_copies(partition: Partition, copied: int) -> None:
+    fill(partition, 10, copied)
+    assert partition.delete_records(7) == 7
+    future = partition.future
+    assert future is not None
+    assert future.log_start_offset == 7
+    assert future.log_end_offset == max(7, copied)
+    with pytest.raises(OffsetOutOfRange):
+        partition.delete_records(11)
+    with pytest.raises(OffsetOutOfRange):
+        partition.delete_records(-2)
+    assert partition.delete_records(-1) == 10
+
+
+@pytest.mark.feature("113-19")
+@pytest.mark.parametrize("copied", [2, 10])
+def test_retention_shortens_both_copies(partition: Partition, copied: int) -> None:
+    fill(partition, 10, copied)
+    partition.configure(LogConfig(segment_bytes=500, retention_ms=60_000))
+    assert partition.delete_old_segments(10**12) > 0
+    future = partition.future
+    assert future is not None
+    assert future.log_start_offset == partition.log.log_start_offset > 2
+    assert future.config.retention_ms == 60_000
+
+
+@pytest.mark.feature("113-19")
+def test_truncation_cuts_both_copies(partition: Partition) -> None:
+    fill(partition, 10, 8)
+    partition.truncate_to(9)
+    assert partition.future is not None and partition.future.log_end_offset == 8
+    partition.truncate_to(4)
+    assert partition.log.log_end_offset == partition.future.log_end_offset == 4
+
+
+def test_waiters_are_told_bytes_and_changes(partition: Partition) -> None:
+    seen: list[int] = []
+    partition.add_waiter(seen.append)
+    data = build_batch([b"x"])
+    partition.append(data)
+    partition.lead(9, True)
+    partition.lead(9, True)
+    partition.remove_waiter(seen.append)
+    partition.append(data)
+    assert seen == [len(data), WAKE]
+
+
+def test_a_duplicate_wakes_nobody(partition: Partition) -> None:
+    data = build_batch([b"x"], producer_id=5, producer_epoch=0, base_sequence=0)
+    partition.append(data)
+    seen: list[int] = []
+    partition.add_waiter(seen.append)
+    assert partition.append(data).duplicate
+    assert seen == []
+
+
+def test_a_swap_is_not_noticed_by_a_reader(partition: Partition, tmp_path: Path) -> None:
+    fill(partition, 10, 10)
+    old, future = partition.log, partition.future
+    assert future is not None
+    other = LogDirectory(tmp_path / "b", "B")
+    with partition.lock:
+        partition.swapped(future, other, 8)
+    old.close()
+    assert partition.future is None and partition.generation == 8 and partition.directory is other
+    assert partition.fetch(5, 10_000).base_offset == 5
+    assert partition.append(build_batch([b"x"])).base_offset == 10
+    other.pool.shutdown()
+
+
+def test_offline_and_deleted_replicas_say_so(partition: Partition) -> None:
+    fill(partition, 1)
+    partition.take_offline("I/O error")
+    for attempt in (lambda: partition.append(build_batch([b"x"])), lambda: partition.fetch(0, 10)):
+        with pytest.raises(LogDirectoryOffline):
+            attempt()
+    assert partition.delete_old_segments(10**15) == 0
+    partition.delete()
+    with pytest.raises(UnknownTopicOrPartition):
+        partition.fetch(0, 10)

@@ -1,0 +1,168 @@
+"""Requests made by hand with kio's codecs, over one connection, for what no client library sends."""
+
+from __future__ import annotations
+
+import io
+import socket
+import struct
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from storage_node.protocol.codec import _build
+from storage_node.protocol.table import APIS
+from tests.support.node_harness import Harness, raw_connection
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One partition's result."""
+
+    partition: int
+    error: int
+    base_offset: int = -1
+    high_watermark: int = -1
+    records: bytes = b""
+
+
+def encode_request(key: int, version: int, values: dict[str, Any], correlation: int = 1) -> bytes:
+    """A frame with its length; nested values by kio's field names."""
+    schema = load_request_schema(key, version)
+    buffer = io.BytesIO()
+    buffer.write(struct.pack(">hhih", key, version, correlation, 4) + b"test")
+    if schema.__flexible__:
+        buffer.write(b"\0")
+    entity_writer(schema)(buffer, _build(schema)(values))
+    body = buffer.getvalue()
+    return struct.pack(">i", len(body)) + body
+
+
+class Client:
+    """One connection; `send_*` and `receive_*` for pipelining, the rest does both."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.socket: socket.socket = raw_connection(harness, 30)
+        self._correlation = 0
+        self._pending: list[tuple[int, int, int]] = []
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def send(self, key: int, version: int, values: dict[str, Any], answered: bool = True) -> int:
+        self._correlation += 1
+        if answered:
+            self._pending.append((self._correlation, key, version))
+        self.socket.sendall(encode_request(key, version, values, self._correlation))
+        return self._correlation
+
+    def receive(self) -> tuple[int, Any]:
+        """The next answer: correlation id and entity."""
+        expected, key, version = self._pending.pop(0)
+        frame = receive_frame(self.socket)
+        (correlation,) = struct.unpack_from(">i", frame)
+        assert correlation == expected
+        schema = load_response_schema(key, version)
+        position = 4 + (1 if schema.__flexible__ and key != 18 else 0)
+        entity, size = entity_reader(schema)(frame, position)
+        assert position + size == len(frame), "bytes after the answer"
+        return correlation, entity
+
+    def ask(self, key: int, version: int, values: dict[str, Any] | None = None) -> Any:
+        self.send(key, version, values or {})
+        return self.receive()[1]
+
+    # Produce
+
+    def send_produce(self, topic: str, partition: int, records: bytes, *, version: int = 10, acks: int = -1) -> int:
+        data = {"index": partition, "records": records}
+        values = {
+            "acks": acks,
+            "timeout": timedelta(seconds=10),
+            "topic_data": [{"name": topic, "partition_data": [data]}],
+        }
+        return self.send(0, version, values, answered=acks != 0)
+
+    def receive_produce(self) -> tuple[int, Row]:
+        correlation, answer = self.receive()
+        row = answer.responses[0].partition_responses[0]
+        return correlation, Row(row.index, int(row.error_code), row.base_offset)
+
+    def produce(self, topic: str, partition: int, records: bytes, *, version: int = 10, acks: int = -1) -> Row:
+        self.send_produce(topic, partition, records, version=version, acks=acks)
+        return self.receive_produce()[1]
+
+    # Fetch
+
+    def send_fetch(self, topic: str, partition: int, offset: int, **kwargs: Any) -> int:
+        return self._send_fetch([(topic, partition, offset)], **kwargs)
+
+    def _send_fetch(
+        self,
+        wanted: list[tuple[str, int, int]],
+        *,
+        version: int = 12,
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        max_bytes: int = 50_000_000,
+        partition_max_bytes: int = 1_000_000,
+        leader_epoch: int = -1,
+    ) -> int:
+        topics: dict[str, list[dict[str, Any]]] = {}
+        for topic, partition, offset in wanted:
+            topics.setdefault(topic, []).append(
+                {
+                    "partition": partition,
+                    "fetch_offset": offset,
+                    "partition_max_bytes": partition_max_bytes,
+                    "current_leader_epoch": leader_epoch,
+                }
+            )
+        values = {
+            "replica_id": -1,
+            "max_wait": timedelta(milliseconds=max_wait_ms),
+            "min_bytes": min_bytes,
+            "max_bytes": max_bytes,
+            "session_epoch": -1,
+            "topics": [{"topic": topic, "partitions": rows} for topic, rows in topics.items()],
+        }
+        return self.send(1, version, values)
+
+    def receive_fetch(self) -> list[Row]:
+        _, answer = self.receive()
+        return [
+            Row(row.partition_index, int(row.error_code), -1, row.high_watermark, bytes(row.records or b""))
+            for topic in answer.responses
+            for row in topic.partitions
+        ]
+
+    def fetch(self, topic: str, partition: int, offset: int, **kwargs: Any) -> list[Row]:
+        self.send_fetch(topic, partition, offset, **kwargs)
+        return self.receive_fetch()
+
+    def fetch_many(self, wanted: list[tuple[str, int, int]], **kwargs: Any) -> list[Row]:
+        self._send_fetch(wanted, **kwargs)
+        return self.receive_fetch()
+
+
+def receive_frame(connection: socket.socket) -> bytes:
+    """One frame without its length."""
+    (size,) = struct.unpack(">i", receive_exactly(connection, 4))
+    return receive_exactly(connection, size)
+
+
+def receive_exactly(connection: socket.socket, size: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < size:
+        part = connection.recv(size - len(parts))
+        if not part:
+            raise ConnectionError("closed")
+        parts += part
+    return bytes(parts)
+
+
+def offered(key: int) -> range:
+    """The versions that the node answers of an API."""
+    return range(APIS[key].min_version, APIS[key].max_version + 1)

@@ -1,0 +1,201 @@
+"""What the controller decides, without Temporal: who is told what, who is asked, what survives a continue-as-new."""
+
+from __future__ import annotations
+
+import json
+from itertools import count
+from typing import Any
+
+import pytest
+
+from tests.workflows.model.support import cluster, create, lost, new_id, raising_rows, registration
+from workflows.model import image
+from workflows.model.calls import ImageResult
+from workflows.model.controller import Controller, check_batch
+
+
+def batch(node: int, *commands: Any, pair: tuple[int, int] = (0, 0), incarnation: str = "") -> dict[str, Any]:
+    return {
+        "node": node,
+        "incarnation": incarnation or f"i{node}",
+        "generation": pair[0],
+        "version": pair[1],
+        "commands": list(commands),
+    }
+
+
+def serving(nodes: int = 2) -> Controller:
+    it = Controller.start("c", {})
+    for node in range(1, nodes + 1):
+        it.submit(batch(node, registration(node)), new_id)
+    return it
+
+
+def told(it: Controller) -> None:
+    """Every node takes its push."""
+    for node in it.to_push():
+        assert it.images_for(node)
+        assert it.pushed(node, ImageResult(*it.pair, f"i{node}"), it.pair)
+
+
+def test_the_first_node_of_a_new_cluster_is_served_at_once() -> None:
+    it = Controller.start("c", None)
+    reply = it.submit(batch(1, create("t"), registration(1), create("u")), new_id)
+    assert [results[0].get("error", 0) for results in reply["results"]] == [102, 0, 0]
+    assert reply["generation"] == 1 and image.decode(reply["image"]).topics.keys() == {"u"}
+    assert it.to_lease() == [(1, "i1")]
+
+
+def test_a_change_is_due_at_every_other_node_and_a_quiet_one_later() -> None:
+    it = serving()
+    told(it)
+    reply = it.submit(batch(1, create("t", 2), pair=it.pair), new_id)
+    assert it.to_push() == [1, 2] and reply["image"]
+    told(it)
+    assert it.to_push() == []
+    it.submit(batch(2, raising_rows(2), pair=it.pair), new_id)
+    assert it.to_push() == [] and it.quietly_changed
+    it.make_urgent()
+    assert it.to_push() == [1, 2] and not it.quietly_changed
+
+
+def test_a_change_during_a_push_goes_into_the_next() -> None:
+    it = serving()
+    due = it.pair
+    it.submit(batch(1, create("t"), pair=it.pair), new_id)
+    assert it.pushed(2, ImageResult(*due, "i2"), due)
+    assert 2 in it.to_push()
+    assert not it.pushed(2, ImageResult(0, 0, "i2"), it.pair), "a node that refused a delta gets the whole next time"
+    (text,) = it.images_for(2)
+    assert image.decode(text).since == 0
+
+
+def test_a_push_that_another_incarnation_took_tells_nothing() -> None:
+    it = serving()
+    told(it)
+    it.submit(batch(1, create("t"), pair=it.pair), new_id)
+    it.pushed(2, ImageResult(*it.pair, "another"), it.pair)
+    assert 2 in it.to_push()
+
+
+def test_a_suspect_is_fenced_or_trusted() -> None:
+    it = serving()
+    it.suspect(2, "of long ago")
+    assert not it.suspects
+    it.suspect(2, "i2")
+    assert it.suspects == {2: "i2"} and it.to_lease() == [(1, "i1")]
+    it.trust(2, "i2")
+    assert it.to_lease() == [(1, "i1"), (2, "i2")]
+    it.suspect(2, "i2")
+    it.fence(2, "i2")
+    it.trust(2, "i2")
+    assert it.to_push() == [1] and it.registered(2) is None and it.may_know(2) and not it.may_know(9)
+
+
+def test_registering_again_ends_a_suspicion() -> None:
+    it = serving()
+    it.suspect(2, "i2")
+    it.submit(batch(2, registration(2, "new"), incarnation="new"), new_id)
+    assert not it.suspects and (2, "new") in it.to_lease()
+
+
+def test_a_node_registers_only_itself() -> None:
+    it = serving()
+    reply = it.submit(batch(1, registration(2)), new_id)
+    assert reply["results"][0][0]["error"] == 42
+
+
+def test_all_that_matters_is_carried_over() -> None:
+    it = serving()
+    it.submit(batch(1, create("t", 3)), new_id)
+    told(it)
+    it.suspect(2, "i2")
+    after = Controller.start("c", json.loads(json.dumps(it.carry())))
+    assert after.state == it.state and after.suspects == {2: "i2"} and after.to_push() == []
+    after.submit(batch(1, create("u"), pair=after.pair), new_id)
+    (text,) = after.images_for(2)
+    assert image.decode(text).since == it.pair[1], "it still knows what each node has"
+
+
+def test_a_carried_format_of_tomorrow_is_refused() -> None:
+    with pytest.raises(ValueError):
+        Controller.start("c", {"v": 2})
+
+
+def test_a_node_that_knows_more_makes_the_controller_collect() -> None:
+    it = serving()
+    memory = it.pair
+    reply = it.submit(batch(1, create("t"), pair=(1, memory[1] + 5)), new_id)
+    assert reply["results"][0][0]["error"] == 102 and reply["register"] and reply["awaited"] == [1, 2]
+    assert it.describe()["phase"] == "collecting" and it.to_ask() == [1, 2]
+    assert not it.to_push() and not it.to_lease()
+    # Collecting survives a continue-as-new as well; what was answered is asked for again.
+    it = Controller.start("c", json.loads(json.dumps(it.carry())))
+    assert it.to_ask() == [1, 2]
+    held = image.whole(cluster(2, t=2))[0]
+    assert it.submit(batch(1, registration(1), pair=(1, 9)), new_id)["results"][0][0]["error"] == 42, "no image"
+    damaged = registration(1) | {"image": "?"}
+    assert it.submit(batch(1, damaged, pair=(1, 9)), new_id)["results"][0][0]["error"] == 42
+    assert it.submit(batch(1, registration(1) | {"image": held}, pair=(1, 9)), new_id)["awaited"] == [2]
+    reply = it.submit(batch(2, registration(2) | {"image": held}, pair=(1, 9)), new_id)
+    assert reply["generation"] == 2 and not reply["results"][0][0].get("error")
+    assert [p.leader for p in it.state.topics["t"].partitions] == [1, 2]  # type: ignore[union-attr]
+    assert it.to_push() == [1], "the one that asked has it with the answer"
+
+
+def test_a_push_that_shows_more_makes_the_controller_collect() -> None:
+    it = serving()
+    it.pushed(1, ImageResult(4, 1, "i1"), it.pair)
+    assert it.describe()["phase"] == "collecting"
+
+
+def test_another_clusters_node_is_refused() -> None:
+    foreign = image.whole(cluster(1))[0]
+    for it in (Controller.start("mine", {}), Controller.start("mine", {})):
+        reply = it.submit(batch(1, registration(1) | {"image": foreign}, pair=(1, 1)), new_id)
+        assert reply["results"][0][0]["error"] == 104
+    it = Controller.start("mine", {})
+    it.submit(batch(2, registration(2)), new_id)
+    assert it.submit(batch(1, registration(1) | {"image": foreign}), new_id)["results"][0][0]["error"] == 104
+    assert it.registered(1) is None
+
+
+def test_going_on_without_a_node_needs_that_it_is_awaited() -> None:
+    it = serving()
+    with pytest.raises(ValueError, match="serves"):
+        it.check_give_up({"node": 1})
+    it.submit(batch(1, create("t"), pair=(3, 1)), new_id)
+    held = image.whole(cluster(2, t=2))[0]
+    it.submit(batch(1, registration(1) | {"image": held}, pair=(3, 1)), new_id)
+    with pytest.raises(ValueError, match="awaited: 2"):
+        it.check_give_up({"node": 7})
+    it.give_up(it.check_give_up({"node": 2}))
+    assert it.describe()["phase"] == "serving" and it.registered(1) is not None and it.registered(2) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [None, {}, {"node": 1}, {"node": 1, "incarnation": ""}, batch(1) | {"commands": {}}, batch(1) | {"version": "1"}],
+)
+def test_what_is_no_batch(wrong: Any) -> None:
+    with pytest.raises(ValueError):
+        check_batch(wrong)
+
+
+def test_the_stated_limits_stay_below_a_workflow_tasks_second() -> None:
+    import time
+
+    it = serving(9)
+    numbers = count()
+    topics = [{"name": f"topic-{next(numbers)}", "partitions": 20} for _ in range(1000)]
+    spent = []
+    for command in ({"do": "create_topics", "topics": topics}, lost(1), registration(1, "again")):
+        incarnation = "again" if command["do"] == "register" else "i1"
+        begin = time.process_time()
+        it.submit(batch(1, command, incarnation=incarnation), new_id)
+        it.images_for(2)
+        spent.append(time.process_time() - begin)
+    begin = time.process_time()
+    Controller.start("c", it.carry())
+    spent.append(time.process_time() - begin)
+    assert max(spent) < 2.0, spent

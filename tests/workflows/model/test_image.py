@@ -1,0 +1,146 @@
+"""Cluster images: a receiver that takes what it is sent knows what the controller knows."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.golden.make_image import example
+from tests.workflows.model.support import cluster, create, done, lost, raising_rows, registration
+from workflows.model import image
+from workflows.model.image import Image
+from workflows.model.state import ClusterState, unpack
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "image-v1.json"
+
+
+class Receiver:
+    """What a node does with images."""
+
+    def __init__(self) -> None:
+        self.pair = (0, 0)
+        self.topics: dict[str, Any] = {}
+        self.nodes: dict[int, Any] = {}
+
+    def take(self, texts: list[str]) -> None:
+        for text in texts:
+            found = image.decode(text)
+            if found.pair <= self.pair:
+                continue
+            if found.since == 0:
+                self.topics, self.nodes = {}, {}
+            else:
+                assert found.generation == self.pair[0] and self.pair[1] >= found.since
+            for gone in found.gone:
+                self.topics = {name: topic for name, topic in self.topics.items() if topic.id != gone.id}
+            self.topics.update(found.topics)
+            self.nodes.update(found.nodes)
+            self.pair = found.pair
+
+    def knows(self, state: ClusterState) -> bool:
+        return (
+            self.pair == state.pair
+            and {name: topic.row() for name, topic in self.topics.items()}
+            == {name: topic.row() for name, topic in state.topics.items()}
+            and {number: node.row() for number, node in self.nodes.items()}
+            == {number: node.row() for number, node in state.nodes.items()}
+        )
+
+
+def test_the_format_is_the_recorded_one() -> None:
+    recorded = json.loads(GOLDEN.read_text())
+    for name, state, since in example():
+        (text,) = image.since(state, *since)
+        assert unpack(text) == recorded[name]["content"], name
+        assert image.decode(recorded[name]["text"]) == image.decode(text)
+
+
+def test_a_delta_has_only_what_is_new() -> None:
+    state = cluster(2, t=1, u=1)
+    known = state.pair
+    state = done(done(state, create("v")), {"do": "delete_topics", "names": ["t"]})
+    (text,) = image.since(state, *known)
+    found = image.decode(text)
+    assert (found.since, sorted(found.topics), [each.name for each in found.gone]) == (known[1], ["v"], ["t"])
+    assert image.since(state, *state.pair) == []
+
+
+def test_another_generation_gets_the_whole() -> None:
+    state = cluster(1, t=1)
+    (text,) = image.since(replace(state, generation=5), 4, state.version)
+    assert image.decode(text).since == 0
+
+
+def test_the_controller_that_clients_are_told_of_is_the_first_unfenced_node() -> None:
+    state = cluster(2)
+    assert unpack(image.whole(state)[0])["controller"] == 1
+    assert unpack(image.whole(done(state, lost(1)))[0])["controller"] == 2
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), limit=st.sampled_from([300, 800, 1_000_000]))
+def test_whoever_takes_every_image_or_misses_some_knows_all_in_the_end(data: st.DataObject, limit: int) -> None:
+    state = cluster(2, t=3)
+    receiver = Receiver()
+    for step in range(data.draw(st.integers(1, 8))):
+        command = data.draw(
+            st.sampled_from(
+                [
+                    create(f"n{step}", 3),
+                    lost(1),
+                    registration(1),
+                    {"do": "delete_topics", "names": ["t"]},
+                    raising_rows(2),
+                ]
+            )
+        )
+        state = image_of_any(state, command)
+        if data.draw(st.booleans()):
+            parts = image.since(state, *receiver.pair, limit=limit)
+            # A node may go down between two parts and come back with what it has.
+            receiver.take(parts[: data.draw(st.integers(0, len(parts)))])
+    receiver.take(image.since(state, *receiver.pair, limit=limit))
+    assert receiver.knows(state)
+
+
+def image_of_any(state: ClusterState, command: Any) -> ClusterState:
+    from tests.workflows.model.support import apply
+
+    return apply(state, command).state
+
+
+def test_a_large_image_is_cut_below_the_limit() -> None:
+    state = cluster(9)
+    for number in range(40):
+        state = done(state, create(f"topic-{number}", 50))
+    parts = image.whole(state, limit=1_000)
+    assert len(parts) > 1 and all(len(part) <= 1_000 for part in parts)
+    receiver = Receiver()
+    receiver.take(parts)
+    assert receiver.knows(state)
+
+
+def test_the_stated_limits_fit_into_one_message() -> None:
+    state = cluster(9)
+    topics = [{"name": f"a-topic-with-a-long-name-{number}", "partitions": 20} for number in range(1_000)]
+    state = done(state, {"do": "create_topics", "topics": topics})
+    assert all(len(part) <= image.MAX_BYTES for part in image.whole(state))
+
+
+@pytest.mark.parametrize("text", ["", "%%%", "aGVsbG8=", image.text_of({"v": 2}), image.text_of({"v": 1})])
+def test_a_damaged_image_is_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):
+        image.decode(text)
+
+
+def test_a_state_reads_as_its_own_image() -> None:
+    state = cluster(2, t=2)
+    (text,) = image.whole(state)
+    assert isinstance(image.of_state(state), Image)
+    assert image.of_state(state).pair == image.decode(text).pair

@@ -1,0 +1,119 @@
+"""Merging what nodes know when the metadata was lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.workflows.model.support import cluster, create, done, lost, raising_rows, registration
+from workflows.model import image, recover
+from workflows.model.image import Image
+from workflows.model.outcome import Refused
+from workflows.model.recover import Collecting
+from workflows.model.state import PRODUCER_IDS_PER_GENERATION, ClusterState
+
+
+def known_by(state: ClusterState) -> Image:
+    (text,) = image.whole(state)
+    return image.decode(text)
+
+
+def collect(*answers: tuple[int, ClusterState | None]) -> Collecting:
+    collecting = Collecting("c")
+    for node, state in answers:
+        collecting = collecting.answer(node, known_by(state) if state else None)
+    return collecting
+
+
+def test_a_cluster_that_never_was_needs_one_node() -> None:
+    assert not Collecting("c").complete
+    collecting = collect((1, None))
+    assert collecting.complete
+    state = recover.merge(collecting)
+    assert (state.generation, state.topics, state.next_producer_id) == (1, {}, 0)
+
+
+def test_every_node_named_in_any_image_is_awaited() -> None:
+    state = cluster(3, t=3)
+    collecting = collect((1, state), (4, None))
+    assert collecting.awaited == (2, 3) and not collecting.complete
+    assert collecting.answer(2, None).awaited == (3,)
+    assert collecting.answer(2, None).give_up(3).complete
+
+
+def test_the_highest_epoch_of_each_partition_wins() -> None:
+    older = cluster(2, t=2)
+    newer = done(older, create("u"))
+    ahead = done(older, raising_rows(2))  # what one node was told and the other was not
+    merged = recover.merge(collect((1, newer), (2, ahead)))
+    assert sorted(merged.topics) == ["t", "u"]
+    assert merged.topics["t"].partitions[1].generations == (1,)
+    assert merged.pair > max(newer.pair, ahead.pair) and merged.generation == 2
+    assert merged.next_producer_id == PRODUCER_IDS_PER_GENERATION
+
+
+def test_a_higher_generation_stands_above_all_epochs() -> None:
+    old = done(done(cluster(2, t=2), raising_rows(2)), {"do": "raise_generations", "node": 2, "replicas": []})
+    rebuilt = replace(cluster(2, t=2), generation=2)
+    rebuilt = replace(rebuilt, topics={"t": replace(old.topics["t"], partitions=rebuilt.topics["t"].partitions)})
+    merged = recover.merge(collect((1, old), (2, rebuilt)))
+    assert merged.topics["t"].partitions[1].partition_epoch == 0 + 1  # fencing until it registers
+    assert merged.generation == 3
+
+
+def test_everybody_is_fenced_until_registered() -> None:
+    merged = recover.merge(collect((1, cluster(2, t=2)), (2, None)))
+    assert merged.alive == () and [p.leader for p in merged.topics["t"].partitions] == [-1, -1]
+    back = done(merged, registration(1))
+    assert [p.leader for p in back.topics["t"].partitions] == [1, -1]
+
+
+def test_nothing_is_deleted_for_being_unknown_and_what_was_deleted_stays_deleted() -> None:
+    before = cluster(2, t=1, u=1)
+    deleted = done(before, {"do": "delete_topics", "names": ["t"]})
+    assert sorted(recover.merge(collect((1, deleted), (2, before))).topics) == ["u"]
+    # A topic that the newest image simply does not know is kept.
+    assert sorted(recover.merge(collect((1, cluster(2)), (2, before))).topics) == ["t", "u"]
+
+
+def test_of_two_topics_with_one_name_the_newer_images_is_taken_whole() -> None:
+    first = cluster(2, t=2)
+    again = done(cluster(2), create("t", 1))
+    again = replace(again, generation=7)
+    merged = recover.merge(collect((1, first), (2, again)))
+    assert merged.topics["t"].id == again.topics["t"].id and len(merged.topics["t"].partitions) == 1
+
+
+def test_an_image_of_another_cluster_is_refused() -> None:
+    with pytest.raises(Refused, match="belongs to cluster"):
+        Collecting("other").answer(1, known_by(cluster(1)))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_the_order_of_the_answers_does_not_matter_and_nothing_acknowledged_is_lost(data: st.DataObject) -> None:
+    state = cluster(3, t=3)
+    seen = [state]
+    for step in range(data.draw(st.integers(1, 6))):
+        command = data.draw(
+            st.sampled_from([create(f"n{step}", 2), raising_rows(2), lost(3), registration(3, f"i3-{step}")])
+        )
+        from tests.workflows.model.support import apply
+
+        state = apply(state, command).state
+        seen.append(state)
+    # One node at least has the newest image: the one that was answered with it.
+    others = data.draw(st.lists(st.sampled_from(seen), min_size=2, max_size=2))
+    answers = list(zip((1, 2, 3), [state, *others], strict=True))
+    merged = recover.merge(collect(*answers))
+    shuffled = recover.merge(collect(*data.draw(st.permutations(answers))))
+    assert merged.topics == shuffled.topics and merged.pair == shuffled.pair
+    assert sorted(merged.topics) == sorted(state.topics)
+    for topic, partition in state.partitions():
+        found = merged.topics[topic.name].partitions[partition.index]
+        assert (found.generations, found.directories) == (partition.generations, partition.directories)
+        assert found.partition_epoch >= partition.partition_epoch
+    assert all(merged.pair > each.pair for each in seen)

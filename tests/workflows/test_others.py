@@ -1,0 +1,166 @@
+"""The small workflows, the words between workflows, and what people type into Temporal's own command line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+from contextlib import AsyncExitStack
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import (
+    Client,
+    Schedule,
+    ScheduleActionStartWorkflow,
+    ScheduleSpec,
+    WorkflowFailureError,
+)
+from temporalio.exceptions import ApplicationError
+from temporalio.worker import Worker
+
+from tests.support.temporal import TemporalServer
+from tests.workflows.conftest import Recorder
+from tests.workflows.fakes import FakeExporter, FakeMember, FakeNode, FakeProber, orchestrator, until, until_true
+from workflows import options
+from workflows.model import calls, names
+
+pytestmark = pytest.mark.temporal
+
+MOVE = {"topic": "t", "partition": 0, "node": 1, "directory": "/b"}
+
+
+async def _cluster(stack: AsyncExitStack, client: Client, name: str, *members: FakeMember) -> None:
+    await stack.enter_async_context(orchestrator(client, name, FakeProber(*members).probe_node))
+    handle = await client.start_workflow("Cluster", {}, id=name, task_queue=name)
+    for member in members:
+        await member.submit(handle, member.registration())
+
+
+def test_a_move_on_a_node_that_never_was_fails_with_its_name(
+    temporal_server: TemporalServer, task_queue: str, recorded: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "PICK_UP_TIMEOUT", timedelta(milliseconds=300))
+
+    async def main() -> None:
+        client = await temporal_server.client()
+        async with AsyncExitStack() as stack:
+            await _cluster(stack, client, task_queue, FakeMember(1))
+            id_ = f"{task_queue}/move"
+            with pytest.raises(WorkflowFailureError) as caught:
+                await client.execute_workflow("MoveReplica", MOVE | {"node": 9}, id=id_, task_queue=task_queue)
+            failure = caught.value.cause
+            assert isinstance(failure, ApplicationError)
+            assert failure.type == "UnknownNode" and "Node 9" in failure.message
+            await recorded("move-unknown-node", client, id_)
+            # A cancel of such a run ends as well: there is nothing to undo on a node that never was.
+            handle = await client.start_workflow(
+                "MoveReplica", MOVE | {"node": 9}, id=f"{id_}-2", task_queue=task_queue
+            )
+            await handle.cancel()
+            with pytest.raises(WorkflowFailureError):
+                await asyncio.wait_for(handle.result(), 20)
+
+    asyncio.run(main())
+
+
+def test_a_move_on_a_node_that_is_away_waits_for_it(
+    temporal_server: TemporalServer, task_queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "PICK_UP_TIMEOUT", timedelta(milliseconds=300))
+    monkeypatch.setattr(options, "LOCATE_TIMEOUT", timedelta(milliseconds=300))
+
+    async def main() -> None:
+        client = await temporal_server.client()
+        async with AsyncExitStack() as stack:
+            await _cluster(stack, client, task_queue, FakeMember(2))
+            handle = await client.start_workflow(
+                "MoveReplica", MOVE | {"node": 2}, id=f"{task_queue}/move", task_queue=task_queue
+            )
+
+            async def asked() -> bool:
+                history = await handle.fetch_history()
+                return sum("locate" in str(event) for event in history.events) > 0
+
+            await until_true(asked)
+            await stack.enter_async_context(FakeNode(2).running(client, task_queue))
+            assert (await asyncio.wait_for(handle.result(), 40))["rows"][0]["outcome"] == "deleted"
+
+    asyncio.run(main())
+
+
+def test_an_export_runs_by_hand_and_from_a_schedule(
+    temporal_server: TemporalServer, task_queue: str, recorded: Recorder
+) -> None:
+    async def main() -> None:
+        client = await temporal_server.client()
+        exporter = FakeExporter()
+        async with (
+            orchestrator(client, task_queue),
+            Worker(client, task_queue=names.history_queue(task_queue), activities=[exporter.export]),
+        ):
+            id_ = names.export_id(task_queue)
+            result = await client.execute_workflow(
+                "ExportHistory", {"directory": "/exports", "query": "x"}, id=id_, task_queue=task_queue
+            )
+            assert result["manifest"] == "/exports/manifest.json" and result["closed"] == 3
+            assert exporter.seen == [calls.ExportCall("/exports", "x", "")]
+            await recorded("export", client, id_)
+            for wrong in ({}, {"directory": ""}, {"directory": "/e", "colour": 1}, None):
+                with pytest.raises(WorkflowFailureError) as caught:
+                    await client.execute_workflow("ExportHistory", wrong, id=f"{id_}-wrong", task_queue=task_queue)
+                assert isinstance(caught.value.cause, ApplicationError) and caught.value.cause.type == "InvalidPlan"
+            action = ScheduleActionStartWorkflow(
+                "ExportHistory", {"directory": "/scheduled"}, id=f"{id_}-scheduled", task_queue=task_queue
+            )
+            schedule = await client.create_schedule(task_queue, Schedule(action=action, spec=ScheduleSpec()))
+            await schedule.trigger()
+            await until(lambda: exporter.seen[-1].directory == "/scheduled")
+            await schedule.delete()
+
+    asyncio.run(main())
+
+
+def test_temporals_own_command_line(temporal_server: TemporalServer, task_queue: str) -> None:
+    server = temporal_server
+
+    def temporal(*words: str) -> Any:
+        command = [str(server.program), "workflow", *words, "--address", server.address, "--output", "json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        return done.returncode, (json.loads(done.stdout) if done.stdout.strip() else {}), done.stderr
+
+    async def main() -> None:
+        client = await server.client()
+        node = FakeNode(1)
+        node.hold.clear()
+        async with orchestrator(client, task_queue), node.running(client, task_queue):
+            id_ = f"{task_queue}/typed"
+            start = ("start", "--type", "MoveReplica", "--task-queue", task_queue, "--workflow-id", id_)
+            code, _, problem = await asyncio.to_thread(temporal, *start, "--input", json.dumps([MOVE]))
+            assert code == 0, problem
+            await until(lambda: calls.COPY in node.order)
+            code, found, problem = await asyncio.to_thread(
+                temporal, "query", "--workflow-id", id_, "--type", "progress"
+            )
+            assert code == 0, problem
+            assert "copying" in json.dumps(found)
+            code, _, problem = await asyncio.to_thread(
+                temporal,
+                "update",
+                "execute",
+                "--workflow-id",
+                id_,
+                "--name",
+                "set_throttle",
+                "--input",
+                '{"rate": "1MB"}',
+            )
+            assert code == 0, problem
+            code, _, problem = await asyncio.to_thread(temporal, "cancel", "--workflow-id", id_)
+            assert code == 0, problem
+            with pytest.raises(WorkflowFailureError):
+                await client.get_workflow_handle(id_).result()
+            assert node.order[-1] == calls.CANCEL_MOVE
+
+    asyncio.run(main())
