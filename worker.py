@@ -114,28 +114,31 @@ async def _above(role: str, roles: Sequence[str], cluster: str, export: str, pro
     """The roles above the nodes, until cancelled."""
     client = await connection.connect_forever(role, profile)
     log.info("%s of %s is connected to namespace %s", role, cluster, client.namespace)
+    renewed = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        for each in roles:
-            make = _orchestrator if each == ORCHESTRATOR else _history
-            group.create_task(_serve(make, client, cluster))
         if ORCHESTRATOR in roles:
-            group.create_task(housekeeping.keep_house(client, cluster, export))
+            group.create_task(_serve(lambda: _orchestrator(client, cluster), renewed))
+            group.create_task(housekeeping.keep_house(client, cluster, export, renewed.set))
+        if HISTORY in roles:
+            group.create_task(_serve(lambda: _history(client, cluster), asyncio.Event()))
 
 
-async def _serve(make: Callable[[Client, str], Worker], client: Client, cluster: str) -> None:
-    """Run a worker until cancelled; one that fails is replaced."""
+async def _serve(make: Callable[[], Worker], renewed: asyncio.Event) -> None:
+    """Run a worker until cancelled; one that fails, or is to be renewed, is replaced."""
     while True:
-        worker = make(client, cluster)
+        renewed.clear()
+        worker = make()
         running = asyncio.create_task(worker.run())
+        renewal = asyncio.create_task(renewed.wait())
         try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError:
+            await asyncio.wait({running, renewal}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            renewal.cancel()
             await worker.shutdown()
-            await asyncio.gather(running, return_exceptions=True)
-            raise
-        except Exception:
-            log.exception("the worker on %s failed and is started again", worker.task_queue)
-        await asyncio.sleep(PAUSE)
+            (ended,) = await asyncio.gather(running, return_exceptions=True)
+        if isinstance(ended, Exception):
+            log.error("the worker on %s failed and is started again", worker.task_queue, exc_info=ended)
+            await asyncio.sleep(PAUSE)
 
 
 def _orchestrator(client: Client, cluster: str) -> Worker:

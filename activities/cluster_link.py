@@ -12,14 +12,15 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
+from activities import cluster_run
 from activities.batching import Batcher, Command, GaveUp, Rejected
+from activities.cluster_run import ClusterRun
 from storage_node.errors import ErrorCode
 from workflows.model import names
 
@@ -36,22 +37,8 @@ LONGEST_PAUSE = 5.0
 #: Errors by which the controller says that it does not know this start of the node.
 UNREGISTERED = (int(ErrorCode.BROKER_ID_NOT_REGISTERED), int(ErrorCode.STALE_BROKER_EPOCH))
 
-
-@dataclass(frozen=True, slots=True)
-class ClusterRun:
-    """A run of `Cluster`: the first of its chain, its own id, its events."""
-
-    first: str
-    run: str
-    length: int
-
-    def replaces(self, before: ClusterRun) -> bool:
-        """Whether it may know less than what was there before.
-
-        True for another chain, for a history that became shorter (the database is that of yesterday), and for any
-        other run of the chain, since a later one cannot be told from an earlier one.
-        """
-        return (self.first, self.run) != (before.first, before.run) or self.length < before.length
+#: The server's own words for an update that never reached the workflow's handler, or not its end: sent again.
+NOT_CARRIED_OUT = ("AcceptedUpdateCompletedWorkflow", "UnprocessedUpdate")
 
 
 class ClusterLink:
@@ -111,7 +98,7 @@ class ClusterLink:
             answer = await handle.execute_update("submit", payload, id=update, result_type=dict[str, Any])
         except WorkflowUpdateFailedError as error:
             cause = error.cause
-            if isinstance(cause, ApplicationError) and cause.type != "AcceptedUpdateCompletedWorkflow":
+            if isinstance(cause, ApplicationError) and cause.type not in NOT_CARRIED_OUT:
                 raise Rejected(str(cause)) from error
             raise
         if image := answer.get("image"):
@@ -157,14 +144,9 @@ class ClusterLink:
     async def _current_cluster(self) -> ClusterRun | None:
         """The `Cluster` that runs now, None when there is none or nobody answers."""
         try:
-            client = await self._client()
-            found = await client.get_workflow_handle(names.cluster_id(self._cluster)).describe()
+            return await cluster_run.current(await self._client(), self._cluster)
         except RPCError:
             return None
-        if found.status != WorkflowExecutionStatus.RUNNING:
-            return None
-        first = found.raw_description.workflow_execution_info.first_run_id or found.run_id
-        return ClusterRun(first, found.run_id, found.history_length)
 
     async def _register(self) -> bool:
         one = await asyncio.to_thread(self._node.registration)

@@ -17,7 +17,7 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
 from activities import rows
-from activities.errors import classify, classify_name, expected
+from activities.errors import classify, classify_name, disowned, expected
 from storage_node.errors import MovesStopped
 from storage_node.types import TopicPartition
 from workflows import errors as types
@@ -66,6 +66,8 @@ class LaneCopy:
             if mine:
                 await asyncio.shield(self._pause())
             activity.heartbeat(*self._facts())
+            if (error := disowned()) is not None:
+                raise error from None
             raise
         return MoveResult(rows=[self._done[rows.partition_of(move)] for move in self._call.replicas])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from storage_node import errors as storage
@@ -88,3 +89,11 @@ def expected(
     """An ApplicationError of a stable type; a benign one is part of the plan and is no warning in the logs."""
     category = ApplicationErrorCategory.BENIGN if benign else ApplicationErrorCategory.UNSPECIFIED
     return ApplicationError(message, *details, type=kind, non_retryable=not retryable, category=category)
+
+
+def disowned() -> ApplicationError | None:
+    """What an attempt ends with that the server gave up (timed out, or its run is gone); None while it is asked for."""
+    details = activity.cancellation_details()
+    if details is None or details.cancel_requested or not (details.not_found or details.timed_out):
+        return None
+    return expected("the server does not wait for this attempt any more", types.NODE_FAILURE)

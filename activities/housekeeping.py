@@ -21,36 +21,48 @@ from temporalio.client import (
     ScheduleSpec,
     ScheduleUpdate,
     ScheduleUpdateInput,
-    WorkflowExecutionStatus,
 )
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities import cluster_run
+from activities.cluster_run import ClusterRun
 from workflows.model import names
 
 log = logging.getLogger(__name__)
 
-WATCH = 3.0  # seconds between two looks at whether `Cluster` runs
+WATCH = 1.0  # seconds between two looks at whether `Cluster` runs
+HEALTH = 2.0  # seconds for the server to say that it is there
 RETENTION = timedelta(hours=720)  # histories are kept at least so long: the exports need them, and so do people
 EVERY = timedelta(hours=1)  # exports
 
 
-async def keep_house(client: Client, cluster: str, export_directory: str) -> None:
+async def keep_house(client: Client, cluster: str, export_directory: str, renew: Callable[[], None]) -> None:
     """Keep all of it in order until cancelled.
 
     `Cluster` is started when it does not run: at first, when it was terminated, and when the database is a new one,
-    which then lacks the rest as well.
+    which then lacks the rest as well. `renew` is called when the database may be an older one than before: what a
+    workflow worker remembers of its runs is then of a future that never was, and it would fail their tasks for ever.
     """
-    rest_is_due = True
+    before: ClusterRun | None = None
+    rest_is_due, away = True, False
     while True:
         try:
-            if not await _runs(client, names.cluster_id(cluster)):
+            await client.service_client.check_health(timeout=timedelta(seconds=HEALTH))
+            run = await cluster_run.current(client, cluster)
+            if away or (before is not None and run is not None and run.run == before.run and run.replaces(before)):
+                log.warning("the Temporal server was away or has an older database: the worker starts afresh")
+                renew()
+            before, away = run, False
+            if run is None:
                 await _start(client, cluster)
                 rest_is_due = True
             if rest_is_due:
                 rest_is_due = not await _keep_rest(client, cluster, export_directory)
         except RPCError as error:
-            log.warning("whether the controller's workflow runs is not known: %s", error)
+            if not away:
+                log.warning("Temporal does not answer: %s", error)
+            away = True
         await asyncio.sleep(WATCH)
 
 
@@ -80,16 +92,6 @@ async def _keep_rest(client: Client, cluster: str, export_directory: str) -> boo
             log.warning("cannot %s: %s", doing, error.message)
             done = done and error.status in (RPCStatusCode.PERMISSION_DENIED, RPCStatusCode.UNIMPLEMENTED)
     return done
-
-
-async def _runs(client: Client, workflow_id: str) -> bool:
-    try:
-        found = await client.get_workflow_handle(workflow_id).describe()
-    except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            return False
-        raise
-    return found.status == WorkflowExecutionStatus.RUNNING
 
 
 def schedule_id(cluster: str) -> str:

@@ -20,7 +20,7 @@ from temporalio import activity
 from activities import rows
 from activities.copying import LaneCopy
 from activities.creating import MoveCreator
-from activities.errors import application_error, classify, expected
+from activities.errors import application_error, classify, disowned, expected
 from storage_node.errors import MovesStopped, RequestRefused, RequestTimedOut
 from storage_node.ports import Controller
 from storage_node.types import TopicPartition
@@ -223,10 +223,15 @@ class NodeActivities:
         if call.incarnation != mine:
             message = f"node {call.node} was started again: it is {mine} now, not {call.incarnation}"
             raise expected(message, types.WRONG_INCARNATION, retryable=False)
-        while True:
-            activity.heartbeat(mine)
-            self._leave_on_shutdown()
-            await asyncio.sleep(LEASE_BEAT)
+        try:
+            while True:
+                activity.heartbeat(mine)
+                self._leave_on_shutdown()
+                await asyncio.sleep(LEASE_BEAT)
+        except asyncio.CancelledError:
+            if (error := disowned()) is not None:
+                raise error from None
+            raise
 
     # How
 

@@ -144,28 +144,33 @@ class LogDirRequests:
 
     async def _start(self, moves: Sequence[tuple[Partition, LogDirectory]]) -> dict[TopicPartition, ErrorCode]:
         """Generations into the metadata, `.move` and marker onto the disk, then the runs; answers what failed."""
-        codes: dict[TopicPartition, ErrorCode] = {}
         raised = await self._raise([partition for partition, _ in moves])
-        planned: list[PlannedMove] = []
-        for (partition, target), result in zip(moves, raised, strict=True):
-            tp = partition.tp
-            if result.error:
-                codes[tp] = ErrorCode(result.error)
-                log.info("move of %s to %s: %s", tp, target.path, result.message)
-                continue
-            try:
-                planned.append(await self._create(partition, target, result))
-            except (RequestRefused, StorageError) as error:
-                if isinstance(error, StorageError):
-                    self._node.storage_failed(error)
-                codes[tp] = error.code
-                log.warning("move of %s to %s: %s", tp, target.path, error)
-            except Exception:
-                codes[tp] = ErrorCode.UNKNOWN_SERVER_ERROR
-                log.exception("move of %s to %s", tp, target.path)
+        made = await asyncio.gather(
+            *(self._try(partition, target, result) for (partition, target), result in zip(moves, raised, strict=True))
+        )
+        planned = [move for move in made if isinstance(move, PlannedMove)]
         if planned and self._node.controller is not None:
             self._node.controller.start_moves(planned, throttle=None)
-        return codes
+        return {
+            partition.tp: code for (partition, _), code in zip(moves, made, strict=True) if isinstance(code, ErrorCode)
+        }
+
+    async def _try(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove | ErrorCode:
+        """Make one `.move`; answers the move or why there is none."""
+        tp = partition.tp
+        if raised.error:
+            log.info("move of %s to %s: %s", tp, target.path, raised.message)
+            return ErrorCode(raised.error)
+        try:
+            return await self._create(partition, target, raised)
+        except (RequestRefused, StorageError) as error:
+            if isinstance(error, StorageError):
+                self._node.storage_failed(error)
+            log.warning("move of %s to %s: %s", tp, target.path, error)
+            return error.code
+        except Exception:
+            log.exception("move of %s to %s", tp, target.path)
+            return ErrorCode.UNKNOWN_SERVER_ERROR
 
     async def _raise(self, partitions: Sequence[Partition]) -> list[ChangeResult]:
         rows = [

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import RequestRefused, RequestTimedOut, StorageError
+from storage_node.partition import Partition
 from storage_node.ports import ReplicaDirectory
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Housekeeping:
         config = self._node.config
         jobs: list[tuple[str, int, Callable[[LogDirectory], None]]] = [
             ("health", 1000, self._health),
-            ("purge", 1000, self._purge),
+            ("segments", 1000, self._segments),
             ("retention", config.retention_check_ms, self._retention),
             ("high-watermarks", config.high_watermark_checkpoint_ms, self._node.offset_files.high_watermarks),
             ("recovery-points", config.recovery_checkpoint_ms, self._node.offset_files.recovery_points),
@@ -106,17 +107,23 @@ class Housekeeping:
     def _health(self, directory: LogDirectory) -> None:
         directory.verify()
 
-    def _purge(self, directory: LogDirectory) -> None:
-        for partition in self._node.replicas.in_directory(directory):
-            partition.purge(now_ms())
+    def _segments(self, directory: LogDirectory) -> None:
+        """Full segments are flushed, so that a start after a crash scans only the last one; removed ones are purged."""
+        self._each(directory, lambda partition: partition.tidy(now_ms()))
 
     def _retention(self, directory: LogDirectory) -> None:
-        for partition in self._node.replicas.in_directory(directory):
-            partition.delete_old_segments(now_ms())
+        self._each(directory, lambda partition: partition.delete_old_segments(now_ms()))
 
     def _flush(self, directory: LogDirectory) -> None:
+        self._each(directory, lambda partition: partition.flush_if_due(now_ms()))
+
+    def _each(self, directory: LogDirectory, work: Callable[[Partition], object]) -> None:
         for partition in self._node.replicas.in_directory(directory):
-            partition.flush_if_due(now_ms())
+            try:
+                work(partition)
+            except RequestRefused as error:
+                # Closed by a swap or a deletion in the meantime, or no room to write: the next round looks again.
+                log.debug("housekeeping of %s: %s", partition.tp, error)
 
     # The controller
 

@@ -48,8 +48,8 @@ class Images:
             for text in texts:
                 image = self._next(image, text)
             if image is not before:
-                self._node.dirs.images.save(image.encode(), image.generation, image.version)
-                self.reconcile(image)
+                self._keep(image)
+                self.reconcile(image, before)
                 self._node.metadata.publish(image)
             return image.age
 
@@ -68,12 +68,22 @@ class Images:
             return image
         return image.apply(row)
 
-    def reconcile(self, image: ClusterImage) -> None:
-        """Make this node's replicas what the image says."""
+    def _keep(self, image: ClusterImage) -> None:
+        """Write the image to all directories; it is used also where that fails."""
+        try:
+            self._node.dirs.images.save(image.encode(), image.generation, image.version)
+        except StorageError as error:
+            self._node.storage_failed(error)
+            log.error("the cluster image at %s is not on disk: %s", image.age, error)
+
+    def reconcile(self, image: ClusterImage, before: ClusterImage | None = None) -> None:
+        """Make this node's replicas what the image says; topics that are the same as `before` are passed over."""
         node = self._node
         self._delete_gone(image)
         wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
         for topic in image.topics.values():
+            if before is not None and before.topics.get(topic.name) is topic:
+                continue
             config = self._config(topic)
             for row in topic.partitions.values():
                 if node.id not in row.replicas:
@@ -158,8 +168,10 @@ class Images:
         if lost:
             node.replicas.set_offline(lost)
         if free:
-            chosen = node.dirs.place(node.replicas.sizes(), len(free))
-            places.update(zip(free, chosen, strict=True))
+            try:
+                places.update(zip(free, node.dirs.place(node.replicas.sizes(), len(free)), strict=True))
+            except StorageError as error:
+                node.replicas.set_offline({tp: str(error) for tp in free})
         return places
 
     def _partition(

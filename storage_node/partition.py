@@ -210,10 +210,12 @@ class Partition:
             self.future = None
         self.wake(WAKE)
 
-    def purge(self, now_ms: int) -> None:
-        """Remove the files of segments that went long enough ago."""
+    def tidy(self, now_ms: int) -> None:
+        """Flush segments that are full, remove the files of those that went long enough ago."""
         if not self._offline and not self._deleted:
-            self.log.purge_deleted(now_ms)
+            log = self.log
+            log.flush_closed_segments()
+            log.purge_deleted(now_ms)
 
     def flush_if_due(self, now_ms: int) -> None:
         """What flush.ms asks for."""

@@ -62,6 +62,18 @@ def shown(moves: Sequence[Move]) -> Shown:
     return Shown(latest, labels)
 
 
+def specifications(moves: Sequence[Move], phases: Sequence[Phase], as_of: str) -> dict[str, dict[str, Any] | None]:
+    """All charts by name, None for one that has nothing to show."""
+    show = shown(moves)
+    charted = {phase.id for phase in phases}
+    return {
+        "timeline": timeline(show, phases, as_of) if charted & set(show.labels) else None,
+        "durations": durations(show) if show.moves else None,
+        "rates": rates(show) if any(move.mean_rate is not None for move in show.moves) else None,
+        "split": split(show, phases) if charted & set(show.labels) else None,
+    }
+
+
 def timeline(show: Shown, phases: Sequence[Phase], as_of: str) -> dict[str, Any]:
     """What each move was doing when; a diamond is the swap, a red tick the deadline."""
     rows = [

@@ -46,13 +46,7 @@ def render(report: Report) -> str:
     environment.filters |= {
         "size": size, "rate": rate, "duration": duration, "percent": percent, "stamp": stamp, "clock": clock
     }  # fmt: skip
-    show = charts.shown(report.moves)
-    specs = {
-        "timeline": charts.timeline(show, report.phases, report.as_of),
-        "durations": charts.durations(show),
-        "rates": charts.rates(show),
-        "split": charts.split(show, report.phases),
-    }
+    specs = charts.specifications(report.moves, report.phases, report.as_of)
     return environment.get_template("report.html.j2").render(
         report=report,
         total=report.total,
@@ -61,7 +55,8 @@ def render(report: Report) -> str:
         times=tuple(times(report.moves, report.phases)),
         intervals=report.phases[-MOST_ROWS:],
         moves=tuple(reversed(report.moves[-MOST_ROWS:])),
-        charted=len(show.moves),
+        charted=min(len(report.moves), charts.MOST),
+        drawn={name for name, spec in specs.items() if spec},
         left_out=max(0, len(report.moves) - MOST_ROWS),
         replica_of={move.id: move.replica or move.workflow_id for move in report.moves},
         phases=schema.PHASES,
@@ -70,7 +65,7 @@ def render(report: Report) -> str:
         style=Markup((_TEMPLATES / "report.css").read_text()),
         script=Markup((_TEMPLATES / "report.js").read_text()),
         vega=Markup(bundle()),
-        specs=Markup(as_script(specs)),
+        specs=Markup(as_script({name: spec for name, spec in specs.items() if spec})),
     )
 
 

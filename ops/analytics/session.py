@@ -100,6 +100,8 @@ def _first_line(error: Exception) -> str:
 
 
 def _options(scratch: Path, settings: Path) -> list[tuple[str, str]]:
+    # Small data and a short life: the first compiler and one collector thread start fastest, generated code never pays.
+    java = f"-Dlog4j2.configurationFile=file:{settings} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
     options = {
         "spark.app.name": "rehome analytics",
         "spark.master": f"local[{CORES}]",
@@ -108,7 +110,7 @@ def _options(scratch: Path, settings: Path) -> list[tuple[str, str]]:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{settings} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "spark.driver.extraJavaOptions": java,
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.session.timeZone": "UTC",

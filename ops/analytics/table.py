@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich import box
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -39,50 +40,39 @@ _STYLES = {
 class _Column:
     title: str
     show: Callable[[Move], str]
-    width: int
     right: bool = True
-    need: int = 0  # shown when the terminal is at least so wide
+    spare: int = 0  # the higher, the sooner it is left out; 0 stays
 
 
 _COLUMNS = (
-    _Column("replica", lambda m: m.replica or "–", 14, right=False),
-    _Column("node", lambda m: "–" if m.node is None else str(m.node), 4),
-    _Column("from", lambda m: m.source or "–", 12, right=False, need=190),
-    _Column("to", lambda m: m.directory or "–", 12, right=False, need=120),
-    _Column("outcome", lambda m: m.outcome if not m.open else f"open: {m.phase}", 10, right=False),
-    _Column("started", lambda m: m.started[11:19], 8, need=150),
-    _Column("duration", lambda m: duration(m.duration_seconds), 9),
-    _Column("size", lambda m: size(m.bytes_total), 7),
-    _Column("rate", lambda m: rate(m.mean_rate), 9),
-    _Column("tries", lambda m: str(m.attempts), 5, need=100),
-    _Column("resumed", lambda m: size(m.bytes_resumed) if m.bytes_resumed else "–", 7, need=110),
-    _Column("queued", lambda m: duration(m.seconds_queued), 7, need=130),
-    _Column("copying", lambda m: duration(m.seconds_copying), 7, need=130),
-    _Column("throttled", lambda m: duration(m.seconds_throttled), 9, need=130),
-    _Column("swap", lambda m: duration(m.seconds_locked), 6, need=100),
-    _Column("SLA", lambda m: m.met_sla, 8, right=False),
+    _Column("replica", lambda m: m.replica or m.workflow_id, right=False),
+    _Column("node", lambda m: "–" if m.node is None else str(m.node)),
+    _Column("from", lambda m: m.source or "–", right=False, spare=9),
+    _Column("to", lambda m: m.directory or "–", right=False, spare=6),
+    _Column("outcome", lambda m: m.outcome if not m.open else f"open: {m.phase}", right=False),
+    _Column("started", lambda m: m.started[11:19], spare=8),
+    _Column("duration", lambda m: duration(m.duration_seconds)),
+    _Column("size", lambda m: size(m.bytes_total), spare=1),
+    _Column("rate", lambda m: rate(m.mean_rate)),
+    _Column("tries", lambda m: str(m.attempts), spare=3),
+    _Column("resumed", lambda m: size(m.bytes_resumed) if m.bytes_resumed else "–", spare=4),
+    _Column("queued", lambda m: duration(m.seconds_queued), spare=7),
+    _Column("copying", lambda m: duration(m.seconds_copying), spare=6),
+    _Column("throttled", lambda m: duration(m.seconds_throttled), spare=6),
+    _Column("swap", lambda m: duration(m.seconds_locked), spare=2),
+    _Column("SLA", lambda m: m.met_sla, right=False),
 )
 
 
 def print_report(report: Report, console: Console | None = None) -> None:
     """Print the table of moves, the latest last, with a headline under it."""
     out = console or Console(file=sys.stdout, width=None if sys.stdout.isatty() else FILE_WIDTH)
-    columns = [column for column in _COLUMNS if out.width >= column.need]
-    title = f"Replica moves as of {report.as_of[:19].replace('T', ' ')} UTC"
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
-    for column in columns:
-        table.add_column(
-            column.title,
-            justify="right" if column.right else "left",
-            min_width=min(column.width, 8),
-            overflow="ellipsis" if column.title in ("from", "to") else "fold",
-            no_wrap=column.title not in ("outcome",),
-        )
-    for move in report.moves[-MOST:]:
-        cells = [column.show(move) for column in columns]
-        table.add_row(
-            *[Text(cell, style=_style(cell, column.title)) for cell, column in zip(cells, columns, strict=True)]
-        )
+    columns = list(_COLUMNS)
+    table = _table(report, columns)
+    while Measurement.get(out, out.options, table).maximum > out.width and any(column.spare for column in columns):
+        most = max(column.spare for column in columns)
+        columns = [column for column in columns if column.spare != most]
+        table = _table(report, columns)
     out.print(table)
     if len(report.moves) > MOST:
         out.print(f"{len(report.moves) - MOST} older moves are not shown here.")
@@ -91,6 +81,17 @@ def print_report(report: Report, console: Console | None = None) -> None:
         total = report.total
         interval = f"95 % interval {percent(total.low)} to {percent(total.high)}"
         out.print(f"SLA attainment {percent(total.attainment)} ({total.met} of {total.met + total.missed}; {interval})")
+
+
+def _table(report: Report, columns: Sequence[_Column]) -> Table:
+    title = f"Replica moves as of {report.as_of[:19].replace('T', ' ')} UTC"
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for column in columns:
+        table.add_column(column.title, justify="right" if column.right else "left", overflow="ellipsis", no_wrap=True)
+    for move in report.moves[-MOST:]:
+        cells = [(column.show(move), column.title) for column in columns]
+        table.add_row(*[Text(cell, style=_style(cell, title)) for cell, title in cells])
+    return table
 
 
 def _style(cell: str, title: str) -> str:

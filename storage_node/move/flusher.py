@@ -13,10 +13,14 @@ import time
 from concurrent.futures import Executor, Future
 from pathlib import Path
 
+from storage_node import failpoints
 from storage_node.directories.atomic import fsync_dir
 from storage_node.errors import LogFlushError
+from storage_node.failpoints import failpoint
 
 INTERVAL = 16 << 20
+
+BEFORE_FLUSH = failpoints.register("copy.before_flush")
 
 
 class PacedFlush:
@@ -81,6 +85,7 @@ class PacedFlush:
 
     def _flush(self, fds: list[int], closing: list[int]) -> None:
         try:
+            failpoint(BEFORE_FLUSH)
             for fd in fds:
                 os.fdatasync(fd)
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)

@@ -41,11 +41,13 @@ async def metadata(node: Node, request: Request) -> Answer:
         return [request.head(), cached]
     call = request.decode()
     wanted = _wanted(request.version, call)
-    missing = [name for name, _ in wanted or () if name and name not in image.topics]
-    if missing and node.config.auto_create_topics and getattr(call, "allow_auto_topic_creation", True):
-        await node.admin.create_missing(missing)
-        image = node.metadata.image
-        cache = node.answers.of(image)
+    if node.config.auto_create_topics and getattr(call, "allow_auto_topic_creation", True):
+        missing = [name for name, _ in wanted or () if name and name not in image.topics]
+        if missing:
+            await node.admin.create_missing(missing)
+            image = node.metadata.image
+            answer = write_response(request.api.key, request.version, _metadata(node, image, request.version, wanted))
+            return [request.head(), answer]
     answer = write_response(request.api.key, request.version, _metadata(node, image, request.version, wanted))
     if len(cache) < CACHED_ANSWERS:
         cache[request.version, body] = answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from activities.cluster_link import ClusterRun
+from activities.cluster_run import ClusterRun
 
 BEFORE = ClusterRun("first", "run", 100)
 

@@ -21,7 +21,7 @@ from storage_node.errors import StorageError
 from storage_node.log.batch import build_batch, headers
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
-from storage_node.move import boot_apply
+from storage_node.move import boot_apply, flusher
 from storage_node.move.boot import decide
 from storage_node.move.boot_plan import BootPlan
 from storage_node.move.boot_scan import scan
@@ -219,6 +219,7 @@ def appending(partition: Partition, note: Callable[[int, bytes], None], pause: f
 def life(root: Path, step: str, points: str = "") -> None:
     """One life of the node, in a process of its own, with failpoints armed; see `main`."""
     logging.disable(logging.CRITICAL)
+    flusher.INTERVAL = 16 << 10
     if points:
         failpoints.configure({"REHOME_FAILPOINTS": points})
     main(root, step)

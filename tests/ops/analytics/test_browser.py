@@ -1,0 +1,124 @@
+"""The page in a real browser, without a network: numbers, charts, themes, no errors, no requests."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ops.analytics.page import write_page
+from tests.ops.analytics.conftest import need
+from tests.ops.analytics.sample import EMPTY, NASTY, WELL, report
+
+pytestmark = pytest.mark.browser
+
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+CHARTS = ("timeline", "durations", "rates", "split")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        need("no Chromium on the PATH (Debian, Ubuntu: apt-get install chromium)")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield started
+        started.close()
+
+
+class Opened:
+    """A page and what it did while it was open."""
+
+    def __init__(self, browser: Any, path: Path, scheme: str = "light", width: int = 1320) -> None:
+        context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 900}, offline=True)
+        self.page = context.new_page()
+        self.problems: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.problems.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+        self.page.wait_for_selector("body[data-charts=drawn]", timeout=30_000)
+
+    def text(self, testid: str) -> str:
+        return str(self.page.get_by_test_id(testid).inner_text()).strip()
+
+
+def test_the_numbers_are_in_the_page_and_nothing_goes_wrong(browser: Any, tmp_path: Path) -> None:
+    path = write_page(report(), tmp_path / "report.html")
+    opened = Opened(browser, path)
+    assert opened.text("headline") == "2 of 4 moves done, 1 still open, 1 failed. 1 of 2 deadlines met."
+    assert opened.text("attainment") == "50.0 %"
+    assert (opened.text("sla-met"), opened.text("sla-counted")) == ("1", "2")
+    assert (opened.text("moved"), opened.text("moves"), opened.text("bytes")) == ("2", "4", "600 MB")
+    assert opened.text("locked") == "4.2 ms"
+    assert opened.text("as-of") == "2026-11-20 10:00:50 UTC"
+    alarms = opened.text("alarms")
+    assert "payments-1" in alarms and "42.0 s of 30.0 s" in alarms and "audit-3" in alarms
+    row = opened.page.locator('[data-testid="table-moves"] tr[data-move*="orders-0"]').inner_text()
+    for cell in ("12.5 s", "200 MB", "19.8 MB/s", "50.0 MB", "4.2 ms", "moved", "yes"):
+        assert cell in row
+    screenshot = tmp_path / "report.png"
+    opened.page.screenshot(path=str(screenshot), full_page=True)
+    assert screenshot.stat().st_size > 50_000
+    assert opened.problems == []
+    assert set(opened.requests) == {path.as_uri()}
+
+
+def test_every_chart_is_drawn_and_has_a_table_with_the_same_numbers(browser: Any, tmp_path: Path) -> None:
+    opened = Opened(browser, write_page(report(), tmp_path / "report.html"))
+    for name in CHARTS:
+        marks = opened.page.locator(f"#chart-{name} svg path").count()
+        assert marks >= 4, name
+        section = opened.page.locator(f'section:has([data-testid="table-{name}"])')
+        assert "as of 2026-11-20 10:00:50 UTC" in section.inner_text()
+        section.locator("summary").click()
+        assert section.get_by_test_id(f"table-{name}").is_visible()
+    cells = opened.page.locator('[data-testid="table-durations"] tr:has(th:text-is("orders-0")) td')
+    assert cells.all_inner_texts() == ["12.500", "30.0", "yes"]
+    cells = opened.page.locator('[data-testid="table-rates"] tr:has(th:text-is("orders-0")) td')
+    assert cells.all_inner_texts() == ["19.80", "20.00", "150000000"]
+    timeline = opened.page.get_by_test_id("table-timeline").inner_text()
+    assert "10:00:01.600" in timeline and "8.000" in timeline
+    assert opened.problems == []
+
+
+def test_dark_and_light_follow_the_system_and_the_button(browser: Any, tmp_path: Path) -> None:
+    opened = Opened(browser, write_page(report(), tmp_path / "report.html"), scheme="dark")
+    theme = "document.documentElement.dataset.theme"
+    assert opened.page.evaluate(theme) == "dark"
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = opened.page.evaluate(background)
+    opened.page.get_by_role("button", name="Light").click()
+    opened.page.wait_for_function(f"{theme} === 'light' && document.body.dataset.charts === 'drawn'")
+    assert opened.page.evaluate(background) != dark
+    assert opened.page.locator("#chart-rates svg").count() == 1
+    assert opened.problems == []
+
+
+def test_on_a_phone_nothing_sticks_out(browser: Any, tmp_path: Path) -> None:
+    opened = Opened(browser, write_page(report(), tmp_path / "report.html"), width=400)
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_names_from_users_stay_text(browser: Any, tmp_path: Path) -> None:
+    move = replace(WELL, replica=NASTY, message=NASTY, workflow_id=NASTY, directory=NASTY, met_sla="no")
+    opened = Opened(browser, write_page(report(move), tmp_path / "report.html"))
+    assert NASTY in opened.text("alarms")
+    assert opened.problems == []
+
+
+def test_an_empty_report_opens_without_an_error(browser: Any, tmp_path: Path) -> None:
+    opened = Opened(browser, write_page(EMPTY, tmp_path / "report.html"))
+    assert opened.text("headline") == "No moves are in the exported histories."
+    assert opened.problems == []

@@ -1,0 +1,124 @@
+"""What the page and the printed table say, without a browser."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ops.analytics.charts import MOST
+from ops.analytics.page import headline, render, write_page
+from ops.analytics.table import print_report
+from tests.ops.analytics.sample import EMPTY, FAILED, LATE, NASTY, OPEN, WELL, report, total
+
+
+def outside_scripts(html: str) -> str:
+    return re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
+
+
+def test_the_page_needs_nothing_from_anywhere() -> None:
+    html = render(report())
+    text = outside_scripts(html)
+    assert not re.search(r"""(src|href|url)\s*[=(]\s*["']?(https?:)?//""", text)
+    assert "<link" not in text.replace('<link rel="icon" href="data:,">', "")
+    assert "default-src 'none'" in text
+
+
+def test_what_users_named_cannot_become_markup() -> None:
+    move = replace(WELL, replica=NASTY, message=NASTY, workflow_id=NASTY, source=NASTY, met_sla="no")
+    html = render(report(move))
+    assert "alert(1)</script>" not in html
+    assert "&lt;b&gt;t&lt;/b&gt;" in html
+    specs = re.search(r'<script type="application/json" id="specs">(.*?)</script>', html, re.DOTALL)
+    assert specs is not None and set(json.loads(specs.group(1))) == {"timeline", "durations", "rates", "split"}
+
+
+def test_the_vega_bundle_cannot_end_its_own_script() -> None:
+    html = render(report())
+    script = html[html.index('<script type="module">') + 22 :]
+    assert script.index("</script>") > 500_000
+
+
+def test_charts_show_the_latest_moves_and_say_so_tables_show_all() -> None:
+    moves = [replace(WELL, id=f"m{i}", replica=f"orders-{i}") for i in range(MOST + 15)]
+    html = render(report(*moves))
+    assert f"the latest {MOST} of {MOST + 15} moves" in html
+    specs = json.loads(re.search(r'id="specs">(.*?)</script>', html, re.DOTALL).group(1))  # type: ignore[union-attr]
+    shown = {row["move"] for row in specs["rates"]["layer"][0]["data"]["values"]} if "data" in specs["rates"]["layer"][
+        0
+    ] else {row["move"] for row in specs["rates"]["data"]["values"]}  # fmt: skip
+    assert len(shown) == MOST and "orders-0  n1" not in shown
+    table = html[html.index('data-testid="table-moves"') :]
+    assert all(f'data-move="m{i}"' in table for i in range(MOST + 15))
+
+
+def test_a_replica_that_moved_twice_has_two_bars() -> None:
+    html = render(report(WELL, replace(WELL, id="again")))
+    assert "orders-0  n1 (2)" in html
+
+
+def test_an_empty_report_is_a_page_too() -> None:
+    html = render(EMPTY)
+    assert "No moves are in the exported histories." in html
+    assert "no move failed, is late or stands still" in html
+
+
+def test_the_page_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    assert write_page(report(), path) == path
+    assert path.read_text().startswith("<!doctype html>")
+    assert [found.name for found in tmp_path.iterdir()] == ["report.html"]
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        (total(), "2 of 4 moves done, 1 still open, 1 failed. 1 of 2 deadlines met."),
+        (total(moves=1, moved=1, failed=0, open=0, met=1, missed=0), "1 of 1 move done. 1 of 1 deadline met."),
+        (total(open=0, failed=0, met=0, missed=0, asked=0), "2 of 4 moves done. No move had a deadline."),
+        (total(open=0, failed=0, met=0, missed=0, cancelled=2), "2 of 4 moves done, 2 cancelled."),
+    ],
+)
+def test_the_headline(row, text: str) -> None:  # type: ignore[no-untyped-def]
+    assert headline(row) == text
+
+
+def printed(width: int) -> str:
+    out = io.StringIO()
+    print_report(report(WELL, LATE, FAILED, OPEN), Console(file=out, width=width))
+    return out.getvalue()
+
+
+def test_the_printed_table_has_what_was_asked_for() -> None:
+    text = printed(190)
+    (line,) = [line for line in text.splitlines() if line.strip().startswith("orders-0")]
+    for cell in (
+        "moved",
+        "12.5 s",
+        "200 MB",
+        "19.8 MB/s",
+        "2",
+        "50.0 MB",
+        "1.50 s",
+        "8.00 s",
+        "2.00 s",
+        "4.2 ms",
+        "yes",
+    ):
+        assert cell in line
+    assert "as of 2026-11-20 10:00:50 UTC" in text
+    assert "SLA attainment 50.0 % (1 of 2; 95 % interval 9.4 % to 90.5 %)" in text
+    assert "open: copying" in text
+
+
+@pytest.mark.parametrize("width", [80, 100, 130])
+def test_on_a_narrow_terminal_no_row_is_broken(width: int) -> None:
+    lines = [line for line in printed(width).splitlines() if line.strip().startswith(("orders-0", "payments-1"))]
+    assert len(lines) == 2
+    assert all(len(line) <= width and ("yes" in line or "no" in line) for line in lines)

@@ -1,0 +1,34 @@
+"""Apache Kafka's own tools for tests: skipped with a reason where they cannot be had, a failure in CI."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from ops.kafka.broker import KafkaUnavailable, ensure_libs, java_command
+
+
+def require_kafka() -> None:
+    """Skip the test without Apache Kafka's jars; in CI that is a failure."""
+    try:
+        ensure_libs()
+    except KafkaUnavailable as problem:
+        if os.environ.get("CI"):
+            pytest.fail(f"CI needs Apache Kafka's jars: {problem}")
+        pytest.skip(str(problem))
+
+
+def tool(main: str, *arguments: str, stdin: str | None = None) -> str:
+    """What one of Kafka's tools prints; fails the test with its output when it fails."""
+    done = subprocess.run(
+        java_command(main, *arguments, heap="256m"),
+        input=stdin or "",
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
