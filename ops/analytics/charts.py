@@ -12,7 +12,7 @@ from typing import Any
 import altair as alt
 
 from ops.analytics import schema
-from ops.analytics.numbers import duration, rate, size
+from ops.analytics.numbers import duration, rate, shortened, size
 from ops.analytics.report import Move, Phase
 
 #: Charts show at most so many moves, the latest; tables show all.
@@ -56,7 +56,7 @@ def shown(moves: Sequence[Move]) -> Shown:
     taken: dict[str, int] = {}
     for move in latest:
         node = "" if move.node is None else f"  n{move.node}"
-        label = f"{_short(move.replica or move.workflow_id)}{node}"
+        label = f"{shortened(move.replica or move.workflow_id)}{node}"
         taken[label] = taken.get(label, 0) + 1
         labels[move.id] = label if taken[label] == 1 else f"{label} ({taken[label]})"
     return Shown(latest, labels)
@@ -150,12 +150,11 @@ def rates(show: Shown) -> dict[str, Any]:
     bars = base.mark_bar(color=_BLUE, height={"band": 0.62}).encode(
         x=alt.X("rate:Q", title="mean rate while copying (MB/s)"), y=y, tooltip=tips
     )
-    ticks = (
-        base.transform_filter("isValid(datum.limit)")
-        .mark_tick(color=_MARK, thickness=2.5, opacity=1)
-        .encode(x="limit:Q", y=y, tooltip=tips)
-    )
-    return _sized(alt.layer(bars, ticks), len(rows), "Mean rate of each move")
+    layers: list[Any] = [bars]
+    if limited := [row for row in rows if row["limit"] is not None]:
+        ticks = alt.Chart(alt.Data(values=limited)).mark_tick(color=_MARK, thickness=2.5, opacity=1)
+        layers.append(ticks.encode(x="limit:Q", y=y, tooltip=tips))
+    return _sized(alt.layer(*layers), len(rows), "Mean rate of each move")
 
 
 def durations(show: Shown) -> dict[str, Any]:
@@ -188,17 +187,16 @@ def durations(show: Shown) -> dict[str, Any]:
     scale = alt.Scale(domain=[0, max(edge / divisor, 0.001)], nice=False)
     took = alt.X("took:Q", title=f"time until in place ({unit})", scale=scale)
     bars = base.mark_bar(height={"band": 0.62}).encode(x=took, y=y, color=colour, tooltip=tips)
-    ticks = (
-        base.transform_filter("isValid(datum.deadline)")
-        .mark_tick(color=_MARK, thickness=2.5, opacity=1)
-        .encode(x="deadline:Q", y=y, tooltip=tips)
-    )
-    far = (
-        base.transform_filter("isValid(datum.beyond)")
-        .mark_point(shape="triangle-right", filled=True, color=_MARK, size=45, opacity=1, xOffset=-5)
-        .encode(x="beyond:Q", y=y, tooltip=tips)
-    )
-    return _sized(alt.layer(bars, ticks, far), len(rows), "Duration of each move against its deadline")
+    layers: list[Any] = [bars]
+    if due := [row for row in rows if row["deadline"] is not None]:
+        ticks = alt.Chart(alt.Data(values=due)).mark_tick(color=_MARK, thickness=2.5, opacity=1)
+        layers.append(ticks.encode(x="deadline:Q", y=y, tooltip=tips))
+    if far := [row for row in rows if row["beyond"] is not None]:
+        arrows = alt.Chart(alt.Data(values=far)).mark_point(
+            shape="triangle-right", filled=True, color=_MARK, size=45, opacity=1, xOffset=-5
+        )
+        layers.append(arrows.encode(x="beyond:Q", y=y, tooltip=tips))
+    return _sized(alt.layer(*layers), len(rows), "Duration of each move against its deadline")
 
 
 def _near(move: Move, longest: float) -> bool:
@@ -266,7 +264,3 @@ def _when(name: str, title: str) -> alt.Tooltip:
 
 def _place(phase: str) -> int:
     return schema.PHASES.index(phase) if phase in schema.PHASES else len(schema.PHASES)
-
-
-def _short(text: str, most: int = 34) -> str:
-    return text if len(text) <= most else f"{text[: most - 13]}…{text[-12:]}"

@@ -62,3 +62,8 @@ def percent(share: float | None) -> str:
     if share >= 1.0:
         return "100 %"
     return f"{math.floor(share * 1000) / 10:.1f} %"
+
+
+def shortened(text: str, most: int = 34) -> str:
+    """A long name with its middle left out: both ends tell more than either alone."""
+    return text if len(text) <= most else f"{text[: most - 13]}…{text[-12:]}"

@@ -75,11 +75,23 @@ def _others(steps: DataFrame) -> DataFrame:
 
 
 def _copies(steps: DataFrame, facts: DataFrame) -> DataFrame:
-    """Each copy cut into its parts. Totals run on from copy to copy, so a part is what was added since the last."""
-    earlier = W.partitionBy(*MOVE, "run_id").orderBy("told_by").rowsBetween(W.unboundedPreceding, -1)
-    told = facts.where(F.col("step") == calls.COPY).groupBy(*MOVE, "run_id", "told_by")
-    totals = told.agg(*[F.max(fact).alias(fact) for fact in PARTS.values()])
-    copies = steps.where(F.col("step") == calls.COPY).join(totals, [*MOVE, "run_id", "told_by"], "left")
+    """Each copy cut into its parts. Totals run on from copy to copy, so a part is what was added since the last.
+
+    A copy that was cancelled tells nothing itself; what the steps after it tell, up to the next copy, is its total.
+    """
+    order = W.partitionBy(*MOVE).orderBy("began", "told_by")
+    earlier = order.rowsBetween(W.unboundedPreceding, -1)
+    next_one = F.coalesce(F.lead("told_by").over(W.partitionBy(*MOVE, "run_id").orderBy("told_by")), F.lit(2**62))
+    copied = steps.where(F.col("step") == calls.COPY).withColumn("next_copy", next_one)
+    told = facts.select(*MOVE, "run_id", F.col("told_by").alias("fact_by"), *PARTS.values())
+    totals = (
+        copied.select(*MOVE, "run_id", "told_by", "next_copy")
+        .join(told, [*MOVE, "run_id"])
+        .where((F.col("fact_by") >= F.col("told_by")) & (F.col("fact_by") < F.col("next_copy")))
+        .groupBy(*MOVE, "run_id", "told_by")
+        .agg(*[F.max(fact).alias(fact) for fact in PARTS.values()])
+    )
+    copies = copied.join(totals, [*MOVE, "run_id", "told_by"], "left")
     grown = {
         fact: F.greatest(
             F.coalesce(F.col(fact), F.lit(0.0)) - F.coalesce(F.max(fact).over(earlier), F.lit(0.0)), F.lit(0.0)

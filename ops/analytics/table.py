@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,11 +14,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ops.analytics import schema
-from ops.analytics.numbers import duration, percent, rate, size
+from ops.analytics.numbers import duration, percent, rate, shortened, size
 from ops.analytics.page import headline
 from ops.analytics.report import Move, Report
 
-#: Width of a table that goes into a file or a pipe, where there is no terminal to ask.
+#: Width of a table that goes into a file or a pipe, where there is neither a terminal nor COLUMNS to ask.
 FILE_WIDTH = 190
 #: Rows that are printed; the page and the Parquet tables have the others.
 MOST = 100
@@ -45,10 +46,10 @@ class _Column:
 
 
 _COLUMNS = (
-    _Column("replica", lambda m: m.replica or m.workflow_id, right=False),
+    _Column("replica", lambda m: shortened(m.replica or m.workflow_id), right=False),
     _Column("node", lambda m: "–" if m.node is None else str(m.node)),
-    _Column("from", lambda m: m.source or "–", right=False, spare=9),
-    _Column("to", lambda m: m.directory or "–", right=False, spare=6),
+    _Column("from", lambda m: shortened(m.source or "–"), right=False, spare=9),
+    _Column("to", lambda m: shortened(m.directory or "–"), right=False, spare=6),
     _Column("outcome", lambda m: m.outcome if not m.open else f"open: {m.phase}", right=False),
     _Column("started", lambda m: m.started[11:19], spare=8),
     _Column("duration", lambda m: duration(m.duration_seconds)),
@@ -66,10 +67,12 @@ _COLUMNS = (
 
 def print_report(report: Report, console: Console | None = None) -> None:
     """Print the table of moves, the latest last, with a headline under it."""
-    out = console or Console(file=sys.stdout, width=None if sys.stdout.isatty() else FILE_WIDTH)
+    asked = sys.stdout.isatty() or "COLUMNS" in os.environ
+    out = console or Console(file=sys.stdout, width=None if asked else FILE_WIDTH)
     columns = list(_COLUMNS)
     table = _table(report, columns)
-    while Measurement.get(out, out.options, table).maximum > out.width and any(column.spare for column in columns):
+    boundless = out.options.update(width=10_000)
+    while Measurement.get(out, boundless, table).maximum > out.width and any(column.spare for column in columns):
         most = max(column.spare for column in columns)
         columns = [column for column in columns if column.spare != most]
         table = _table(report, columns)

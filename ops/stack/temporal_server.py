@@ -14,6 +14,7 @@ import os
 import platform
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ops.stack.errors import OpsError
+from ops.stack.interrupts import interruptible
 
 CLI_VERSION = "1.8.2"
 MIN_SERVER = (1, 31)
@@ -33,6 +35,9 @@ SOURCE = Path(__file__).resolve().parents[1] / "temporal"
 PROBE_SECONDS = 6.0
 DOWNLOAD_SECONDS = 240.0
 BUILD_SECONDS = 1800.0
+
+#: How folders of work under way are named in the cache.
+_WORK = "making-"
 
 Say = Callable[[str], None]
 
@@ -133,6 +138,8 @@ def _one_at_a_time() -> Iterator[None]:
     cache_folder().mkdir(parents=True, exist_ok=True)
     with (cache_folder() / ".lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
+        for left in cache_folder().glob(f"{_WORK}*"):  # of one who was killed
+            shutil.rmtree(left, ignore_errors=True)
         yield
 
 
@@ -146,7 +153,7 @@ def _download(say: Say) -> str:
             json.load(answer)
     except (OSError, ValueError) as error:
         return f"temporal.download: {getattr(error, 'reason', error)}"
-    with tempfile.TemporaryDirectory(dir=cache_folder()) as folder:
+    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=_WORK) as folder:
         command = [sys.executable, "-c", _DOWNLOADER, folder, f"v{CLI_VERSION}"]
         why = _run_with_progress(command, {}, Path(folder), DOWNLOAD_SECONDS, "downloading the Temporal server", say)
         candidates = [path for path in Path(folder).iterdir() if path.is_file() and _fits(str(path))]
@@ -158,7 +165,7 @@ def _download(say: Say) -> str:
 
 def _build(say: Say) -> str:
     """Build the server from Go modules; "" when it worked, else why not."""
-    with tempfile.TemporaryDirectory(dir=cache_folder()) as name:
+    with tempfile.TemporaryDirectory(dir=cache_folder(), prefix=_WORK) as name:
         folder = Path(name)
         for file in ("go.mod", "go.sum"):  # a copy, so that Go writes nothing into the checkout
             shutil.copy(SOURCE / file, folder / file)
@@ -169,7 +176,6 @@ def _build(say: Say) -> str:
         command = [
             go,
             "build",
-            "-trimpath",
             "-ldflags=-s -w",
             "-o",
             str(target),
@@ -210,7 +216,12 @@ def _run_with_progress(
     say(what)
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, cwd=folder, env={**os.environ, **settings}, stdout=output, stderr=subprocess.STDOUT
+            command,
+            cwd=folder,
+            env={**os.environ, **settings},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             while True:
@@ -223,8 +234,8 @@ def _run_with_progress(
                         return f"{what}: no end after {elapsed} s"
                     say(f"{what} ({elapsed} s so far)")
         finally:
-            if process.poll() is None:
-                process.kill()
+            if process.poll() is None:  # with its children: compilers, a server that was being tried
+                os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
     if code == 0:
         return ""
@@ -239,7 +250,8 @@ def _dotted(version: tuple[int, ...]) -> str:
 def main() -> int:
     """Make sure that there is a Temporal server; print its path."""
     try:
-        print(ensure(lambda line: print(f"  {line}", file=sys.stderr, flush=True)))
+        with interruptible():
+            print(ensure(lambda line: print(f"  {line}", file=sys.stderr, flush=True)))
     except OpsError as error:
         print(f"error: {error}", file=sys.stderr)
         return error.exit_code

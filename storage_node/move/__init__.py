@@ -5,7 +5,7 @@ loop):
 
     from storage_node.move.engine import MoveEngine
 
-    engine = MoveEngine(host, slots=num.replica.alter.log.dirs.threads, rate=bytes_per_second_or_None)
+    engine = MoveEngine(host, slots=threads, rate=bytes_per_second_or_None, delete_delay_ms=60_000)
         host: storage_node.move.host.MoveHost, that is partition(tp), directories(), checkpoint(directory, moving)
     engine.next_claim(tp) -> int
     engine.create(tp, target_path, claim=0, generation=0, owner="", run_id="", throttle=None) -> MoveStatus

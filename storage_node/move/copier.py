@@ -53,8 +53,7 @@ class Copier:
             self.check(move)
             future = move.future
             assert future is not None
-            with move.guard:
-                fit_to_source(move)
+            fit_to_source(move)
             flush = PacedFlush(self._flushes, move.target.name, move.path)
             try:
                 self._copy_all(move, flush)
@@ -107,8 +106,7 @@ class Copier:
             data = source.read(at, chunk)
         except OffsetOutOfRange:
             # Retention or DeleteRecords took what was to be copied next.
-            with move.guard:
-                fit_to_source(move)
+            fit_to_source(move)
             return 1 if future.log_end_offset < source.log_end_offset else 0
         except CorruptRecord as error:
             raise CorruptSource(f"{move.tp} cannot be moved: {_where(move, at)}: {error.message}") from error

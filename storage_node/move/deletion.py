@@ -49,6 +49,7 @@ class Deletion:
     guarded: bool
     log: Log | None = None
     removing: threading.Lock = field(default_factory=threading.Lock)
+    tried: bool = False  # when it was due
     gone: bool = False
 
 
@@ -115,7 +116,7 @@ class Deletions:
                 if self._closed:
                     return
                 now = self._now_ms()
-                waits = [max((d.due_ms - now) / 1000, _RETRY if d.due_ms <= now else 0.001) for d in self._pending]
+                waits = [_RETRY if d.tried else max(0.0, (d.due_ms - now) / 1000) for d in self._pending]
                 self._changed.wait(min(waits, default=None))
                 if self._closed:
                     return
@@ -128,6 +129,7 @@ class Deletions:
             wait = (deletion.due_ms - self._now_ms()) / 1000
             if wait > 0:
                 return wait
+            deletion.tried = True
             if not deletion.directory.online or not self._safe(deletion):
                 return _RETRY
             failpoint(BEFORE_REMOVE)

@@ -28,7 +28,7 @@ from storage_node.move.deletion import Deletion, Deletions, wall_clock_ms
 from storage_node.move.host import MoveHost, PartitionLike
 from storage_node.move.lookup import Lookup
 from storage_node.move.marker import Marker, Reason
-from storage_node.move.movers import Movers, explain
+from storage_node.move.movers import MOVES_STOPPED, STOPPED_BY_OPERATOR, Movers, explain
 from storage_node.move.moving import Move
 from storage_node.move.registry import Registry, StopSwitch
 from storage_node.move.status import BEHIND, SWAPPED, MoveState, MoveStatus, SwapOutcome
@@ -173,6 +173,7 @@ class MoveEngine:
             done = None
         except Exception as error:
             self._movers.failed(move, error)
+            self._movers.clean_up(move)
             raise explain(error) from error
         if done is None:
             move.become(MoveState.STOPPED, message=move.stop or "the source ran ahead of the copy")
@@ -288,15 +289,17 @@ class MoveEngine:
         try:
             self._switch.set(True)
         finally:
-            for move in self._registry.all():
-                if move.state.under_way:
-                    self._movers.halt(move, "stopped by the operator", HALT_SECONDS)
+            moving = [move for move in self._registry.all() if move.state.under_way]
+            for move in moving:
+                move.stop = move.stop or STOPPED_BY_OPERATOR
+            for move in moving:
+                self._movers.halt(move, STOPPED_BY_OPERATOR, HALT_SECONDS)
 
     def resume_moves(self) -> None:
         """Undo `stop_moves`: what was copied then is copied on."""
         self._switch.set(False)
         for move in self._registry.all():
-            if move.error == "MovesStopped":
+            if move.error == MOVES_STOPPED:
                 self._movers.queue(move)
 
     def take_over(self, plan: BootPlan) -> None:
@@ -323,7 +326,7 @@ class MoveEngine:
         if isinstance(action, SuspendMove):
             move.become(MoveState.SUSPENDED, message=action.reason)
         elif self._switch.on:
-            move.become(MoveState.STOPPED, "MovesStopped", "moves of this node are stopped")
+            move.become(MoveState.STOPPED, MOVES_STOPPED, "moves of this node are stopped")
         else:
             self._movers.queue(move)
 

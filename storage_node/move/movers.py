@@ -28,6 +28,8 @@ STALE_CLAIM = "StaleClaim"
 MOVES_STOPPED = "MovesStopped"
 NODE_FAILURE = "NodeFailure"
 
+STOPPED_BY_OPERATOR = "stopped by the operator"  # why copiers leave when all moves of the node are stopped
+
 
 class Movers:
     """As many copying threads as there are slots, started when the first move is queued."""
@@ -88,6 +90,7 @@ class Movers:
                         self._copy(move)
                     finally:
                         move.leave()
+                    self.clean_up(move)
             except Exception:
                 _log.exception("the mover of %s failed", lane.tp)
             finally:
@@ -111,6 +114,7 @@ class Movers:
         future = move.future
         if future is None:
             future = open_copy(move.path, move.partition.log, move.target.name)
+            self._copier.check(move)  # checking a large copy takes its time
             move.future = future
             with move.partition.lock:
                 move.partition.future = future
@@ -118,11 +122,11 @@ class Movers:
         move.recovered = True
 
     def _stopped(self, move: Move, reason: str) -> None:
-        error = MOVES_STOPPED if reason == "stopped by the operator" else ""
+        error = MOVES_STOPPED if reason == STOPPED_BY_OPERATOR else ""
         move.become(MoveState.STOPPED, error, reason)
 
     def failed(self, move: Move, error: BaseException) -> None:
-        """Note why a move ended, take a bad directory offline, and take the copy away where it is of no more use."""
+        """Note why a move ended, and take a bad directory offline."""
         kind, message = describe(error)
         if isinstance(error, StorageError) and not no_room(error):
             self._node.fail(error)
@@ -137,11 +141,19 @@ class Movers:
             # Without the partition's lock, which another thread may hold that waits for this directory to be offline.
             move.partition.future = None
         move.become(MoveState.FAILED, kind, message)
-        if kind in (TARGET_FULL, CORRUPT_SOURCE):
-            with contextlib.suppress(StorageError), move.guard:
-                if self._registry.get(move.tp) is move:
-                    self._discard_copy(move)
-                    self._registry.finish(move)
+
+    def clean_up(self, move: Move) -> None:
+        """Take away a copy that is of no more use: the target is full, or the source cannot be copied.
+
+        Not from inside a copier: who holds the guard may be waiting for it to leave.
+        """
+        if move.error not in (TARGET_FULL, CORRUPT_SOURCE):
+            return
+        with contextlib.suppress(StorageError), move.guard:
+            # Cancelled or taken up again meanwhile, it is somebody else's.
+            if self._registry.get(move.tp) is move and move.state is MoveState.FAILED:
+                self._discard_copy(move)
+                self._registry.finish(move)
 
 
 def describe(error: BaseException) -> tuple[str, str]:

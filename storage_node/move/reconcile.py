@@ -63,7 +63,8 @@ def common_end(
             ends = next((offset for known, offset in source if known > epoch), source_end)
             return min(end, ends, ours[index + 1][1])
         if epoch < source[0][0]:
-            return end  # older than all the source remembers: its beginning was deleted since
+            # Older than all the source remembers: its beginning was deleted since, up to where its oldest epoch begins.
+            return min(end, source[0][1])
         end = begins
     return end
 

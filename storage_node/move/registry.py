@@ -113,7 +113,7 @@ class StopSwitch:
 
     def __init__(self, directories: Iterable[LogDirectory]) -> None:
         self._directories = tuple(directories)
-        self._on = any((d.path / STOPPED_FILE).exists() for d in self._directories if d.online)
+        self._on = any(_noted(directory) for directory in self._directories if directory.online)
 
     @property
     def on(self) -> bool:
@@ -149,3 +149,10 @@ class StopSwitch:
         if problem is not None:
             raise problem
         self._on = on
+
+
+def _noted(directory: LogDirectory) -> bool:
+    try:
+        return (directory.path / STOPPED_FILE).exists()
+    except OSError:
+        return False  # a disk that cannot be read is found out by the scan; the other directories have the file too

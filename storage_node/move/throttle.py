@@ -1,12 +1,15 @@
 """How fast moves may copy: one limiter for the node, shared by all movers, and one for each run; the lower holds.
 
-The generic cell rate algorithm: a theoretical arrival time moves forward by the cost of each chunk, and a chunk may
-be at most a tolerance ahead of it. It is charged before the bytes are written, so the mean is exact however long a
-write takes; idle time earns no more than the tolerance.
+A leaky bucket in bytes: what is charged is at once in the bucket, which empties at the rate, and who charged waits
+until what he put in is out. So bytes are paid for before they are written, and the mean is exact from the first chunk
+to the last. Who comes late because a write or a flush took its time may catch up, so that it is exact on a slow disk,
+too; idle time beyond that earns nothing. (A GCRA with the charge taken first, kept in bytes so that a change of rate
+is exact.)
 """
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +17,7 @@ from typing import Protocol
 
 SLICE = 0.1  # seconds slept at most before rate and stop are looked at again
 TOLERANCE = 0.02  # seconds' worth of bytes that may go out at once after an idle time
+CATCH_UP = 0.5  # seconds of delay that may be caught up; who comes later was idle
 RESOLUTION = 1e-6  # seconds that are not worth sleeping
 MIN_CHUNK = 64 << 10
 MAX_CHUNK = 1 << 20
@@ -35,7 +39,9 @@ class RateLimiter:
         self._clock = clock
         self._lock = threading.Lock()
         self._rate = _checked(rate)
-        self._arrival = clock.monotonic()
+        self._charged = 0.0  # bytes, ever
+        self._drained = 0.0  # bytes, ever; more than was charged is what may be caught up
+        self._at = -math.inf  # when `_drained` was right
 
     @property
     def rate(self) -> int | None:
@@ -43,35 +49,43 @@ class RateLimiter:
         return self._rate
 
     def set_rate(self, rate: int | None) -> None:
-        """Change the rate; who sleeps now notices within `SLICE` seconds. Debt made under the old rate is kept in
-        bytes.
-        """
+        """Change the rate; who waits notices within `SLICE` seconds and waits for the rest at the new one."""
         with self._lock:
-            now = self._clock.monotonic()
-            debt = max(0.0, self._arrival - now) * (self._rate or 0)
+            self._drain()
             self._rate = _checked(rate)
-            self._arrival = now + (debt / self._rate if self._rate else 0.0)
 
     def acquire(self, count: int, should_stop: Callable[[], bool] = lambda: False) -> float:
-        """Wait until `count` bytes may be written; answers the seconds slept. Ends early, uncharged, when told to
-        stop.
-        """
+        """Wait until `count` bytes may be written; answers the seconds slept. Told to stop, it ends uncharged."""
         slept = 0.0
+        with self._lock:
+            self._drain()
+            self._charged += count
+            mine = self._charged
         while True:
             with self._lock:
+                self._drain()
                 rate = self._rate
-                if rate is None:
-                    return slept
-                now = self._clock.monotonic()
-                wait = self._arrival - now - TOLERANCE
+                wait = (mine - self._drained) / rate - TOLERANCE if rate is not None else 0.0
                 if wait <= RESOLUTION:
-                    self._arrival = max(self._arrival, now) + count / rate
                     return slept
             if should_stop():
+                with self._lock:
+                    # Given back as drained, so that those behind do not wait for it.
+                    self._drained += count
                 return slept
             before = self._clock.monotonic()
             self._clock.sleep(min(wait, SLICE))
             slept += self._clock.monotonic() - before
+
+    def _drain(self) -> None:
+        now = self._clock.monotonic()
+        if self._rate is None:
+            self._drained = self._charged
+        else:
+            self._drained += (now - self._at) * self._rate
+            if self._drained > self._charged + CATCH_UP * self._rate:
+                self._drained = self._charged  # idle, which is not saved up
+        self._at = now
 
 
 def _checked(rate: int | None) -> int | None:

@@ -11,20 +11,26 @@ import asyncio
 import logging
 import struct
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 log = logging.getLogger(__name__)
 
 Frame = bytes | memoryview
-Answer = Sequence[bytes | bytearray | memoryview] | None
+Buffer = bytes | bytearray | memoryview
+#: The buffers to write, None for no answer.
+Answer = Sequence[Buffer] | None
 
-#: Answers one frame: the buffers to write, or None for no answer. Raises CloseConnection.
-Serve = Callable[[Frame, "Connection"], Awaitable[Answer]]
+#: Begins to answer frames that came one after the other, and later calls the connection's `answered` or `failed`. It is
+#: given as many as it said by `together` that it takes at once.
+Begin = Callable[[list[Frame], "Connection"], None]
+Together = Callable[[Frame, Frame], bool]
 
 RECEIVE_BUFFER = 64 * 1024
 GROWTH = 2 * 1024 * 1024
 READ_AHEAD_FRAMES = 64
+#: Frames that are begun together at most.
+TOGETHER = 16
 READ_AHEAD_BYTES = 8 * 1024 * 1024
 #: A request header is at least key, version and correlation id.
 SMALLEST_FRAME = 8
@@ -39,8 +45,11 @@ class CloseConnection(Exception):
 class Connection(asyncio.BufferedProtocol):
     """One client's connection."""
 
-    def __init__(self, serve: Serve, max_frame: int, connections: set[Connection], most: int) -> None:
-        self._serve = serve
+    def __init__(
+        self, begin: Begin, together: Together, max_frame: int, connections: set[Connection], most: int
+    ) -> None:
+        self._begin = begin
+        self._together = together
         self._max_frame = max_frame
         self._connections = connections
         self._most = most
@@ -54,10 +63,9 @@ class Connection(asyncio.BufferedProtocol):
         self._queue: deque[Frame] = deque()
         self._queued_bytes = 0
         self._reading = True
-        self._arrived = asyncio.Event()
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._task: asyncio.Task[None] | None = None
+        self._busy = False
+        self._writable = True
+        self.task: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self.peer = ""
 
@@ -73,13 +81,12 @@ class Connection(asyncio.BufferedProtocol):
             self.transport.abort()
             return
         self._connections.add(self)
-        self._task = asyncio.get_running_loop().create_task(self._run())
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.discard(self)
-        if self._task is not None:
-            self._task.cancel()
-        self._writable.set()
+        self._queue.clear()
+        if self.task is not None:
+            self.task.cancel()
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -106,10 +113,11 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def pause_writing(self) -> None:
-        self._writable.clear()
+        self._writable = False
 
     def resume_writing(self) -> None:
-        self._writable.set()
+        self._writable = True
+        self._next()
 
     # Frames
 
@@ -144,30 +152,47 @@ class Connection(asyncio.BufferedProtocol):
         if full and self._reading and self.transport is not None:
             self._reading = False
             self.transport.pause_reading()
-        self._arrived.set()
+        self._next()
 
-    async def _run(self) -> None:
-        """Answer frame after frame until the connection ends."""
+    def _next(self) -> None:
+        """Begin with what waits, unless something is being answered or the peer does not take its answers."""
+        if self._busy or not self._queue or not self._writable:
+            return
+        self._busy = True
+        frames = [self._take()]
+        while self._queue and len(frames) < TOGETHER and self._together(frames[0], self._queue[0]):
+            frames.append(self._take())
+        self._read_on()
         try:
-            while True:
-                while not self._queue:
-                    self._arrived.clear()
-                    await self._arrived.wait()
-                frame = self._queue.popleft()
-                self._queued_bytes -= len(frame)
-                self._read_on()
-                answer = await self._serve(frame, self)
-                del frame
-                if answer is not None:
-                    self._write(answer)
-                    if not self._writable.is_set():
-                        await self._writable.wait()
+            self._begin(frames, self)
         except CloseConnection as error:
+            self.failed(error)
+
+    def _take(self) -> Frame:
+        frame = self._queue.popleft()
+        self._queued_bytes -= len(frame)
+        return frame
+
+    def answered(self, answers: Sequence[Answer]) -> None:
+        """Write the answers of the frames begun last, in order, and go on; called on the loop."""
+        buffers: list[Buffer] = []
+        for answer in answers:
+            if answer is not None:
+                buffers.append(_LENGTH.pack(sum(map(len, answer))))
+                buffers += answer
+        if buffers and self.transport is not None and not self.transport.is_closing():
+            self.transport.writelines(buffers)
+        self._busy = False
+        self.task = None
+        self._next()
+
+    def failed(self, error: BaseException) -> None:
+        """Close the connection with one line in the log; called on the loop."""
+        if isinstance(error, CloseConnection):
             self._refuse(str(error))
-        except asyncio.CancelledError:
-            raise
-        except Exception:
-            log.exception("connection from %s closed after an error", self.peer)
+        else:
+            log.error("connection from %s closed after an error", self.peer, exc_info=error)
+            self._queue.clear()
             self.close()
 
     def _read_on(self) -> None:
@@ -176,12 +201,6 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         if self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
-
-    def _write(self, buffers: Sequence[bytes | bytearray | memoryview]) -> None:
-        if self.transport is None or self.transport.is_closing():
-            return
-        size = sum(len(buffer) for buffer in buffers)
-        self.transport.writelines([_LENGTH.pack(size), *buffers])
 
     def _refuse(self, why: str) -> None:
         log.warning("connection from %s closed: %s", self.peer, why)

@@ -7,14 +7,16 @@ pool of the directory that holds the log, in the order of the connection. Nothin
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import struct
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
 from storage_node.protocol.codec import Cursor, MalformedRequest
-from storage_node.protocol.framing import Answer
+from storage_node.protocol.framing import Answer, Connection
 from storage_node.protocol.request import Request
 from storage_node.protocol.wire import array, string
 from storage_node.types import TopicPartition
@@ -85,21 +87,24 @@ def parse(request: Request) -> ProduceCall:
     return ProduceCall(transactional_id, acks, timeout, items)
 
 
-async def handle(node: Node, request: Request) -> Answer:
-    """Append to every partition named, each with its own result; nothing is answered at acks=0."""
-    call = parse(request)
-    if call.transactional_id is not None:
-        _refuse_all(call, ErrorCode.INVALID_REQUEST, "transactions are not offered by this cluster")
-    elif call.acks not in (-1, 0, 1):
-        _refuse_all(call, ErrorCode.INVALID_REQUIRED_ACKS, f"acks={call.acks}")
-    else:
-        await _append_all(node, call)
-    if call.acks == 0:
-        failed = next((item for item in call.items if item.error), None)
-        if failed is not None:
-            log.info("produce with acks=0 to %s-%d failed: %s", failed.topic, failed.partition, failed.message)
-        return None
-    return [request.head(), encode(request.version, call.items)]
+def begin(node: Node, requests: Sequence[Request], connection: Connection) -> None:
+    """Append what these requests of one connection hold, in order, and answer them; raises MalformedRequest.
+
+    They share the way to the disk and back: handing work to another thread costs more than a small append.
+    """
+    calls = [parse(request) for request in requests]
+    jobs: dict[str, Work] = {}
+    for call in calls:
+        if call.transactional_id is not None:
+            _refuse_all(call, ErrorCode.INVALID_REQUEST, "transactions are not offered by this cluster")
+        elif call.acks not in (-1, 0, 1):
+            _refuse_all(call, ErrorCode.INVALID_REQUIRED_ACKS, f"acks={call.acks}")
+        else:
+            _sort(node, call, jobs)
+    Round(node, requests, calls, connection).start(jobs)
+
+
+Work = list[tuple["Item", "Partition"]]
 
 
 def _refuse_all(call: ProduceCall, error: ErrorCode, message: str) -> None:
@@ -107,36 +112,81 @@ def _refuse_all(call: ProduceCall, error: ErrorCode, message: str) -> None:
         item.error, item.message = error, message
 
 
-async def _append_all(node: Node, call: ProduceCall) -> None:
-    jobs: dict[str, list[tuple[Item, Partition]]] = {}
+def _sort(node: Node, call: ProduceCall, jobs: dict[str, Work]) -> None:
+    """Put each item that can be appended to its directory's work."""
     for item in call.items:
         try:
             partition = node.leader(TopicPartition(item.topic, item.partition))
         except (RequestRefused, StorageError) as error:
             item.error, item.message = error.code, str(error)
-            continue
-        jobs.setdefault(partition.directory.name, []).append((item, partition))
-    waits = [asyncio.wrap_future(work[0][1].directory.submit(_append, node, work)) for work in jobs.values()]
-    if not waits:
-        return
-    timeout = min(max(call.timeout_ms / 1000, 0.1), LONGEST_WAIT)
-    _, late = await asyncio.wait(waits, timeout=timeout)
-    for job, work in zip(waits, jobs.values(), strict=True):
-        if job in late:
-            for item, _ in work:
-                item.error, item.message = ErrorCode.REQUEST_TIMED_OUT, "the log directory did not answer in time"
         else:
-            _take_failure(job, work)
+            jobs.setdefault(partition.directory.name, []).append((item, partition))
 
 
-def _take_failure(job: asyncio.Future[None], work: list[tuple[Item, Partition]]) -> None:
-    """What the pool itself raises (it is shut down when its directory is offline) holds for the whole job."""
-    error = job.exception()
-    if error is None:
-        return
-    code = error.code if isinstance(error, (StorageError, RequestRefused)) else ErrorCode.KAFKA_STORAGE_ERROR
-    for item, _ in work:
-        item.error, item.message = code, str(error)
+class Round:
+    """Requests that are appended together, from the hand-over to the directories' pools to the answer."""
+
+    def __init__(
+        self, node: Node, requests: Sequence[Request], calls: Sequence[ProduceCall], connection: Connection
+    ) -> None:
+        self._node = node
+        self._requests = requests
+        self._calls = calls
+        self._connection = connection
+        self._loop = asyncio.get_running_loop()
+        self._waiting: dict[str, Work] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self, jobs: dict[str, Work]) -> None:
+        """Hand the work over; answers at once when there is none."""
+        self._waiting = dict(jobs)
+        for name, work in jobs.items():
+            try:
+                work[0][1].directory.submit(self._append, name, work)
+            except (StorageError, RuntimeError) as error:
+                for item, _ in work:
+                    item.error, item.message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+                del self._waiting[name]
+        if not self._waiting:
+            # Not at once: the connection would go on from here, one level deeper for every request that waits.
+            self._loop.call_soon(self._answer)
+            return
+        seconds = min(call.timeout_ms for call in self._calls) / 1000
+        self._timer = self._loop.call_later(min(max(seconds, 0.1), LONGEST_WAIT), self._late)
+
+    def _append(self, name: str, work: Work) -> None:
+        """Runs in the directory's pool."""
+        try:
+            _append(self._node, work)
+        finally:
+            with contextlib.suppress(RuntimeError):  # the listener has stopped
+                self._loop.call_soon_threadsafe(self._done, name)
+
+    def _done(self, name: str) -> None:
+        if self._waiting.pop(name, None) is not None and not self._waiting:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._answer()
+
+    def _late(self) -> None:
+        """A directory hangs: what it was given may or may not be appended, as the error says."""
+        late, self._waiting = self._waiting, {}
+        for work in late.values():
+            for place, (item, _) in enumerate(work):
+                work[place] = (replace(item), work[place][1])
+                item.error, item.message = ErrorCode.REQUEST_TIMED_OUT, "the log directory did not answer in time"
+        self._answer()
+
+    def _answer(self) -> None:
+        answers: list[Answer] = []
+        for request, call in zip(self._requests, self._calls, strict=True):
+            if call.acks != 0:
+                answers.append([request.head(), encode(request.version, call.items)])
+                continue
+            failed = next((item for item in call.items if item.error), None)
+            if failed is not None:
+                log.info("produce with acks=0 to %s-%d failed: %s", failed.topic, failed.partition, failed.message)
+        self._connection.answered(answers)
 
 
 def _append(node: Node, work: list[tuple[Item, Partition]]) -> None:

@@ -19,7 +19,7 @@ from storage_node.protocol import cluster, configs, fetch, log_dirs, offsets, pr
 from storage_node.protocol.codec import MalformedRequest
 from storage_node.protocol.framing import Answer, CloseConnection, Connection, Frame
 from storage_node.protocol.request import Request, read_client_id, read_header
-from storage_node.protocol.table import API_VERSIONS, APIS, PRIVATE
+from storage_node.protocol.table import API_VERSIONS, APIS, PRIVATE, PRODUCE
 
 if TYPE_CHECKING:
     from storage_node.node import Node
@@ -29,7 +29,6 @@ log = logging.getLogger(__name__)
 Handler = Callable[["Node", Request], Awaitable[Answer]]
 
 HANDLERS: dict[str, Handler] = {
-    "produce": produce.handle,
     "fetch": fetch.handle,
     "list_offsets": offsets.list_offsets,
     "init_producer_id": offsets.init_producer_id,
@@ -127,15 +126,31 @@ class Listener:
 
     def _connect(self) -> Connection:
         config = self._node.config
-        return Connection(self._serve, config.socket_request_max_bytes, self._connections, config.max_connections)
+        return Connection(
+            self._begin, _together, config.socket_request_max_bytes, self._connections, config.max_connections
+        )
 
-    async def _serve(self, frame: Frame, connection: Connection) -> Answer:
-        """Answer one frame; raises CloseConnection when it cannot be answered."""
+    def _begin(self, frames: list[Frame], connection: Connection) -> None:
+        """Answer frames: produce requests without a task, everything else in one. Raises CloseConnection."""
         try:
-            request = self._read(frame, connection)
-            return await HANDLERS[request.api.name](self._node, request)
+            request = self._read(frames[0], connection)
+            if request.api is PRODUCE:
+                produce.begin(self._node, [request, *(self._read(f, connection) for f in frames[1:])], connection)
+                return
         except MalformedRequest as error:
             raise CloseConnection(str(error)) from error
+        assert self.loop is not None
+        connection.task = self.loop.create_task(self._serve(request, connection))
+
+    async def _serve(self, request: Request, connection: Connection) -> None:
+        try:
+            answer = await HANDLERS[request.api.name](self._node, request)
+        except MalformedRequest as error:
+            connection.failed(CloseConnection(str(error)))
+        except Exception as error:
+            connection.failed(error)
+        else:
+            connection.answered([answer])
 
     def _read(self, frame: Frame, connection: Connection) -> Request:
         header = read_header(frame)
@@ -149,6 +164,11 @@ class Listener:
             return Request(api, -1, header.correlation, "", frame, header.position, connection.peer)
         client_id, position = read_client_id(frame, header.position, header.version >= api.flexible)
         return Request(api, header.version, header.correlation, client_id, frame, position, connection.peer)
+
+
+def _together(first: Frame, second: Frame) -> bool:
+    """Whether two frames are begun together: produce requests (key 0), which share the way to the disk and back."""
+    return first[0] == first[1] == second[0] == second[1] == 0
 
 
 def _bind(host: str, port: int) -> socket.socket:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tests.support.histories import RunBuilder, call, moved, rows
 from workflows.model.calls import (
     CANCEL_MOVE,
@@ -44,7 +46,7 @@ def failed(name: str = "full", start: float = 4.0) -> RunBuilder:
 
 
 def cancelled(name: str = "stop", start: float = 6.0) -> RunBuilder:
-    """Cancelled by hand in the middle of its copy."""
+    """Cancelled by hand in the middle of its copy: what it had done is told by the step that undoes it."""
     run = RunBuilder(
         f"rehome/move/2/clicks-7/{name}",
         f"run-{name}",
@@ -62,8 +64,8 @@ def cancelled(name: str = "stop", start: float = 6.0) -> RunBuilder:
         "clicks", 7, CREATED, source, "/data/n2/d3", 1, bytes_total=300_000_000, bytes_copied=80_000_000,
         seconds_copying=4.0, attempts=1,
     )  # fmt: skip
-    run.activity_canceled(COPY, argument, start + 0.2, start + 5.5, rows(beat))
-    dropped = MoveRow("clicks", 7, DROPPED, source, "/data/n2/d3", 1)
+    run.activity_canceled(COPY, argument, start + 0.2, start + 5.5, None)
+    dropped = replace(beat, outcome=DROPPED)
     run.activity(CANCEL_MOVE, argument, start + 5.6, start + 5.8, rows(dropped), queue="rehome/node-2")
     return run.cancel(start + 5.9)
 

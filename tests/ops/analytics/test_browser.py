@@ -118,6 +118,13 @@ def test_names_from_users_stay_text(browser: Any, tmp_path: Path) -> None:
     assert opened.problems == []
 
 
+def test_moves_without_a_limit_or_a_deadline_leave_the_console_silent(browser: Any, tmp_path: Path) -> None:
+    bare = replace(WELL, throttle=None, deadline_seconds=None, deadline=None, met_sla="not asked")
+    opened = Opened(browser, write_page(report(bare), tmp_path / "report.html"))
+    assert opened.page.locator("#chart-rates svg").count() == 1
+    assert opened.problems == []
+
+
 def test_an_empty_report_opens_without_an_error(browser: Any, tmp_path: Path) -> None:
     opened = Opened(browser, write_page(EMPTY, tmp_path / "report.html"))
     assert opened.text("headline") == "No moves are in the exported histories."

@@ -117,6 +117,12 @@ def test_the_printed_table_has_what_was_asked_for() -> None:
     assert "open: copying" in text
 
 
+def test_a_very_long_name_does_not_cost_the_other_columns() -> None:
+    out = io.StringIO()
+    print_report(report(replace(WELL, replica="t" * 249 + "-0")), Console(file=out, width=130))
+    assert "19.8 MB/s" in out.getvalue() and "4.2 ms" in out.getvalue() and "…" in out.getvalue()
+
+
 @pytest.mark.parametrize("width", [80, 100, 130])
 def test_on_a_narrow_terminal_no_row_is_broken(width: int) -> None:
     lines = [line for line in printed(width).splitlines() if line.strip().startswith(("orders-0", "payments-1"))]

@@ -34,11 +34,13 @@ def test_the_mean_is_within_one_percent(rate: int) -> None:
     clock = FakeClock(oversleep=0.0005)
     limiter = RateLimiter(rate, clock)
     chunk = chunk_size(rate)
-    sent = 0
+    sent, stall = 0, 1.0
     while clock.now < 30:
         limiter.acquire(chunk)
         sent += chunk
         clock.now += chunk / (2000 * MB)  # what writing takes
+        if clock.now > stall:
+            clock.now, stall = clock.now + 0.4, clock.now + 2.0  # a flush that takes its time
     assert sent / clock.now == pytest.approx(rate, rel=0.01)
 
 
@@ -70,8 +72,8 @@ def test_never_more_than_the_rate_and_one_burst(chunks: list[int], rate: int) ->
     sent = 0
     for chunk in chunks:
         limiter.acquire(chunk)
-        assert sent <= rate * (clock.now + 0.0201) + 1
         sent += chunk
+        assert rate * clock.now - 1 <= sent <= rate * (clock.now + 0.0201) + 1 or clock.now == 0
 
 
 def test_idle_time_is_not_saved_up() -> None:
@@ -80,13 +82,12 @@ def test_idle_time_is_not_saved_up() -> None:
     clock.now = 3600
     for _ in range(10):
         limiter.acquire(MB)
-    assert clock.now - 3600 == pytest.approx(9, abs=0.1)
+    assert clock.now - 3600 == pytest.approx(10, abs=0.05)
 
 
 @pytest.mark.feature("113-37")
 def test_a_change_of_rate_reaches_who_sleeps_within_a_second() -> None:
     limiter = RateLimiter(1)  # a byte a second holds a move practically still
-    limiter.acquire(1 << 20)
     done = threading.Event()
 
     def run() -> None:
@@ -103,12 +104,22 @@ def test_a_change_of_rate_reaches_who_sleeps_within_a_second() -> None:
 
 def test_stopping_ends_the_wait_uncharged() -> None:
     clock = FakeClock()
-    limiter = RateLimiter(1, clock)
-    limiter.acquire(1000)
-    assert limiter.acquire(1000, lambda: True) == 0.0
-    limiter.set_rate(1000)
-    clock.now += 1.0
-    assert limiter.acquire(1) == 0.0
+    limiter = RateLimiter(1000, clock)
+    assert limiter.acquire(10**9, lambda: True) == 0.0
+    assert limiter.acquire(1000) == pytest.approx(1.0, abs=0.05)
+
+
+def test_a_new_rate_holds_for_the_rest() -> None:
+    clock = FakeClock()
+    limiter = RateLimiter(1000, clock)
+
+    def later() -> bool:
+        if clock.now >= 5:
+            limiter.set_rate(5000)
+        return False
+
+    limiter.acquire(10_000, later)
+    assert clock.now == pytest.approx(6, abs=0.2)
 
 
 def test_unlimited_never_sleeps() -> None:

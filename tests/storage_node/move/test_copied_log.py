@@ -1,0 +1,111 @@
+"""What the copy takes over of its source: start, end, epochs, producers; under truncation and retention too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_node import failpoints
+from storage_node.log.batch import build_batch
+from tests.storage_node.move.harness import TP, SmallNode, batch, eventually, values
+
+Make = Callable[..., SmallNode]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    nodes: list[SmallNode] = []
+
+    def build(**options: object) -> SmallNode:
+        nodes.append(SmallNode(tmp_path, **options))  # type: ignore[arg-type]
+        return nodes[-1]
+
+    yield build
+    for node in nodes:
+        node.close()
+
+
+@pytest.mark.feature("113-19")
+def test_what_shortens_the_replica_shortens_the_copy(make: Make) -> None:
+    node = make(rate=300_000)
+    partition = node.add()
+    node.fill(1000)
+    status = node.engine.create(TP, node.path("b"))
+    node.engine.start_copy(TP, status.claim)
+    eventually(lambda: node.engine.statuses()[0].bytes_copied > 100_000)
+    assert partition.delete_records(50) == 50
+    assert partition.future is not None and partition.future.log_start_offset == 50
+    partition.delete_records(900)  # beyond what was copied
+    partition.truncate_to(950)
+    node.engine.set_node_rate(None)
+    node.finish(status.claim)
+    log = partition.log
+    assert (log.log_start_offset, log.log_end_offset) == (900, 950)
+    assert len(values(log)) == 50
+
+
+def test_a_log_that_starts_inside_a_batch(make: Make) -> None:
+    node = make()
+    partition = node.add()
+    partition.append(batch(b"x", count=10))
+    partition.append(batch(b"y", count=10))
+    partition.delete_records(5)
+    node.move("b")
+    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (5, 20)
+    assert partition.log.read(5, 1 << 20).base_offset == 0
+
+
+def test_producers_and_leader_epochs_move_with_the_data(make: Make) -> None:
+    node = make()
+    partition = node.add()
+    produced = build_batch([b"a", b"b"], producer_id=7, producer_epoch=0, base_sequence=0)
+    partition.leader_epoch = 3
+    partition.append(produced)
+    partition.log.assign_leader_epoch(5)  # elected, nothing written since
+    partition.log.append_as_leader(batch(b"z"), 5)
+    partition.log.assign_leader_epoch(9)
+    node.move("b")
+    assert partition.log.latest_epoch == 9
+    again = partition.append(produced)
+    assert again.duplicate and again.base_offset == 0
+
+
+def test_an_empty_partition(make: Make) -> None:
+    node = make()
+    partition = node.add()
+    node.move("b")
+    assert partition.append(batch(b"x")).base_offset == 0
+
+
+def test_other_segments_than_the_source_are_no_matter(make: Make) -> None:
+    node = make()
+    partition = node.add()
+    for _ in range(5):
+        node.fill(10)
+        partition.log.roll()
+    before = values(partition.log)
+    node.move("b")
+    assert values(partition.log) == before
+
+
+@pytest.mark.feature("113-19")
+def test_a_truncation_between_reading_and_writing_a_chunk(make: Make) -> None:
+    node = make()
+    partition = node.add()
+    node.fill(100)
+    status = node.engine.create(TP, node.path("b"))
+
+    def cut_and_write_anew() -> None:
+        if partition.log.latest_epoch == 0:
+            partition.truncate_to(40)
+            partition.leader_epoch = 1
+            node.fill(70)
+
+    with failpoints.active({"copy.after_chunk": cut_and_write_anew}):
+        node.engine.start_copy(TP, status.claim)
+        node.engine.wait(TP, status.claim, 10)
+    node.finish(status.claim)
+    assert [h for h in partition.log.leader_epochs.entries] == [(0, 0), (1, 40)]
+    assert len(values(partition.log)) == 110
