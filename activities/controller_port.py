@@ -63,13 +63,13 @@ class ControllerPort:
         topics: Sequence[NewTopic],
         *,
         validate_only: bool,
-        timeout: float,  # noqa: ASYNC109
+        timeout: float,
     ) -> list[ChangeResult]:
         """Create topics; one result per topic, in order."""
         command = {"do": "create_topics", "topics": [_topic(one) for one in topics], "validate_only": validate_only}
         return await self._submit(command, timeout, count=len(topics))
 
-    async def delete_topics(self, names: Sequence[str], *, timeout: float) -> list[ChangeResult]:  # noqa: ASYNC109
+    async def delete_topics(self, names: Sequence[str], *, timeout: float) -> list[ChangeResult]:
         """Delete topics by name; one result per name, in order."""
         return await self._submit({"do": "delete_topics", "names": list(names)}, timeout, count=len(names))
 
@@ -79,13 +79,13 @@ class ControllerPort:
         name: str,
         changes: Mapping[str, str | None],
         *,
-        timeout: float,  # noqa: ASYNC109
+        timeout: float,
     ) -> ChangeResult:
         """Change dynamic configs of a topic or of brokers."""
         command = {"do": "alter_configs", "kind": kind, "name": name, "changes": dict(changes)}
         return (await self._submit(command, timeout))[0]
 
-    async def next_producer_ids(self, count: int, *, timeout: float) -> int:  # noqa: ASYNC109
+    async def next_producer_ids(self, count: int, *, timeout: float) -> int:
         """Reserve `count` producer ids; answers the first."""
         result = (await self._submit({"do": "next_producer_ids", "count": count}, timeout))[0]
         if result.error:
@@ -96,7 +96,7 @@ class ControllerPort:
         self,
         replicas: Sequence[ReplicaDirectory],
         *,
-        timeout: float,  # noqa: ASYNC109
+        timeout: float,
     ) -> list[ChangeResult]:
         """Record the generation that a move will give each replica."""
         return await self._replicas("raise_generations", replicas, timeout)
@@ -105,12 +105,12 @@ class ControllerPort:
         self,
         replicas: Sequence[ReplicaDirectory],
         *,
-        timeout: float,  # noqa: ASYNC109
+        timeout: float,
     ) -> list[ChangeResult]:
         """Tell where replicas now are."""
         return await self._replicas("assign_directories", replicas, timeout)
 
-    async def leave(self, incarnation: str, timeout: float) -> ChangeResult:  # noqa: ASYNC109
+    async def leave(self, incarnation: str, timeout: float) -> ChangeResult:
         """Say that this start of the node ends, so that nobody has to wait for its lease to be lost."""
         command = {"do": "lease_ended", "node": self._node, "incarnation": incarnation}
         return (await self._submit(command, timeout, first=True))[0]

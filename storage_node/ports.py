@@ -25,8 +25,8 @@ class DirectoryRegistration:
 class Registration:
     """A starting node: a new incarnation with its addresses and directories.
 
-    `known_generation` and `known_version` are those of the newest cluster image on its disks (0, 0 without one); `image` is that
-    image itself, so that a controller that lost its own state can be rebuilt from the nodes.
+    `known_generation` and `known_version` are those of the newest cluster image on its disks (0, 0 without one); `image`
+    is that image itself, so that a controller that lost its own state can be rebuilt from the nodes.
     """
 
     node: int
@@ -52,7 +52,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
-    """The controller's answer to one change: Kafka's error code, a sentence, and the image version that holds the change."""
+    """The controller's answer to one change: Kafka's error code, a sentence, the image version that holds the change."""
 
     error: int = 0
     message: str = ""
@@ -84,7 +84,7 @@ class PlannedMove:
 
 
 class Controller(Protocol):
-    """The owner of the metadata. Every call may raise `RequestTimedOut` when no answer came within `timeout` seconds."""
+    """The owner of the metadata. Every call may raise `RequestTimedOut` when no answer came in `timeout` seconds."""
 
     async def create_topics(
         self, topics: Sequence[NewTopic], *, validate_only: bool, timeout: float
@@ -99,7 +99,7 @@ class Controller(Protocol):
     async def alter_configs(
         self, kind: str, name: str, changes: Mapping[str, str | None], *, timeout: float
     ) -> ChangeResult:
-        """Set (or, with None, delete) dynamic configs of a `topic`, or of a `broker` (its id, or "" for the default)."""
+        """Set (or, with None, delete) dynamic configs of a `topic`, or of a `broker` (its id, or "" for all)."""
         ...
 
     async def next_producer_ids(self, count: int, *, timeout: float) -> int:

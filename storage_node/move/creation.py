@@ -27,6 +27,9 @@ AFTER_FLUSH = failpoints.register("create.after_flush")
 CANCEL_AFTER_MARKER = failpoints.register("cancel.after_marker")
 CANCEL_AFTER_RENAMED = failpoints.register("cancel.after_renamed")
 CANCEL_AFTER_FLUSHED = failpoints.register("cancel.after_flushed")
+DISCARD_AFTER_MARKER = failpoints.register("discard.after_marker")
+DISCARD_AFTER_RENAMED = failpoints.register("discard.after_renamed")
+DISCARD_AFTER_FLUSHED = failpoints.register("discard.after_flushed")
 
 _HEADROOM = 1 << 20  # bytes beside the records: indexes, markers, folders
 
@@ -135,8 +138,11 @@ def retire(directory: LogDirectory, path: Path, marker: Marker, reason: Reason, 
         markers.write(
             path, replace(marker, state=State.DELETED, reason=reason, delete_at_ms=delete_at_ms, full_name=full)
         )
+        failpoint(DISCARD_AFTER_MARKER)
         rename_new(path, gone)
+        failpoint(DISCARD_AFTER_RENAMED)
         fsync_dir(directory.path)
+        failpoint(DISCARD_AFTER_FLUSHED)
     return gone
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from storage_node import failpoints
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import StorageError
+from storage_node.errors import StorageError, UnknownTopicOrPartition
 from storage_node.log.batch import build_batch, headers
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
@@ -37,9 +37,9 @@ CONFIG = LogConfig(segment_bytes=1 << 20, file_delete_delay_ms=60_000)
 LIFE = LogConfig(segment_bytes=64 << 10, file_delete_delay_ms=0)
 
 
-def batch(value: bytes, count: int = 1, **fields: int) -> bytes:
+def batch(value: bytes, count: int = 1) -> bytes:
     """A batch of `count` records that hold `value`."""
-    return build_batch([value] * count, **fields)
+    return build_batch([value] * count)
 
 
 @dataclass(slots=True)
@@ -199,6 +199,8 @@ def appending(partition: Partition, note: Callable[[int, bytes], None], pause: f
             value = b"%d-%d" % (os.getpid(), number)
             try:
                 note(partition.append(batch(value)).base_offset, value)
+            except UnknownTopicOrPartition:
+                return  # the topic was deleted
             except Exception as error:
                 problems.append(error)
                 return
@@ -228,8 +230,8 @@ def life(root: Path, step: str, points: str = "") -> None:
 def main(root: Path, step: str) -> None:
     """Boot what is there (or make the replica in `a`), append all the while, and do the step.
 
-    move: to `b`, whatever is left to be done of it. cancel: begin that and cancel. stop: begin and stop all moves.
-    resume: let moves go on and finish. boot: nothing more.
+    move: to `b`, whatever is left to be done of it. cancel: begin that and cancel. stop: begin and stop all
+    moves. resume: let moves go on and finish. discard: begin that, then the topic is deleted. boot: nothing more.
     """
     node = SmallNode(root, config=LIFE)
     partition = node.partitions.get(TP)
@@ -247,6 +249,10 @@ def main(root: Path, step: str) -> None:
                 node.engine.resume_moves()
             if partition.directory.id == "id-a" and step != "boot":
                 status = node.engine.create(TP, node.path("b"), owner="run")
+                if step == "discard":
+                    partition.delete()
+                    node.engine.discard(TP)
+                    return
                 if step == "stop":
                     node.engine.stop_moves()
                     return

@@ -140,6 +140,7 @@ def test_a_source_that_is_taken_back_is_two_generations_higher_before_its_name_s
     plan = boot(deleted("a", 4))
     assert [type(a) for a in plan.actions] == [WriteMarker, Rename]
     marker = plan.actions[0].marker  # type: ignore[union-attr]
+    assert marker is not None
     assert (marker.state, marker.generation, plan.generation) == (State.CURRENT, 6, 6)
 
 

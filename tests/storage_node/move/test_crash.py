@@ -102,6 +102,23 @@ def test_killed_in_the_middle_of_a_small_file(number: int, tmp_path: Path) -> No
     check(tmp_path, "b")
 
 
+@pytest.mark.parametrize("point", failpoints.registered("discard."))
+def test_killed_while_the_topic_is_deleted(point: str, tmp_path: Path) -> None:
+    """The topic does not come back, neither from its log nor from the copy that was being made."""
+    killed(tmp_path, "discard", f"{point}=kill")
+    node = SmallNode(tmp_path, config=harness.LIFE, assigned=None)
+    try:
+        assert node.partitions == {} and [plan.state for plan in node.plans] == ["absent"]
+    finally:
+        node.close()
+    again = SmallNode(tmp_path, config=harness.LIFE)
+    try:
+        assert again.partitions == {}
+        assert not any("t-0" in names or "t-0.move" in names for names in again.listing().values())
+    finally:
+        again.close()
+
+
 def test_every_failpoint_is_covered() -> None:
     assert len(POINTS) >= 30
     modules = {name.split(".")[0] + "." for name in POINTS}
