@@ -1,8 +1,8 @@
 """The storage node's exceptions.
 
-Two trees. `StorageError` is KIP-18's: an I/O error, wrapped once at the lowest level with the log directory it happened in, and
-handled in one place that takes the directory offline. `RequestRefused` is everything else that a request can be refused for; it
-carries Kafka's error code and one sentence for a person, and changes nothing on disk.
+Two trees. `StorageError` is KIP-18's: an I/O error, wrapped once at the lowest level with the log directory it happened
+in, and handled in one place that takes the directory offline. `RequestRefused` is everything else that a request can be
+refused for; it carries Kafka's error code and one sentence for a person, and changes nothing on disk.
 """
 
 from __future__ import annotations

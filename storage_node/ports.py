@@ -25,8 +25,8 @@ class DirectoryRegistration:
 class Registration:
     """A starting node: a new incarnation with its addresses and directories.
 
-    `known_generation` and `known_version` are those of the newest cluster image on its disks (0, 0 without one); `image`
-    is that image itself, so that a controller that lost its own state can be rebuilt from the nodes.
+    `known_generation` and `known_version` are those of the newest cluster image on its disks (0, 0 without one);
+    `image` is that image itself, so that a controller that lost its own state can be rebuilt from the nodes.
     """
 
     node: int
@@ -52,7 +52,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class ChangeResult:
-    """The controller's answer to one change: Kafka's error code, a sentence, the image version that holds the change."""
+    """The answer to one change: Kafka's error code, a sentence, and the image version that holds the change."""
 
     error: int = 0
     message: str = ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from temporalio.api.common.v1 import Payload, Payloads
-from temporalio.api.enums.v1 import EventType
+from temporalio.api.enums.v1 import EventType, TimeoutType
 from temporalio.api.failure.v1 import Failure
 from temporalio.api.history.v1 import History, HistoryEvent
 
@@ -132,7 +132,7 @@ class RunBuilder:
         attributes = self.event("ACTIVITY_TASK_TIMED_OUT", ended).activity_task_timed_out_event_attributes
         attributes.scheduled_event_id, attributes.started_event_id = scheduled, start
         attributes.failure.message = "activity Heartbeat timeout"
-        attributes.failure.timeout_failure_info.timeout_type = 4  # heartbeat
+        attributes.failure.timeout_failure_info.timeout_type = TimeoutType.TIMEOUT_TYPE_HEARTBEAT
         attributes.failure.timeout_failure_info.last_heartbeat_details.CopyFrom(payloads(heartbeat))
         self.task(ended)
 

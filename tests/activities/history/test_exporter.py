@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 import stat
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,6 @@ from pathlib import Path
 import pytest
 from temporalio.api.export.v1 import WorkflowExecutions
 
-from activities.history import files
 from activities.history.exporter import Exporter
 from activities.history.files import ExportBusy, locked
 from activities.history.manifest import ExportCorrupt, Manifest, read_manifests
@@ -203,7 +203,7 @@ def test_a_crash_at_any_step_leaves_no_half_export_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Every write, flush and rename in turn is the last thing that happens; the next export then has everything."""
-    real_sync, real_rename = files.os.fsync, Path.rename
+    real_sync, real_rename = os.fsync, Path.rename
     steps = {"left": 0}
 
     def step() -> None:
@@ -222,7 +222,7 @@ def test_a_crash_at_any_step_leaves_no_half_export_visible(
         moved_to = real_rename(self, target)
         return moved_to
 
-    monkeypatch.setattr(files.os, "fsync", fsync)
+    monkeypatch.setattr(os, "fsync", fsync)
     monkeypatch.setattr(Path, "rename", rename)
     runs = [moved("a"), failed(), under_way()]
     crashes = 0

@@ -139,5 +139,5 @@ async def scenario(server: TemporalServer, queue: str, tmp_path: Path) -> None:
             await client.execute_workflow(
                 EXPORT_HISTORY, {"directory": "relative/folder"}, id=f"{queue}/x4", task_queue=queue
             )
-        cause = refused.value.cause.cause  # type: ignore[union-attr]
+        cause = refused.value.cause.__cause__
         assert isinstance(cause, ApplicationError) and cause.type == "InvalidPlan" and "directory" in cause.message

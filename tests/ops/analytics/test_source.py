@@ -54,6 +54,6 @@ def test_garbage_is_no_history(tmp_path: Path) -> None:
 
 def test_files_are_spread_evenly_by_size() -> None:
     files = [{"name": str(n), "bytes": n} for n in (9, 1, 1, 1, 5, 1)]
-    bins = [partition.files for partition in HistoryReader(files, 2).partitions()]  # type: ignore[attr-defined]
+    bins = [partition.files for partition in HistoryReader(files, 2).partitions()]
     assert sorted(sum(int(file["bytes"]) for file in one) for one in bins) == [9, 9]
     assert len(HistoryReader(files, 50).partitions()) == 6
