@@ -41,13 +41,13 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _passed.add(report.nodeid)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.args != ["tests"] or not (_passed or _failed):
+        return  # only a whole run says what is open
     shown: dict[str, set[str]] = defaultdict(set)
     for nodeid in _passed - _failed:
         for feature in _carried.get(nodeid, ()):
             shown[feature].add(nodeid.split("[")[0])
-    if not shown:
-        return
     lines = ["| feature | what | state |", "|---|---|---|"]
     count = {"shown": 0, "superseded": 0, "open": 0}
     for feature, (title, superseded) in read_features().items():

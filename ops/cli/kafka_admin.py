@@ -12,6 +12,17 @@ from ops.stack.errors import OpsError
 from storage_node.errors import ErrorCode
 from storage_node.types import TopicPartition
 
+#: Seconds until it is clear that no node can be reached.
+CONNECT_SECONDS = 8.0
+
+
+class NoAnswer(OpsError):
+    """Nobody answered, or not as Kafka does: it is not known what the cluster would have said."""
+
+
+class UnknownTopic(OpsError):
+    """The cluster has no topic of that name."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
@@ -50,7 +61,9 @@ class LogDirectoryView:
 
 
 class KafkaAdmin:
-    """Blocking admin calls. Use as a context manager; raises `OpsError` for everything that goes wrong."""
+    """Blocking admin calls. Use as a context manager; raises `OpsError` for everything that goes wrong, and of its kinds
+    `NoAnswer` where nobody answered within `timeout` seconds.
+    """
 
     def __init__(self, bootstrap: str, timeout: float = 15.0) -> None:
         self.bootstrap = bootstrap
@@ -66,7 +79,7 @@ class KafkaAdmin:
                 bootstrap_servers=self.bootstrap.split(","),
                 client_id="rehome",
                 request_timeout_ms=int(self._timeout * 1000),
-                bootstrap_timeout_ms=8000,
+                bootstrap_timeout_ms=int(min(self._timeout, CONNECT_SECONDS) * 1000),
             )
         return self
 
@@ -74,12 +87,12 @@ class KafkaAdmin:
         with contextlib.suppress(Exception):
             self._client.close()
 
-    def nodes(self) -> list[NodeAddress]:
-        """The nodes that are alive, by id."""
+    def nodes(self, *, fenced: bool = False) -> list[NodeAddress]:
+        """The nodes that are alive, by id; with `fenced` also those that the cluster knows but that are away."""
         with self._told("describe the cluster"):
             answer = self._client.describe_cluster()
-        alive = [broker for broker in answer["brokers"] if not broker.get("is_fenced")]
-        found = [NodeAddress(int(b["broker_id"]), str(b["host"]), int(b["port"])) for b in alive]
+        wanted = [broker for broker in answer["brokers"] if fenced or not broker.get("is_fenced")]
+        found = [NodeAddress(int(b["broker_id"]), str(b["host"]), int(b["port"])) for b in wanted]
         return sorted(found, key=lambda node: node.node)
 
     def topics(self) -> list[str]:
@@ -112,12 +125,14 @@ class KafkaAdmin:
             self._client.alter_configs([resource], raise_on_unknown=False, incremental=True)
 
     def describe(self, topics: Sequence[str]) -> list[dict[str, Any]]:
-        """Topics with their partitions (leader, replicas, isr). Raises `OpsError` for one that is not there."""
+        """Topics with their partitions (leader, replicas, isr). Raises `UnknownTopic`."""
         with self._told(f"describe {', '.join(topics)}"):
             answer = self._client.describe_topics(list(topics))
         described: list[dict[str, Any]] = []
         for topic in answer:
             code = int(topic.get("error_code", 0))
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise UnknownTopic(f"there is no topic {topic.get('name')}; see: rehome topic list")
             if code:
                 raise OpsError(f"cannot describe topic {topic.get('name')}: {code_name(code)}; see: rehome topic list")
             partitions = [
@@ -158,7 +173,7 @@ class KafkaAdmin:
         except Exception as error:
             # The client's exceptions have no common base: some are KafkaError, some come from its event loop.
             why = str(error) or type(error).__name__
-            raise OpsError(
+            raise NoAnswer(
                 f"cannot {doing} at {self.bootstrap}: {why.rstrip('.')}; is the cluster up? see: rehome stack status"
             ) from error
 

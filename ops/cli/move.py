@@ -15,12 +15,16 @@ from rich.live import Live
 from rich.text import Text
 from temporalio.client import Client
 
-from ops.cli import file_move, moves, output, runs
+from ops.cli import file_move, moves, output, preflight, runs
+from ops.cli.log_dirs import Wish
 from ops.cli.options import Bootstrap, Cluster, Data, Json, TemporalAddress
 from ops.cli.target import Target, resolve
 from ops.cli.waiting import wait_with_progress
 from ops.stack.errors import OpsError, UsageError
 from storage_node.types import TopicPartition
+
+#: A run refuses an SLA from here on.
+MAX_SECONDS = 10**9
 
 _REPLICA = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 
@@ -66,6 +70,8 @@ def move(
     json: Json = False,
 ) -> None:
     """Move one replica by a run of its own, or all of a FILE as Kafka's tool does it (AlterReplicaLogDirs)."""
+    if sla is not None and not 0 < sla < MAX_SECONDS:
+        raise UsageError(f"--sla {sla:g} is no time that a move may take; write seconds above 0, for example 600")
     rate = output.parse_rate(throttle) if throttle else None
     target = resolve(data, bootstrap, temporal_address, cluster)
     if file is not None:
@@ -78,6 +84,8 @@ def move(
     if replica is None or node is None or to is None:
         raise UsageError("say what to move: TOPIC-PARTITION --node N --to DIR, or --file FILE; see: rehome move --help")
     partition = parse_replica(replica)
+    target.need_temporal()
+    preflight.check(target, Wish(partition, node, str(to)), output.say)
     parameter: dict[str, Any] = {
         "topic": partition.topic,
         "partition": partition.partition,

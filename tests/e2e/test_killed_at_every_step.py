@@ -23,8 +23,8 @@ from tests.e2e.conftest import Crashable, eventually
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(240)]
 
-TOPIC, PARTITIONS, LOADED = "crash", 4, 400_000
-SLOW = 300_000  # bytes per second: a copy of a partition takes more than a second
+TOPIC, PARTITIONS, LOADED = "crash", 3, 18_000_000  # bytes: more than is copied between two flushes
+SLOW = 6_000_000  # bytes per second: a copy of a partition takes seconds
 
 MOVE_POINTS = [p for part in ("create.", "copy.", "swap.", "delete.") for p in failpoints.registered(part)]
 CANCEL_POINTS = list(failpoints.registered("cancel."))

@@ -13,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from ops.cli import main as cli
+from ops.cli import preflight
 from ops.stack.stack import Stack
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
@@ -94,15 +95,39 @@ def test_a_move_by_a_run_of_its_own(rehome: Rehome, topic: str) -> None:
     assert not [entry for entry in directory.iterdir() if entry.name.startswith(topic)]
 
 
-def test_a_move_that_cannot_be_says_why(rehome: Rehome, topic: str, tmp_path: Path) -> None:
+def test_a_move_that_cannot_be_says_why_and_starts_nothing(rehome: Rehome, topic: str, tmp_path: Path) -> None:
     node, directory = where(rehome, topic)
-    move = ("move", f"{topic}-0", "--wait")
-    told = rehome(*move, "--node", str(node), "--to", str(tmp_path), code=1)
-    assert "LogDirNotFound" in told and str(tmp_path) in told
-    assert "UnknownNode" in rehome(*move, "--node", "77", "--to", str(directory), code=1)
-    told = rehome("move", f"{topic}-5", "--node", str(node), "--to", str(another(directory)), "--wait", code=1)
-    assert "UnknownReplica" in told
+    other, target = 3 - node, str(another(directory))
+    for replica, at, to, told in (
+        (f"{topic}-not-0", node, target, f"there is no topic {topic}-not; see: rehome topic list"),
+        (f"{topic}-5", node, target, f"topic {topic} has no partition 5, it has only 0"),
+        (f"{topic}-0", 77, target, "there is no node 77 in this cluster; it has 1, 2"),
+        (f"{topic}-0", other, target, f"node {other} has no replica of {topic}-0, which is on node {node}"),
+        (
+            f"{topic}-0",
+            node,
+            str(tmp_path),
+            f"{tmp_path} is not one of the log.dirs of node {node}: {directory.parent}",
+        ),
+        (f"{topic}-0", node, f"{target}/below", f"{target}/below is not one of the log.dirs of node {node}"),
+        (f"{topic}-0", node, "disk-b", "--to disk-b is a relative path"),
+    ):
+        sentence = rehome("move", replica, "--node", str(at), "--to", to, "--id", f"bad-{topic}", code=1)
+        assert sentence.startswith(f"error: {told}"), sentence
+    assert "there is no open run" in rehome("cancel", f"bad-{topic}", code=1)
     assert where(rehome, topic) == (node, directory)
+
+
+def test_a_move_is_started_though_no_node_can_be_asked(
+    rehome: Rehome, topic: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], data: Path
+) -> None:
+    node, directory = where(rehome, topic)
+    monkeypatch.setattr(preflight, "ANSWER_SECONDS", 0.5)
+    move = ["move", f"{topic}-0", "--node", str(node), "--to", str(another(directory)), "--wait"]
+    assert cli.run([*move, "--data", str(data), "--bootstrap-server", "127.0.0.1:1"]) == 0
+    shown = capsys.readouterr()
+    assert "warning: the move is not checked beforehand and waits for its node: cannot reach Kafka" in shown.err
+    assert f"{topic}-0 is in {another(directory)}" in shown.out
 
 
 @pytest.mark.feature("113-25", "113-28", "113-30")
