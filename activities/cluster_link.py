@@ -156,7 +156,8 @@ class ClusterLink:
             "incarnation": one.incarnation,
             "host": one.host,
             "port": one.port,
-            "directories": [[each.id, each.path, int(each.online)] for each in one.directories],
+            # One that could not be read at the start has no id: what it holds is as offline as if it were named.
+            "directories": [[each.id, each.path, int(each.online)] for each in one.directories if each.id],
             "generation": one.known_generation,
             "version": one.known_version,
             "image": one.image,

@@ -30,9 +30,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HEARTBEAT = 1.0  # seconds between two heartbeats
+FIRST_SIGNAL = 1.0  # seconds after which the run hears of the copy for the first time
 SIGNAL_LEAST = 10.0  # seconds between two reports to the run, at least
 SIGNAL_SHARE = 0.05  # and at least this share of the time the copy has taken
-QUICKEST_LOOK = 0.002  # seconds between two looks at the engine; grows with the time the copy takes
+FRESH = 1.0  # seconds for which a report is good enough for a copy that is stopped
+QUICKEST_LOOK = 0.0005  # seconds between two looks at the engine; grows with the time the copy takes
 SLOWEST_LOOK = 0.25
 
 Blocking = Callable[..., Awaitable[Any]]
@@ -53,6 +55,7 @@ class LaneCopy:
         self._open = {rows.partition_of(move): move for move in call.replicas}
         self._statuses: dict[TopicPartition, MoveStatus] = {}
         self._unattached = set(self._open)
+        self._reported = 0.0
         self._remember_totals()
 
     async def run(self) -> MoveResult:
@@ -65,6 +68,7 @@ class LaneCopy:
             # Not found or timed out: another attempt or another run may own the move by now, so nothing is stopped.
             if mine:
                 await asyncio.shield(self._pause())
+                await asyncio.shield(self._last_report())
             activity.heartbeat(*self._facts())
             if (error := disowned()) is not None:
                 raise error from None
@@ -72,7 +76,8 @@ class LaneCopy:
         return MoveResult(rows=[self._done[rows.partition_of(move)] for move in self._call.replicas])
 
     async def _follow(self) -> None:
-        started = heartbeat = signalled = time.monotonic()
+        started = heartbeat = time.monotonic()
+        due = started + FIRST_SIGNAL
         activity.heartbeat(*self._facts())
         while True:
             await self._attach()
@@ -83,9 +88,10 @@ class LaneCopy:
             if now - heartbeat >= HEARTBEAT:
                 heartbeat = now
                 activity.heartbeat(*self._facts())
-            if now - signalled >= max(SIGNAL_LEAST, SIGNAL_SHARE * (now - started)):
-                signalled = now
-                await self._report()
+            if now >= due:
+                pause = max(SIGNAL_LEAST, SIGNAL_SHARE * (now - started))
+                due = now + pause
+                await self._report(pause)
             if activity.is_worker_shutdown():
                 activity.heartbeat(*self._facts())
                 raise expected("the node stops", types.NODE_RESTARTED, self._facts()[0])
@@ -165,18 +171,29 @@ class LaneCopy:
             return self._done[tp]
         status = self._statuses.get(tp)
         base = self._base(move)
-        return rows.blank(move) if status is None else rows.from_status(move, status, status.state, base)
+        if status is None:
+            return base or rows.blank(move)
+        return rows.from_status(move, status, status.state, base)
 
     def _facts(self) -> tuple[list[dict[str, Any]]]:
         return ([rows.plain(self._row(move)) for move in self._call.replicas],)
 
-    async def _report(self) -> None:
+    async def _last_report(self) -> None:
+        """Where the copies of a step stand that was told to leave; its end carries nothing."""
+        if self._open and time.monotonic() - self._reported > FRESH:
+            for tp in self._open:
+                if (status := self._engine.status(tp)) is not None:
+                    self._statuses[tp] = status
+            await self._report(SIGNAL_LEAST)
+
+    async def _report(self, next_in: float) -> None:
         """Tell the run how far its replicas are; a report that does not arrive is not missed."""
+        self._reported = time.monotonic()
         states = []
         for move in self._call.replicas:
             status = self._statuses.get(rows.partition_of(move))
             state, rate = (status.state, status.rate) if status else ("queued", 0.0)
-            states.append(rows.progress(self._row(move), state, rate))
+            states.append(rows.progress(self._row(move), state, rate, next_in))
         info = activity.info()
         handle = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
         try:

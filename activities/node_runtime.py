@@ -8,6 +8,7 @@ nobody drives.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,7 @@ from storage_node.errors import RequestTimedOut
 from workflows.model import names
 
 if TYPE_CHECKING:
+    from storage_node.directories.directory import LogDirectory
     from storage_node.node import Node
 
 log = logging.getLogger(__name__)
@@ -118,6 +120,16 @@ class _Session:
         )
         # What the metadata says of where replicas are may be out of date; the node compares and reports.
         self._link = ClusterLink(self._cluster, node, self._client, node.directories_changed)
+
+        loop = asyncio.get_running_loop()
+
+        def tell(directory: LogDirectory, reason: str) -> None:
+            """On whatever thread met the failure. Closed: the node stops, and the next start registers anew."""
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._link.register_again)
+
+        # The controller takes the leader from partitions whose only replica is offline; other directories go on.
+        node.on_directory_failure(tell)
 
     async def run(self) -> None:
         self._port.attach(self._node.id, self._link, self._starter)

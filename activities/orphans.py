@@ -30,7 +30,7 @@ OPEN = frozenset({"queued", "copying", "throttled", "caught_up", "stopped"})
 @dataclass(slots=True)
 class _Seen:
     since: float | None
-    grace: float = GRACE
+    grace: float
 
 
 class OrphanWatch:
@@ -52,7 +52,7 @@ class OrphanWatch:
         for status in statuses:
             tp = status.tp
             present.add(tp)
-            seen = self._seen.setdefault(tp, _Seen(None))
+            seen = self._seen.setdefault(tp, _Seen(None, GRACE))
             if not is_open(status) or attached(tp):
                 seen.since = None
             elif seen.since is None:

@@ -122,7 +122,8 @@ def already_ended(move: ReplicaMove, status: MoveStatus | None, base: MoveRow | 
 def created(move: ReplicaMove, status: MoveStatus, outcome: str, before: MoveRow | None) -> MoveRow:
     """The row of a `.move` that was made or found, with the claim and generation that the node has issued.
 
-    It has no totals of its own, as its copy counts them; `before` is the row of a copy to elsewhere, replaced.
+    It has no totals of its own, as its copy counts them; `before` is the row of a copy to elsewhere, replaced, whose
+    bytes do not count.
     """
     row = replace(
         blank(move, outcome),
@@ -132,7 +133,7 @@ def created(move: ReplicaMove, status: MoveStatus, outcome: str, before: MoveRow
         generation=status.generation or move.generation,
         bytes_total=status.bytes_total,
     )
-    return added(row, before)
+    return added(row, replace(before, bytes_copied=0, bytes_resumed=0) if before is not None else None)
 
 
 def added(row: MoveRow, base: MoveRow | None) -> MoveRow:
@@ -150,19 +151,21 @@ def added(row: MoveRow, base: MoveRow | None) -> MoveRow:
     )
 
 
-def progress(row: MoveRow, state: str, rate: float) -> dict[str, Any]:
+def progress(row: MoveRow, state: str, rate: float, next_in: float) -> dict[str, Any]:
     """What the signal `copy_progress` carries for one replica; `rate` in bytes per second.
 
-    Here `bytes_copied` is without `bytes_resumed`: their sum is what the copy holds.
+    Bytes are those of the row. The next report comes in at most `next_in` seconds, if the node can send one.
     """
     return {
         "topic": row.topic,
         "partition": row.partition,
         "state": state,
         "bytes_total": row.bytes_total,
-        "bytes_copied": max(0, row.bytes_copied - row.bytes_resumed),
+        "directory": row.directory,
+        "bytes_copied": row.bytes_copied,
         "bytes_resumed": row.bytes_resumed,
         "rate": rate,
+        "next_in": round(next_in, 3),
         "attempt": row.attempts,
         "seconds_copying": row.seconds_copying,
         "seconds_throttled": row.seconds_throttled,

@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 AT_ONCE = 8  # starts sent to the server at the same time
 FIRST_PAUSE = 0.2  # seconds
 LONGEST_PAUSE = 5.0
+REMEMBERED = 20_000  # replicas whose run was started here
 TOKEN = "start"  # memo field: tells a repeated start from an old run of the same id
 
 
@@ -83,6 +84,7 @@ class MoveStarter:
         self._gate = asyncio.Semaphore(AT_ONCE)
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy: set[TopicPartition] = set()
+        self._started: dict[TopicPartition, tuple[int, str]] = {}
 
     def has(self, tp: TopicPartition) -> bool:
         """Whether the replica's run is about to be started or asked for."""
@@ -94,7 +96,12 @@ class MoveStarter:
             self._spawn({move.partition for move in lane.moves}, self._start(lane, throttle))
 
     def adopt(self, owner: str, run_id: str, move: PlannedMove, throttle: int | None = None) -> None:
-        """Ask what became of the owner, and carry on as the answer says, in the background."""
+        """Ask what became of the owner, and carry on as the answer says, in the background.
+
+        A `.move` without an owner may have a run that was started for it here and has not come to it yet.
+        """
+        claim, started = self._started.get(move.partition, (0, ""))
+        owner = owner or (started if claim == move.claim else "")
         if move.partition not in self._busy:
             self._spawn({move.partition}, self._adopt(owner, run_id, move, throttle))
 
@@ -123,11 +130,20 @@ class MoveStarter:
             try:
                 async with self._gate:
                     await self._start_once(await self._client(), lane, throttle, token)
+                self._remember(lane)
                 return
             except RPCError as error:
                 log.info("%s was not started, trying again: %s", lane.summary(), error)
             await asyncio.sleep(pause)
             pause = min(LONGEST_PAUSE, pause * 1.6)
+
+    def _remember(self, lane: Lane) -> None:
+        workflow_id = lane.workflow_id(self._cluster, self._node)
+        for move in lane.moves:
+            self._started.pop(move.partition, None)
+            self._started[move.partition] = (move.claim, workflow_id)
+        while len(self._started) > REMEMBERED:
+            del self._started[next(iter(self._started))]
 
     async def _start_once(self, client: Client, lane: Lane, throttle: int | None, token: str) -> None:
         workflow_id = lane.workflow_id(self._cluster, self._node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -75,10 +75,10 @@ class Admin:
         deadline = _deadline(seconds)
         results: list[TopicResult | None] = [None] * len(specs)
         wanted: list[tuple[int, NewTopic]] = []
-        names = [spec.name for spec in specs]
+        times = Counter(spec.name for spec in specs)
         for index, spec in enumerate(specs):
             try:
-                if names.count(spec.name) > 1:
+                if times[spec.name] > 1:
                     raise RequestRefused("Duplicate topic name.", ErrorCode.INVALID_REQUEST)
                 wanted.append((index, self._new_topic(spec)))
             except RequestRefused as error:

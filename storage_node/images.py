@@ -5,6 +5,7 @@ Nothing is deleted for being unknown: only topics that an image lists as gone, b
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterable
@@ -79,7 +80,7 @@ class Images:
     def reconcile(self, image: ClusterImage, before: ClusterImage | None = None) -> None:
         """Make this node's replicas what the image says; topics that are the same as `before` are passed over."""
         node = self._node
-        self._delete_gone(image)
+        self._delete_gone(image, before)
         wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
         for topic in image.topics.values():
             if before is not None and before.topics.get(topic.name) is topic:
@@ -124,7 +125,7 @@ class Images:
             directory = self._node.dirs.by_path(name)
             tps = [tp for tp, _, _ in specs]
             try:
-                jobs.append((directory, tps, directory.submit(create_logs, directory, specs)))
+                jobs.append((directory, tps, directory.submit(self._make, directory, specs)))
             except StorageError:
                 jobs.append((directory, tps, None))
         for directory, tps, job in jobs:
@@ -138,10 +139,17 @@ class Images:
             self._node.replicas.add_all(partitions)
             self._node.wishes.forget(partition.tp for partition in partitions)
             created = {partition.tp for partition in partitions}
-            reason = f"log directory {directory.path} failed while it was created"
+            reason = f"it could not be created in log directory {directory.path}"
             self._node.replicas.set_offline({tp: reason for tp in tps if tp not in created})
         if wanted:
             self._node.directories_changed()
+
+    def _make(
+        self, directory: LogDirectory, specs: list[tuple[TopicPartition, str, LogConfig]]
+    ) -> list[tuple[TopicPartition, str, Log]]:
+        """Runs in the directory's pool."""
+        self._node.offset_files.forget(directory, [tp for tp, _, _ in specs])
+        return create_logs(directory, specs)
 
     def _place(
         self, wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]]
@@ -189,7 +197,7 @@ class Images:
 
     # Deletion
 
-    def _delete_gone(self, image: ClusterImage) -> None:
+    def _delete_gone(self, image: ClusterImage, before: ClusterImage | None) -> None:
         node = self._node
         gone = [part for part in node.replicas.served.values() if part.topic_id and part.topic_id in image.gone]
         for partition in gone:
@@ -209,8 +217,33 @@ class Images:
             except RequestRefused as error:
                 log.error("%s could not be deleted: %s", partition.tp, error)
         node.replicas.remove(partition.tp for partition in gone)
+        self._forget_offline(image, before)
+
+    def _forget_offline(self, image: ClusterImage, before: ClusterImage | None) -> None:
+        """Replicas of deleted topics that cannot be reached go from memory, and their copies on good disks with them.
+
+        A topic of the same name may be there already: it is another one, and gets a replica of its own.
+        """
+        node = self._node
         names = set(image.gone.values()) - set(image.topics)
-        node.replicas.remove(tp for tp in list(node.replicas.offline) if tp.topic in names)
+        if before is not None:
+            names |= {topic.name for topic in before.topics.values() if topic.id in image.gone}
+        lost = [tp for tp in list(node.replicas.offline) if tp.topic in names]
+        jobs: list[tuple[LogDirectory, Future[None]]] = []
+        for tp in lost:
+            status = node.engine.status(tp)
+            target = node.dirs.by_path(status.directory) if status is not None and status.directory else None
+            if target is not None and target.online:
+                with contextlib.suppress(StorageError):
+                    jobs.append((target, target.submit(node.engine.abandon, tp)))
+                    continue
+            node.engine.abandon(tp)
+        for directory, job in jobs:
+            try:
+                self._result(job, directory)
+            except StorageError as error:
+                node.storage_failed(error)
+        node.replicas.remove(lost)
 
     def _result(self, job: Future[T], directory: LogDirectory) -> T:
         """What a directory's pool made; one that does not answer is taken offline, so that the others go on."""

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from storage_node import descriptors
 from storage_node.admin import Admin, ProducerIds
 from storage_node.alter_log_dirs import LogDirRequests
 from storage_node.config import NodeConfig
@@ -77,6 +78,7 @@ class Node:
         Raises StartRefused, ConfigError, or OSError when the listener's address is taken; nothing is left locked then.
         """
         config = self.config
+        descriptors.raise_limit()
         self.dirs = DirectoryManager.open(
             config.log_dirs, node_id=self.id, cluster_id=config.cluster_id or None, threads=config.io_threads_per_dir
         )
@@ -144,7 +146,7 @@ class Node:
             self._running = False
         self.housekeeping.stop()
         self.listener.stop()
-        self.engine.close()
+        self.engine.close(clean)
         close_logs(self.dirs, self.replicas, self.offset_files, self.config.recovery_threads_per_dir, self.epoch, clean)
         self.dirs.close()
         log.info("node %d stopped", self.id)

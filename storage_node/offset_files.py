@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import threading
+from collections import defaultdict
+from collections.abc import Collection, Iterable
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.log.log import Log
@@ -16,27 +18,44 @@ class OffsetFiles:
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
+        # What is served is looked at and written in one step: a writer that looked earlier never writes later.
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
 
     def write_all(self, directory: LogDirectory, moving: PartitionLike | None = None) -> None:
         """All three; with `moving`, that partition by its copy, which is about to become the replica there."""
-        logs = self._logs(directory)
-        if moving is not None and moving.future is not None:
-            logs[moving.tp] = moving.future
-        self._write_recovery_points(directory, logs)
-        self._write_log_starts(directory, logs)
-        self._write_high_watermarks(directory, logs)
+        with self._locks[directory.name]:
+            logs = self._logs(directory)
+            future = moving.future if moving is not None else None
+            if moving is not None and future is not None:
+                logs[moving.tp] = future
+            self._write_recovery_points(directory, logs)
+            self._write_log_starts(directory, logs)
+            self._write_high_watermarks(directory, logs)
 
     def recovery_points(self, directory: LogDirectory) -> None:
         """Up to where each log is on the disk."""
-        self._write_recovery_points(directory, self._logs(directory))
+        with self._locks[directory.name]:
+            self._write_recovery_points(directory, self._logs(directory))
 
     def log_starts(self, directory: LogDirectory) -> None:
         """Log start offsets that the first segment's name does not tell already."""
-        self._write_log_starts(directory, self._logs(directory))
+        with self._locks[directory.name]:
+            self._write_log_starts(directory, self._logs(directory))
 
     def high_watermarks(self, directory: LogDirectory) -> None:
         """The high watermark of each replica."""
-        self._write_high_watermarks(directory, self._logs(directory))
+        with self._locks[directory.name]:
+            self._write_high_watermarks(directory, self._logs(directory))
+
+    def forget(self, directory: LogDirectory, tps: Collection[TopicPartition]) -> None:
+        """Take out what earlier replicas of these names left, before new ones are made there.
+
+        A start would otherwise hide, or drop, the new records that lie below the old log start offset, and trust bytes
+        below the old recovery point that were never flushed.
+        """
+        with self._locks[directory.name]:
+            for file in (directory.recovery_points, directory.log_start_offsets, directory.high_watermarks):
+                file.update({}, tps)
 
     def _logs(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
         return {partition.tp: partition.log for partition in self._replicas.in_directory(directory)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,11 +10,13 @@ from pathlib import Path
 from storage_node.directories import names, partition_metadata
 from storage_node.directories.atomic import fsync_dir
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import LogDirectoryOffline, MetadataIOError
+from storage_node.errors import MetadataIOError, RequestRefused
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.partition import Partition
 from storage_node.types import TopicPartition
+
+log = logging.getLogger(__name__)
 
 
 class Replicas:
@@ -69,16 +72,21 @@ def create_logs(
 ) -> list[tuple[TopicPartition, str, Log]]:
     """Make new, empty logs in one directory, durable when this returns; runs in the directory's pool.
 
-    Takes (partition, topic id, config) and answers (partition, topic id, log). Raises StorageError.
+    Takes (partition, topic id, config) and answers (partition, topic id, log); what cannot be made for reasons of its
+    own (something of that name stands there, the disk is full) is left out. Raises StorageError.
     """
     directory.check_online()
     made = []
     for tp, topic_id, config in wanted:
         path = directory.path / names.replica_name(tp)
-        _mkdir(directory, path)
-        if topic_id:
-            partition_metadata.write(path, topic_id, directory=directory.name)
-        made.append((tp, topic_id, Log.open(path, tp, config, directory=directory.name, clean=True)))
+        try:
+            _mkdir(directory, path)
+            if topic_id:
+                partition_metadata.write(path, topic_id, directory=directory.name)
+            made.append((tp, topic_id, Log.open(path, tp, config, directory=directory.name, clean=True)))
+        except RequestRefused as error:
+            # What is wrong with one name is no reason to do without the others.
+            log.error("%s cannot be created in %s: %s", tp, directory.path, error)
     if made:
         try:
             fsync_dir(directory.path)
@@ -92,7 +100,9 @@ def _mkdir(directory: LogDirectory, path: Path) -> None:
         path.mkdir()
     except FileExistsError:
         # Left by a crash while it was made, before anything was written to it: the start would have served it else.
+        if path.is_symlink() or not path.is_dir():
+            raise RequestRefused(f"{path} is no directory; look at it and move it away") from None
         if any(entry.suffix == ".log" for entry in path.iterdir()):
-            raise LogDirectoryOffline(directory.name, f"creating {path}, which holds a log already,") from None
+            raise RequestRefused(f"{path} holds a log already; look at it and move it away") from None
     except OSError as error:
         raise MetadataIOError(directory.name, f"creating {path}") from error

@@ -22,7 +22,9 @@ from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.metadata import ClusterImage
 from storage_node.move import boot, boot_apply, boot_scan
-from storage_node.move.boot_plan import BootPlan, Found
+from storage_node.move import marker as markers
+from storage_node.move.boot_plan import BootPlan, Copy, Found, Rename, WriteMarker
+from storage_node.move.marker import Reason
 from storage_node.partition import Partition
 from storage_node.types import TopicPartition
 
@@ -81,7 +83,7 @@ def start_up(
     try:
         jobs: list[tuple[BootPlan, Future[Opened]]] = []
         for plan in plans:
-            directory = _directory(dirs, plan, scanned.found)
+            directory = _directory(dirs, plan)
             if directory is None or directory.name not in pools:
                 jobs.append((plan, _done(Opened(plan, reason=plan.reason))))
             else:
@@ -118,19 +120,22 @@ def _decide(
 ) -> list[BootPlan]:
     missing = dirs.missing_ids()
     plans = []
-    for tp, what in found.items():
+    for tp, all_found in found.items():
         row = image.partition(tp)
         mine = row is not None and node in row.replicas
         topic = image.topics.get(tp.topic)
+        what, gone = _apart(all_found, image)
+        if gone is not None:
+            plans.append(boot.decide(gone, missing, None, topic_deleted=True))
+        if what is None:
+            continue
         ids = _topic_ids(what)
-        deleted = bool(ids) and all(topic_id in image.gone for topic_id in ids)
-        stranger = topic is not None and bool(ids) and topic.id not in ids and not deleted
+        stranger = topic is not None and bool(ids) and topic.id not in ids
         plan = boot.decide(
             what,
             missing,
             row.directory_of(node) if row is not None and mine and not stranger else None,
             row.generation_of(node) if row is not None and mine and not stranger else 0,
-            topic_deleted=deleted,
         )
         if stranger:
             reason = (
@@ -141,28 +146,52 @@ def _decide(
     return plans
 
 
+def _apart(found: Found, image: ClusterImage) -> tuple[Found | None, Found | None]:
+    """What is to be looked at, and what was left by a deleted topic: one of the same name may have come after it."""
+    topic = image.topics.get(found.tp.topic)
+
+    def gone(copy: Copy) -> bool:
+        topic_id = _topic_id(copy)
+        if topic is None:
+            return topic_id in image.gone
+        begun = copy.marker is not None and copy.marker.reason == Reason.TOPIC
+        return bool(topic_id) and topic_id != topic.id and (begun or topic_id in image.gone)
+
+    flags = {copy.path: gone(copy) for copy in (*found.current, *found.move, *found.deletes)}
+
+    def only(wanted: bool) -> Found | None:
+        def pick(copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
+            return tuple(copy for copy in copies if flags[copy.path] is wanted)
+
+        return Found(found.tp, pick(found.current), pick(found.move), pick(found.deletes))
+
+    return only(False) if False in flags.values() else None, only(True) if True in flags.values() else None
+
+
+def _topic_id(copy: Copy) -> str:
+    """The topic id that a copy names, "" without one."""
+    topic_id = copy.marker.topic_id if copy.marker is not None else ""
+    if not topic_id:
+        try:
+            topic_id = partition_metadata.read(copy.path, directory=copy.path.parent) or ""
+        except (MalformedFile, StorageError) as error:
+            log.warning("%s", error)
+    return topic_id
+
+
 def _topic_ids(found: Found) -> set[str]:
     """The topic ids that the copies name, of `.delete`s only where there is nothing else."""
-    ids = set()
-    for copy in (*found.current, *found.move) or found.deletes:
-        topic_id = copy.marker.topic_id if copy.marker is not None else ""
-        if not topic_id:
-            try:
-                topic_id = partition_metadata.read(copy.path, directory=copy.path.parent) or ""
-            except (MalformedFile, StorageError) as error:
-                log.warning("%s", error)
-        if topic_id:
-            ids.add(topic_id)
-    return ids
+    return {_topic_id(copy) for copy in (*found.current, *found.move) or found.deletes} - {""}
 
 
-def _directory(dirs: DirectoryManager, plan: BootPlan, found: Mapping[TopicPartition, Found]) -> LogDirectory | None:
+def _directory(dirs: DirectoryManager, plan: BootPlan) -> LogDirectory | None:
     """The directory whose thread carries the plan out."""
     if plan.directory_id:
         return dirs.by_id(plan.directory_id)
-    what = found[plan.tp]
-    copies = (*what.current, *what.move, *what.deletes)
-    return dirs.by_id(copies[0].directory_id) if copies and plan.actions else None
+    for action in plan.actions:
+        if isinstance(action, WriteMarker):
+            return dirs.by_path(action.path.parent)
+    return None
 
 
 def _done(value: Opened) -> Future[Opened]:
@@ -182,7 +211,7 @@ def _open(
     except StorageError as error:
         directory.fail_on(error)
         return Opened(plan, reason=str(error))
-    except (RequestRefused, MalformedFile) as error:
+    except (RequestRefused, MalformedFile, markers.MarkerCorrupt) as error:
         log.error("%s: %s", plan.tp, error)
         return Opened(plan, reason=str(error))
 
@@ -204,14 +233,17 @@ def _open_log(
         partition_metadata.write(path, topic.id, directory=directory.name)
         known = topic.id
     # A replica that a plan has just renamed was not closed as what it is now: its checkpoint is another directory's.
-    settled = not plan.actions
+    settled = not any(isinstance(action, Rename) for action in plan.actions)
+    marker = markers.read(path)
+    # What DeleteRecords took between the checkpoint of a swap and its seal stands in the seal.
+    sealed_start = marker.log_start if marker is not None else 0
     opened = Log.open(
         path,
         tp,
         topic_config(topic, defaults) if topic is not None else defaults,
         directory=directory.name,
         recovery_point=offsets.recovery_points.get(tp, 0),
-        log_start_offset=offsets.log_starts.get(tp, 0),
+        log_start_offset=max(offsets.log_starts.get(tp, 0), sealed_start),
         clean=offsets.clean and settled,
     )
     return Partition(

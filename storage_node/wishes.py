@@ -38,7 +38,7 @@ class Wishes:
                 self._paths = {TopicPartition(str(t), int(p)): str(d) for t, p, d in rows}
             except FileNotFoundError:
                 continue
-            except (OSError, ValueError, TypeError) as error:
+            except (OSError, ValueError, TypeError, RecursionError) as error:
                 log.warning("%s is ignored: %s", path, error)
             return
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
@@ -12,33 +13,16 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 from temporalio.workflow import ActivityHandle
 
-from workflows import errors, options, steps
-from workflows.model import calls, fields, moves, names
+from workflows import errors, options, orders, steps
+from workflows.model import calls, moves, names
 from workflows.model.calls import MoveResult, MoveRow
 from workflows.model.moves import BEFORE_SWAP, CANCELLING, COPYING, DELETING, WAITING, Replica
-from workflows.model.plan import InvalidPlan, MovePlan, absolute, parse_moves, size
+from workflows.model.plan import InvalidPlan, MovePlan, parse_moves
+from workflows.orders import TOO_LATE, Key, Order, refuse
 
 #: After these, a `.move` may be left on a good disk: it is removed before the run ends.
 _LEAVES_A_COPY = (errors.TARGET_FULL, errors.CORRUPT_SOURCE)
-_TOO_LATE = "TooLate"
 _PAUSED = "paused"
-
-Key = tuple[str, int]
-
-
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """What an update asks for one replica: another directory, or (None) to drop it. `refused` is the reason if it came
-    too late.
-    """
-
-    directory: str | None = None
-    taken: bool = False
-    refused: str = ""
-
-
-def _refuse(problem: str, kind: str = errors.INVALID_PLAN) -> ApplicationError:
-    return ApplicationError(problem, type=kind, non_retryable=True)
 
 
 @workflow.defn(name=names.MOVE_REPLICA)
@@ -64,11 +48,14 @@ class MoveReplica:
         }
         self._throttle = self._plan.throttle
         self._paused = False
-        self._orders: dict[Key, _Order] = {}
+        self._orders: dict[Key, Order] = {}
         self._step: ActivityHandle[MoveResult] | None = None
         self._interrupted = False
         self._known: bool | None = None
         self._patient = False
+        self._away = False  # the node took no step, or died over one, and was not heard of since
+        self._deaths = 0
+        self._asked = 0.0  # when the step under way was asked for
         self._started = workflow.info().start_time.timestamp()
         self._in_place: float | None = None
         self._phases: list[tuple[str, float, float | None]] = []
@@ -127,7 +114,7 @@ class MoveReplica:
     def _in(self, *phases: str) -> list[Replica]:
         return [replica for replica in self._replicas.values() if replica.phase in phases]
 
-    def _open_orders(self) -> dict[Key, _Order]:
+    def _open_orders(self) -> dict[Key, Order]:
         return {key: order for key, order in self._orders.items() if not order.taken}
 
     def _enter(self, phase: str | None) -> None:
@@ -163,8 +150,15 @@ class MoveReplica:
         """One step for all replicas in this phase."""
         group = self._in(phase)
         self._interrupted = False
+        self._asked = workflow.time()
         self._step = steps.start_step(
-            phase, self._plan.node, group, self._throttle, self._reason(phase), patient=self._patient
+            phase,
+            self._plan.node,
+            group,
+            self._throttle,
+            self._reason(phase),
+            patient=self._patient,
+            telling=self._deaths < options.DEAD_ATTEMPTS_TOLD,
         )
         outcome: list[MoveRow] | steps.Stopped
         try:
@@ -178,8 +172,11 @@ class MoveReplica:
             outcome = steps.Stopped()
         finally:
             self._step = None
+        self._away = isinstance(outcome, steps.Stopped) and (outcome.unclaimed or outcome.died)
         if isinstance(outcome, list):
             self._apply(outcome, group)
+        elif outcome.died:
+            self._deaths += 1
         elif outcome.unclaimed and not await self._node_exists():
             # A node that nobody has ever seen holds nothing: there is nothing to undo there.
             cluster = workflow.info().task_queue
@@ -214,7 +211,7 @@ class MoveReplica:
         for key, row in facts.items():
             replica = self._replicas[key]
             merged = moves.merge_rows(replica.row, replace(row, outcome=replica.row.outcome))
-            self._replicas[key] = replace(replica, row=merged)
+            self._replicas[key] = replace(replica, row=merged, live=None)
 
     async def _node_exists(self) -> bool:
         """Ask the controller whether the node has ever registered; without a clear no, the run waits for it from then
@@ -241,7 +238,7 @@ class MoveReplica:
         verdict = moves.verdict(rows)
         result = {
             "rows": [asdict(row) for row in rows],
-            "sla": self._sla(),
+            "sla": self._sla(workflow.time()),
             "phases": [list(each) for each in self._phases],
         }
         if verdict.status == "failed":
@@ -267,15 +264,17 @@ class MoveReplica:
                 if not self._cancelled:
                     raise
 
-    def _sla(self) -> dict[str, Any]:
-        return moves.sla(self._plan.sla_seconds, self._started, self._in_place, workflow.time())
+    def _sla(self, now: float) -> dict[str, Any]:
+        return moves.sla(self._plan.sla_seconds, self._started, self._in_place, now)
 
     # --- what people and the node say meanwhile
 
     @workflow.query(description="Phase, bytes, rate and ETA of the run and of every replica")
     def progress(self) -> dict[str, Any]:
-        """How far the run is."""
-        rows = [moves.progress(replica) for replica in self._replicas.values()]
+        """How far the run is; of copies what their node reported last, and how long ago that was."""
+        clock = time.time()  # of whoever asks: the run's own clock stands still while nothing happens
+        waiting_for = self._waiting_for(clock)
+        rows = [moves.progress(replica, clock, waiting_for) for replica in self._replicas.values()]
         total, done = sum(row["bytes_total"] for row in rows), sum(row["bytes_copied"] for row in rows)
         rate = sum(row["rate"] for row in rows if row["phase"] == COPYING)
         now = self._phases[-1] if self._phases else ("", 0.0, None)
@@ -283,6 +282,7 @@ class MoveReplica:
             "workflow_id": workflow.info().workflow_id,
             "node": self._plan.node,
             "phase": now[0] if now[2] is None else "ended",
+            "waiting_for": waiting_for,
             "paused": self._paused,
             "cancelling": self._cancelled,
             "throttle": self._throttle,
@@ -291,14 +291,22 @@ class MoveReplica:
             "rate": rate,
             "eta_seconds": moves.eta(total, done, rate),
             "started": self._started,
-            "sla": self._sla(),
+            "sla": self._sla(clock),
             "replicas": rows,
             "phases": [list(each) for each in self._phases],
         }
 
+    def _waiting_for(self, clock: float) -> str:
+        """The node, when it should have been heard of by now; "" while all is well."""
+        copies = self._replicas.values() if self._step is not None else ()
+        if self._away or any(replica.silent(self._asked, clock) for replica in copies):
+            return f"node {self._plan.node}"
+        return ""
+
     @workflow.signal(description="The node tells how far its copies are")
     def copy_progress(self, rows: list[dict[str, Any]]) -> None:
         """Live values for `progress`; those of an earlier target or claim are ignored."""
+        self._away = False
         for row in rows:
             replica = self._replicas.get((str(row.get("topic")), int(row.get("partition", -1))))
             if (
@@ -306,7 +314,7 @@ class MoveReplica:
                 and replica.phase == COPYING
                 and row.get("directory", replica.move.directory) == replica.move.directory
             ):
-                self._replicas[replica.key] = replace(replica, live=row)
+                self._replicas[replica.key] = replica.reported(row, workflow.time())
 
     @workflow.signal(description="The controller says whether a node is known")
     def located(self, answer: dict[str, Any]) -> None:
@@ -324,7 +332,7 @@ class MoveReplica:
     def _may_pause(self) -> None:
         self._needs_open_run()
         if self._paused:
-            raise _refuse("The run is paused already; resume it first.")
+            raise refuse("The run is paused already; resume it first.")
 
     @workflow.update(description="Go on after a pause")
     def resume(self) -> dict[str, Any]:
@@ -335,12 +343,12 @@ class MoveReplica:
     @resume.validator
     def _may_resume(self) -> None:
         if not self._paused:
-            raise _refuse("The run is not paused.")
+            raise refuse("The run is not paused.")
 
     @workflow.update(description="Limit this run: {rate: bytes/s, a size such as 20MB, or null}")
     async def set_throttle(self, order: Any) -> dict[str, Any]:
         """A copy under way goes on from where it is under the new limit."""
-        rate = self._rate(order)
+        rate = orders.rate_of(order)
         if rate != self._throttle:
             self._throttle = rate
             if self._in(COPYING):
@@ -350,41 +358,41 @@ class MoveReplica:
     @set_throttle.validator
     def _may_set_throttle(self, order: Any) -> None:
         self._needs_open_run()
-        self._checked(lambda: self._rate(order))
+        orders.checked(lambda: orders.rate_of(order))
 
     @workflow.update(description="Move one replica to another directory instead: {topic, partition, directory}")
     async def set_target(self, order: Any) -> dict[str, Any]:
         """Answers when the `.move` in the new directory is there; fails with TooLate when the swap was faster."""
-        key = self._key(order, "directory")
-        directory = absolute(order["directory"], "$.directory", any_allowed=False)
-        await self._give(key, _Order(directory), lambda replica: replica.phase != moves.CREATING)
+        key = orders.replica_of(order, self._replicas, "directory")
+        directory = orders.directory_of(order)
+        await self._give(key, Order(directory), lambda replica: replica.phase != moves.CREATING)
         return {"topic": key[0], "partition": key[1], "directory": directory}
 
     @set_target.validator
     def _may_set_target(self, order: Any) -> None:
-        key = self._checked(lambda: self._key(order, "directory"))
-        directory = self._checked(lambda: absolute(order["directory"], "$.directory", any_allowed=False))
+        key = orders.checked(lambda: orders.replica_of(order, self._replicas, "directory"))
+        directory = orders.checked(lambda: orders.directory_of(order))
         self._may_be_ordered(key)
         if self._replicas[key].move.directory == directory:
-            raise _refuse(f"$.directory is {directory}, which is its target already.")
+            raise refuse(f"$.directory is {directory}, which is its target already.")
 
     @workflow.update(description="Give up one replica: {topic, partition}")
     async def drop(self, order: Any) -> dict[str, Any]:
         """Answers when its `.move` is gone; fails with TooLate when the swap was faster."""
-        key = self._key(order)
-        await self._give(key, _Order(), lambda replica: replica.phase != CANCELLING)
+        key = orders.replica_of(order, self._replicas)
+        await self._give(key, Order(), lambda replica: replica.phase != CANCELLING)
         return {"topic": key[0], "partition": key[1], "outcome": self._replicas[key].row.outcome}
 
     @drop.validator
     def _may_drop(self, order: Any) -> None:
-        self._may_be_ordered(self._checked(lambda: self._key(order)))
+        self._may_be_ordered(orders.checked(lambda: orders.replica_of(order, self._replicas)))
 
-    async def _give(self, key: Key, order: _Order, carried_out: Callable[[Replica], bool]) -> None:
+    async def _give(self, key: Key, order: Order, carried_out: Callable[[Replica], bool]) -> None:
         self._orders[key] = order
         await self._interrupt()
         await workflow.wait_condition(lambda: self._orders[key].taken)
         if refused := self._orders[key].refused:
-            raise _refuse(refused, _TOO_LATE)
+            raise refuse(refused, TOO_LATE)
         await workflow.wait_condition(lambda: carried_out(self._replicas[key]))
 
     async def _interrupt(self) -> None:
@@ -396,36 +404,13 @@ class MoveReplica:
         step.cancel()
         await workflow.wait_condition(lambda: self._step is not step)
 
-    def _key(self, order: Any, *more: str) -> Key:
-        row = fields.an_object(order, "$", ("topic", "partition", *more))
-        key = (
-            fields.a_string(fields.need(row, "topic", "$"), "$.topic"),
-            fields.a_number(fields.need(row, "partition", "$"), "$.partition"),
-        )
-        for name in more:
-            fields.need(row, name, "$")
-        if key not in self._replicas:
-            raise fields.BadField("$", f"names {key[0]}-{key[1]}, which this run does not move")
-        return key
-
-    def _rate(self, order: Any) -> int | None:
-        row = fields.an_object(order, "$", ("rate",))
-        rate = fields.need(row, "rate", "$")
-        return None if rate is None else size(rate, "$.rate")
-
-    def _checked(self, read: Callable[[], Any]) -> Any:
-        try:
-            return read()
-        except (fields.BadField, InvalidPlan) as bad:
-            raise ApplicationError(str(bad), bad.path, type=errors.INVALID_PLAN, non_retryable=True) from bad
-
     def _needs_open_run(self) -> None:
         if self._problem is not None or self._cancelled or not self._in(*BEFORE_SWAP):
-            raise _refuse("Nothing of this run is still to be copied.", _TOO_LATE)
+            raise refuse("Nothing of this run is still to be copied.", TOO_LATE)
 
     def _may_be_ordered(self, key: Key) -> None:
         replica = self._replicas[key]
         if self._cancelled or replica.phase not in BEFORE_SWAP:
-            raise _refuse(f"{key[0]}-{key[1]} is {replica.phase}: it is too late for that.", _TOO_LATE)
+            raise refuse(f"{key[0]}-{key[1]} is {replica.phase}: it is too late for that.", TOO_LATE)
         if key in self._open_orders():
-            raise _refuse(f"{key[0]}-{key[1]} is already being changed; wait for that.")
+            raise refuse(f"{key[0]}-{key[1]} is already being changed; wait for that.")

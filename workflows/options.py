@@ -4,6 +4,7 @@ model/names.py.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from temporalio.common import RetryPolicy
@@ -20,6 +21,10 @@ MOVE_RETRY = RetryPolicy(
     maximum_attempts=0,
     non_retryable_error_types=list(errors.FINAL),
 )
+#: A copy's dead attempt ends the step: the run asks for the copy anew, and knows that it waits for its node.
+COPY_RETRY = replace(MOVE_RETRY, non_retryable_error_types=[*errors.FINAL, "TemporalTimeout:Heartbeat"])
+#: After so many in one run they are only retried, so that a node that dies again and again does not fill the history.
+DEAD_ATTEMPTS_TOLD = 50
 #: create_move, swap, cancel_move, delete_replica: a few renames and flushes per replica. A disk that needs longer gets
 #: a new attempt.
 SHORT_STEP_TIMEOUT = timedelta(seconds=60)

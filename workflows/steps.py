@@ -18,20 +18,22 @@ from workflows.model.moves import Replica
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """The step did not end by itself: it was interrupted, or nobody picked it up in time. It is decided anew what comes
-    next.
+    """The step did not end by itself: it was interrupted, nobody picked it up in time (`unclaimed`), or its attempt
+    died with its node (`died`). It is decided anew what comes next.
     """
 
     unclaimed: bool = False
+    died: bool = False
 
 
 def start_step(
-    phase: str, node: int, group: Sequence[Replica], throttle: int | None, reason: str, *, patient: bool
+    phase: str, node: int, group: Sequence[Replica], throttle: int | None, reason: str, *, patient: bool, telling: bool
 ) -> ActivityHandle[MoveResult]:
     """Start the activity of a phase for these replicas.
 
     A cancel waits until the activity has really ended, so that nothing is undone under a writer. `patient`: wait for
-    the node for ever, instead of asking after a while whether it exists.
+    the node for ever, instead of asking after a while whether it exists. `telling`: end the step when a copy's attempt
+    dies, instead of having the server try again in silence.
     """
     info = workflow.info()
     cluster = info.task_queue
@@ -54,7 +56,7 @@ def start_step(
         schedule_to_start_timeout=None if patient or copying else options.PICK_UP_TIMEOUT,
         start_to_close_timeout=options.COPY_TIMEOUT if copying else options.SHORT_STEP_TIMEOUT,
         heartbeat_timeout=options.COPY_HEARTBEAT_TIMEOUT if copying else None,
-        retry_policy=options.MOVE_RETRY,
+        retry_policy=options.COPY_RETRY if copying and telling else options.MOVE_RETRY,
         cancellation_type=ActivityCancellationType.WAIT_CANCELLATION_COMPLETED,
         summary=_summary(group),
     )
@@ -74,7 +76,8 @@ def rows_after(failure: ActivityError, group: Sequence[Replica], *, interrupted:
     """
     cause = failure.cause
     if isinstance(cause, TimeoutError):
-        return Stopped(unclaimed=cause.type is not None and cause.type.name == "SCHEDULE_TO_START")
+        timeout = cause.type.name if cause.type is not None else ""
+        return Stopped(unclaimed=timeout == "SCHEDULE_TO_START", died=timeout == "HEARTBEAT")
     if not isinstance(cause, ApplicationError):
         return Stopped()
     kind = cause.type or errors.NODE_FAILURE
@@ -86,8 +89,8 @@ def rows_after(failure: ActivityError, group: Sequence[Replica], *, interrupted:
 
 
 def rows_in(failure: FailureError) -> list[MoveRow]:
-    """The rows that a failure carries in its details: a list of them, or {"rows": [...]}."""
-    details: Sequence[Any] = getattr(failure, "details", ())
+    """The rows that a failure carries in its details, or in its last heartbeat: a list of them, or {"rows": [...]}."""
+    details: Sequence[Any] = getattr(failure, "details", ()) or getattr(failure, "last_heartbeat_details", ())
     found = details[0] if details else None
     if isinstance(found, dict):
         found = found.get("rows")

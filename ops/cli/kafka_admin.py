@@ -61,8 +61,9 @@ class LogDirectoryView:
 
 
 class KafkaAdmin:
-    """Blocking admin calls. Use as a context manager; raises `OpsError` for everything that goes wrong, and of its kinds
-    `NoAnswer` where nobody answered within `timeout` seconds.
+    """Blocking admin calls. Use as a context manager; raises `OpsError` for everything that goes wrong.
+
+    Of its kinds, `NoAnswer` says that nobody answered within `timeout` seconds.
     """
 
     def __init__(self, bootstrap: str, timeout: float = 15.0) -> None:

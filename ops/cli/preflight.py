@@ -27,7 +27,10 @@ class NotMeant(OpsError):
 
 
 def check(target: Target, wish: Wish, say: Callable[[str], None]) -> None:
-    """Raise `NotMeant` for a move that cannot be; where no node answers only say so: a durable run waits for its node."""
+    """Raise `NotMeant` for a move that cannot be.
+
+    Where no node answers this is only said, with `say`: a durable run waits for its node.
+    """
     if not posixpath.isabs(wish.directory):
         raise NotMeant(
             f"--to {wish.directory} is a relative path, which a node cannot know; "

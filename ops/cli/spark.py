@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -12,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from ops.stack import java
 from ops.stack.errors import OpsError
@@ -93,15 +96,18 @@ def _width() -> int:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the job with its Java process, which is in the job's session."""
+    """End the job with all that it started: Java, and Python's workers, which are in a process group of their own."""
     if process.poll() is not None:
         return
-    try:
-        os.killpg(process.pid, 15)
-        process.wait(timeout=5)
-    except (ProcessLookupError, subprocess.TimeoutExpired):
-        process.kill()
-        process.wait()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        family = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        _, left = psutil.wait_procs([psutil.Process(process.pid), *family], timeout=3)
+        for one in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(left, timeout=3)
+    process.wait()
 
 
 def _summary(text: str, log: Path) -> Any:

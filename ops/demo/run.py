@@ -38,22 +38,31 @@ class Demo:
         folder.prepare(self._data)
         with interruptible(), state.owning(self._data):
             try:
-                self._steps()
+                try:
+                    self._steps()
+                except Exception:
+                    self._end()
+                    raise
+                self._end()
             except KeyboardInterrupt:
+                # Wherever the first one hit: those that follow are ignored, so that this is done to its end.
                 self._screen.line("interrupted: stopping what was started")
                 self._keep = False
+                self._end()
                 raise
-            finally:
-                if self._live is not None:
-                    self._live.abandon()
-                if self._keep:
-                    self._tell_how_to_go_on()
-                else:
-                    with uninterrupted():
-                        while self._stack.down():  # a node that was just being started counts too
-                            pass
         if self._problems:
             raise NotProved(f"{len(self._problems)} of the proofs failed, the first: {self._problems[0]}")
+
+    def _end(self) -> None:
+        """Stop what was started, unless it is to be kept; doing it twice does no harm."""
+        if self._live is not None:
+            self._live.abandon()
+        if self._keep:
+            self._tell_how_to_go_on()
+            return
+        with uninterrupted():
+            while self._stack.down():  # a node that was just being started counts too
+                pass
 
     def _steps(self) -> None:
         target = self._start()

@@ -36,6 +36,9 @@ PROBE_SECONDS = 6.0
 DOWNLOAD_SECONDS = 240.0
 BUILD_SECONDS = 1800.0
 
+#: Seconds between two signs that something long goes on.
+SIGN_SECONDS = 5.0
+
 #: How folders of work under way are named in the cache.
 _WORK = "making-"
 
@@ -182,7 +185,8 @@ def _build(say: Say) -> str:
             "github.com/temporalio/cli/cmd/temporal",
         ]
         settings = {"CGO_ENABLED": "0", "GOFLAGS": "-mod=readonly", "GOWORK": "off"}
-        what = "building the Temporal server with Go, about 5 minutes the first time"
+        what = "building the Temporal server with Go"
+        say("it has to be built, once for this user: about 5 minutes on two cores")
         why = _run_with_progress(command, settings, folder, BUILD_SECONDS, what, say)
         if why:
             return why
@@ -210,7 +214,7 @@ def _go(folder: Path, say: Say) -> tuple[str | None, str]:
 def _run_with_progress(
     command: list[str], settings: dict[str, str], folder: Path, timeout: float, what: str, say: Say
 ) -> str:
-    """Run a command, saying every 15 seconds that it goes on; "" on success, else the last line of what it said."""
+    """Run a command, saying now and then that it goes on; "" on success, else the last line of what it said."""
     log = folder / "output.log"
     started = time.monotonic()
     say(what)
@@ -226,7 +230,7 @@ def _run_with_progress(
         try:
             while True:
                 try:
-                    code = process.wait(timeout=15)
+                    code = process.wait(timeout=SIGN_SECONDS)
                     break
                 except subprocess.TimeoutExpired:
                     elapsed = int(time.monotonic() - started)

@@ -25,6 +25,7 @@ __all__ = [
     "NoRoom",
     "WritePoints",
     "fsync_dir",
+    "full_is_no_room",
     "io_errors",
     "is_no_room",
     "make_directory",
@@ -82,10 +83,10 @@ def write_atomic(path: Path | str, data: bytes, points: WritePoints = _GENERIC) 
     failpoint(points.start)
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
-        with _room():
+        with full_is_no_room():
             fd = os.open(tmp, flags, 0o644)
         try:
-            with _room():
+            with full_is_no_room():
                 view = memoryview(data)
                 while view:
                     view = view[os.write(fd, view) :]
@@ -188,11 +189,12 @@ def _renameat2() -> Callable[..., int] | None:
 
 
 @contextmanager
-def _room() -> Iterator[None]:
+def full_is_no_room() -> Iterator[None]:
+    """Around what takes room without flushing (creating, writing, renaming): a full disk is then `NoRoom`."""
     try:
         yield
     except OSError as exc:
-        if exc.errno in (errno.ENOSPC, errno.EDQUOT):
+        if exc.errno in (errno.ENOSPC, errno.EDQUOT) and not isinstance(exc, NoRoom):
             raise NoRoom(exc.errno, exc.strerror, exc.filename) from exc
         raise
 

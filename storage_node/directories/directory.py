@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import threading
@@ -19,6 +20,8 @@ from storage_node.errors import LogDirectoryOffline, StorageError
 __all__ = ["LogDirectory", "Usage", "reason_of"]
 
 _log = logging.getLogger(__name__)
+
+_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -136,9 +139,13 @@ class LogDirectory:
     def fail_on(self, error: StorageError) -> bool:
         """Take the directory offline for an error that is its own and says that the disk is bad; else False.
 
-        A disk that was merely full before anything was flushed stays online.
+        A disk that was merely full before anything was flushed stays online, and so does one that was not even asked
+        since this process, or the machine, had no descriptor left.
         """
         if error.directory != self.name or isinstance(error, LogDirectoryOffline) or atomic.is_no_room(error):
+            return False
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_DESCRIPTOR:
+            _log.error("%s, which says nothing about the disk", reason_of(error))
             return False
         return self.fail(error)
 

@@ -36,8 +36,10 @@ class DirectoryLock:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 # The last holder removes the file: the lock counts only if this is still the file of that name.
                 if self._is_current(fd):
-                    os.ftruncate(fd, 0)
-                    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+                    # Who holds it is only for people: on a full disk it is not said.
+                    with contextlib.suppress(OSError):
+                        os.ftruncate(fd, 0)
+                        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
                     self._fd, fd = fd, -1
             except BlockingIOError:
                 raise DirectoryInUse(self.directory, _pid(fd)) from None

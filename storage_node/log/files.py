@@ -3,6 +3,8 @@
 A log's directory is renamed while it is in use (a move does this twice), so every name is looked up through a
 descriptor of the directory, which follows the rename. Descriptors close when the last one who holds them lets go,
 never under a reader's hands.
+
+A full disk found at a write is `NoRoom`; the same errno from a flush stays a plain OSError, since it means lost bytes.
 """
 
 from __future__ import annotations
@@ -12,10 +14,9 @@ import errno
 import os
 import threading
 
+from storage_node.directories.atomic import full_is_no_room
+from storage_node.errors import ErrorCode, RequestRefused
 from storage_node.log.batch import Buffer
-
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""The errno values that mean that the file system, or the quota on it, is full."""
 
 
 class Handle:
@@ -43,8 +44,15 @@ class Home:
         self._handle = Handle(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW))
 
     def open(self, name: str, flags: int = os.O_RDWR) -> Handle:
-        """Open a file in the directory; a symlink is refused."""
-        return Handle(os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=self._handle.fd))
+        """Open a file in the directory; raises `RequestRefused` for a symlink, which says nothing about the disk."""
+        try:
+            with full_is_no_room():
+                return Handle(os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=self._handle.fd))
+        except OSError as exc:
+            if exc.errno != errno.ELOOP:
+                raise
+            message = f"{name} is a symbolic link, which is not followed; put the file in its place"
+            raise RequestRefused(message, ErrorCode.KAFKA_STORAGE_ERROR) from exc
 
     def names(self) -> list[str]:
         """The names of all files in the directory."""
@@ -61,7 +69,8 @@ class Home:
     def rename(self, name: str, new_name: str) -> bool:
         """Rename a file, replacing what has the new name; False when it is not there."""
         try:
-            os.rename(name, new_name, src_dir_fd=self._handle.fd, dst_dir_fd=self._handle.fd)
+            with full_is_no_room():
+                os.rename(name, new_name, src_dir_fd=self._handle.fd, dst_dir_fd=self._handle.fd)
         except FileNotFoundError:
             return False
         return True
@@ -100,9 +109,10 @@ class Home:
 
 def write_all(fd: int, data: Buffer, position: int) -> None:
     """Write all of `data` at `position`: one call, unless the system takes less."""
-    written = os.pwritev(fd, [data], position)
-    while written < len(data):
-        written += os.pwritev(fd, [memoryview(data)[written:]], position + written)
+    with full_is_no_room():
+        written = os.pwritev(fd, [data], position)
+        while written < len(data):
+            written += os.pwritev(fd, [memoryview(data)[written:]], position + written)
 
 
 def read_exact(fd: int, count: int, position: int) -> bytes:

@@ -13,12 +13,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
+from storage_node.directories.atomic import NoRoom
 from storage_node.errors import LogAppendError, LogReadError, NotEnoughSpace, OffsetOutOfRange
 from storage_node.log import timestamps
 from storage_node.log.admission import Batches, UnexpectedAppendOffset, admit_copied, admit_produced
 from storage_node.log.batch import NO_PRODUCER, Buffer
 from storage_node.log.config import LOG_APPEND_TIME
-from storage_node.log.files import NO_SPACE
 from storage_node.log.maintenance import MaintainedLog
 from storage_node.log.segment import LogClosed, Segment
 from storage_node.log.state import wall_ms
@@ -117,7 +117,7 @@ class Log(MaintainedLog):
                     active.first_timestamp = header.max_timestamp
             self._write(active, view[start:] if start else data, batches[first:] if first else batches, now_ms)
         except OSError as exc:
-            if exc.errno in NO_SPACE:
+            if isinstance(exc, NoRoom):
                 raise NotEnoughSpace(f"no space left on {self.directory} to append to {self.tp}") from exc
             raise LogAppendError(self.directory, f"appending to the log of {self.tp}") from exc
         if self._end[0] - self._recovery_point >= config.flush_messages:

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from storage_node.directories.atomic import NoRoom
 from storage_node.errors import (
     LogAppendError,
     LogFlushError,
@@ -17,7 +18,6 @@ from storage_node.errors import (
     RequestRefused,
 )
 from storage_node.log import recovery
-from storage_node.log.files import NO_SPACE
 from storage_node.log.leader_epochs import LeaderEpochs
 from storage_node.log.producer_state import ProducerState, snapshot_name
 from storage_node.log.retention import SegmentAge, deletable
@@ -83,6 +83,32 @@ class MaintainedLog(LogState):
         if complete:
             self._recovery_point = max(self._recovery_point, end)
 
+    # Producers
+
+    def adopt_producers(self, other: ProducerState) -> None:
+        """Know what the producers of another copy did, over a crash too where no record here tells of them.
+
+        Raises `NotEnoughSpace`, `MetadataIOError`.
+        """
+        self._refuse_closed()
+        silent = {pid: known for pid, known in other.producers.items() if pid not in self._producers.producers}
+        self._producers.take_over(other)
+        if not silent:
+            return
+        # Into the snapshot that a start after a crash takes, see `recovery.load_producers`.
+        base = self._segments[-2 if len(self._segments) > 1 else 0].base_offset
+        try:
+            try:
+                stored = ProducerState.decode(self._home.read(snapshot_name(base)) or ProducerState().encode())
+            except ValueError:
+                return
+            self._home.write(snapshot_name(base), ProducerState({**stored.producers, **silent}).encode(), sync=True)
+            self._names_dirty = True
+        except OSError as exc:
+            if isinstance(exc, NoRoom):
+                raise NotEnoughSpace(f"no space left on {self.directory} for the producers of {self.tp}") from exc
+            raise MetadataIOError(self.directory, f"writing the producers of {self.tp}") from exc
+
     # Cutting
 
     def truncate_to(self, offset: int) -> None:
@@ -130,7 +156,7 @@ class MaintainedLog(LogState):
             try:
                 self._restart_at(offset, wall_ms())
             except OSError as exc:
-                if exc.errno in NO_SPACE:
+                if isinstance(exc, NoRoom):
                     raise NotEnoughSpace(f"no space left on {self.directory} for a segment of {self.tp}") from exc
                 raise LogAppendError(self.directory, f"truncating the log of {self.tp}") from exc
 
@@ -162,7 +188,10 @@ class MaintainedLog(LogState):
         if offset <= self._log_start_offset:
             return False
         self._log_start_offset = offset
-        self._change_epochs(self._epochs.truncated_from_start(offset))
+        try:
+            self._forget_epochs_before(offset)
+        except OSError as exc:
+            raise MetadataIOError(self.directory, f"raising the log start offset of {self.tp}") from exc
         return True
 
     # Retention
@@ -197,9 +226,9 @@ class MaintainedLog(LogState):
             self._remove(gone, now_ms)
             for segment in gone:
                 self._home.unlink(snapshot_name(segment.base_offset))
-            self._store_epochs(self._epochs.truncated_from_start(self._log_start_offset))
+            self._forget_epochs_before(self._log_start_offset)
         except OSError as exc:
-            if exc.errno in NO_SPACE:
+            if isinstance(exc, NoRoom):
                 raise NotEnoughSpace(f"no space left on {self.directory} to roll the log of {self.tp}") from exc
             raise LogAppendError(self.directory, f"deleting old segments of {self.tp}") from exc
         return count
@@ -292,7 +321,7 @@ class MaintainedLog(LogState):
             self._home.write(snapshot_name(end), self._producers.encode(), sync=True)
             self._home.sync()
         except OSError as exc:
-            if exc.errno in NO_SPACE:
+            if isinstance(exc, NoRoom):
                 raise NotEnoughSpace(f"no space left on {self.directory} for the producers of {self.tp}") from exc
             self._flush_failed = True
             raise LogFlushError(self.directory, f"writing the producers of {self.tp}") from exc

@@ -131,6 +131,11 @@ class ProducerState:
             known = self.producers.get(header.producer_id) or Producer(header.producer_epoch)
             self.producers[header.producer_id] = known.appended(header)
 
+    def take_over(self, other: ProducerState) -> None:
+        """Know all that `other` knows, also when its producers were last heard of."""
+        self.producers.update(other.producers)
+        self.seen_ms.update(other.seen_ms)
+
     def expire(self, now_ms: int, after_ms: int) -> int:
         """Forget who has appended nothing for `after_ms`; answers how many."""
         gone = [

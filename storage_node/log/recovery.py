@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from storage_node.errors import CorruptRecord
 from storage_node.log.batch import CRC_START, HEADER_SIZE, BatchHeader, checksum, parse, problem
@@ -22,6 +22,8 @@ from storage_node.log.producer_state import SUFFIX, ProducerState, snapshot_name
 from storage_node.log.segment import DELETED, LOG, SUFFIXES, Segment, file_name
 
 _DIGITS = 20
+_RECALLED_BYTES = 256 << 10
+"""How far from its end a log is looked at for the last batches of its producers."""
 _log = logging.getLogger(__name__)
 
 
@@ -243,6 +245,8 @@ def load_producers(home: Home, segments: list[Segment], end_offset: int, *, exac
         except ValueError:
             home.unlink(snapshot_name(offset))
     state.seen_ms.update(dict.fromkeys(state.producers, now_ms))
+    if state.producers and start == end_offset:
+        _recall_batches(state, segments)
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
         if following <= start or start >= end_offset:
@@ -253,6 +257,24 @@ def load_producers(home: Home, segments: list[Segment], end_offset: int, *, exac
             for _, header in segment.walk(position, segment.size):
                 state.update(header, now_ms)
     return state
+
+
+def _recall_batches(state: ProducerState, segments: list[Segment]) -> None:
+    """Add the batches before the last of each producer, which a snapshot does not have, from the end of the log.
+
+    A client whose answers were lost with the connection repeats all that it had in flight. How much is looked at is
+    bounded, so that a start after a clean stop stays fast.
+    """
+    seen = ProducerState()
+    for segment in segments[-2:]:
+        with contextlib.suppress(CorruptRecord):
+            start = segment.indexes()[0].floor_position(segment.size - _RECALLED_BYTES)
+            for _, header in segment.walk(start, segment.size):
+                seen.update(header, 0)
+    for pid, producer in state.producers.items():
+        found = seen.producers.get(pid)
+        if found is not None and found.epoch == producer.epoch and found.batches[-1:] == producer.batches[-1:]:
+            state.producers[pid] = replace(producer, batches=found.batches)
 
 
 def tidy_snapshots(home: Home, segments: list[Segment]) -> None:

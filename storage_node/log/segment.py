@@ -8,10 +8,12 @@ no batch.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import struct
 from collections.abc import Iterator, Sequence
 
+from storage_node.directories.atomic import NoRoom
 from storage_node.errors import CorruptRecord, NotLeaderOrFollower
 from storage_node.log.batch import (
     HEADER_SIZE,
@@ -23,7 +25,7 @@ from storage_node.log.batch import (
     Buffer,
     parse,
 )
-from storage_node.log.files import NO_SPACE, Handle, Home, read_exact, write_all
+from storage_node.log.files import Handle, Home, read_exact, write_all
 from storage_node.log.index import OFFSET_ENTRY, TIME_ENTRY, IndexBuilder, OffsetIndex, TimeIndex
 
 LOG = ".log"
@@ -245,7 +247,10 @@ class Segment:
         return end
 
     def flush(self) -> bool:
-        """Bring .log and indexes to the disk; False if there was no room for the indexes, which a start rebuilds."""
+        """Bring .log and indexes to the disk.
+
+        False if there was no room, or no descriptor, for the indexes, which a start rebuilds.
+        """
         self.dirty = False
         file = self._file
         if file is None:
@@ -258,7 +263,7 @@ class Segment:
             for suffix, entries, width in ((INDEX, index, OFFSET_ENTRY), (TIME_INDEX, times, TIME_ENTRY)):
                 self._flush_index(suffix, entries, width)
         except OSError as exc:
-            if exc.errno not in NO_SPACE:
+            if not isinstance(exc, NoRoom) and exc.errno not in (errno.EMFILE, errno.ENFILE):
                 raise
             self.dirty = True
             return False

@@ -9,10 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Self
 
+from storage_node.directories.atomic import NoRoom, full_is_no_room
 from storage_node.errors import LogAppendError, LogReadError, MetadataIOError, NotEnoughSpace
 from storage_node.log import recovery
 from storage_node.log.config import LogConfig
-from storage_node.log.files import NO_SPACE, Home
+from storage_node.log.files import Home
 from storage_node.log.leader_epochs import FILE_NAME, LeaderEpochs
 from storage_node.log.producer_state import ProducerState, snapshot_name
 from storage_node.log.segment import LogClosed, Segment
@@ -70,11 +71,12 @@ class LogState:
         """
         now = wall_ms() if now_ms is None else now_ms
         try:
-            path.mkdir(exist_ok=True)
+            with full_is_no_room():
+                path.mkdir(exist_ok=True)
             log = cls(path, tp, config, directory, Home(str(path)))
             log._load(recovery_point, log_start_offset, clean, now)
         except OSError as exc:
-            if exc.errno in NO_SPACE:
+            if isinstance(exc, NoRoom):
                 raise NotEnoughSpace(f"no space on {directory} to open the log of {tp}") from exc
             raise LogReadError(directory, f"opening the log of {tp}") from exc
         return log
@@ -177,7 +179,7 @@ class LogState:
                 self._roll(self._end[0], wall_ms() if now_ms is None else now_ms)
                 self._publish(self._end[0])
         except OSError as exc:
-            if exc.errno in NO_SPACE:
+            if isinstance(exc, NoRoom):
                 raise NotEnoughSpace(f"no space left on {self.directory} for a segment of {self.tp}") from exc
             raise LogAppendError(self.directory, f"rolling the log of {self.tp}") from exc
 
@@ -219,6 +221,15 @@ class LogState:
     def set_leader_epochs(self, entries: Iterable[tuple[int, int]]) -> None:
         """Take over another copy's whole history of (epoch, start offset). Raises `MetadataIOError`."""
         self._change_epochs(LeaderEpochs(tuple(entries)))
+
+    def _forget_epochs_before(self, offset: int) -> None:
+        """Forget what is before the log start offset; a full disk must not keep anybody from deleting."""
+        epochs = self._epochs.truncated_from_start(offset)
+        try:
+            self._store_epochs(epochs)
+        except NoRoom:
+            # The file then tells more than is needed, and a start cuts that off again.
+            self._epochs = epochs
 
     def _change_epochs(self, epochs: LeaderEpochs) -> None:
         self._refuse_closed()

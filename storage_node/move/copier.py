@@ -25,6 +25,9 @@ AFTER_CHUNK = failpoints.register("copy.after_chunk")
 AFTER_FLUSH = failpoints.register("copy.after_flush")
 CAUGHT_UP = failpoints.register("copy.caught_up")
 
+NOTE_INTERVAL = 256 << 20
+"""Bytes after which it is noted how much of a copy is on the disk, so that a start need not check all of it again."""
+
 
 class Halted(Exception):
     """The copier was told to leave; the `.move` is whole up to the last chunk."""
@@ -68,11 +71,16 @@ class Copier:
     def _copy_all(self, move: Move, flush: PacedFlush) -> None:
         future = move.future
         assert future is not None
+        unnoted = 0
         while True:
             first = future.log_end_offset
             count = self.step(move)
             if not count:
                 break
+            unnoted += count
+            if unnoted >= NOTE_INTERVAL:
+                unnoted = 0
+                future.note_flushed()
             stalled = flush.wrote(segment_files(future, first), count)
             if stalled:
                 move.seconds_stalled += stalled
@@ -131,8 +139,8 @@ class Copier:
         slept = move.limiter.acquire(count, told)
         slept += self.limiter.acquire(count, told)
         move.throttled(slept)
-        if slept:
-            self.check(move)
+        # Also if nothing was slept: told to stop, the limiter lets go uncharged.
+        self.check(move)
 
     def _take_log_start(self, move: Move) -> None:
         """What DeleteRecords and retention took from the source is not kept in the copy (KIP-113)."""

@@ -9,12 +9,11 @@ from pathlib import Path
 
 from storage_node import failpoints
 from storage_node.directories import partition_metadata
-from storage_node.directories.atomic import NoRoom, fsync_dir, io_errors, is_no_room, rename_new
+from storage_node.directories.atomic import fsync_dir, full_is_no_room, io_errors, is_no_room, rename_new
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import delete_name, new_delete_id, replica_name
-from storage_node.errors import LogAppendError, NotEnoughSpace, StorageError
+from storage_node.errors import NotEnoughSpace, StorageError
 from storage_node.failpoints import failpoint
-from storage_node.log.files import NO_SPACE
 from storage_node.move import marker as markers
 from storage_node.move.host import PartitionLike
 from storage_node.move.marker import Marker, Reason, State
@@ -38,10 +37,7 @@ def no_room(error: StorageError) -> bool:
     """Whether the disk was merely full: the move fails, the directory stays online. A flush that says so is a failed
     flush.
     """
-    cause = error.__cause__
-    return is_no_room(error) or (
-        isinstance(error, LogAppendError) and isinstance(cause, OSError) and cause.errno in NO_SPACE
-    )
+    return is_no_room(error)
 
 
 def check_space(directory: LogDirectory, needed: int, spoken_for: int) -> None:
@@ -82,7 +78,7 @@ def make(partition: PartitionLike, target: LogDirectory, path: Path, marker: Mar
         making = path.with_name(delete_name(partition.tp, new_delete_id()))
         with io_errors(target.name, f"making {path.name}"):
             try:
-                with _full_is_no_room():
+                with full_is_no_room():
                     making.mkdir()
                 failpoint(AFTER_MKDIR)
                 markers.write(making, marker)
@@ -119,7 +115,7 @@ def take_away(directory: LogDirectory, path: Path, marker: Marker) -> Path:
     The marker comes first, so that a start finishes what was begun here.
     """
     with io_errors(directory.name, f"cancelling {path.name}"):
-        markers.write(path, replace(marker, state=State.CANCELLED, reason=Reason.CANCEL))
+        markers.write_in_any_case(path, replace(marker, state=State.CANCELLED, reason=Reason.CANCEL))
         failpoint(CANCEL_AFTER_MARKER)
         gone = path.with_name(delete_name(marker.tp, new_delete_id()))
         rename_new(path, gone)
@@ -135,7 +131,7 @@ def retire(directory: LogDirectory, path: Path, marker: Marker, reason: Reason, 
     gone = path.with_name(delete_name(marker.tp, unique))
     full = f"{replica_name(marker.tp)}.{unique}.delete"
     with io_errors(directory.name, f"deleting {path.name}"):
-        markers.write(
+        markers.write_in_any_case(
             path, replace(marker, state=State.DELETED, reason=reason, delete_at_ms=delete_at_ms, full_name=full)
         )
         failpoint(DISCARD_AFTER_MARKER)
@@ -153,14 +149,4 @@ def _room(target: LogDirectory) -> Iterator[None]:
     except StorageError as error:
         if no_room(error) and error.directory == target.name:
             raise NotEnoughSpace(f"log directory {target.name} is full: no room for the copy's folder") from error
-        raise
-
-
-@contextlib.contextmanager
-def _full_is_no_room() -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise NoRoom(error.errno, error.strerror, error.filename) from error
         raise

@@ -168,7 +168,7 @@ def remove(deletion: Deletion) -> None:
         state=State.DELETED,
         reason=Reason.REMOVING,
     )
-    markers.write(path, gone)
+    markers.write_in_any_case(path, gone)
     failpoint(AFTER_MARKER)
     if deletion.log is not None:
         deletion.log.close(clean=False)

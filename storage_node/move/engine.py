@@ -7,7 +7,9 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from storage_node.directories.directory import LogDirectory
@@ -25,6 +27,7 @@ from storage_node.move.copier import Copier, Halted
 from storage_node.move.creation import retire, take_away, write_source
 from storage_node.move.creator import Creator, Request
 from storage_node.move.deletion import Deletion, Deletions, wall_clock_ms
+from storage_node.move.future import FutureLog
 from storage_node.move.host import MoveHost, PartitionLike
 from storage_node.move.lookup import Lookup
 from storage_node.move.marker import Marker, Reason
@@ -35,6 +38,8 @@ from storage_node.move.status import BEHIND, SWAPPED, MoveState, MoveStatus, Swa
 from storage_node.move.swap import Swapper
 from storage_node.move.throttle import RateLimiter
 from storage_node.types import TopicPartition
+
+log = logging.getLogger(__name__)
 
 SWAPPING = "swap"  # why the copier leaves when a swap begins
 HALT_SECONDS = 30.0  # for a copier to leave; longer means a disk that hangs
@@ -59,6 +64,7 @@ class MoveEngine:
         self._node = Lookup(host)
         self._now_ms = now_ms
         self._delete_delay_ms = delete_delay_ms
+        self._closed = False
         self._registry = Registry()
         self._limiter = RateLimiter(rate)
         self._switch = StopSwitch(host.directories())
@@ -73,7 +79,7 @@ class MoveEngine:
 
     def next_claim(self, tp: TopicPartition) -> int:
         """Issue the next claim on a partition, flushed before it is answered; older ones are refused from now on."""
-        with self._registry.guard(tp):
+        with self._changing(tp):
             return self._registry.issue(self._node.partition(tp))
 
     def create(
@@ -94,7 +100,7 @@ class MoveEngine:
         0 lets a new one be issued. Raises ReplicaBusy, StaleClaim, Superseded, MovesStopped, LogDirNotFound,
         InvalidTopic, NotEnoughSpace, UnknownTopicOrPartition, StorageError; nothing is left on disk then.
         """
-        with self._registry.guard(tp):
+        with self._changing(tp):
             return self._creator.create(tp, target_path, Request(claim, generation, owner, run_id, throttle))
 
     # Copying
@@ -103,7 +109,7 @@ class MoveEngine:
         """Queue the copy; a move that is queued or copied already only gets the throttle. Raises StaleClaim,
         MovesStopped.
         """
-        with self._registry.guard(tp):
+        with self._changing(tp):
             self._switch.refuse()
             move = self._moving(tp, claim)
             move.limiter.set_rate(throttle)
@@ -145,7 +151,7 @@ class MoveEngine:
 
         Raises StaleClaim, Superseded (a higher generation is on disk), MovesStopped, StorageError.
         """
-        with self._registry.guard(tp):
+        with self._changing(tp):
             partition = self._node.partition(tp)
             move = self._registry.get(tp)
             if move is None:
@@ -207,7 +213,7 @@ class MoveEngine:
         move = self._registry.get(tp)
         if move is not None and (not claim or move.marker.claim == claim):
             move.stop = move.stop or "cancelled"  # a swap that is still catching up gives way
-        with self._registry.guard(tp):
+        with self._changing(tp):
             move = self._registry.get(tp)
             if move is None:
                 return self._registry.finished(tp)
@@ -224,6 +230,7 @@ class MoveEngine:
             partition.future = None
         if not move.target.online:
             # It cannot be told now: a claim above its own makes the start that sees it again finish the cancel.
+            move.source.check_online()
             self._registry.learn(move.tp, write_source(partition, move.marker.claim + 1).claim)
             return
         try:
@@ -253,13 +260,28 @@ class MoveEngine:
         """
         return self._deletions.seconds_until_gone(tp, generation)
 
+    def abandon(self, tp: TopicPartition) -> None:
+        """The topic of a replica that cannot be reached was deleted: its copy goes, and all that was known of its
+        moves.
+
+        A copy that cannot be reached either is left to the start that finds its topic gone.
+        """
+        with self._changing(tp):
+            move = self._registry.get(tp)
+            if move is not None:
+                try:
+                    self.cancel(tp, None, "the topic was deleted")
+                except StorageError:
+                    self._registry.finish(move)
+            self._registry.forget(tp)
+
     def discard(self, tp: TopicPartition, reason: str = Reason.TOPIC) -> None:
         """The partition goes from this node for good: its `.move` first, then its log become `.delete`.
 
         In the other order a crash between the two would bring the topic back from a partial copy. The host must have
         stopped serving it; raises StorageError.
         """
-        with self._registry.guard(tp):
+        with self._changing(tp):
             partition = self._node.partition(tp)
             self.cancel(tp, None, "the topic was deleted")
             with partition.lock:
@@ -330,20 +352,45 @@ class MoveEngine:
         else:
             self._movers.queue(move)
 
-    def close(self) -> None:
-        """Stop copying and deleting; everything on disk stays as it is for the next start."""
+    def close(self, clean: bool = False) -> None:
+        """Stop copying and deleting; everything on disk stays as it is for the next start.
+
+        `clean`: copies are flushed, so that the next start goes on without checking them again.
+        A swap under way ends or gives way first. Afterwards nothing more is changed: the directories may be another
+        process's soon.
+        """
+        self._closed = True
         for move in self._registry.all():
             self._movers.halt(move, "the node stops", HALT_SECONDS)
+        for guard in self._registry.guards():
+            if guard.acquire(timeout=HALT_SECONDS):
+                guard.release()
         self._movers.close()
         self._deletions.close()
         for move in self._registry.all():
             if move.future is not None:
-                try:
-                    move.future.close(clean=False)
-                except StorageError as error:
-                    self._node.fail(error)
+                self._close_copy(move, move.future, clean)
+
+    def _close_copy(self, move: Move, copy: FutureLog, clean: bool) -> None:
+        try:
+            if clean and move.target.online:
+                copy.flush()
+                copy.note_flushed()
+            copy.close(clean=False)
+        except StorageError as error:
+            self._node.fail(error)
+        except RequestRefused as error:
+            log.info("the copy of %s is checked at the next start: %s", move.tp, error)
 
     # Helpers
+
+    @contextlib.contextmanager
+    def _changing(self, tp: TopicPartition) -> Iterator[None]:
+        """The partition's guard; refused once the node stops."""
+        with self._registry.guard(tp):
+            if self._closed:
+                raise RequestTimedOut(f"the node stops; {tp} is as it was")
+            yield
 
     def _moving(self, tp: TopicPartition, claim: int) -> Move:
         move = self._registry.get(tp)

@@ -11,12 +11,19 @@ import threading
 from collections.abc import Iterable
 from pathlib import Path
 
+from storage_node.directories import checkpoints
+from storage_node.directories.atomic import io_errors, read_bytes, write_atomic
+from storage_node.directories.errors import MalformedCheckpoint
 from storage_node.log.batch import Buffer
 from storage_node.log.config import LogConfig
 from storage_node.log.files import Home
 from storage_node.log.log import Appended, Log
 from storage_node.log.segment import LOG, file_name
 from storage_node.types import TopicPartition
+
+FLUSHED = checkpoints.RECOVERY_POINTS
+"""Of the name and form of a log directory's file, but in the copy's own folder: the mover alone writes it."""
+_LIMIT = 4096
 
 
 class FutureLog(Log):
@@ -25,6 +32,28 @@ class FutureLog(Log):
     def __init__(self, path: Path, tp: TopicPartition, config: LogConfig, directory: str, home: Home) -> None:
         super().__init__(path, tp, config, directory, home)
         self.writing = threading.RLock()
+        self._noted = 0
+
+    def note_flushed(self) -> None:
+        """Flush the full segments and keep on the disk how far that is: a start then checks only what follows.
+
+        Raises StorageError.
+        """
+        self.flush_closed_segments()
+        with self.writing:
+            self._note()
+
+    def _note(self) -> None:
+        point = self.recovery_point
+        if point != self._noted:
+            with io_errors(self.directory, f"writing {FLUSHED} of {self.path.name}"):
+                write_atomic(self.path / FLUSHED, checkpoints.encode({self.tp: point}))
+            self._noted = point
+
+    def noted(self, point: int) -> None:
+        """This is what `note_flushed` left; a log that ends before it is noted as such before anything is appended."""
+        self._noted = point
+        self._note()
 
     def append_copied(self, records: Buffer, now_ms: int | None = None) -> Appended:
         with self.writing:
@@ -37,10 +66,14 @@ class FutureLog(Log):
     def truncate_to(self, offset: int) -> None:
         with self.writing:
             super().truncate_to(offset)
+            if self.recovery_point < self._noted:
+                self._note()
 
     def truncate_fully(self, offset: int) -> None:
         with self.writing:
             super().truncate_fully(offset)
+            if self.recovery_point != self._noted:
+                self._note()
 
     def advance_log_start(self, offset: int) -> bool:
         with self.writing:
@@ -64,11 +97,23 @@ class FutureLog(Log):
 
 
 def open_copy(path: Path, source: Log, directory: str) -> FutureLog:
-    """Open a `.move`, new or found: every batch in it is checked, since nothing says how much of it was flushed.
+    """Open a `.move`, new or found: every batch is checked of which nothing says that it was flushed.
 
-    Raises like `Log.open`.
+    Raises like `Log.open`, and `MetadataIOError`.
     """
-    return FutureLog.open(path, source.tp, source.config, directory=directory)
+    point = _flushed(path, source.tp, directory)
+    copy = FutureLog.open(path, source.tp, source.config, directory=directory, recovery_point=point)
+    copy.noted(point)
+    return copy
+
+
+def _flushed(path: Path, tp: TopicPartition, directory: str) -> int:
+    """What `note_flushed` left in a copy's folder; 0 without it."""
+    with io_errors(directory, f"reading {FLUSHED} of {path.name}"):
+        try:
+            return checkpoints.decode(read_bytes(path / FLUSHED, _LIMIT), path / FLUSHED).get(tp, 0)
+        except (FileNotFoundError, MalformedCheckpoint):
+            return 0
 
 
 def segment_files(log: Log, since: int) -> list[str]:
@@ -92,4 +137,4 @@ def carry_history(source: Log, copy: FutureLog) -> None:
         entries = source.leader_epochs.truncated_from_start(start).entries
         if entries != copy.leader_epochs.entries:
             copy.set_leader_epochs(entries)
-        copy.producers.producers.update(source.producers.producers)
+        copy.adopt_producers(source.producers)

@@ -9,6 +9,7 @@ and the ids of the two directories. It also holds the claim, which says which re
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any
 
 import crc32c
 
-from storage_node.directories.atomic import write_atomic
+from storage_node.directories.atomic import full_is_no_room, io_errors, is_no_room, write_atomic
 from storage_node.errors import MetadataIOError
 from storage_node.types import TopicPartition
 
@@ -118,7 +119,7 @@ def decode(data: bytes, name: str) -> Marker:
                 raise ValueError(f"{key} is not of type {kind.__name__}")
         known = {key: document[key] for key in _TYPES if key in document}
         return Marker(**{**known, "state": State(document["state"])})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise MarkerCorrupt(f"marker {name} cannot be used: {error}") from error
 
 
@@ -146,6 +147,29 @@ def write(path: Path, marker: Marker) -> None:
         write_atomic(path / NAME, encode(marker))
     except OSError as error:
         raise MetadataIOError(str(path.parent), f"writing {path / NAME}") from error
+
+
+def write_in_any_case(path: Path, marker: Marker) -> None:
+    """Like `write`, for what makes room in the end: on a full disk the marker is changed where it stands.
+
+    What a crash leaves of it then is new, old or corrupt, and a folder with a corrupt marker is never taken for a copy
+    as long as there is another.
+    """
+    try:
+        write(path, marker)
+    except MetadataIOError as error:
+        if not is_no_room(error):
+            raise
+        with io_errors(path.parent, f"writing {path / NAME}"):
+            fd = os.open(path / NAME, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                data = encode(marker)
+                with full_is_no_room():
+                    os.pwrite(fd, data, 0)
+                os.ftruncate(fd, len(data))
+                os.fsync(fd)
+            finally:
+                os.close(fd)
 
 
 def _canonical(document: dict[str, Any]) -> bytes:

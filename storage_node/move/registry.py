@@ -38,6 +38,11 @@ class Registry:
         with self._lock:
             return self._guards.setdefault(tp, threading.RLock())
 
+    def guards(self) -> list[threading.RLock]:
+        """All guards there are, for who waits until nothing is under way."""
+        with self._lock:
+            return list(self._guards.values())
+
     def get(self, tp: TopicPartition) -> Move | None:
         """The move whose `.move` is on disk now."""
         with self._lock:

@@ -10,6 +10,7 @@ copy may come back from a failing disk, and must then be the older one.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from storage_node.errors import LogDirectoryOffline, StorageError
 from storage_node.failpoints import failpoint
 from storage_node.move import marker as markers
 from storage_node.move.copier import Copier
-from storage_node.move.future import carry_history
+from storage_node.move.future import FLUSHED, carry_history
 from storage_node.move.host import MoveHost
 from storage_node.move.marker import Marker, Reason, State
 from storage_node.move.moving import Move
@@ -91,7 +92,11 @@ class Swapper:
         failpoint(AFTER_REFERENCES)
         source_generation = move.marker.generation - 1
         self._settle(move, source_path, now_ms + delay_ms)
-        self._host.checkpoint(move.source, None)
+        try:
+            self._host.checkpoint(move.source, None)
+        except StorageError as error:
+            # The swap is done whatever becomes of the source; entries left there speak of no replica any more.
+            move.source.fail_on(error)
         failpoint(AFTER_CHECKPOINTS)
         return Swapped(source_path, source_generation, now_ms + delay_ms)
 
@@ -207,6 +212,8 @@ class Swapper:
             settled = move.marker.settled()
             markers.write(move.target.path / replica_name(move.tp), settled)
             move.marker = settled
+            with contextlib.suppress(OSError):
+                (move.target.path / replica_name(move.tp) / FLUSHED).unlink(missing_ok=True)
             gone = markers.read(source_path)
             if gone is not None:
                 full = f"{replica_name(move.tp)}.{source_path.name.rsplit('.', 2)[1]}.delete"

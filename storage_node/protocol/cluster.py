@@ -14,9 +14,6 @@ from storage_node.protocol.table import API_VERSIONS, APIS
 if TYPE_CHECKING:
     from storage_node.node import Node
 
-#: Serialised answers kept per image; clients ask for the same few lists of topics again and again.
-CACHED_ANSWERS = 256
-
 
 async def api_versions(node: Node, request: Request) -> Answer:
     """The table of APIs; an unknown version is answered in version 0, which every client reads."""
@@ -34,9 +31,8 @@ async def api_versions(node: Node, request: Request) -> Answer:
 async def metadata(node: Node, request: Request) -> Answer:
     """Brokers and topics of the newest image, serialised once per image and question."""
     image = node.metadata.image
-    cache = node.answers.of(image)
     body = bytes(request.frame[request.position :])
-    cached = cache.get((request.version, body))
+    cached = node.answers.find(image, request.version, body)
     if cached is not None:
         return [request.head(), cached]
     call = request.decode()
@@ -49,8 +45,7 @@ async def metadata(node: Node, request: Request) -> Answer:
             answer = write_response(request.api.key, request.version, _metadata(node, image, request.version, wanted))
             return [request.head(), answer]
     answer = write_response(request.api.key, request.version, _metadata(node, image, request.version, wanted))
-    if len(cache) < CACHED_ANSWERS:
-        cache[request.version, body] = answer
+    node.answers.keep(request.version, body, answer)
     return [request.head(), answer]
 
 

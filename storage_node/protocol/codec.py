@@ -22,8 +22,9 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 
-#: A request with more array elements than this is refused: 20,000 replicas is the most a cluster holds.
-MAX_ELEMENTS = 1_000_000
+#: A request with more array elements and tagged fields than this is refused: 20,000 replicas is the most a cluster
+#: holds, and reading a million of anything would hold up everybody else on the loop.
+MAX_ELEMENTS = 100_000
 
 Walk = Callable[["Cursor"], None]
 
@@ -80,10 +81,13 @@ class Cursor:
         count = self.varint() - 1 if flexible else self.int32()
         if count < -1 or count > self.end - self.position:
             raise MalformedRequest(f"{count} elements in the {self.end - self.position} bytes that are left")
-        self.elements += max(count, 0)
+        self._add(max(count, 0))
+        return count
+
+    def _add(self, count: int) -> None:
+        self.elements += count
         if self.elements > MAX_ELEMENTS:
             raise MalformedRequest(f"more than {MAX_ELEMENTS} elements in one request")
-        return count
 
     def string(self, flexible: bool) -> str | None:
         """A nullable string."""
@@ -99,7 +103,9 @@ class Cursor:
 
     def tagged(self) -> None:
         """Skip a section of tagged fields."""
-        for _ in range(self.varint()):
+        count = self.varint()
+        self._add(count)
+        for _ in range(count):
             self.varint()
             self.skip(self.varint())
 
@@ -146,8 +152,13 @@ def _field(field: dataclasses.Field[Any], flexible: bool) -> Walk:
     if not is_array:
         return one
 
+    nullable = type(None) in typing.get_args(field.type)
+
     def array(cursor: Cursor) -> None:
-        for _ in range(cursor.count(flexible)):
+        count = cursor.count(flexible)
+        if count < 0 and not nullable:
+            raise MalformedRequest(f"no {field.name}, at byte {cursor.position}")
+        for _ in range(count):
             one(cursor)
 
     return array

@@ -179,10 +179,17 @@ async def _read_all(node: Node, call: FetchCall) -> int:
     for items in jobs.values():
         replica = items[0].replica
         assert replica is not None
-        waits.append(asyncio.wrap_future(replica.directory.submit(_read, node, items, budget)))
+        try:
+            job = asyncio.wrap_future(replica.directory.submit(_read, node, items, budget))
+        except (StorageError, RuntimeError):
+            # It failed, or the node stops, since the replica was looked up.
+            for item in items:
+                item.error = ErrorCode.KAFKA_STORAGE_ERROR
+        else:
+            waits.append((job, items))
     if waits:
-        done, _ = await asyncio.wait(waits, timeout=PATIENCE)
-        for job, items in zip(waits, jobs.values(), strict=True):
+        done, _ = await asyncio.wait([job for job, _ in waits], timeout=PATIENCE)
+        for job, items in waits:
             if job in done and job.exception() is not None:
                 for item in items:
                     item.error = ErrorCode.KAFKA_STORAGE_ERROR
@@ -288,10 +295,12 @@ def encode(version: int, call: FetchCall, items: list[Item], error: int) -> list
             out += aborted
             if version >= 11:
                 out += b"\xff\xff\xff\xff"
-            size = len(row.data)
+            # Looked at once: a directory that was too late for this answer may still be reading.
+            data = row.data
+            size = len(data)
             out += varint(size + 1) if flexible else size.to_bytes(4, "big")
             if size:
-                buffers += (bytes(out), row.data)
+                buffers += (bytes(out), data)
                 out = bytearray()
             if flexible:
                 out += b"\0"

@@ -54,7 +54,8 @@ class Connection(asyncio.BufferedProtocol):
         self._connections = connections
         self._most = most
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._small = bytearray(RECEIVE_BUFFER)
+        # Made when the first bytes come: who only connects costs next to nothing.
+        self._small = bytearray()
         self._small_view = memoryview(self._small)
         self._have = 0
         self._large: bytearray | None = None
@@ -93,6 +94,9 @@ class Connection(asyncio.BufferedProtocol):
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
             return memoryview(self._large)[self._filled :]
+        if not self._small:
+            self._small = bytearray(RECEIVE_BUFFER)
+            self._small_view = memoryview(self._small)
         return self._small_view[self._have :]
 
     def buffer_updated(self, nbytes: int) -> None:

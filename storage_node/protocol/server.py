@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from storage_node.descriptors import most_connections
 from storage_node.protocol import cluster, configs, fetch, log_dirs, offsets, private, produce, topics
 from storage_node.protocol.codec import MalformedRequest
 from storage_node.protocol.framing import Answer, CloseConnection, Connection, Frame
@@ -64,6 +65,7 @@ class Listener:
         self._failure: BaseException | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
+        self._most = 0
 
     def bind(self) -> None:
         """Take the address; raises OSError that names it when it cannot be had. Who connects waits for `start`."""
@@ -110,6 +112,7 @@ class Listener:
 
     async def _serve_until_stopped(self, sock: socket.socket, ready: threading.Event) -> None:
         self.loop = asyncio.get_running_loop()
+        self._most = most_connections(self._node.config.max_connections)
         self._stopped = asyncio.Event()
         server = await self.loop.create_server(self._connect, sock=sock, backlog=BACKLOG)
         ready.set()
@@ -125,10 +128,8 @@ class Listener:
                 connection.transport.abort()
 
     def _connect(self) -> Connection:
-        config = self._node.config
-        return Connection(
-            self._begin, _together, config.socket_request_max_bytes, self._connections, config.max_connections
-        )
+        largest = self._node.config.socket_request_max_bytes
+        return Connection(self._begin, _together, largest, self._connections, self._most)
 
     def _begin(self, frames: list[Frame], connection: Connection) -> None:
         """Answer frames: produce requests without a task, everything else in one. Raises CloseConnection."""

@@ -15,10 +15,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 from kafka.admin import KafkaAdminClient
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowHandle
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
+from temporalio.exceptions import ApplicationError
 
 from storage_node.directories.formatting import format_directories
 from storage_node.protocol import private_client
@@ -27,7 +29,10 @@ from workflows.model import names
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
+PROGRAM = Path(__file__).with_name("impatient.py")
+MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 PATIENCE = 30.0  # seconds for anything that is waited for
+SLOW = 400_000  # bytes per second: a copy of a few MB can be met in the middle
 
 
 def until(what: str, look: Callable[[], T | None], seconds: float = PATIENCE, pause: float = 0.05) -> T:
@@ -62,20 +67,42 @@ class Cluster:
 
     # Processes
 
+    @property
+    def points(self) -> Path:
+        """The file that arms the failpoints of all processes."""
+        return self.folder / "failpoints"
+
+    @contextmanager
+    def armed(self, points: Mapping[str, str]) -> Iterator[None]:
+        """Failpoints with their actions, armed for the length of the block."""
+        self._arm("".join(f"{name}={action}\n" for name, action in points.items()))
+        try:
+            yield
+        finally:
+            self._arm("")
+
+    def _arm(self, text: str) -> None:
+        new = self.points.with_suffix(".new")
+        new.write_text(text)
+        new.replace(self.points)
+
     def _environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
         return {
             **os.environ,
             "TEMPORAL_ADDRESS": self.server.address,
             "TEMPORAL_NAMESPACE": "default",
             "REHOME_EXPORT_DIR": str(self.folder / "export"),
+            "REHOME_FAILPOINTS": f"@{self.points}",
+            "PYTHONPATH": str(ROOT),
             **(more or {}),
         }
 
     def _start(self, name: str, *arguments: str, more: Mapping[str, str] | None = None) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        self.points.touch()
         log = (self.folder / f"{name}.log").open("ab")
         self.processes[name] = subprocess.Popen(
-            [sys.executable, str(ROOT / "worker.py"), *arguments],
+            [sys.executable, str(PROGRAM), *arguments],
             cwd=ROOT,
             env=self._environment(more),
             stdin=subprocess.DEVNULL,
@@ -173,10 +200,8 @@ class Cluster:
         admin.create_topics([new], operation_timeout=20, request_timeout=25)[topic].result(30)
 
     def produce(self, topic: str, megabytes: float, partition: int = 0) -> int:
-        """Append random records of 10 KB; answers how many."""
-        producer = Producer(
-            {"bootstrap.servers": self.bootstrap, "acks": "all", "linger.ms": 20, "batch.size": 1_000_000}
-        )
+        """Append random records of 10 KB, in batches that even a slow copy takes in no time; answers how many."""
+        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "linger.ms": 20, "batch.size": 60_000})
         count = max(1, int(megabytes * 100))
         body = os.urandom(10_000)
         failed: list[Any] = []
@@ -202,11 +227,23 @@ class Cluster:
         found: list[int] = []
         deadline = time.monotonic() + PATIENCE
         while len(found) < count and time.monotonic() < deadline:
-            for message in consumer.consume(1000, 1.0):
+            for message in consumer.consume(min(1000, count - len(found)), 1.0):
                 assert message.error() is None, message.error()
                 found.append(int.from_bytes(message.value()[:8], "big"))
         consumer.close()
         return found
+
+    def set_move_rate(self, rate: int | None, node: int = 1) -> None:
+        """Limit all moves of a node, in bytes per second, or (None) no longer."""
+        value = str(rate if rate is not None else 2**63 - 1)
+        entry = ConfigEntry(MOVE_RATE, value, incremental_operation=AlterConfigOpType.SET)
+        admin = self.admin()
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(node), incremental_configs=[entry])
+        admin.incremental_alter_configs([resource])[resource].result(20)
+
+    def unlimited(self, workflow_id: str) -> None:
+        """Let a run copy as fast as it can."""
+        self.with_handle(workflow_id, lambda handle: handle.execute_update("set_throttle", {"rate": None}))
 
     def alter_log_dirs(self, *wanted: tuple[str, int, int, Path | str]) -> list[str]:
         """AlterReplicaLogDirs for (topic, partition, node, directory); answers the errors' names, in order."""
@@ -281,6 +318,14 @@ class Cluster:
         return self.run(lambda client: act(client.get_workflow_handle(workflow_id)))
 
 
+def failure(cluster: Cluster, workflow_id: str) -> ApplicationError:
+    """How a run failed."""
+    with pytest.raises(WorkflowFailureError) as caught:
+        cluster.result(workflow_id)
+    assert isinstance(caught.value.cause, ApplicationError)
+    return caught.value.cause
+
+
 def move(topic: str, partition: int, node: int, directory: Path, **more: Any) -> dict[str, Any]:
     """One object of MoveReplica's parameter."""
     return {"topic": topic, "partition": partition, "node": node, "directory": str(directory), **more}
@@ -288,14 +333,20 @@ def move(topic: str, partition: int, node: int, directory: Path, **more: Any) ->
 
 @contextmanager
 def running(
-    server: TemporalServer, name: str, folder: Path, nodes: int = 1, settings: Mapping[str, str] | None = None
+    server: TemporalServer,
+    name: str,
+    folder: Path,
+    nodes: int = 1,
+    settings: Mapping[str, str] | None = None,
+    directories: int = 2,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
     """A cluster with a controller and registered nodes."""
-    cluster = Cluster(server, name, folder)
+    cluster = Cluster(server, name, folder, directories)
     try:
         cluster.start_controller()
         for node in range(1, nodes + 1):
-            cluster.start_node(node, settings)
+            cluster.start_node(node, settings, environment)
         for node in range(1, nodes + 1):
             cluster.wait_registered(node)
         yield cluster

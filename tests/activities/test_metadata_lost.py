@@ -44,6 +44,7 @@ def test_a_deleted_database(own_temporal_server: TemporalServer, task_queue: str
 
         # The run that moved the replica is as unknown as everything else: a new one carries on with its copy.
         adopted = names.move_id(cluster.name, 1, "t", 0, 1, claim + 1)
+        cluster.set_move_rate(None)
         (row,) = until("a new run carries on", lambda: cluster.result(adopted, 60), 60)["rows"]
         assert row["outcome"] == "deleted" and cluster.disk_of("t") == target
         assert cluster.read_numbers("t", count) == list(range(count))

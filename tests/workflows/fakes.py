@@ -9,7 +9,7 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
 
@@ -84,7 +84,8 @@ class FakeNode:
         self.hold.set()
         self.hold_swap = asyncio.Event()
         self.hold_swap.set()
-        self.silent = False  # a copy that neither heartbeats nor notices anything, as on a node that was killed
+        # A copy that says once how far it is, then neither heartbeats nor notices anything, as on a killed node.
+        self.silent = False
         self.seen: list[tuple[str, MoveCall]] = []
         self.ended: list[tuple[str, str]] = []
         self.claims = 0
@@ -131,6 +132,10 @@ class FakeNode:
     @activity.defn(name=calls.COPY)
     async def copy(self, call: MoveCall) -> MoveResult:
         self.seen.append((calls.COPY, call))
+        if self.silent:
+            activity.heartbeat(
+                [asdict(row(move, calls.COPY, bytes_total=1000, bytes_copied=300)) for move in call.replicas]
+            )
         try:
             while not self.hold.is_set():
                 if not self.silent:

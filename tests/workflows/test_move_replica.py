@@ -231,7 +231,20 @@ def test_a_dead_nodes_copy_goes_on_when_it_is_back(
     async def scene(it: Scene) -> None:
         it.node.silent = True
         handle = await it.copying(one())
+
+        async def waiting() -> bool:
+            return bool((await handle.query("progress"))["waiting_for"] == "node 1")
+
+        await until_true(waiting)
+        found = await handle.query("progress")
+        assert (found["phase"], found["bytes_copied"], found["rate"]) == ("copying", 300, 0.0)
+        assert found["replicas"][0]["state"] == "waiting for node 1"
         await until(lambda: len(it.node.calls_of(calls.COPY)) == 2)
+        assert it.node.calls_of(calls.COPY)[1].facts[0]["bytes_copied"] == 300
+        report = {"topic": "t", "partition": 0, "state": "copying", "bytes_total": 1000, "bytes_copied": 400}
+        await handle.signal("copy_progress", [report])
+        found = await handle.query("progress")
+        assert (found["waiting_for"], found["bytes_copied"], found["replicas"][0]["state"]) == ("", 400, "copying")
         it.node.silent = False
         it.node.hold.set()
         assert (await handle.result())["rows"][0]["outcome"] == "deleted"

@@ -73,8 +73,8 @@ class MoveRow:
     error: str = ""  # a stable type: see workflows/errors.py
     message: str = ""  # one sentence: what, where, why, what next
     bytes_total: int = 0
-    bytes_copied: int = 0  # moved by this run, resumed attempts included
-    bytes_resumed: int = 0  # found valid on disk when a copy went on
+    bytes_copied: int = 0  # moved by this run, resumed attempts included: what the copy holds
+    bytes_resumed: int = 0  # of these, found valid on disk when a copy went on
     seconds_queued: float = 0.0
     seconds_copying: float = 0.0
     seconds_throttled: float = 0.0

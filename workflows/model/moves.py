@@ -78,6 +78,11 @@ STEPS: Mapping[str, str] = {
 #: What a replica that reached the directory asked for may be called in a result.
 SUCCEEDED = (calls.SWAPPED, calls.DELETED, calls.IN_PLACE)
 
+#: A copy of which nothing was heard for so many seconds beyond what its node promised: the node is away, or too busy.
+SILENCE = 15.0
+#: What a node promises that has not said when it reports next.
+NEXT_REPORT = 10.0
+
 _SUMS = (
     "bytes_copied",
     "bytes_resumed",
@@ -95,6 +100,9 @@ _SUMS = (
 class Replica:
     """One replica of a run: what is asked for, its phase, the row with all that is known, and when its `.delete` is due
     (epoch s).
+
+    `live` is the node's last report of the copy under way, `heard` when the node last said anything of this replica
+    (epoch s; 0: never).
     """
 
     move: ReplicaMove
@@ -102,6 +110,7 @@ class Replica:
     row: MoveRow
     due: float = 0.0
     live: Mapping[str, Any] | None = None
+    heard: float = 0.0
 
     @staticmethod
     def asked(move: ReplicaMove) -> Replica:
@@ -126,8 +135,10 @@ class Replica:
         return replace(self, phase=phase)
 
     def aimed_at(self, directory: str) -> Replica:
-        """The replica with another target, to be created anew there; its facts stay."""
-        row = replace(self.row, directory=directory)
+        """The replica with another target, to be created anew there; its facts stay, but for the bytes, which the new
+        copy counts anew.
+        """
+        row = replace(self.row, directory=directory, bytes_copied=0, bytes_resumed=0)
         return replace(self, move=replace(self.move, directory=directory), row=row, phase=CREATING, live=None)
 
     def after(self, row: MoveRow, now: float) -> Replica:
@@ -144,12 +155,23 @@ class Replica:
             message = f"The node answered '{row.outcome}' to {STEPS.get(self.phase, self.phase)}; the run cannot go on."
             phase, row = FAILED, replace(row, outcome=calls.FAILED, error="NodeFailure", message=message)
         if self.phase == CANCELLING and self.row.outcome == calls.FAILED:
-            return replace(self, phase=FAILED, live=None)  # only what it left was removed; why it failed stands
+            # Only what it left was removed; why it failed stands.
+            return replace(self, phase=FAILED, live=None, heard=now)
         # The replica is in place already: what becomes of its old copy is the node's business from here on.
         late = self.phase == DELETING and phase == DONE and row.outcome not in SUCCEEDED
         held = merge_rows(self.row, replace(row, outcome=self.row.outcome) if late else row)
         move = replace(self.move, claim=row.claim or self.move.claim, generation=row.generation or self.move.generation)
-        return replace(self, move=move, phase=phase, row=held, due=now + max(row.delete_after, 0.0), live=None)
+        due = now + max(row.delete_after, 0.0)
+        return replace(self, move=move, phase=phase, row=held, due=due, live=None, heard=now)
+
+    def reported(self, live: Mapping[str, Any], now: float) -> Replica:
+        """The replica after a report of its copy."""
+        return replace(self, live=live, heard=now)
+
+    def silent(self, since: float, now: float) -> bool:
+        """Whether its copy, asked for at `since`, should have been heard of by now."""
+        promised = float((self.live or {}).get("next_in", NEXT_REPORT))
+        return self.phase == COPYING and now - max(since, self.heard) > promised + SILENCE
 
 
 def merge_rows(before: MoveRow, after: MoveRow) -> MoveRow:
@@ -241,29 +263,34 @@ def eta(total: int, done: int, rate: float) -> float | None:
     return round(left / rate, 1) if rate > 0 else None
 
 
-def progress(replica: Replica) -> dict[str, Any]:
-    """What `progress` tells of one replica: the live values of its copy while it runs, else what the last step
-    answered.
+def progress(replica: Replica, now: float, waiting_for: str = "") -> dict[str, Any]:
+    """What `progress` tells of one replica: the last report of its copy, or what the last step answered.
+
+    While the run waits for its node, `waiting_for` names it: what was heard last stands, `report_age` seconds old
+    (None: nothing was ever heard).
     """
     live = replica.live or {}
-    total = int(live.get("bytes_total", replica.row.bytes_total))
-    done = int(live.get("bytes_copied", replica.row.bytes_copied)) + int(live.get("bytes_resumed", 0))
+    total = int(live.get("bytes_total") or replica.row.bytes_total)
+    done = int(live.get("bytes_copied", replica.row.bytes_copied))
     done = total if replica.phase in (SWAPPING, WAITING, DELETING, DONE) else min(done, total)
-    rate = float(live.get("rate", 0.0))
+    away = bool(waiting_for) and not replica.ended
+    rate = 0.0 if away else float(live.get("rate", 0.0))
     return {
         "topic": replica.move.topic,
         "partition": replica.move.partition,
         "phase": replica.phase,
-        "state": str(live.get("state", "")),
+        "state": f"waiting for {waiting_for}" if away else str(live.get("state", "")),
         "source": replica.row.source,
         "directory": replica.move.directory,
         "claim": replica.move.claim,
         "generation": replica.move.generation,
         "bytes_total": total,
         "bytes_copied": done,
+        "bytes_resumed": int(live.get("bytes_resumed", replica.row.bytes_resumed)),
         "rate": rate,
         "eta_seconds": eta(total, done, rate) if replica.phase == COPYING else None,
         "attempt": int(live.get("attempt", replica.row.attempts)),
+        "report_age": round(max(0.0, now - replica.heard), 3) if replica.heard else None,
         "outcome": replica.row.outcome if replica.ended else "",
         "error": replica.row.error,
         "message": replica.row.message,

@@ -11,14 +11,18 @@ from ops.stack import ports
 from ops.stack.stack import Stack
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     data = tmp_path_factory.mktemp("stack")
     made = Stack(data)
     made.make_folder()
     first = ports.free_block(4, start=23000)
     try:
-        made.prepare({"nodes": 2, "dirs": 3, "port": first, "temporal_port": first + 2})
+        spec = made.prepare({"nodes": 2, "dirs": 3, "port": first, "temporal_port": first + 2})
+        for node in spec.node_ids:  # a move ends when its source is deleted
+            properties = spec.node_home(node) / "server.properties"
+            text = properties.read_text()
+            properties.write_text(text.replace("file.delete.delay.ms=5000", "file.delete.delay.ms=500"))
         made.up()
         yield made
     finally:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ops.cli import preflight
-from ops.cli.kafka_admin import LogDirectoryView, NoAnswer, NodeAddress
+from ops.cli.kafka_admin import LogDirectoryView, NoAnswer, NodeAddress, UnknownTopic
 from ops.cli.log_dirs import Wish
 from ops.cli.preflight import NotMeant
 from ops.cli.target import Target
@@ -42,7 +42,7 @@ class Cluster:
     def describe(self, topics: list[str]) -> list[dict[str, Any]]:
         if self._unknown:
             self._unknown -= 1
-            raise preflight.UnknownTopic(f"there is no topic {topics[0]}")
+            raise UnknownTopic(f"there is no topic {topics[0]}")
         return [{"name": topics[0], "partitions": [{"partition": 0, "replicas": [self._held]}]}]
 
     def nodes(self, *, fenced: bool = False) -> list[NodeAddress]:
@@ -57,6 +57,7 @@ class Cluster:
 def said(monkeypatch: pytest.MonkeyPatch, cluster: Cluster, asked: Wish, target: Target = TARGET) -> list[str]:
     """What was said of a move that goes on."""
     monkeypatch.setattr(preflight, "KafkaAdmin", cluster)
+    monkeypatch.setattr(preflight, "PATIENCE_SECONDS", 0.3)
     lines: list[str] = []
     preflight.check(target, asked, lines.append)
     return lines

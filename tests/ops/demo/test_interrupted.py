@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ops.demo import folder
@@ -16,11 +18,26 @@ from ops.stack.stack import Stack
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(150)]
 ROOT = Path(__file__).resolve().parents[3]
+MARK = "REHOME_TEST_STARTED_FOR"
+
+#: The demo as it is, and as something that is at the point in question sooner.
+WHOLE = ("-m", "ops.demo")
+_RUN = "import runpy; runpy.run_module('ops.demo', run_name='__main__', alter_sys=True)"
+SMALL = ("-c", f"from ops.demo import plan; plan.PARTITION_BYTES, plan.THROTTLE = 8_000_000, 1_500_000; {_RUN}")
+REPORT = ("-c", f"from ops.demo.run import Demo; Demo._steps = lambda demo: demo._report(demo._start()); {_RUN}")
 
 
-def start(data: Path) -> subprocess.Popen[str]:
-    command = [sys.executable, "-u", "-m", "ops.demo", "--data", str(data)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+def start(data: Path, demo: tuple[str, ...] = WHOLE) -> subprocess.Popen[str]:
+    """The demo in a process group of its own, as a terminal starts it."""
+    return subprocess.Popen(
+        [sys.executable, "-u", *demo, "--data", str(data)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, MARK: str(data)},
+        start_new_session=True,
+    )
 
 
 def read_until(process: subprocess.Popen[str], part: str) -> str:
@@ -33,18 +50,67 @@ def read_until(process: subprocess.Popen[str], part: str) -> str:
     raise AssertionError(f"{part!r} was never shown: {shown}")
 
 
-@pytest.mark.parametrize("moment", ["starting controller", "2/8", "5/8"])
-def test_an_interrupt_leaves_nothing_running(tmp_path: Path, moment: str) -> None:
-    with start(tmp_path) as process:
+def started_for(data: Path) -> list[str]:
+    """The command lines of all processes that descend from a demo in that folder, whoever their parent is by now."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE and process.environ().get(MARK) == str(data):
+                found.append(" ".join(process.cmdline()))
+        except psutil.Error:
+            continue
+    return found
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all interrupted runs: each is the next run after an interrupted one."""
+    return tmp_path_factory.mktemp("demo")
+
+
+@pytest.mark.parametrize("loaded", ["site-packages", "confluent_kafka"])
+def test_an_interrupt_right_after_the_start(data: Path, loaded: str) -> None:
+    with start(data) as process:
+        # Nothing is shown yet that could be waited for: see how far it is with its imports.
+        until = time.monotonic() + 30
+        while loaded not in Path(f"/proc/{process.pid}/maps").read_text():
+            assert time.monotonic() < until
+            time.sleep(0.002)
+        os.killpg(process.pid, signal.SIGINT)
+        assert process.stdout is not None
+        shown = process.stdout.read()
+        assert process.wait(60) == 130, shown
+    assert shown.rstrip().endswith("interrupted")
+    assert "Traceback" not in shown
+    assert started_for(data) == []
+
+
+@pytest.mark.parametrize(
+    ("demo", "moment"),
+    [
+        pytest.param(WHOLE, "starting controller", id="the start"),
+        pytest.param(WHOLE, "loading", id="the loading"),
+        pytest.param(SMALL, "$ rehome stack start node-2", id="the moves"),
+        pytest.param(REPORT, "Spark is reading", id="Spark", marks=pytest.mark.spark),
+    ],
+)
+def test_an_interrupt_leaves_nothing_running(data: Path, demo: tuple[str, ...], moment: str) -> None:
+    with start(data, demo) as process:
         read_until(process, moment)
-        process.send_signal(signal.SIGINT)
-        process.send_signal(signal.SIGINT)
+        if "Spark" in moment:
+            until = time.monotonic() + 30
+            while not any("java" in line for line in started_for(data)):
+                assert time.monotonic() < until, "Spark started no Java"
+                time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)
         assert process.stdout is not None
         rest = process.stdout.read()
         assert process.wait(60) == 130, rest
     assert rest.rstrip().endswith("interrupted")
     assert "Traceback" not in rest
-    assert Stack(tmp_path).running() == {}
+    assert started_for(data) == []
+    assert Stack(data).running() == {}
 
 
 def test_a_killed_run_is_cleaned_up_by_the_next(tmp_path: Path) -> None:

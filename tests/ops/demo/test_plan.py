@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from pathlib import Path
 
 import pytest
 
 from ops.cli.kafka_admin import LogDirectoryView, PlacedReplica
 from ops.demo import disk, folder, plan
+from ops.stack import ports
 from ops.stack.errors import OpsError
 from storage_node.types import TopicPartition
 from workflows.model.plan import parse_reassignment
@@ -75,3 +78,17 @@ def test_the_demos_own_folder_is_used_again(tmp_path: Path) -> None:
     folder.prepare(tmp_path / "demo")
     (tmp_path / "demo" / "node-1").mkdir()
     folder.prepare(tmp_path / "demo")
+
+
+def test_the_demo_goes_round_ports_that_others_have() -> None:
+    """Whatever listens on this machine already: nothing that is chosen is in use."""
+    with contextlib.ExitStack() as others:
+        for port in (9093, 7233, 8234):
+            listener = others.enter_context(socket.socket())
+            with contextlib.suppress(OSError):  # taken already: as good
+                listener.bind(("127.0.0.1", port))
+                listener.listen(1)
+        chosen = folder.choose_ports()
+        needed = [*range(chosen["port"], chosen["port"] + folder.NODES), chosen["temporal_port"]]
+        assert all(ports.is_free(port) for port in [*needed, chosen["temporal_port"] + 1000])
+        assert {9093, 7233, 7234}.isdisjoint(needed)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from ops.cli import main as cli
 from ops.stack import java, temporal_server
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.mark.parametrize(
@@ -100,6 +106,63 @@ def test_java_home_comes_first_and_an_old_one_is_passed_over(tmp_path: Path, mon
 
 def test_without_java_and_without_root_the_error_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "find", lambda: None)
-    monkeypatch.setattr(java.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(java.NoJava, match="sudo apt-get install openjdk-17-jre-headless"):
         java.ensure(lambda line: None)
+
+
+def test_as_root_a_java_that_cannot_be_installed_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    apt = tmp_path / "apt-get"
+    apt.write_text("#!/bin/sh\necho 'E: Unable to locate package' >&2\nexit 100\n")
+    apt.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java, "_JVMS", tmp_path / "none")
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert java.main() == 1
+    told = capsys.readouterr().err.splitlines()
+    assert [line for line in told if line.startswith("error: ")] == told[-1:]
+    assert "install Java 17 or later and set JAVA_HOME" in told[-1]
+    assert any("Unable to locate package" in line for line in told)
+
+
+def test_a_report_without_java_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(java, "find", lambda: None)
+    assert cli.run(["report", "--export", str(tmp_path), "--out", str(tmp_path / "report")]) == 1
+    assert "error: Spark needs Java 17 or later and none was found; `make setup` installs it" in capsys.readouterr().err
+
+
+def test_without_network_and_modules_the_setup_of_a_server_ends_with_one_sentence(tmp_path: Path) -> None:
+    nowhere = "http://127.0.0.1:1"
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "GOPROXY": "off",
+        "GOMODCACHE": str(tmp_path / "modules"),
+        "GOCACHE": str(tmp_path / "built"),
+        "https_proxy": nowhere,
+        "PIP_INDEX_URL": nowhere,
+        "PIP_RETRIES": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", "ops.stack.temporal_server"],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        cwd=ROOT,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith("error: there is no Temporal server: the download failed (temporal.download: ")
+    assert "the build failed (" in error
+    assert "set REHOME_TEMPORAL to its path" in error
+    assert not list((tmp_path / "cache" / "rehome" / "bin").glob("*-*"))

@@ -146,16 +146,41 @@ def test_progress_takes_the_live_copy_until_the_step_has_answered() -> None:
     live = {
         "state": "throttled",
         "bytes_total": 1000,
-        "bytes_copied": 100,
+        "bytes_copied": 400,
         "bytes_resumed": 300,
         "rate": 60.0,
         "attempt": 2,
+        "next_in": 10.0,
     }
-    found = moves.progress(replace(it, live=live))
-    assert (found["bytes_copied"], found["eta_seconds"], found["attempt"], found["state"]) == (
-        400,
+    found = moves.progress(it.reported(live, 50.0), now=53.0)
+    assert (found["bytes_copied"], found["bytes_resumed"], found["eta_seconds"], found["attempt"], found["state"]) == (
+        400,  # what was found on disk when the copy went on is part of what it holds
+        300,
         10.0,
         2,
         "throttled",
     )
-    assert moves.progress(replica(moves.WAITING, bytes_total=1000))["bytes_copied"] == 1000
+    assert found["report_age"] == 3.0
+    assert moves.progress(it, now=53.0)["report_age"] is None
+    assert moves.progress(replica(moves.WAITING, bytes_total=1000), now=0.0)["bytes_copied"] == 1000
+
+
+def test_while_the_node_is_away_the_last_report_stands() -> None:
+    live = {"state": "copying", "bytes_total": 1000, "bytes_copied": 400, "rate": 60.0, "next_in": 10.0}
+    it = replica(moves.COPYING).reported(live, now=100.0)
+    assert not it.silent(since=90.0, now=100.0 + 10 + moves.SILENCE)
+    assert it.silent(since=90.0, now=100.0 + 11 + moves.SILENCE)
+    assert not it.silent(since=120.0, now=130.0), "a step that was just asked for has its time"
+    assert not replace(it, phase=moves.SWAPPING).silent(since=0.0, now=1e6)
+    found = moves.progress(it, now=160.0, waiting_for="node 3")
+    assert (found["bytes_copied"], found["report_age"], found["state"]) == (400, 60.0, "waiting for node 3")
+    assert (found["rate"], found["eta_seconds"]) == (0.0, None)
+    # What the dead attempt's last heartbeat said is as good as a report.
+    kept = replace(it, row=replace(it.row, bytes_total=1000, bytes_copied=500), live=None)
+    assert moves.progress(kept, now=160.0, waiting_for="node 3")["bytes_copied"] == 500
+
+
+def test_a_new_target_counts_its_own_bytes() -> None:
+    it = replica(moves.COPYING, bytes_total=1000, bytes_copied=600, bytes_resumed=100, seconds_copying=3.0)
+    aimed = it.aimed_at("/c").after(answered(calls.CREATED, directory="/c", bytes_total=1000), 0.0)
+    assert (aimed.row.bytes_copied, aimed.row.bytes_resumed, aimed.row.seconds_copying) == (0, 0, 3.0)

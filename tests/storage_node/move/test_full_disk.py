@@ -1,0 +1,216 @@
+"""A disk without a byte left: a move to it fails and leaves nothing, what makes room always works, no disk goes
+offline for it."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_node import failpoints
+from storage_node.errors import LogFlushError, NotEnoughSpace, RequestRefused, StorageError
+from storage_node.log.config import LogConfig
+from storage_node.log.log import Log
+from storage_node.move import marker as markers
+from storage_node.move.status import MoveState
+from tests.storage_node.move.harness import TP, SmallNode, batch, eventually, values
+from tests.support.node_harness import running
+
+CONFIG = LogConfig(segment_bytes=50_000, file_delete_delay_ms=0)
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0 and not os.environ.get("CI"), reason="mounts small disks, which needs root"
+)
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    mounted: list[Path] = []
+
+    def small(name: str) -> Path:
+        path = tmp_path / name
+        path.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "none", path], check=True, capture_output=True)
+        mounted.append(path)
+        return path
+
+    yield small
+    for path in mounted:
+        subprocess.run(["umount", "-l", path], check=True)
+
+
+def fill_up(disk: Path) -> None:
+    """Take the last byte of a disk."""
+    with (disk / "filler").open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(b"x" * 4096):
+            pass
+
+
+def settled(node: SmallNode, state: tuple[str, str]) -> bool:
+    status = node.engine.status(TP)
+    return status is not None and (str(status.state), status.error) == state
+
+
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize("moment", ["copy.after_chunk", "swap.before_lock", "swap.after_tail", "records deleted"])
+def test_the_target_fills_up_at_any_step(moment: str, mount: Callable[[str], Path], tmp_path: Path) -> None:
+    disk = mount("b")
+    node = SmallNode(tmp_path, config=CONFIG)
+    partition = node.add()
+    node.fill(300)
+    status = node.engine.create(TP, node.path("b"), owner="run", throttle=2_000_000)
+
+    def fill() -> None:
+        fill_up(disk)
+        if moment == "records deleted":
+            partition.delete_records(20)  # the copier then raises the copy's log start
+        if moment == "swap.before_lock":
+            # The copy has to take over an epoch without records, in a file of its own.
+            with partition.lock:
+                partition.leader_epoch = 7
+                partition.log.assign_leader_epoch(7)
+
+    point = "copy.after_chunk" if moment == "records deleted" else moment
+    with failpoints.active({point: fill}):
+        node.engine.start_copy(TP, status.claim, 2_000_000)
+        ended = node.engine.wait(TP, status.claim, 20)
+        if ended.state is MoveState.CAUGHT_UP:
+            with pytest.raises((NotEnoughSpace, RequestRefused, StorageError)):
+                while node.engine.swap(TP, status.claim).outcome != "swapped":
+                    pass
+    eventually(lambda: settled(node, ("failed", "TargetFull")))
+    eventually(lambda: node.listing() == {"a": ["t-0"], "b": []})
+    assert node.dir("a").online and node.dir("b").online
+    assert partition.future is None
+    assert partition.append(batch(b"after")).base_offset == 300
+    assert b"after" in values(partition.log)[-1]
+    (disk / "filler").unlink()
+    node.move("b")
+    assert b"after" in values(partition.log)[-1]
+    node.close()
+
+
+@pytest.mark.root
+@needs_root
+def test_moving_away_from_a_full_disk_makes_room_on_it(mount: Callable[[str], Path], tmp_path: Path) -> None:
+    disk = mount("a")
+    node = SmallNode(tmp_path, config=CONFIG)
+    node.add()
+    node.fill(300)
+    claim = node.engine.next_claim(TP)
+    node.engine.create(TP, node.path("b"), claim=claim)
+    fill_up(disk)
+    node.finish(claim)
+    # Not even the marker's last word could be written; the files go all the same.
+    eventually(lambda: node.listing() == {"a": [], "b": ["t-0"]})
+    assert node.dir("a").online and os.statvfs(disk).f_bavail * 4096 > 200_000
+    node.close()
+
+
+@pytest.mark.root
+@needs_root
+def test_records_and_topics_can_be_deleted_on_a_full_disk(mount: Callable[[str], Path], tmp_path: Path) -> None:
+    disk = mount("a")
+    node = SmallNode(tmp_path, config=CONFIG)
+    partition = node.add()
+    partition.leader_epoch = 3
+    node.fill(300)
+    node.engine.next_claim(TP)
+    fill_up(disk)
+    with pytest.raises(NotEnoughSpace):
+        for _ in range(100):
+            partition.append(batch(b"x" * 1000))
+    assert partition.delete_records(200) == 200
+    assert partition.delete_old_segments(0) > 0
+    partition.tidy(10**15)
+    assert partition.append(batch(b"room again")).base_offset >= 300
+    fill_up(disk)
+    partition.delete()
+    node.engine.discard(TP)
+    eventually(lambda: node.listing()["a"] == [])
+    assert node.dir("a").online
+    node.close()
+
+
+def test_no_space_at_a_flush_is_a_failed_flush_and_at_a_write_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log.open(tmp_path / "t-0", TP, CONFIG, directory=str(tmp_path))
+    log.append_as_leader(batch(b"x"), 0)
+    real = os.fdatasync, os.pwritev
+    full = OSError(errno.ENOSPC, "No space left on device")
+    for number in range(5):
+        log.append_as_leader(batch(b"x" * 5000), number)
+
+    def no_write(fd: int, buffers: object, offset: int) -> int:
+        raise full
+
+    # The records are flushed, the indexes have no room: nothing is lost, and the recovery point waits for them.
+    monkeypatch.setattr(os, "pwritev", no_write)
+    log.flush()
+    assert log.recovery_point == 0
+    with pytest.raises(NotEnoughSpace):
+        log.append_as_leader(batch(b"x"), 9)
+    monkeypatch.setattr(os, "pwritev", real[1])
+    log.flush()
+    assert log.recovery_point == log.log_end_offset == 6
+
+    calls: list[int] = []
+
+    def no_flush_of_the_index(fd: int) -> None:
+        calls.append(fd)
+        if len(calls) == 2:
+            raise full
+        real[0](fd)
+
+    log.append_as_leader(batch(b"x" * 5000), 5)
+    log.append_as_leader(batch(b"x" * 5000), 5)
+    monkeypatch.setattr(os, "fdatasync", no_flush_of_the_index)
+    with pytest.raises(LogFlushError):
+        log.flush()
+    with pytest.raises(LogFlushError):
+        log.flush()
+    log.close(clean=False)
+
+
+def test_a_full_disk_changes_a_marker_where_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t-0"
+    path.mkdir()
+    old = markers.Marker("t", 0, owner="somebody" * 20)
+    markers.write(path, old)
+    real = os.write
+
+    def no_write(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", no_write)
+    new = markers.Marker("t", 0, state=markers.State.CANCELLED)
+    with pytest.raises(StorageError):
+        markers.write(path, new)
+    assert markers.read(path) == old
+    markers.write_in_any_case(path, new)
+    monkeypatch.setattr(os, "write", real)
+    assert markers.read(path) == new and [p.name for p in path.iterdir()] == [markers.NAME]
+
+
+@pytest.mark.root
+@needs_root
+def test_a_node_stops_and_starts_on_a_full_disk(mount: Callable[[str], Path], tmp_path: Path) -> None:
+    disk = mount("node-1")
+    with running(tmp_path, dirs=1) as harness:
+        harness.create_topic("t")
+        harness.produce("t", [b"%d" % number for number in range(50)])
+        harness.settle()
+        fill_up(disk)
+        for clean in (True, False):
+            harness.restart(clean)
+            assert harness.node.dirs.directories[0].online
+            assert [int(m.value()) for m in harness.consume("t", 50)] == list(range(50))
+        (disk / "filler").unlink()
+        harness.produce("t", [b"50"])

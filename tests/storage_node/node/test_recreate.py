@@ -1,0 +1,137 @@
+"""A topic is deleted and made anew under the same name: nothing of the old one may touch the new one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage_node.metadata import ClusterImage
+from storage_node.move.marker import Reason
+from storage_node.partition import Partition
+from storage_node.types import TopicPartition
+from tests.support.node_harness import Harness, running, until
+
+TP = TopicPartition("t", 0)
+
+
+def served(harness: Harness) -> Partition:
+    partition = harness.node.partition(TP)
+    assert partition is not None
+    return partition
+
+
+def numbered(count: int, word: bytes = b"") -> list[bytes]:
+    return [b"%s %d" % (word, number) for number in range(count)]
+
+
+def checkpointed(harness: Harness) -> None:
+    """What the node writes once a minute."""
+    for directory in harness.node.dirs.online():
+        harness.node.offset_files.write_all(directory)
+
+
+def recreate_in_one_image(harness: Harness, new_id: str = "B" * 22) -> None:
+    """Deleted and made anew, and the node learns both at once."""
+    controller = harness.controller
+    old = controller.image.topics["t"]
+    rows = {
+        index: replace(row, directories=("",), generations=(0,), leader_epoch=0)
+        for index, row in old.partitions.items()
+    }
+    new = replace(old, id=new_id, partitions=rows)
+    controller.change(topics={**controller.image.topics, "t": new}, gone={**controller.image.gone, old.id: "t"})
+
+
+@pytest.mark.parametrize("at_once", [False, True])
+def test_offsets_of_the_old_topic_do_not_hide_records_of_the_new_one(tmp_path: Path, at_once: bool) -> None:
+    with running(tmp_path, dirs=1) as harness:
+        harness.create_topic("t")
+        harness.produce("t", numbered(100, b"old"))
+        served(harness).delete_records(60)
+        checkpointed(harness)
+        harness.settle()
+        if at_once:
+            recreate_in_one_image(harness)
+        else:
+            harness.delete_topic("t")
+            harness.create_topic("t")
+        harness.produce("t", numbered(10, b"new"))
+        harness.restart(clean=False)  # as after a kill: nothing is written that was not before
+        log = served(harness).log
+        assert (log.log_start_offset, log.log_end_offset) == (0, 10)
+        assert [message.value() for message in harness.consume("t", 10)] == numbered(10, b"new")
+
+
+def test_a_topic_that_was_deleted_while_its_disk_was_away_leaves_no_copy_to_its_successor(tmp_path: Path) -> None:
+    with running(tmp_path, dirs=2, extra={"replica.alter.log.dirs.io.max.bytes.per.second": "50000"}) as harness:
+        harness.controller.hold_moves = True
+        harness.create_topic("t")
+        harness.produce("t", numbered(100, b"old" * 100))
+        harness.settle()
+        source, target = harness.directory_of("t"), harness.other_directory("t")
+        engine = harness.node.engine
+        status = engine.create(TP, target, owner="run")
+        engine.start_copy(TP, status.claim)
+        until(lambda: engine.statuses()[0].bytes_copied > 0)
+        harness.node.dirs.by_path(source).fail("the disk died")
+        harness.delete_topic("t")
+        until(lambda: not list(Path(target).glob("t-0.move")), what="the copy goes with the topic")
+        assert engine.statuses() == []
+        harness.create_topic("t")
+        harness.produce("t", numbered(10, b"new"))
+        assert harness.directory_of("t") == target
+        assert engine.status(TP) is None
+        harness.restart()
+        # The disk is back, and what it holds of the old topic goes.
+        assert [message.value() for message in harness.consume("t", 10)] == numbered(10, b"new")
+        until(lambda: not list(Path(source).glob("t-0*")))
+
+
+def test_a_replica_whose_disk_is_away_is_made_anew_for_a_new_topic_told_at_once(tmp_path: Path) -> None:
+    with running(tmp_path, dirs=2) as harness:
+        harness.create_topic("t")
+        harness.settle()
+        harness.node.dirs.by_path(harness.directory_of("t")).fail("the disk died")
+        assert TP in harness.node.replicas.offline
+        recreate_in_one_image(harness)
+        until(lambda: harness.node.partition(TP) is not None)
+        harness.produce("t", numbered(3))
+
+
+@pytest.mark.parametrize("marked", [False, True], ids=["whole", "its deletion had begun"])
+def test_what_a_start_finds_of_a_deleted_topic_beside_its_successor_goes(tmp_path: Path, marked: bool) -> None:
+    with running(tmp_path, dirs=2) as harness:
+        harness.create_topic("t")
+        harness.produce("t", numbered(50, b"old"))
+        harness.settle()
+        old_path, old_id = served(harness).log.path, served(harness).topic_id
+        target = harness.other_directory("t")
+        engine = harness.node.engine
+        claim = engine.create(TP, target, owner="run").claim
+        engine.start_copy(TP, claim)
+        until(lambda: engine.statuses()[0].state == "caught_up")
+        image: ClusterImage = harness.controller.image
+        # Deleted and made anew while this node was away; the new replica is put where the old copy stands.
+        harness.stop(clean=False)
+        rows = {0: replace(image.topics["t"].partitions[0], directories=("",), generations=(0,))}
+        new = replace(image.topics["t"], id="N" * 22, partitions=rows)
+        harness.controller.image = replace(
+            image, topics={"t": new}, gone={**image.gone, old_id: "t"}, version=image.version + 1
+        )
+        if marked:
+            from storage_node.move import marker as markers
+
+            found = markers.read(old_path)
+            assert found is not None
+            markers.write(old_path, replace(found, state=markers.State.DELETED, reason=Reason.TOPIC))
+        harness.node = harness._new(0)
+        harness.start()
+        until(lambda: harness.node.partition(TP) is not None)
+        assert served(harness).topic_id == "N" * 22 and served(harness).log.log_end_offset == 0
+        harness.produce("t", numbered(5, b"new"))
+        assert harness.node.engine.statuses() == []
+        harness.restart(clean=False)
+        assert [message.value() for message in harness.consume("t", 5)] == numbered(5, b"new")
+        until(lambda: [p.name for d in harness.paths for p in Path(d).glob("t-0*")] == ["t-0"])
