@@ -1,23 +1,40 @@
-"""The activity `create_move`: checks, then the generation in the metadata, then `.move` and marker on the disk."""
+"""The activity `create_move`: checks, then the generation in the metadata, then `.move` and marker on the disk.
+
+What is small is copied at once, if a mover is free: a step of its own would cost a run many times what the copy costs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from activities import rows
 from activities.errors import Classified, classify
-from storage_node.errors import ErrorCode, LogDirectoryOffline, ReplicaBusy, RequestTimedOut
+from storage_node.errors import (
+    ErrorCode,
+    LogDirectoryOffline,
+    ReplicaBusy,
+    RequestRefused,
+    RequestTimedOut,
+    StorageError,
+)
 from storage_node.move.status import MoveState, MoveStatus
 from storage_node.ports import ChangeResult, Controller, ReplicaDirectory
 from storage_node.types import TopicPartition
 from workflows import errors as types
-from workflows.model.calls import CREATED, DROPPED, IN_PLACE, MoveCall, MoveRow, ReplicaMove
+from workflows.model.calls import CAUGHT_UP, CREATED, DROPPED, IN_PLACE, MoveCall, MoveRow, ReplicaMove
 
 if TYPE_CHECKING:
     from storage_node.node import Node
 
 PATIENCE = 10.0  # seconds for the controller to raise the generations of a lane
+SMALL_COPY = 1 << 20  # bytes of a replica that is copied at once: one chunk
+SMALL_COPIES = 0.05  # seconds in which it is, and
+SMALL_COPY_EACH = 0.005  # so many more for each replica of a lane; what takes longer has the step `copy`
+
+log = logging.getLogger(__name__)
 
 Blocking = Callable[..., Awaitable[Any]]
 
@@ -33,8 +50,10 @@ REFUSED = {
 class MoveCreator:
     """Makes the `.move`s of one call; what is there already is taken as made."""
 
-    def __init__(self, node: Node, controller: Controller, blocking: Blocking) -> None:
-        self._node, self._controller, self._blocking = node, controller, blocking
+    def __init__(
+        self, node: Node, controller: Controller, blocking: Blocking, bases: dict[rows.MoveKey, MoveRow]
+    ) -> None:
+        self._node, self._controller, self._blocking, self._bases = node, controller, blocking, bases
 
     async def create(self, call: MoveCall) -> list[MoveRow]:
         """One row per replica, in order; raises what a retry may mend, after everything else was done."""
@@ -64,6 +83,7 @@ class MoveCreator:
                 problem = self._note(done, move, error) or problem
         if problem is not None:
             raise problem
+        done |= await self._blocking(self._copy_small, call, done)
         return [done[rows.partition_of(move)] for move in call.replicas]
 
     @staticmethod
@@ -118,6 +138,25 @@ class MoveCreator:
         if before is not None and not ended(before) and before.directory != status.directory:
             replaced = rows.from_status(move, before, CREATED)
         return rows.created(move, status, outcome, replaced)
+
+    def _copy_small(self, call: MoveCall, made: Mapping[TopicPartition, MoveRow]) -> dict[TopicPartition, MoveRow]:
+        """Copy what is small; the rows of the replicas that have caught up."""
+        engine = self._node.engine
+        small = {tp: row for tp, row in made.items() if row.outcome == CREATED and row.bytes_total <= SMALL_COPY}
+        until = time.monotonic() + SMALL_COPIES + SMALL_COPY_EACH * len(small)
+        done: dict[TopicPartition, MoveRow] = {}
+        try:
+            for tp, row in small.items():
+                engine.start_copy(tp, row.claim, call.throttle)
+            for tp, row in small.items():
+                status = engine.wait(tp, row.claim, max(0.0, until - time.monotonic()))
+                if status.state is MoveState.CAUGHT_UP:
+                    move = rows.made(row)
+                    self._bases.setdefault(rows.key_of(move), row)
+                    done[tp] = rows.from_status(move, status, CAUGHT_UP, row)
+        except (RequestRefused, StorageError) as error:
+            log.info("what is small is not copied at once: %s", error)  # the step `copy` finds out what becomes of it
+        return done
 
     async def _raise(self, moves: Sequence[ReplicaMove]) -> list[ChangeResult]:
         """Have the metadata hold the generations that the moves will give; raises RequestTimedOut."""

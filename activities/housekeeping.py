@@ -27,6 +27,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities import cluster_run
 from activities.cluster_run import ClusterRun
+from workflows import options
 from workflows.model import names
 
 log = logging.getLogger(__name__)
@@ -73,6 +74,7 @@ async def _start(client: Client, cluster: str) -> None:
         id=names.cluster_id(cluster),
         task_queue=names.cluster_queue(cluster),
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+        task_timeout=options.CLUSTER_TASK_TIMEOUT,
         static_summary=f"the controller of {cluster}",
     )
     log.info("the workflow %s of type %s was started", handle.id, names.CLUSTER)

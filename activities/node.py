@@ -58,8 +58,8 @@ class NodeActivities:
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="activity")
         # Apart, so that a disk that hangs in the steps of moves does not hold up the metadata.
         self._images = ThreadPoolExecutor(1, thread_name_prefix="images")
-        self._creator = MoveCreator(node, controller, self.blocking)
         self._bases: dict[rows.MoveKey, MoveRow] = {}
+        self._creator = MoveCreator(node, controller, self.blocking, self._bases)
         self._attached: dict[TopicPartition, int] = {}
 
     @property
@@ -96,7 +96,7 @@ class NodeActivities:
 
     @activity.defn(name=calls.CREATE_MOVE)
     async def create_move(self, call: MoveCall) -> MoveResult:
-        """Claim the replicas and make `.move` and marker, unless they are there already."""
+        """Claim the replicas and make `.move` and marker, unless they are there already; small ones are copied, too."""
         with self._at_work(call):
             try:
                 return MoveResult(rows=await self._creator.create(call))

@@ -48,6 +48,11 @@ def partition_of(move: ReplicaMove) -> TopicPartition:
     return TopicPartition(move.topic, move.partition)
 
 
+def made(row: MoveRow) -> ReplicaMove:
+    """The replica of a `.move` that was made, with the claim and generation it has."""
+    return ReplicaMove(row.topic, row.partition, row.directory, row.claim, row.generation)
+
+
 def plain(row: MoveRow) -> dict[str, Any]:
     """A row as a heartbeat or a signal carries it."""
     return asdict(row)
@@ -113,8 +118,12 @@ def from_status(move: ReplicaMove, status: MoveStatus, outcome: str, base: MoveR
 
 
 def already_ended(move: ReplicaMove, status: MoveStatus | None, base: MoveRow | None) -> MoveRow | None:
-    """The row of a replica whose move under this claim was cancelled or swapped by something else, or None."""
-    if status is None or status.claim != move.claim or str(status.state) not in ("cancelled", "swapped"):
+    """The row of a replica whose move under this claim was cancelled or swapped by something else, or failed for good
+    while nobody looked; else None.
+    """
+    if status is None or status.claim != move.claim or str(status.state) not in ("cancelled", "swapped", "failed"):
+        return None
+    if str(status.state) == "failed" and classify_name(status.error, status.message).retryable:
         return None
     return from_status(move, status, ENDS[status.state], base)
 

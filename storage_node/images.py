@@ -237,12 +237,15 @@ class Images:
                 with contextlib.suppress(StorageError):
                     jobs.append((target, target.submit(node.engine.abandon, tp)))
                     continue
-            node.engine.abandon(tp)
+            with contextlib.suppress(StorageError, RequestRefused):
+                node.engine.abandon(tp)
         for directory, job in jobs:
             try:
                 self._result(job, directory)
             except StorageError as error:
                 node.storage_failed(error)
+            except RequestRefused as error:
+                log.error("a copy of a deleted topic is left to the next start: %s", error)
         node.replicas.remove(lost)
 
     def _result(self, job: Future[T], directory: LogDirectory) -> T:

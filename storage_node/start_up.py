@@ -214,6 +214,10 @@ def _open(
     except (RequestRefused, MalformedFile, markers.MarkerCorrupt) as error:
         log.error("%s: %s", plan.tp, error)
         return Opened(plan, reason=str(error))
+    except Exception as error:
+        # Whatever it is, the other replicas are not to wait for it.
+        log.exception("%s cannot be opened", plan.tp)
+        return Opened(plan, reason=f"{type(error).__name__}: {error}")
 
 
 def _open_log(

@@ -29,6 +29,7 @@ _PAUSED = "paused"
 class MoveReplica:
     """create_move -> copy -> swap -> (until the source's `.delete` is due) -> delete_replica.
 
+    What is so small that create_move could copy it goes on to swap at once.
     Each step's activity looks at the disk first and does the next missing thing, so that a step may be repeated
     whatever happened to the last attempt. A cancel is looked for between all steps, since it may come with a step's
     end; what it finds before the swap is undone by cancel_move, however long the node stays away; what it finds behind

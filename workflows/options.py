@@ -54,6 +54,9 @@ LEASE_RETRY = RetryPolicy(
 
 # --- the controller
 
+#: A step that its worker took and did not finish (it was killed, or the database went back) is given to another after
+#: this; updates wait so long then.
+CLUSTER_TASK_TIMEOUT = timedelta(seconds=5)
 PROBE_SECONDS = 1.0
 PROBE_TIMEOUT = timedelta(seconds=5)
 PROBE_PICK_UP_TIMEOUT = timedelta(seconds=10)

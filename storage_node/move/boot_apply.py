@@ -7,6 +7,7 @@ from storage_node.directories.atomic import fsync_dir, io_errors, rename_new
 from storage_node.failpoints import failpoint
 from storage_node.move import marker as markers
 from storage_node.move.boot_plan import BootPlan, Rename, WriteMarker
+from storage_node.move.marker import State
 
 AFTER_MARKER = failpoints.register("boot.after_marker")
 AFTER_RENAMED = failpoints.register("boot.after_renamed")
@@ -22,7 +23,9 @@ def apply(plan: BootPlan) -> None:
     """
     for action in plan.actions:
         if isinstance(action, WriteMarker):
-            markers.write(action.path, action.marker)
+            # What is to be deleted makes room, if there is none.
+            write = markers.write_in_any_case if action.marker.state is State.DELETED else markers.write
+            write(action.path, action.marker)
             failpoint(AFTER_MARKER)
         elif isinstance(action, Rename):
             with io_errors(action.source.parent, f"renaming {action.source.name} to {action.target.name}"):

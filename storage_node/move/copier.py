@@ -7,6 +7,7 @@ what it has in common with the source, and goes on from there.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -97,10 +98,11 @@ class Copier:
             if not directory.online:
                 raise LogDirectoryOffline(directory.name, f"moving {move.tp}")
 
-    def step(self, move: Move, *, limited: bool = True) -> int:
+    def step(self, move: Move, *, limited: bool = True, until: float = math.inf) -> int:
         """Copy one chunk; answers its bytes, 0 when the copy has reached the source.
 
-        The final copy under the partition's lock is not `limited`: a lock is never held while sleeping.
+        The final copy under the partition's lock is not `limited`: a lock is never held while sleeping. A chunk that
+        the limits do not let pass before `until` (`time.monotonic`) is not copied.
         """
         self.check(move)
         source, future = move.partition.log, move.future
@@ -118,8 +120,8 @@ class Copier:
             return 1 if future.log_end_offset < source.log_end_offset else 0
         except CorruptRecord as error:
             raise CorruptSource(f"{move.tp} cannot be moved: {_where(move, at)}: {error.message}") from error
-        if limited:
-            self._throttle(move, len(data.data))
+        if limited and not self._throttle(move, len(data.data), until):
+            return 1
         with future.writing:
             if future.log_end_offset != at:
                 return 1  # truncated meanwhile: read again from its new end
@@ -132,15 +134,18 @@ class Copier:
         failpoint(AFTER_CHUNK)
         return len(data.data)
 
-    def _throttle(self, move: Move, count: int) -> None:
+    def _throttle(self, move: Move, count: int, until: float) -> bool:
+        """Wait until `count` bytes may be written; False when that is not before `until`."""
+
         def told() -> bool:
-            return bool(move.stop)
+            return bool(move.stop) or time.monotonic() >= until
 
         slept = move.limiter.acquire(count, told)
         slept += self.limiter.acquire(count, told)
         move.throttled(slept)
         # Also if nothing was slept: told to stop, the limiter lets go uncharged.
         self.check(move)
+        return not told()
 
     def _take_log_start(self, move: Move) -> None:
         """What DeleteRecords and retention took from the source is not kept in the copy (KIP-113)."""

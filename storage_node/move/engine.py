@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -362,8 +363,9 @@ class MoveEngine:
         self._closed = True
         for move in self._registry.all():
             self._movers.halt(move, "the node stops", HALT_SECONDS)
+        until = time.monotonic() + HALT_SECONDS
         for guard in self._registry.guards():
-            if guard.acquire(timeout=HALT_SECONDS):
+            if guard.acquire(timeout=max(0.0, until - time.monotonic())):
                 guard.release()
         self._movers.close()
         self._deletions.close()

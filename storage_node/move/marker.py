@@ -8,6 +8,7 @@ and the ids of the two directories. It also holds the claim, which says which re
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from dataclasses import asdict, dataclass, fields, replace
@@ -17,12 +18,15 @@ from typing import Any
 
 import crc32c
 
-from storage_node.directories.atomic import full_is_no_room, io_errors, is_no_room, write_atomic
+from storage_node.directories.atomic import full_is_no_room, io_errors, is_no_room, read_bytes, write_atomic
 from storage_node.errors import MetadataIOError
 from storage_node.types import TopicPartition
 
 NAME = "partition.move"
 VERSION = 1
+_LIMIT = 64 << 10
+_NO_FILE_OF_OURS = frozenset({errno.ELOOP, errno.EINVAL, errno.EISDIR, errno.EFBIG})
+"""A symlink, a pipe, a folder, something huge: says nothing about the disk."""
 
 
 class State(StrEnum):
@@ -130,10 +134,12 @@ def read(path: Path) -> Marker | None:
     """
     file = path / NAME
     try:
-        data = file.read_bytes()
+        data = read_bytes(file, _LIMIT)
     except FileNotFoundError:
         return None
     except OSError as error:
+        if error.errno in _NO_FILE_OF_OURS:
+            raise MarkerCorrupt(f"marker {file} cannot be used: {error.strerror}") from error
         raise MetadataIOError(str(path.parent), f"reading {file}") from error
     return decode(data, str(file))
 
@@ -153,13 +159,16 @@ def write_in_any_case(path: Path, marker: Marker) -> None:
     """Like `write`, for what makes room in the end: on a full disk the marker is changed where it stands.
 
     What a crash leaves of it then is new, old or corrupt, and a folder with a corrupt marker is never taken for a copy
-    as long as there is another.
+    as long as there is another. Where none stands none is made: only the replica of a deleted topic can be without one,
+    and its name and topic id say enough.
     """
     try:
         write(path, marker)
     except MetadataIOError as error:
         if not is_no_room(error):
             raise
+        if not (path / NAME).exists():
+            return
         with io_errors(path.parent, f"writing {path / NAME}"):
             fd = os.open(path / NAME, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:

@@ -109,10 +109,11 @@ class Swapper:
         until = time.monotonic() + CATCH_UP_SECONDS
         while time.monotonic() < until:
             began = future.size
-            while time.monotonic() < until and self._copier.step(move):
-                pass
+            reached = False
+            while not reached and time.monotonic() < until:
+                reached = not self._copier.step(move, until=until)
             future.flush()
-            if future.size - began < MAX_CHUNK:
+            if reached and future.size - began < MAX_CHUNK:
                 return fits_source(move)
         return False
 

@@ -36,6 +36,8 @@ def hurry() -> None:
     options.PICK_UP_TIMEOUT = timedelta(seconds=1)
     options.LOCATE_TIMEOUT = timedelta(seconds=2)
     options.COLLECT_AGAIN_AFTER = timedelta(seconds=1)
+    # How long the controller stands still when a step of it was lost.
+    options.CLUSTER_TASK_TIMEOUT = timedelta(seconds=3)
 
 
 if __name__ == "__main__":

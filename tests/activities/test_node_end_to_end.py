@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from temporalio.api.workflowservice.v1 import DescribeNamespaceRequest
-from temporalio.client import Client, ScheduleActionStartWorkflow, WorkflowExecutionStatus
+from temporalio.client import Client, ScheduleActionStartWorkflow, WorkflowExecutionStatus, WorkflowHandle
 
 from tests.activities.cluster import SLOW, Cluster, failure, move, until
 from workflows.model import names
@@ -32,6 +34,23 @@ def test_a_replica_moves_and_what_it_held_is_read_from_the_other_disk(cluster: C
         return ids[str(target)] in rows
 
     until("the metadata says where the replica is", recorded)
+
+
+def test_a_small_replica_needs_three_steps(cluster: Cluster) -> None:
+    async def steps(handle: WorkflowHandle[Any, Any]) -> list[str]:
+        history = await handle.fetch_history()
+        found = [event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events]
+        return [name for name in found if name]
+
+    cluster.create_topic("small")
+    count = cluster.produce("small", 0.2)
+    source, target = cluster.disk_of("small"), cluster.other_disk("small")
+    cluster.start_move("move-small", move("small", 0, 1, target))
+    (row,) = cluster.result("move-small")["rows"]
+    assert (row["outcome"], row["source"], row["attempts"]) == ("deleted", str(source), 1)
+    assert row["bytes_copied"] == row["bytes_total"] > 200_000 and row["seconds_copying"] > 0
+    assert cluster.read_numbers("small", count) == list(range(count))
+    assert cluster.with_handle("move-small", steps) == ["create_move", "swap", "delete_replica"]
 
 
 @pytest.mark.feature("113-03", "113-04")

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +39,13 @@ def open_moves(stack: Crashable) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def asked(crashable: Crashable) -> Crashable:
+def asked(crashable: Crashable) -> Iterator[Crashable]:
     with KafkaAdmin(crashable.bootstrap) as admin:
         admin.create_topic(TOPIC, 2, 1, {})
     traffic.load(traffic.Acknowledged(crashable.bootstrap, TOPIC, linger_ms=20), 2, 2_000_000, 1000, lambda _done: None)
-    return crashable
+    yield crashable
+    with KafkaAdmin(crashable.bootstrap) as admin:
+        admin.delete_topic(TOPIC)
 
 
 @pytest.mark.parametrize("after", [0.3, 0.9, 1.6, 2.5])

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ops.stack import ports
 from ops.stack.stack import Stack
-from tests.e2e.conftest import eventually
+from tests.e2e.conftest import Crashable, eventually
 from tests.support.kafka import require_kafka, tool
 
 pytestmark = [pytest.mark.temporal, pytest.mark.kafka, pytest.mark.timeout(300)]
@@ -25,17 +24,9 @@ DUMP = "org.apache.kafka.tools.DumpLogSegments"
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def stack(crashable: Crashable) -> Stack:
     require_kafka()
-    made = Stack(tmp_path_factory.mktemp("tools"))
-    made.make_folder()
-    first = ports.free_block(4, start=26000)
-    try:
-        made.prepare({"nodes": 1, "dirs": 3, "port": first, "temporal_port": first + 1})
-        made.up()
-        yield made
-    finally:
-        made.down()
+    return crashable.stack
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +55,14 @@ def test_java_clients_produce_and_consume(server: tuple[str, str], stack: Stack)
     assert tool(TOPICS, *server, "--list").splitlines() == ["words"]
     sent = [f"word-{number}" for number in range(500)]
     tool(PRODUCER, *server, "--topic", "words", stdin="".join(f"{word}\n" for word in sent))
-    read: list[str] = []
-    for partition in ("0", "1"):
+
+    def read(partition: str) -> list[str]:
         arguments = ("--topic", "words", "--partition", partition, "--offset", "earliest", "--timeout-ms", "4000")
-        read += tool(CONSUMER, *server, *arguments).split()
-    assert sorted(read) == sorted(sent)
+        return tool(CONSUMER, *server, *arguments).split()
+
+    with ThreadPoolExecutor() as side_by_side:
+        found = [word for words in side_by_side.map(read, ("0", "1")) for word in words]
+    assert sorted(found) == sorted(sent)
     segments = [s for disk in stack.spec().log_dirs(1) for s in disk.glob("words-*/*.log") if s.stat().st_size]
     dumped = tool(DUMP, "--deep-iteration", "--print-data-log", "--files", ",".join(map(str, segments)))
     assert dumped.count("payload: word-") == len(sent)

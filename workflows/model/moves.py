@@ -35,6 +35,7 @@ BEFORE_SWAP = (CREATING, COPYING, SWAPPING)
 #: (phase, outcome of its step) -> next phase.
 TRANSITIONS: Mapping[tuple[str, str], str] = {
     (CREATING, calls.CREATED): COPYING,
+    (CREATING, calls.CAUGHT_UP): SWAPPING,
     (CREATING, calls.IN_PLACE): DONE,
     (CREATING, calls.SWAPPED): WAITING,
     (CREATING, calls.DROPPED): DROPPED,

@@ -94,6 +94,11 @@ def test_a_life_in_the_foreground(data: Path, free: dict[str, int]) -> None:
     assert all(ports.is_free(port) for port in (free["port"], free["temporal_port"]))
 
 
+def test_a_stack_keeps_its_shape(data: Path) -> None:
+    with pytest.raises(OpsError, match="keeps its shape"):
+        Stack(data).prepare({"dirs": 3})
+
+
 def test_up_starts_only_what_is_missing(data: Path) -> None:
     first = run("stack", "up", "--data", str(data), "--detach", "--json")
     assert first.returncode == 0, first.stderr
@@ -110,14 +115,6 @@ def test_other_settings_on_a_running_stack_are_refused(data: Path) -> None:
     told = run("stack", "up", "--data", str(data), "--nodes", "3", "--detach")
     assert told.returncode == 1
     assert "a stack runs in" in told.stderr and "rehome stack down" in told.stderr
-
-
-def test_a_stack_keeps_its_shape(data: Path) -> None:
-    stack = Stack(data)
-    stack.down()
-    with pytest.raises(OpsError, match="keeps its shape"):
-        stack.prepare({"dirs": 3})
-    stack.up()
 
 
 def test_a_process_started_by_hand_by_the_line_of_status_belongs_to_the_stack(data: Path) -> None:

@@ -8,6 +8,7 @@ import errno
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -115,13 +116,17 @@ def test_moving_away_from_a_full_disk_makes_room_on_it(mount: Callable[[str], Pa
 
 @pytest.mark.root
 @needs_root
-def test_records_and_topics_can_be_deleted_on_a_full_disk(mount: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("moved_before", [True, False])
+def test_records_and_topics_can_be_deleted_on_a_full_disk(
+    moved_before: bool, mount: Callable[[str], Path], tmp_path: Path
+) -> None:
     disk = mount("a")
     node = SmallNode(tmp_path, config=CONFIG)
     partition = node.add()
     partition.leader_epoch = 3
     node.fill(300)
-    node.engine.next_claim(TP)
+    if moved_before:
+        node.engine.next_claim(TP)
     fill_up(disk)
     with pytest.raises(NotEnoughSpace):
         for _ in range(100):
@@ -214,3 +219,25 @@ def test_a_node_stops_and_starts_on_a_full_disk(mount: Callable[[str], Path], tm
             assert [int(m.value()) for m in harness.consume("t", 50)] == list(range(50))
         (disk / "filler").unlink()
         harness.produce("t", [b"50"])
+
+
+@pytest.mark.root
+@needs_root
+def test_a_topic_deleted_while_the_node_was_down_goes_from_a_full_disk(
+    mount: Callable[[str], Path], tmp_path: Path
+) -> None:
+    disk = mount("node-1")
+    with running(tmp_path, dirs=1) as harness:
+        harness.create_topic("t")
+        harness.produce("t", [b"x" * 1000] * 50)
+        harness.settle()
+        fill_up(disk)
+        harness.stop()
+        image = harness.controller.image
+        gone = {image.topics["t"].id: "t"}
+        # The image that says so came before the disk was full.
+        harness.controller.image = replace(image, topics={}, gone=gone, version=image.version + 1)
+        harness.node = harness._new(0)
+        harness.start()
+        eventually(lambda: not list(Path(harness.paths[0]).glob("t-0*")))
+        assert harness.node.dirs.directories[0].online

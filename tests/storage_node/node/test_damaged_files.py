@@ -4,13 +4,16 @@ replica anything."""
 from __future__ import annotations
 
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage_node.log.batch import HEADER_SIZE, build_batch
+from storage_node.log.log import Log
 from storage_node.move import marker as markers
 from storage_node.types import TopicPartition
 from tests.support.node_harness import Harness, running, until
@@ -43,7 +46,7 @@ def numbers(harness: Harness, topic: str = "t") -> list[int]:
     return [int(m.value()[:3]) for m in harness.consume(topic, end - start, offset=start)]
 
 
-def again(harness: Harness, damage: Callable[[], None], clean: bool) -> None:
+def again(harness: Harness, damage: Callable[[], object], clean: bool) -> None:
     """Stop, damage, start."""
     harness.stop(clean)
     damage()
@@ -187,3 +190,36 @@ def test_two_directories_of_one_name_are_neither_served_nor_touched(tmp_path: Pa
         again(harness, settle, clean=False)
         assert numbers(harness) == list(range(RECORDS))
         assert harness.directory_of("t") == str(path.parent)
+
+
+@pytest.mark.parametrize("kind", ["symlink", "pipe"])
+def test_a_marker_that_is_no_file(tmp_path: Path, kind: str) -> None:
+    with running(tmp_path, dirs=1) as harness:
+        path = filled(harness)
+
+        def damage() -> None:
+            file = path / markers.NAME
+            if kind == "symlink":
+                file.rename(tmp_path / "elsewhere")
+                file.symlink_to(tmp_path / "elsewhere")
+                return
+            file.unlink()
+            os.mkfifo(file)
+
+        again(harness, damage, clean=True)
+        assert numbers(harness) == list(range(RECORDS)), "alone, it is made anew"
+
+
+def test_an_error_nobody_thought_of_costs_only_its_replica(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path, dirs=1) as harness:
+        filled(harness)
+        real = Log.open
+
+        def open_log(path: Path, tp: TopicPartition, *args: Any, **kwargs: Any) -> Log:
+            if tp == TP:
+                raise ZeroDivisionError("of all things")
+            return real(path, tp, *args, **kwargs)
+
+        monkeypatch.setattr(Log, "open", open_log)
+        again(harness, lambda: None, clean=True)
+        assert "of all things" in harness.node.replicas.offline[TP]
