@@ -93,7 +93,7 @@ class Cluster:
             "TEMPORAL_NAMESPACE": "default",
             "REHOME_EXPORT_DIR": str(self.folder / "export"),
             "REHOME_FAILPOINTS": f"@{self.points}",
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
             **(more or {}),
         }
 
@@ -129,7 +129,7 @@ class Cluster:
                 "node.id": str(node),
                 "log.dirs": ",".join(map(str, paths)),
                 "listeners": f"PLAINTEXT://127.0.0.1:{self.ports[node]}",
-                "file.delete.delay.ms": "500",
+                "file.delete.delay.ms": "200",
                 **(settings or {}),
             }
             config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
@@ -313,6 +313,10 @@ class Cluster:
             return (await client.get_workflow_handle(workflow_id).describe()).status
 
         return self.run(look)
+
+    def progress(self, workflow_id: str) -> dict[str, Any]:
+        """A run's own account of how far it is."""
+        return dict(self.with_handle(workflow_id, lambda handle: handle.query("progress")))
 
     def with_handle(self, workflow_id: str, act: Callable[[WorkflowHandle[Any, Any]], Awaitable[T]]) -> T:
         return self.run(lambda client: act(client.get_workflow_handle(workflow_id)))

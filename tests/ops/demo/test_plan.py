@@ -85,6 +85,7 @@ def test_the_demo_goes_round_ports_that_others_have() -> None:
     with contextlib.ExitStack() as others:
         for port in (9093, 7233, 8234):
             listener = others.enter_context(socket.socket())
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that were closed do not count
             with contextlib.suppress(OSError):  # taken already: as good
                 listener.bind(("127.0.0.1", port))
                 listener.listen(1)
