@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from temporalio.client import Client, WorkflowUpdateFailedError
+from temporalio.client import Client, WorkflowUpdateFailedError, WorkflowUpdateRPCTimeoutOrCancelledError
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError
 
@@ -100,6 +100,11 @@ class ClusterLink:
             cause = error.cause
             if isinstance(cause, ApplicationError) and cause.type not in NOT_CARRIED_OUT:
                 raise Rejected(str(cause)) from error
+            raise
+        except WorkflowUpdateRPCTimeoutOrCancelledError as error:
+            # The SDK hides that it was this task that was cancelled; taken for a failure, a stop would wait in vain.
+            if isinstance(error.__cause__, asyncio.CancelledError):
+                raise asyncio.CancelledError from error
             raise
         if image := answer.get("image"):
             await asyncio.to_thread(self._node.apply_images, [image])

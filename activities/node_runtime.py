@@ -41,7 +41,7 @@ LEASE_THROTTLE = timedelta(seconds=0.5)  # between heartbeats that reach the ser
 MOVES_THROTTLE = timedelta(seconds=2)
 GRACE = timedelta(seconds=3)  # for activities under way when the node stops
 GOODBYE = 1.0  # seconds for telling the controller that the node stops
-JOIN = 10.0  # seconds that `stop` waits for the thread
+JOIN = 6.0  # seconds that `stop` waits for the thread; more than GRACE and GOODBYE together
 PAUSE = 1.0
 
 

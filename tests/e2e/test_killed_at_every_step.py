@@ -7,6 +7,7 @@ every offset is consistent.
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -109,7 +110,7 @@ def test_a_cancel_leaves_the_source_where_it_was(running: Crashable, number: int
         await revive(running)
         with pytest.raises(WorkflowFailureError):
             await asyncio.wait_for(handle.result(), 60)
-        assert (await handle.describe()).status.name == "CANCELED"  # type: ignore[union-attr]
+        assert (await handle.describe()).status.name == "CANCELED"
 
     asyncio.run(play())
     assert running.replica(name) == source
@@ -131,3 +132,13 @@ def test_whoever_drives_the_move_may_die(running: Crashable, name: str) -> None:
     result = asyncio.run(play())
     assert [row["outcome"] for row in result["rows"]] == ["deleted"]
     assert running.replica(f"{TOPIC}-0") == target
+
+
+@pytest.mark.parametrize("away", ["controller", "temporal"])
+def test_a_node_stops_in_seconds_whoever_is_away(running: Crashable, away: str) -> None:
+    running.stack.kill(away)
+    began = time.monotonic()
+    running.stack.stop("node-1")
+    took = time.monotonic() - began
+    running.stack.up()
+    assert took < 8, f"the stop took {took:.1f} s"
