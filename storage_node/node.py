@@ -89,7 +89,12 @@ class Node:
             self._load_image()
             self.wishes = Wishes(self.dirs)
             self.wishes.load()
-            self.engine = MoveEngine(self, slots=config.move_threads, rate=config.move_rate)
+            self.engine = MoveEngine(
+                self,
+                slots=config.move_threads,
+                rate=config.move_rate,
+                swap_seconds=config.move_deadline_ms / 1000,
+            )
             self.dirs.on_failure(self._directory_failed)
             image = self.metadata.image
             started = start_up(self.dirs, clean, image, self.id, config.log, config.recovery_threads_per_dir)

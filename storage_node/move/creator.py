@@ -110,6 +110,7 @@ class Creator:
             claim=claim,
             owner=request.owner,
             run_id=request.run_id,
+            throttle=request.throttle or 0,
         )
         path = target.path / move_name(tp)
         try:
@@ -139,6 +140,7 @@ class Creator:
             generation=request.generation or move.marker.generation,
             owner=request.owner or move.marker.owner,
             run_id=request.run_id or move.marker.run_id,
+            throttle=request.throttle or 0,
         )
         if wanted != move.marker:
             if wanted.claim > move.marker.claim:

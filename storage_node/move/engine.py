@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from storage_node.directories.directory import LogDirectory
@@ -25,7 +26,7 @@ from storage_node.errors import (
 from storage_node.move import marker as markers
 from storage_node.move.boot_plan import BootPlan, ResumeMove, ScheduleDelete, SuspendMove
 from storage_node.move.copier import Copier, Halted
-from storage_node.move.creation import retire, take_away, write_source
+from storage_node.move.creation import no_room, retire, take_away, write_source
 from storage_node.move.creator import Creator, Request
 from storage_node.move.deletion import Deletion, Deletions, wall_clock_ms
 from storage_node.move.future import FutureLog
@@ -36,7 +37,7 @@ from storage_node.move.movers import MOVES_STOPPED, STOPPED_BY_OPERATOR, Movers,
 from storage_node.move.moving import Move
 from storage_node.move.registry import Registry, StopSwitch
 from storage_node.move.status import BEHIND, SWAPPED, MoveState, MoveStatus, SwapOutcome
-from storage_node.move.swap import Swapper
+from storage_node.move.swap import CATCH_UP_SECONDS, Swapper
 from storage_node.move.throttle import RateLimiter
 from storage_node.types import TopicPartition
 
@@ -49,8 +50,9 @@ HALT_SECONDS = 30.0  # for a copier to leave; longer means a disk that hangs
 class MoveEngine:
     """See the module.
 
-    `slots` copies at a time, together at most `rate` bytes per second (None: unlimited). `delete_delay_ms` is how long
-    a `.delete` is kept whose partition is not served here any more; that of others comes from their config.
+    `slots` copies at a time, together at most `rate` bytes per second (None: unlimited). A swap catches up for at most
+    `swap_seconds` before it is "behind". `delete_delay_ms` is how long a `.delete` is kept whose partition is not
+    served here any more; that of others comes from their config.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class MoveEngine:
         *,
         slots: int = 1,
         rate: int | None = None,
+        swap_seconds: float = CATCH_UP_SECONDS,
         delete_delay_ms: int = 60_000,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
@@ -71,8 +74,9 @@ class MoveEngine:
         self._switch = StopSwitch(host.directories())
         self._deletions = Deletions(host, now_ms)
         self._movers = Movers(self._node, self._registry, self._limiter, slots, self._discard_copy)
-        self._swapper = Swapper(host, Copier(self._limiter, self._movers.flushes, self._registry.check))
-        self._creator = Creator(self._node, self._registry, self._switch, self.cancel)
+        copier = Copier(self._limiter, self._movers.flushes, self._registry.check)
+        self._swapper = Swapper(host, copier, swap_seconds)
+        self._creator = Creator(self._node, self._registry, self._switch, self._cancel)
         for directory in host.directories():
             directory.on_failure(self._directory_failed)
 
@@ -108,12 +112,12 @@ class MoveEngine:
 
     def start_copy(self, tp: TopicPartition, claim: int, throttle: int | None = None) -> None:
         """Queue the copy; a move that is queued or copied already only gets the throttle. Raises StaleClaim,
-        MovesStopped.
+        MovesStopped, StorageError.
         """
         with self._changing(tp):
             self._switch.refuse()
             move = self._moving(tp, claim)
-            move.limiter.set_rate(throttle)
+            self._limit(move, throttle)
             self._movers.queue(move)
 
     def wait(self, tp: TopicPartition, claim: int, timeout: float) -> MoveStatus:
@@ -138,8 +142,25 @@ class MoveEngine:
         return move.status()
 
     def set_throttle(self, tp: TopicPartition, claim: int, rate: int | None) -> None:
-        """Change one move's own rate (bytes per second, None: only the node's)."""
-        self._moving(tp, claim).limiter.set_rate(rate)
+        """Change one move's own rate (bytes per second, None: only the node's), durable. Raises StaleClaim,
+        StorageError.
+        """
+        with self._changing(tp):
+            self._limit(self._moving(tp, claim), rate)
+
+    def _limit(self, move: Move, rate: int | None) -> None:
+        move.limiter.set_rate(rate)
+        wanted = replace(move.marker, throttle=rate or 0)
+        if wanted == move.marker or not move.target.online:
+            return
+        try:
+            markers.write(move.path, wanted)
+        except StorageError as error:
+            if not no_room(error):
+                self._node.fail(error)
+                raise
+            log.info("the limit of %s is not kept over a restart: %s", move.tp, error)
+        move.marker = wanted
 
     def set_node_rate(self, rate: int | None) -> None:
         """Change the rate that all moves share (replica.alter.log.dirs.io.max.bytes.per.second)."""
@@ -208,9 +229,13 @@ class MoveEngine:
     def cancel(self, tp: TopicPartition, claim: int | None = None, reason: str = "") -> MoveStatus | None:
         """Take the `.move` away; the source serves on. None when there is nothing to cancel (or it was swapped before).
 
-        The marker says so first: a start finishes what a crash interrupts. Raises StaleClaim when another claim moves
-        it now.
+        The marker says so first: a start finishes what a crash interrupts. Who cancels without a claim is not the run
+        that moves it: a new claim sees to it that what that run asks for late is refused, after a crash, too. Raises
+        StaleClaim when another claim moves it now.
         """
+        return self._cancel(tp, claim, reason, renew=not claim)
+
+    def _cancel(self, tp: TopicPartition, claim: int | None, reason: str, *, renew: bool = False) -> MoveStatus | None:
         move = self._registry.get(tp)
         if move is not None and (not claim or move.marker.claim == claim):
             move.stop = move.stop or "cancelled"  # a swap that is still catching up gives way
@@ -221,6 +246,11 @@ class MoveEngine:
             if claim and move.marker.claim != claim:
                 raise StaleClaim(f"{tp} is being moved under claim {move.marker.claim}, not {claim}")
             self._movers.halt(move, "cancelled", HALT_SECONDS)
+            if renew and move.source.online:
+                try:
+                    self._registry.issue(move.partition)
+                except StorageError as error:
+                    self._node.fail(error)  # the source's disk; its copy goes all the same
             self._discard_copy(move)
             move.become(MoveState.CANCELLED, message=reason)
             return self._registry.finish(move)
@@ -271,7 +301,7 @@ class MoveEngine:
             move = self._registry.get(tp)
             if move is not None:
                 try:
-                    self.cancel(tp, None, "the topic was deleted")
+                    self._cancel(tp, None, "the topic was deleted")
                 except StorageError:
                     self._registry.finish(move)
             self._registry.forget(tp)
@@ -284,7 +314,7 @@ class MoveEngine:
         """
         with self._changing(tp):
             partition = self._node.partition(tp)
-            self.cancel(tp, None, "the topic was deleted")
+            self._cancel(tp, None, "the topic was deleted")
             with partition.lock:
                 log = partition.log
                 due = self._now_ms() + log.config.file_delete_delay_ms
@@ -341,7 +371,8 @@ class MoveEngine:
     def _resume(self, action: ResumeMove | SuspendMove, marker: Marker) -> None:
         partition = self._node.partition(action.tp)
         target = self._node.directory(action.path.parent)
-        move = Move(partition, target, action.path, marker, self._registry.guard(action.tp), None)
+        limit = marker.throttle or None
+        move = Move(partition, target, action.path, marker, self._registry.guard(action.tp), limit)
         move.orphan = not marker.owner
         self._registry.newest_claim(partition)
         self._registry.learn(action.tp, marker.claim)

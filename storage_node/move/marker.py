@@ -59,7 +59,8 @@ class Marker:
     `generation` is the replica's: the source has g, its copy g + 1. `claim` is, in a source, the newest claim issued
     for the partition, and in a `.move` the claim of its owner. `seal_*`, `log_start` and `leader_epoch` are offsets
     and epoch at the seal (-1 before it). `delete_at_ms` is the wall clock at which a `.delete` is due (0: count from
-    the start), `full_name` the directory's name before it was shortened.
+    the start), `full_name` the directory's name before it was shortened, `throttle` the limit of a `.move`'s run (bytes
+    per second, 0: none), so that a copy which goes on by itself after a start keeps it.
     """
 
     topic: str
@@ -79,6 +80,7 @@ class Marker:
     leader_epoch: int = -1
     delete_at_ms: int = 0
     full_name: str = ""
+    throttle: int = 0
 
     @property
     def tp(self) -> TopicPartition:
@@ -96,6 +98,7 @@ class Marker:
             reason="",
             delete_at_ms=0,
             full_name="",
+            throttle=0,
         )
 
 

@@ -43,7 +43,7 @@ UNDO_AFTER_MARKER = failpoints.register("undo.after_marker")
 UNDO_AFTER_RENAMED = failpoints.register("undo.after_renamed")
 UNDO_AFTER_FLUSHED = failpoints.register("undo.after_flushed")
 
-CATCH_UP_SECONDS = 2.0  # without the lock, before the answer is "behind"
+CATCH_UP_SECONDS = 2.0  # without the lock, before the answer is "behind": replica.move.swap.deadline.ms
 LOCK_WAIT_SECONDS = 1.0  # for the partition's lock
 TAIL_SECONDS = 0.02  # for the last copy under the lock
 
@@ -58,11 +58,15 @@ class Swapped:
 
 
 class Swapper:
-    """Swaps one move; thread-safe as long as each move is swapped under its guard."""
+    """Swaps one move; thread-safe as long as each move is swapped under its guard.
 
-    def __init__(self, host: MoveHost, copier: Copier) -> None:
+    A copy that has not reached its source after `seconds` of catching up is "behind".
+    """
+
+    def __init__(self, host: MoveHost, copier: Copier, seconds: float = CATCH_UP_SECONDS) -> None:
         self._host = host
         self._copier = copier
+        self._seconds = seconds
 
     def swap(self, move: Move, delay_ms: int, now_ms: int) -> Swapped | None:
         """Catch up and swap; None when the source ran away ("behind"), with nothing changed.
@@ -106,7 +110,7 @@ class Swapper:
         """Copy and flush until less than a chunk is missing; False when that does not come to an end."""
         future = move.future
         assert future is not None
-        until = time.monotonic() + CATCH_UP_SECONDS
+        until = time.monotonic() + self._seconds
         while time.monotonic() < until:
             began = future.size
             reached = False

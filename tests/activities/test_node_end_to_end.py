@@ -121,6 +121,7 @@ def test_a_copy_whose_run_is_unknown_is_carried_on_by_a_new_run(cluster: Cluster
     cluster.run(forget)
     adopted = names.move_id(cluster.name, 1, "unknown", 0, 1, claim + 1)
     until("a new run carries on", lambda: cluster.status(adopted) == WorkflowExecutionStatus.RUNNING)
+    assert cluster.progress(adopted)["throttle"] == SLOW, "under the same limit"
     cluster.unlimited(adopted)
     (row,) = until("a new run carries on", lambda: cluster.result(adopted))["rows"]
     assert row["outcome"] == "deleted" and cluster.disk_of("unknown") == target

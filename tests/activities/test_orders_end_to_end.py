@@ -134,7 +134,8 @@ def test_a_request_for_another_directory_gives_the_replica_to_another_run(cluste
     cluster.start_move("elsewhere", move("elsewhere", 0, 1, second, throttle=SLOW))
     claim = cluster.wait_copying("elsewhere")["claim"]
     assert cluster.alter_log_dirs(("elsewhere", 0, 1, third)) == ["NoError"]
-    later = names.move_id(cluster.name, 1, "elsewhere", 0, 1, claim + 1)
+    # One claim for the end of the first move, one for the second.
+    later = names.move_id(cluster.name, 1, "elsewhere", 0, 1, claim + 2)
     assert until("the later run is there", lambda: cluster.result(later))["rows"][0]["outcome"] == "deleted"
     assert ended(cluster, "elsewhere") in (WorkflowExecutionStatus.CANCELED, WorkflowExecutionStatus.FAILED)
     settled(cluster, "elsewhere", third)
