@@ -72,14 +72,25 @@ class Cluster:
         """The file that arms the failpoints of all processes."""
         return self.folder / "failpoints"
 
+    @property
+    def passed(self) -> Path:
+        """Where armed points that were passed leave their names."""
+        return self.folder / "passed"
+
     @contextmanager
     def armed(self, points: Mapping[str, str]) -> Iterator[None]:
-        """Failpoints with their actions, armed for the length of the block."""
+        """Failpoints with their actions, armed for the length of the block; each acts once."""
+        for flag in self.passed.iterdir():
+            flag.unlink()
         self._arm("".join(f"{name}={action}\n" for name, action in points.items()))
         try:
             yield
         finally:
             self._arm("")
+
+    def wait_passed(self, point: str) -> None:
+        """Until a process has come to an armed point."""
+        until(f"{point} is reached", (self.passed / point).exists)
 
     def _arm(self, text: str) -> None:
         new = self.points.with_suffix(".new")
@@ -93,6 +104,7 @@ class Cluster:
             "TEMPORAL_NAMESPACE": "default",
             "REHOME_EXPORT_DIR": str(self.folder / "export"),
             "REHOME_FAILPOINTS": f"@{self.points}",
+            "REHOME_FAILPOINTS_FLAGS": str(self.passed),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
             **(more or {}),
         }
@@ -100,6 +112,7 @@ class Cluster:
     def _start(self, name: str, *arguments: str, more: Mapping[str, str] | None = None) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.points.touch()
+        self.passed.mkdir(exist_ok=True)
         log = (self.folder / f"{name}.log").open("ab")
         self.processes[name] = subprocess.Popen(
             [sys.executable, str(PROGRAM), *arguments],

@@ -172,7 +172,7 @@ def test_a_cancel_that_finds_the_swap_at_a_step(cluster: Cluster, step: str) -> 
     target = cluster.other_disk(topic)
     with cluster.armed({step: "hang"}):
         cluster.start_move(topic, move(topic, 0, 1, target))
-        until("the swap is on its way", lambda: cluster.ask("moves")["moves"][0]["state"] == "swapping")
+        cluster.wait_passed(step)
         cluster.with_handle(topic, lambda handle: handle.cancel())
         until("the run knows of it", lambda: cluster.progress(topic)["cancelling"])
     # The step that runs already is seen to its end: what is in place stays there.
@@ -191,7 +191,7 @@ def test_a_cancel_on_the_node_that_finds_the_swap_at_a_step(cluster: Cluster, st
     asking = threading.Thread(target=lambda: cluster.ask("cancel-move", topic=topic, partition=0))
     with cluster.armed({step: "hang"}):
         cluster.start_move(topic, move(topic, 0, 1, target))
-        until("the swap is on its way", lambda: cluster.ask("moves")["moves"][0]["state"] == "swapping")
+        cluster.wait_passed(step)
         asking.start()
         asking.join(0.2)
         assert asking.is_alive(), "it waits for the swap, which answers for one of the two"
