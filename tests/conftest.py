@@ -1,4 +1,4 @@
-"""Markers, and the table of the proposals' features with the tests that show them.
+"""Markers, the table of the proposals' features with the tests that show them, and what the large sets counted.
 
 A whole run writes build/features.md: each feature by its id, shown (by which tests), superseded (by what) or open.
 """
@@ -9,6 +9,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+
+from tests.support import scale
 
 ROOT = Path(__file__).parent.parent
 FEATURES = Path(__file__).with_name("features.tsv")
@@ -41,7 +43,13 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _passed.add(report.nodeid)
 
 
+def pytest_sessionstart() -> None:
+    scale.TALLIES.unlink(missing_ok=True)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for what, number, seconds in scale.read_tallies():
+        terminalreporter.write_line(f"{number:>9,} {what} ({seconds:.0f} s)")
     if config.args != ["tests"] or not (_passed or _failed):
         return  # only a whole run says what is open
     shown: dict[str, set[str]] = defaultdict(set)
