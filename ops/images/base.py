@@ -1,0 +1,129 @@
+"""The base image: an operating system that can run this checkout's interpreter, which is mounted into it.
+
+A pull is tried first, with a short timeout; where no registry of images is reached, Debian's packages make one
+(`debootstrap`, as root). Either is made once per engine, and kept by this user as an archive.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ops.stack.errors import OpsError
+from ops.stack.temporal_server import cache_folder
+
+SUITE = "bookworm"
+TAG = f"rehome-base:{SUITE}"
+PULL = "python:{version}-slim-" + SUITE
+#: What the interpreter's modules need besides a minimal system; python3 brings the libraries of an interpreter that is
+#: mounted from elsewhere, too.
+PACKAGES = ("python3", "ca-certificates")
+
+PULL_SECONDS = 60.0
+BUILD_SECONDS = 600.0
+
+Say = Callable[[str], None]
+
+
+class NoImage(OpsError):
+    """The base image could not be had."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder or file of the host that a container sees read-only at the same path."""
+
+    path: Path
+
+
+def ensure(say: Say) -> str:
+    """The tag of the base image in the engine that DOCKER_HOST names, made where needed. Raises `NoImage`."""
+    if _docker("image", "inspect", TAG).returncode == 0:
+        return TAG
+    archive = cache_folder().parent / "images" / f"{SUITE}.tar"
+    if archive.exists() and _docker("import", str(archive), TAG).returncode == 0:
+        return TAG
+    name = PULL.format(version=f"{sys.version_info.major}.{sys.version_info.minor}")
+    say(f"pulling {name}")
+    pulled = _pull(name)
+    if not pulled:
+        _docker("tag", name, TAG)
+        return TAG
+    built = _build(archive, say)
+    if built:
+        raise NoImage(
+            f"there is no base image: the pull of {name} failed ({pulled}), Debian's packages made none ({built}); "
+            f"make an image with Python {sys.version_info.major}.{sys.version_info.minor} reachable as {TAG}"
+        )
+    return TAG
+
+
+def mounts(project: Path, *more: Path) -> list[Mount]:
+    """What a role needs of the host: the checkout, its virtual environment, the interpreter behind it, and `more`.
+
+    The interpreter of the host's own system (below /usr) is not mounted: the image has one at the same path.
+    """
+    wanted = [project, Path(sys.prefix), *more]
+    base = Path(sys.base_prefix)
+    if base != Path("/usr"):
+        wanted.append(base)
+    found: list[Mount] = []
+    for path in wanted:
+        if not any(path == each.path or path.is_relative_to(each.path) for each in found):
+            found.append(Mount(path))
+    return found
+
+
+def _pull(name: str) -> str:
+    try:
+        done = _docker("pull", "--quiet", name, seconds=PULL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"no answer within {PULL_SECONDS:.0f} s"
+    return _last(done) if done.returncode else ""
+
+
+def _build(archive: Path, say: Say) -> str:
+    """Make the archive and import it; answers why that did not work, or ""."""
+    debootstrap = shutil.which("debootstrap") or shutil.which("debootstrap", path="/usr/sbin:/sbin")
+    if debootstrap is None or os.geteuid() != 0:
+        return "that takes root and debootstrap"
+    say(f"making a base image of Debian's packages ({SUITE}; under a minute)")
+    with _work_folder(archive.parent) as work:
+        command = [debootstrap, "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(work / "root")]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+        except subprocess.TimeoutExpired:
+            return f"debootstrap did not end within {BUILD_SECONDS:.0f} s"
+        if done.returncode:
+            return f"debootstrap: {_last(done)}"
+        packed = work / "image.tar"
+        tar = ["tar", "-C", str(work / "root"), "--exclude=./dev/*", "--exclude=./proc/*", "-cf", str(packed), "."]
+        done = subprocess.run(tar, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return f"tar: {_last(done)}"
+        packed.replace(archive)
+    done = _docker("import", str(archive), TAG)
+    return f"docker import: {_last(done)}" if done.returncode else ""
+
+
+@contextmanager
+def _work_folder(parent: Path) -> Iterator[Path]:
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="making-", dir=parent, ignore_cleanup_errors=True) as name:
+        yield Path(name)
+
+
+def _docker(*words: str, seconds: float = BUILD_SECONDS) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["docker", *words], capture_output=True, text=True, timeout=seconds, check=False)
+
+
+def _last(done: subprocess.CompletedProcess[str]) -> str:
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1].strip() if lines else f"exit code {done.returncode}"

@@ -1,0 +1,58 @@
+"""The base image runs this checkout's interpreter, and an engine of our own leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from ops.images import base
+from ops.images.engine import NoEngine, engine
+from tests.support.docker import docker_with_base
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+def test_what_is_mounted_covers_the_checkout_and_the_interpreter() -> None:
+    found = [mount.path for mount in base.mounts(PROJECT)]
+    assert all(any(Path(p).is_relative_to(path) for path in found) for p in (PROJECT, sys.prefix))
+    assert sys.base_prefix == "/usr" or any(Path(sys.base_prefix).is_relative_to(path) for path in found)
+    assert Path("/usr") not in found
+
+
+def test_nothing_is_mounted_twice() -> None:
+    found = base.mounts(PROJECT, PROJECT / "ops", Path("/elsewhere/file"))
+    assert len({mount.path for mount in found}) == len(found)
+    assert PROJECT / "ops" not in [mount.path for mount in found]
+    assert base.Mount(Path("/elsewhere/file")) in found
+
+
+def test_without_an_engine_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(NoEngine, match="start Docker, or set DOCKER_HOST"), engine():
+        pass
+
+
+@pytest.mark.docker
+def test_the_base_image_runs_what_a_role_needs_and_nothing_is_left() -> None:
+    def folders() -> set[Path]:
+        return set(Path(tempfile.gettempdir()).glob("rehome-docker-*"))
+
+    before = os.environ.get("DOCKER_HOST"), folders()
+    with docker_with_base() as image:
+        volumes = [word for m in base.mounts(PROJECT) for word in ("-v", f"{m.path}:{m.path}:ro")]
+        program = "import ssl, sqlite3, temporalio, uvloop, confluent_kafka, kio, worker"
+        done = subprocess.run(
+            ["docker", "run", "--rm", "-w", str(PROJECT), *volumes, image, sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+    assert (os.environ.get("DOCKER_HOST"), folders()) == before
+    assert not [line for line in Path("/proc/self/mounts").read_text().splitlines() if "rehome-docker-" in line]
