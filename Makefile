@@ -8,8 +8,10 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 DATA ?= .rehome
 KEEP ?=
 TESTS ?= tests
+MINUTES ?= 30
+SEED ?=
 
-.PHONY: help setup setup-dev run test stack bench lint format clean
+.PHONY: help setup setup-dev run test torture stack bench lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -37,6 +39,10 @@ run: setup ## the main job on an embedded stack of its own (KEEP=1 leaves it up)
 
 test: setup-dev ## all tests (TESTS=path for some)
 	@$(PY) -m pytest $(TESTS)
+
+torture: setup-dev ## the full sets: every crash point, power cuts, failing disks, then MINUTES=30 of torture (SEED=)
+	@REHOME_FULL=1 $(PY) -m pytest --timeout 7200 tests/simulation tests/crash tests/faults
+	@$(VENV)/bin/rehome torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 stack: setup ## the embedded stack in the foreground, in DATA=.rehome, until Ctrl-C
 	@$(VENV)/bin/rehome stack up --data $(DATA)

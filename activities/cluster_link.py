@@ -166,6 +166,10 @@ class ClusterLink:
             "generation": one.known_generation,
             "version": one.known_version,
             "image": one.image,
+            "lost": [
+                [row.partition.topic, row.partition.partition, row.topic_id, row.directory_id, row.generation]
+                for row in one.lost
+            ],
         }
         try:
             result = (await self._ask(command, PATIENCE, first=True))[0]

@@ -8,15 +8,17 @@ RequestTimedOut.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from activities.batching import GaveUp, Rejected
 from activities.cluster_link import ClusterLink
+from activities.failing import FailureStarter
 from activities.starter import MoveStarter
 from storage_node.errors import ErrorCode, RequestTimedOut
-from storage_node.ports import ChangeResult, NewTopic, PlannedMove, ReplicaDirectory
+from storage_node.ports import ChangeResult, DirectoryFailed, NewTopic, PlannedMove, ReplicaDirectory
 from storage_node.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -37,17 +39,18 @@ class ControllerPort:
         self._loop = loop
         self._link: ClusterLink | None = None
         self._starter: MoveStarter | None = None
-        self._waiting: list[Callable[[MoveStarter], None]] = []
+        self._failures: FailureStarter | None = None
+        self._waiting: list[Callable[[MoveStarter, FailureStarter], None]] = []
         self._asking: set[asyncio.Task[list[Any]]] = set()
         self._closed = False
         self._node = -1
 
-    def attach(self, node: int, link: ClusterLink, starter: MoveStarter) -> None:
+    def attach(self, node: int, link: ClusterLink, starter: MoveStarter, failures: FailureStarter) -> None:
         """From now on the port works; called on its loop."""
-        self._node, self._link, self._starter = node, link, starter
+        self._node, self._link, self._starter, self._failures = node, link, starter, failures
         waiting, self._waiting = self._waiting, []
         for call in waiting:
-            call(starter)
+            call(starter, failures)
 
     async def close(self) -> None:
         """Answer everybody who waits, and from now on at once, that nobody answers; called on the port's loop."""
@@ -167,20 +170,25 @@ class ControllerPort:
     def start_moves(self, moves: Sequence[PlannedMove], *, throttle: int | None) -> None:
         """Start the runs of accepted moves; goes on in the background until Temporal takes them."""
         accepted = tuple(moves)
-        self._when_attached(lambda starter: starter.start(accepted, throttle))
+        self._when_attached(lambda starter, _: starter.start(accepted, throttle))
 
     def adopt_move(self, partition: TopicPartition, owner: str, move: PlannedMove) -> None:
         """Ask what became of the run that owned a `.move`, and carry on as the answer says, in the background."""
-        self._when_attached(lambda starter: starter.adopt(owner, "", move))
+        self._when_attached(lambda starter, _: starter.adopt(owner, "", move))
 
-    def _when_attached(self, call: Callable[[MoveStarter], None]) -> None:
+    def directory_failed(self, failure: DirectoryFailed, taken: Callable[[], None]) -> None:
+        """Start the run about a failed directory; goes on in the background until Temporal takes it."""
+        self._when_attached(lambda _, failures: failures.start(failure, taken))
+
+    def _when_attached(self, call: Callable[[MoveStarter, FailureStarter], None]) -> None:
         def now() -> None:
-            if self._starter is None:
+            if self._starter is None or self._failures is None:
                 self._waiting.append(call)
-            else:
-                call(self._starter)
+            elif not self._closed:
+                call(self._starter, self._failures)
 
-        if not self._loop.is_closed():
+        # Closed meanwhile: the node stops, and what is not told stands on its disks.
+        with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(now)
 
 

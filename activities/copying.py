@@ -34,7 +34,7 @@ FIRST_SIGNAL = 1.0  # seconds after which the run hears of the copy for the firs
 SIGNAL_LEAST = 10.0  # seconds between two reports to the run, at least
 SIGNAL_SHARE = 0.05  # and at least this share of the time the copy has taken
 FRESH = 1.0  # seconds for which a report is good enough for a copy that is stopped
-QUICKEST_LOOK = 0.0005  # seconds between two looks at the engine; grows with the time the copy takes
+QUICKEST_LOOK = 0.0005  # seconds between two looks at the engine, per replica; grows with the time the copy takes
 SLOWEST_LOOK = 0.25
 
 Blocking = Callable[..., Awaitable[Any]]
@@ -95,24 +95,36 @@ class LaneCopy:
             if activity.is_worker_shutdown():
                 activity.heartbeat(*self._facts())
                 raise expected("the node stops", types.NODE_RESTARTED, self._facts()[0])
-            await asyncio.sleep(min(SLOWEST_LOOK, max(QUICKEST_LOOK, (now - started) / 20)))
+            quickest = QUICKEST_LOOK * (len(self._open) + 1)
+            await asyncio.sleep(min(SLOWEST_LOOK, max(quickest, (now - started) / 20)))
 
     async def _attach(self) -> None:
         """Have the engine copy what it does not copy yet for this run."""
-        for tp in sorted(self._unattached):
-            move = self._open[tp]
-            try:
-                await self._blocking(self._engine.start_copy, tp, move.claim, self._call.throttle)
-            except MovesStopped:
+        if not self._unattached:
+            return
+        for tp, error in (await self._blocking(self._start, sorted(self._unattached))).items():
+            if isinstance(error, MovesStopped):
                 continue  # an operator's word: asked again at the next look
-            except Exception as error:
+            if error is not None:
                 found = classify(error)
                 if found.retryable:
-                    raise
+                    raise error
+                move = self._open[tp]
                 ended = rows.already_ended(move, self._engine.status(tp), self._base(move))
                 self._end(tp, ended or rows.failed(move, found, self._base(move)))
                 continue
             self._unattached.discard(tp)
+
+    def _start(self, partitions: list[TopicPartition]) -> dict[TopicPartition, Exception | None]:
+        """Queue these copies; what the engine said to each."""
+        said: dict[TopicPartition, Exception | None] = {}
+        for tp in partitions:
+            try:
+                self._engine.start_copy(tp, self._open[tp].claim, self._call.throttle)
+                said[tp] = None
+            except Exception as error:
+                said[tp] = error
+        return said
 
     def _look(self) -> None:
         for tp, move in list(self._open.items()):

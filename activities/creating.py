@@ -5,6 +5,7 @@ What is small is copied at once, if a mover is free: a step of its own would cos
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from storage_node.node import Node
 
 PATIENCE = 10.0  # seconds for the controller to raise the generations of a lane
+AT_ONCE = 8  # replicas of one lane that are made at the same time
 SMALL_COPY = 1 << 20  # bytes of a replica that is copied at once: one chunk
 SMALL_COPIES = 0.05  # seconds in which it is, and
 SMALL_COPY_EACH = 0.005  # so many more for each replica of a lane; what takes longer has the step `copy`
@@ -60,31 +62,52 @@ class MoveCreator:
         done: dict[TopicPartition, MoveRow] = {}
         to_raise: list[ReplicaMove] = []
         problem: Exception | None = None
-        for move in call.replicas:
-            tp = rows.partition_of(move)
-            try:
-                row = await self._blocking(self._known, call, move)
-                if row is None and not move.generation:
-                    to_raise.append(move)
-                elif row is None:
-                    row = await self._blocking(self._make, call, move, move.generation)
-                if row is not None:
-                    done[tp] = row
-            except Exception as error:
-                problem = self._note(done, move, error) or problem
-        for move, result in zip(to_raise, await self._raise(to_raise), strict=True):
-            tp = rows.partition_of(move)
-            try:
-                if result.error:
-                    done[tp] = rows.failed(move, _refused(result))
-                else:
-                    done[tp] = await self._blocking(self._make, call, move, result.value)
-            except Exception as error:
-                problem = self._note(done, move, error) or problem
+        looked = await self._all(lambda move: self._known_or_made(call, move), call.replicas)
+        for move, row in looked:
+            if isinstance(row, Exception):
+                problem = self._note(done, move, row) or problem
+            elif row is not None:
+                done[rows.partition_of(move)] = row
+            else:
+                to_raise.append(move)
+        raised = dict(zip(map(rows.partition_of, to_raise), await self._raise(to_raise), strict=True))
+
+        def make(move: ReplicaMove) -> MoveRow | None:
+            result = raised[rows.partition_of(move)]
+            if result.error:
+                return rows.failed(move, _refused(result))
+            return self._make(call, move, result.value)
+
+        for move, row in await self._all(make, to_raise):
+            if isinstance(row, Exception):
+                problem = self._note(done, move, row) or problem
+            elif row is not None:
+                done[rows.partition_of(move)] = row
         if problem is not None:
             raise problem
         done |= await self._blocking(self._copy_small, call, done)
         return [done[rows.partition_of(move)] for move in call.replicas]
+
+    async def _all(
+        self, step: Callable[[ReplicaMove], MoveRow | None], moves: Sequence[ReplicaMove]
+    ) -> list[tuple[ReplicaMove, MoveRow | Exception | None]]:
+        """Do one step for every replica, a few at once: their flushes share what a disk does for one."""
+        gate = asyncio.Semaphore(AT_ONCE)
+
+        async def one(move: ReplicaMove) -> MoveRow | Exception | None:
+            async with gate:
+                try:
+                    row: MoveRow | None = await self._blocking(step, move)
+                except Exception as error:
+                    return error
+                return row
+
+        return list(zip(moves, await asyncio.gather(*map(one, moves)), strict=True))
+
+    def _known_or_made(self, call: MoveCall, move: ReplicaMove) -> MoveRow | None:
+        """The row of a replica whose `.move` is there or can be made now; None for one that needs its generation."""
+        row = self._known(call, move)
+        return self._make(call, move, move.generation) if row is None and move.generation else row
 
     @staticmethod
     def _note(done: dict[TopicPartition, MoveRow], move: ReplicaMove, error: Exception) -> Exception | None:

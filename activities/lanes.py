@@ -13,7 +13,8 @@ from typing import Any
 from storage_node.ports import PlannedMove
 from workflows.model import names
 
-SMALL_BYTES = 16 * 1024 * 1024  # together; a replica larger than this has a run of its own
+SMALL_BYTES = 16 * 1024 * 1024  # a replica larger than this has a run of its own
+LANE_BYTES = 64 * 1024 * 1024  # of all replicas of a lane together
 LARGEST_LANE = 50  # replicas
 
 
@@ -73,7 +74,7 @@ def lanes(moves: Sequence[PlannedMove]) -> list[Lane]:
             if move.size > SMALL_BYTES:
                 found.append(Lane((move,)))
                 continue
-            if lane and (size + move.size > SMALL_BYTES or len(lane) == LARGEST_LANE):
+            if lane and (size + move.size > LANE_BYTES or len(lane) == LARGEST_LANE):
                 found.append(Lane(tuple(lane)))
                 lane, size = [], 0
             lane.append(move)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 THREADS = 16  # for blocking calls of all activities of a node
-AT_ONCE = 4  # replicas of one lane in a step at the same time
+AT_ONCE = 8  # replicas of one lane in a step at the same time
 LEASE_BEAT = 0.5  # seconds between two heartbeats of a lease
 DELETE_LOOK = 1.0  # seconds between two looks at a `.delete` that is not due yet
 

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import sys
 import threading
 from types import FrameType
 
 from activities.node_runtime import NodeRuntime
+from storage_node import garbage
 from storage_node.config import ConfigError, NodeConfig
 from storage_node.directories.errors import StartRefused
 from storage_node.node import Node
 
 log = logging.getLogger(__name__)
+
+#: The exit code of a node whose metadata directory, or last directory, failed: Kafka's.
+HALTED = 1
+
+
+def _halt(sentence: str) -> None:
+    """End at once, as Kafka does: what a node without its disks would still say or write helps nobody."""
+    log.critical("%s", sentence)
+    print(sentence, file=sys.stderr, flush=True)
+    logging.shutdown()
+    os._exit(HALTED)
 
 
 def run_node(config_file: str, profile: str | None = None) -> int:
@@ -28,12 +41,14 @@ def run_node(config_file: str, profile: str | None = None) -> int:
     runtime = NodeRuntime(profile)
     try:
         node = Node(NodeConfig.load(config_file), runtime.controller)
+        node.halt = _halt
         node.start()
     except (ConfigError, StartRefused, OSError) as error:
         runtime.stop()
         print(f"the node does not start: {error}", file=sys.stderr)
         return 1
     runtime.start(node)
+    garbage.settle()
     stop.wait()
     log.info("node %d stops", node.id)
     runtime.stop()

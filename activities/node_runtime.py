@@ -24,6 +24,7 @@ from activities import connection, orphans
 from activities.attempts import AttemptJournal, JournalInterceptor, fail_dead_attempts
 from activities.cluster_link import ClusterLink
 from activities.controller_port import ControllerPort
+from activities.failing import FailureStarter
 from activities.node import NodeActivities
 from activities.starter import MoveStarter
 from storage_node.errors import RequestTimedOut
@@ -118,6 +119,7 @@ class _Session:
             lambda tp, claim, reason: blocking(engine.cancel, tp, claim, reason),
             lambda tp: blocking(engine.next_claim, tp),
         )
+        self._failures = FailureStarter(self._cluster, node.id, self._client)
         # What the metadata says of where replicas are may be out of date; the node compares and reports.
         self._link = ClusterLink(self._cluster, node, self._client, node.directories_changed)
 
@@ -132,7 +134,7 @@ class _Session:
         node.on_directory_failure(tell)
 
     async def run(self) -> None:
-        self._port.attach(self._node.id, self._link, self._starter)
+        self._port.attach(self._node.id, self._link, self._starter, self._failures)
         dead = self._journal.left_behind()
         try:
             async with asyncio.TaskGroup() as group:
@@ -142,6 +144,7 @@ class _Session:
         finally:
             await self._port.close()
             await self._starter.close()
+            await self._failures.close()
             self._activities.close()
             await asyncio.to_thread(self._journal.close)
 

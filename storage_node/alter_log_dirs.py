@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -30,6 +31,8 @@ log = logging.getLogger(__name__)
 ANY = "any"
 #: How long a directory may take to tell its free space before it is answered without.
 USAGE_PATIENCE = 5.0
+#: Between two looks at whether a directory that is waited for has failed, seconds.
+LOOK = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +71,8 @@ class LogDirRequests:
         for tp, path in wanted.items():
             try:
                 target = self._target(tp, path)
-                await asyncio.to_thread(self._cancel_other, tp, target)
+                if self._moves_elsewhere(tp, target):
+                    await asyncio.to_thread(self._cancel_other, tp, target)
                 if target is not None and self._is_wish(tp, target):
                     wishes.append((tp, target))
                 move = self._to_move(tp, target)
@@ -99,10 +103,13 @@ class LogDirRequests:
         target.check_online()
         return target
 
+    def _moves_elsewhere(self, tp: TopicPartition, target: LogDirectory | None) -> bool:
+        status = self._node.engine.status(tp)
+        return status is not None and is_open(status) and (target is None or status.directory != target.name)
+
     def _cancel_other(self, tp: TopicPartition, target: LogDirectory | None) -> None:
         """End a movement to elsewhere: another target, or the directory where the replica is, which means cancel."""
-        status = self._node.engine.status(tp)
-        if status is None or not is_open(status) or (target is not None and status.directory == target.name):
+        if not self._moves_elsewhere(tp, target):
             return
         if self._node.replicas.served.get(tp) is not None:
             self.cancel(tp, "another directory was asked for" if target is not None else "cancelled by request")
@@ -167,7 +174,8 @@ class LogDirRequests:
             if isinstance(error, StorageError):
                 self._node.storage_failed(error)
             log.warning("move of %s to %s: %s", tp, target.path, error)
-            return error.code
+            # A replica whose disk has just failed is not unknown.
+            return ErrorCode.KAFKA_STORAGE_ERROR if tp in self._node.replicas.offline else error.code
         except Exception:
             log.exception("move of %s to %s", tp, target.path)
             return ErrorCode.UNKNOWN_SERVER_ERROR
@@ -191,16 +199,30 @@ class LogDirRequests:
     async def _create(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove:
         """In the target's pool: a disk that hangs holds up only its own moves; what it makes later is undone."""
         making = target.submit(self._make, partition, target, raised)
+        waiting, until = asyncio.wrap_future(making), time.monotonic() + DEFAULT_TIMEOUT
+        while not waiting.done() and target.online and time.monotonic() < until:
+            await asyncio.wait([waiting], timeout=LOOK)
+        if waiting.done():
+            return await waiting
+        making.add_done_callback(lambda _: self._take_back(partition.tp))
+        target.check_online()
+        raise RequestTimedOut(f"log directory {target.path} did not answer in time")
+
+    def _take_back(self, tp: TopicPartition) -> None:
+        """What was made after its request had been answered; a node that stops leaves it to the next start."""
         try:
-            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(making)), DEFAULT_TIMEOUT)
-        except TimeoutError:
-            making.add_done_callback(lambda _: self.cancel(partition.tp, "it was made too late for its request"))
-            raise RequestTimedOut(f"log directory {target.path} did not answer in time") from None
+            self.cancel(tp, "it was made too late for its request")
+        except RequestRefused as error:
+            log.info("%s: %s", tp, error)
+        except StorageError as error:
+            self._node.storage_failed(error)
 
     def _make(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove:
         engine = self._node.engine
         source = partition.directory.name
-        claim = engine.next_claim(partition.tp)
+        known = engine.status(partition.tp)
+        # What a run may still hold is taken from it first; where there is nothing, the claim comes with the copy.
+        claim = engine.next_claim(partition.tp) if known is not None and is_open(known) else 0
         status = engine.create(partition.tp, target.name, claim=claim, generation=raised.value, owner="", run_id="")
         return PlannedMove(partition.tp, source, target.name, status.claim, status.generation, partition.log.size)
 

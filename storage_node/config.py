@@ -52,6 +52,7 @@ class NodeConfig:
     move_rate: int | None
     file_delete_delay_ms: int
     log_dir_failure_timeout_ms: int
+    health_check_ms: int
     recovery_threads_per_dir: int
     io_threads_per_dir: int
     auto_create_topics: bool
@@ -110,6 +111,7 @@ class NodeConfig:
                 "file.delete.delay.ms", alternative="log.segment.delete.delay.ms", minimum=0
             ),
             log_dir_failure_timeout_ms=read.integer("log.dir.failure.timeout.ms", minimum=1),
+            health_check_ms=read.integer("log.dir.health.check.interval.ms", minimum=1),
             recovery_threads_per_dir=read.integer("num.recovery.threads.per.data.dir", minimum=1, maximum=256),
             io_threads_per_dir=read.integer("num.io.threads.per.data.dir", minimum=1, maximum=256),
             auto_create_topics=read.boolean("auto.create.topics.enable"),

@@ -15,7 +15,10 @@ DEFAULTS: dict[str, str | None] = {
     "replica.alter.log.dirs.io.max.bytes.per.second": str(2**63 - 1),
     "file.delete.delay.ms": "60000",
     "log.segment.delete.delay.ms": None,
+    # Also the time within which a log directory must answer before it counts as failed.
     "log.dir.failure.timeout.ms": "30000",
+    # Not Kafka's: how often each log directory is asked whether it is alive, by a small file.
+    "log.dir.health.check.interval.ms": "5000",
     "num.recovery.threads.per.data.dir": "2",
     # Not Kafka's: threads that read and append, per directory, so that a slow disk delays only itself.
     "num.io.threads.per.data.dir": "4",

@@ -121,6 +121,10 @@ class Housekeeping:
         for partition in self._node.replicas.in_directory(directory):
             try:
                 work(partition)
+            except StorageError as error:
+                self._node.storage_failed(error, partition.tp)
+                if not directory.online:
+                    return
             except RequestRefused as error:
                 # Closed by a swap or a deletion in the meantime, or no room to write: the next round looks again.
                 log.debug("housekeeping of %s: %s", partition.tp, error)

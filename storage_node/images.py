@@ -8,10 +8,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Collection, Iterable, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
+from storage_node.directories import health
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import LogDirectoryOffline, RequestRefused, StorageError
 from storage_node.log.config import LogConfig
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+LOOK = 0.2  # seconds between two looks at whether a directory that is waited for has failed
+ANSWER = 5.0  # seconds for a health check, once something has not come to an end
 
 
 class Images:
@@ -99,7 +104,7 @@ class Images:
                 else:
                     reason = f"it is of topic id {partition.topic_id}, the metadata has another topic of that name"
                     node.replicas.set_offline({tp: reason})
-        self._create(wanted)
+        self._create(wanted, first=before is None)
         node.engine.set_node_rate(move_rate(image.broker_configs(node.id), node.config.move_rate))
 
     def _update(self, partition: Partition, topic: TopicImage, row: PartitionImage, config: LogConfig) -> None:
@@ -112,8 +117,8 @@ class Images:
 
     # Creation
 
-    def _create(self, wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]]) -> None:
-        places = self._place(wanted)
+    def _create(self, wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]], *, first: bool) -> None:
+        places = self._place(wanted, first)
         by_directory: dict[str, list[tuple[TopicPartition, str, LogConfig]]] = {}
         rows = {tp: row for tp, _, row in wanted}
         for tp, topic, _ in wanted:
@@ -137,12 +142,22 @@ class Images:
                 made = []
             partitions = [self._partition(directory, tp, topic_id, new, rows[tp]) for tp, topic_id, new in made]
             self._node.replicas.add_all(partitions)
-            self._node.wishes.forget(partition.tp for partition in partitions)
+            if not directory.online:
+                # It failed after they were made, and whoever took its replicas offline did not see these.
+                self._node.lose(directory, partitions)
             created = {partition.tp for partition in partitions}
+            self._forget_wishes(created)
             reason = f"it could not be created in log directory {directory.path}"
             self._node.replicas.set_offline({tp: reason for tp in tps if tp not in created})
         if wanted:
             self._node.directories_changed()
+
+    def _forget_wishes(self, created: Collection[TopicPartition]) -> None:
+        try:
+            self._node.wishes.forget(created)
+        except StorageError as error:
+            # The replica is there: what stands in the file now is only looked at for one that is not.
+            self._node.storage_failed(error)
 
     def _make(
         self, directory: LogDirectory, specs: list[tuple[TopicPartition, str, LogConfig]]
@@ -152,10 +167,15 @@ class Images:
         return create_logs(directory, specs)
 
     def _place(
-        self, wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]]
+        self, wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]], first: bool
     ) -> dict[TopicPartition, LogDirectory]:
-        """Where each new replica goes: a remembered wish, then the directory that metadata names, then by load."""
+        """Where each new replica goes: a remembered wish, then the directory that metadata names, then by load.
+
+        `first`: at a start, for what the image on the disks has. The last run may have made a replica then, and filled
+        it, before the controller learned where: none is made while a directory is missing that may hold it.
+        """
         node = self._node
+        missing = node.dirs.missing_ids() if first else frozenset()
         places: dict[TopicPartition, LogDirectory] = {}
         free: list[TopicPartition] = []
         lost: dict[TopicPartition, str] = {}
@@ -169,6 +189,8 @@ class Images:
                 where = str(here.path) if here is not None else f"with id {assigned}"
                 reason = "is not online" if here is None or not here.online else "holds no copy of it any more"
                 lost[tp] = f"its log directory {where} {reason}"
+            elif missing:
+                lost[tp] = f"it may be in the log directory with id {', '.join(sorted(missing))}, which is not online"
             elif wish is not None and wish.online:
                 places[tp] = wish
             else:
@@ -202,10 +224,15 @@ class Images:
         gone = [part for part in node.replicas.served.values() if part.topic_id and part.topic_id in image.gone]
         for partition in gone:
             partition.delete()
+        stuck = self._cancel_moves(gone)
         jobs: list[tuple[Partition, Future[None]]] = []
         for partition in gone:
+            if partition.tp in stuck:
+                # Its move is in the hands of a disk that does not answer: whoever waits for it must not be the other's.
+                threading.Thread(target=self._discard_late, args=(partition,), name="discard", daemon=True).start()
+                continue
             try:
-                job = partition.directory.submit(node.engine.discard, partition.tp, Reason.TOPIC)
+                job = partition.directory.submit(self._discard, partition)
             except StorageError:
                 continue  # offline: the start that sees the directory again finds the topic gone
             jobs.append((partition, job))
@@ -218,6 +245,43 @@ class Images:
                 log.error("%s could not be deleted: %s", partition.tp, error)
         node.replicas.remove(partition.tp for partition in gone)
         self._forget_offline(image, before)
+
+    def _discard(self, partition: Partition) -> None:
+        self._node.engine.discard(partition.tp, Reason.TOPIC)
+
+    def _discard_late(self, partition: Partition) -> None:
+        """Waits as long as the disk takes; what it does not come to is left to a start, which finds the topic gone."""
+        try:
+            self._node.engine.discard(partition.tp, Reason.TOPIC, partition)
+        except StorageError as error:
+            self._node.storage_failed(error)
+        except RequestRefused as error:
+            log.info("%s is left to the next start: %s", partition.tp, error)
+
+    def _cancel_moves(self, gone: Sequence[Partition]) -> set[TopicPartition]:
+        """End the moves of partitions that go, each in its target's pool, so that a target that hangs holds up nobody
+        else's work; answers those that could not be ended.
+        """
+        engine = self._node.engine
+        jobs: list[tuple[Partition, LogDirectory, Future[None]]] = []
+        stuck: set[TopicPartition] = set()
+        for partition in gone:
+            status = engine.status(partition.tp)
+            target = self._node.dirs.by_path(status.directory) if status is not None and status.directory else None
+            if target is None or target is partition.directory or not target.online:
+                continue  # none, or one that `discard` ends without touching the target
+            with contextlib.suppress(StorageError):
+                jobs.append((partition, target, target.submit(engine.abandon, partition.tp)))
+        for partition, target, job in jobs:
+            try:
+                self._wait(job, (target, partition.directory))
+            except StorageError as error:
+                self._node.storage_failed(error)
+            except TimeoutError:
+                stuck.add(partition.tp)
+            except RequestRefused as error:
+                log.error("the move of %s could not be ended: %s", partition.tp, error)
+        return stuck
 
     def _forget_offline(self, image: ClusterImage, before: ClusterImage | None) -> None:
         """Replicas of deleted topics that cannot be reached go from memory, and their copies on good disks with them.
@@ -234,11 +298,17 @@ class Images:
             status = node.engine.status(tp)
             target = node.dirs.by_path(status.directory) if status is not None and status.directory else None
             if target is not None and target.online:
-                with contextlib.suppress(StorageError):
+                try:
                     jobs.append((target, target.submit(node.engine.abandon, tp)))
                     continue
-            with contextlib.suppress(StorageError, RequestRefused):
+                except StorageError as error:
+                    node.storage_failed(error)
+            try:
                 node.engine.abandon(tp)
+            except StorageError as error:
+                node.storage_failed(error)
+            except RequestRefused as error:
+                log.info("the move of %s is left to the next start: %s", tp, error)
         for directory, job in jobs:
             try:
                 self._result(job, directory)
@@ -254,8 +324,26 @@ class Images:
         try:
             return job.result(seconds)
         except TimeoutError:
-            directory.fail(f"it did not answer within {seconds:g} s")
+            directory.fail(f"applying a cluster image there did not end within {seconds:g} s: the disk hangs")
             raise LogDirectoryOffline(directory.name, "applying a cluster image") from None
+
+    def _wait(self, job: Future[T], directories: Sequence[LogDirectory]) -> T:
+        """The result of what touches several directories; those of them that hang are taken offline.
+
+        Raises TimeoutError when it does not come.
+        """
+        seconds = self._node.config.log_dir_failure_timeout_ms / 1000
+        until = time.monotonic() + seconds
+        while all(directory.online for directory in directories):
+            left = until - time.monotonic()
+            try:
+                return job.result(max(0.0, min(left, LOOK)))
+            except TimeoutError:
+                if left <= 0:
+                    break
+        for directory in health.silent(directories, min(seconds, ANSWER)):
+            directory.fail(f"it did not answer within {seconds:g} s: the disk hangs")
+        return job.result(LOOK)
 
 
 def topic_config(topic: TopicImage, defaults: LogConfig) -> LogConfig:

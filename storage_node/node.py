@@ -10,13 +10,16 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from storage_node import descriptors
 from storage_node.admin import Admin, ProducerIds
 from storage_node.alter_log_dirs import LogDirRequests
 from storage_node.config import NodeConfig
+from storage_node.directories import health
 from storage_node.directories.directory import LogDirectory
+from storage_node.directories.latch import Fault, fault_of, reason_of
 from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import (
     LogDirectoryOffline,
@@ -25,6 +28,7 @@ from storage_node.errors import (
     StorageError,
     UnknownTopicOrPartition,
 )
+from storage_node.failures import Failures, assigned
 from storage_node.housekeeping import Housekeeping
 from storage_node.images import Images
 from storage_node.metadata import BadImage, MetadataCache, decode
@@ -32,11 +36,17 @@ from storage_node.move.engine import MoveEngine
 from storage_node.move.host import PartitionLike
 from storage_node.offset_files import OffsetFiles
 from storage_node.partition import Partition
-from storage_node.ports import Controller, DirectoryRegistration, Registration
+from storage_node.ports import (
+    Controller,
+    DirectoryFailed,
+    DirectoryRegistration,
+    Registration,
+    ReplicaDirectory,
+)
 from storage_node.protocol.answers import Answers
 from storage_node.protocol.server import Listener
 from storage_node.replicas import Replicas
-from storage_node.shut_down import close_logs
+from storage_node.shut_down import close_logs, unless_hung
 from storage_node.start_up import Started, start_up
 from storage_node.types import TopicPartition
 from storage_node.wishes import Wishes
@@ -59,7 +69,11 @@ class Node:
         self.offset_files = OffsetFiles(self.replicas)
         self.listener = Listener(self)
         self.housekeeping = Housekeeping(self)
+        self.failures = Failures(self.incarnation, self._tell_failure)
+        self.halt: Callable[[str], None] = log.critical
+        """Called with one sentence when the node cannot go on: its metadata directory, or the last one, has failed."""
         self.recovered_bytes = 0
+        self._watch: health.Watch
         self.dirs: DirectoryManager
         self.engine: MoveEngine
         self.wishes: Wishes
@@ -87,6 +101,7 @@ class Node:
             # First of all: a start that is killed half-way must not look like a clean stop to the next one.
             clean = self.dirs.take_clean_shutdowns()
             self._load_image()
+            self.failures.start(self.dirs, self.metadata.image, self.id)
             self.wishes = Wishes(self.dirs)
             self.wishes.load()
             self.engine = MoveEngine(
@@ -107,6 +122,12 @@ class Node:
         except BaseException:
             self._abandon()
             raise
+        self._watch = health.Watch(
+            self.dirs.directories,
+            config.health_check_ms / 1000,
+            config.log_dir_failure_timeout_ms / 1000,
+        )
+        self._watch.start()
         self.housekeeping.start()
         self._running = True
         log.info("node %d listens on %s:%d, incarnation %s", self.id, self.host, self.port, self.incarnation)
@@ -114,6 +135,7 @@ class Node:
     def _abandon(self) -> None:
         """A start that failed: everything on disk stays as it is for the next one."""
         self.listener.stop()
+        self.failures.stop()
         if hasattr(self, "engine"):
             self.engine.close()
         close_logs(self.dirs, self.replicas, self.offset_files, 1, self.epoch, clean=False)
@@ -151,8 +173,12 @@ class Node:
             self._running = False
         self.housekeeping.stop()
         self.listener.stop()
-        self.engine.close(clean)
-        close_logs(self.dirs, self.replicas, self.offset_files, self.config.recovery_threads_per_dir, self.epoch, clean)
+        unless_hung(self.dirs, "ending the moves", partial(self.engine.close, clean))
+        threads, epoch = self.config.recovery_threads_per_dir, self.epoch
+        closing = partial(close_logs, self.dirs, self.replicas, self.offset_files, threads, epoch, clean)
+        unless_hung(self.dirs, "closing the logs", closing)
+        self._watch.stop(1.0)
+        self.failures.stop()
         self.dirs.close()
         log.info("node %d stopped", self.id)
 
@@ -190,6 +216,7 @@ class Node:
             image.generation,
             image.version,
             image.encode() if image.version else "",
+            self.failures.lost(),
         )
 
     def status(self) -> dict[str, Any]:
@@ -255,18 +282,67 @@ class Node:
 
     # Failures
 
-    def storage_failed(self, error: StorageError) -> None:
-        """The one place that handles storage errors: takes the directory offline that the error names."""
-        self.dirs.handle(error)
+    def storage_failed(self, error: StorageError, tp: TopicPartition | None = None) -> None:
+        """The one place that handles storage errors, whoever met them: the directory that it names goes offline.
+
+        Where the directory is good and only a file of it is not (it is gone, or something else stands there), the
+        replica `tp` goes offline alone (KIP-18).
+        """
+        if self.dirs.handle(error) or tp is None or fault_of(error) is not Fault.FILE:
+            return
+        partition = self.replicas.served.get(tp)
+        if partition is not None and partition.directory.online and partition.directory.name == error.directory:
+            log.error("%s is taken offline: %s", tp, reason_of(error))
+            self.replicas.set_offline({tp: reason_of(error)})
 
     def on_directory_failure(self, listener: Callable[[LogDirectory, str], None]) -> None:
         """Call `listener(directory, reason)` after the replicas of a failed directory were taken offline."""
         self._failure_listeners.append(listener)
 
+    def lose(self, directory: LogDirectory, partitions: Iterable[Partition]) -> None:
+        """Replicas were made in a directory that failed meanwhile: they are offline, and the controller is told."""
+        lost = list(partitions)
+        self.replicas.set_offline({partition.tp: _why(directory) for partition in lost})
+        self.failures.lose(directory, _held(directory, lost))
+        self._tell_listeners(directory, directory.failure or "")
+
     def _directory_failed(self, directory: LogDirectory, reason: str) -> None:
-        why = f"log directory {directory.path} is offline: {reason}"
-        self.replicas.set_offline({partition.tp: why for partition in self.replicas.in_directory(directory)})
+        lost = self.replicas.in_directory(directory)
+        self.replicas.set_offline({partition.tp: _why(directory) for partition in lost})
+        # During a start nothing is served yet: what the metadata has there is lost as well.
+        known = {row.partition: row for row in assigned(self.metadata.image, self.id, directory.id)}
+        held = _held(directory, lost)
+        elsewhere = self.replicas.served.keys() | {row.partition for row in held}
+        held += [row for tp, row in known.items() if tp not in elsewhere]
+        self.failures.note(directory, reason, held, self.engine.statuses())
+        self._tell_listeners(directory, reason)
         if not self.dirs.online():
-            log.critical("node %d has no log directory left", self.id)
+            self.halt(
+                f"node {self.id} stops: all its log directories are offline, the last one, {directory.path}, since "
+                f"{reason}; repair one of them and start the node again"
+            )
+        elif directory is self.dirs.metadata_directory:
+            self.halt(
+                f"node {self.id} stops: its metadata log directory {directory.path} is offline since {reason}; repair "
+                f"it, or put another one first in log.dirs, and start the node again"
+            )
+
+    def _tell_listeners(self, directory: LogDirectory, reason: str) -> None:
         for listener in list(self._failure_listeners):
             listener(directory, reason)
+
+    def _tell_failure(self, failure: DirectoryFailed, taken: Callable[[], None]) -> None:
+        if self.controller is not None:
+            self.controller.directory_failed(failure, taken)
+
+
+def _why(directory: LogDirectory) -> str:
+    return f"log directory {directory.path} is offline: {directory.failure}"
+
+
+def _held(directory: LogDirectory, partitions: Iterable[Partition]) -> list[ReplicaDirectory]:
+    return [
+        ReplicaDirectory(partition.tp, partition.topic_id, directory.id, partition.generation)
+        for partition in partitions
+        if partition.topic_id
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.log.log import Log
@@ -13,38 +14,61 @@ from storage_node.replicas import Replicas
 from storage_node.types import TopicPartition
 
 
+@dataclass(slots=True)
+class _Writers:
+    """Who writes the files of one directory: one at a time, for all who asked before he began."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    asked: int = 0
+    done: int = 0
+    moving: dict[TopicPartition, PartitionLike] = field(default_factory=dict)
+    """Partitions that are about to be swapped into the directory, until they are or their copy is gone."""
+
+
 class OffsetFiles:
     """Thread-safe; every call raises StorageError when the directory cannot be written."""
 
     def __init__(self, replicas: Replicas) -> None:
         self._replicas = replicas
         # What is served is looked at and written in one step: a writer that looked earlier never writes later.
-        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._writers: defaultdict[str, _Writers] = defaultdict(_Writers)
+        self._asking = threading.Lock()
 
     def write_all(self, directory: LogDirectory, moving: PartitionLike | None = None) -> None:
-        """All three; with `moving`, that partition by its copy, which is about to become the replica there."""
-        with self._locks[directory.name]:
+        """All three; with `moving`, that partition by its copy, which is about to become the replica there.
+
+        Of many who ask at the same time one writes for all.
+        """
+        with self._asking:
+            writers = self._writers[directory.name]
+            writers.asked += 1
+            mine = writers.asked
+            if moving is not None:
+                writers.moving[moving.tp] = moving
+        with writers.lock:
+            if writers.done >= mine:
+                return
+            with self._asking:
+                upto = writers.asked
             logs = self._logs(directory)
-            future = moving.future if moving is not None else None
-            if moving is not None and future is not None:
-                logs[moving.tp] = future
             self._write_recovery_points(directory, logs)
             self._write_log_starts(directory, logs)
             self._write_high_watermarks(directory, logs)
+            writers.done = upto
 
     def recovery_points(self, directory: LogDirectory) -> None:
         """Up to where each log is on the disk."""
-        with self._locks[directory.name]:
+        with self._writers[directory.name].lock:
             self._write_recovery_points(directory, self._logs(directory))
 
     def log_starts(self, directory: LogDirectory) -> None:
         """Log start offsets that the first segment's name does not tell already."""
-        with self._locks[directory.name]:
+        with self._writers[directory.name].lock:
             self._write_log_starts(directory, self._logs(directory))
 
     def high_watermarks(self, directory: LogDirectory) -> None:
         """The high watermark of each replica."""
-        with self._locks[directory.name]:
+        with self._writers[directory.name].lock:
             self._write_high_watermarks(directory, self._logs(directory))
 
     def forget(self, directory: LogDirectory, tps: Collection[TopicPartition]) -> None:
@@ -53,12 +77,21 @@ class OffsetFiles:
         A start would otherwise hide, or drop, the new records that lie below the old log start offset, and trust bytes
         below the old recovery point that were never flushed.
         """
-        with self._locks[directory.name]:
+        with self._writers[directory.name].lock:
             for file in (directory.recovery_points, directory.log_start_offsets, directory.high_watermarks):
                 file.update({}, tps)
 
     def _logs(self, directory: LogDirectory) -> dict[TopicPartition, Log]:
-        return {partition.tp: partition.log for partition in self._replicas.in_directory(directory)}
+        logs = {partition.tp: partition.log for partition in self._replicas.in_directory(directory)}
+        with self._asking:
+            moving = self._writers[directory.name].moving
+            for tp, partition in list(moving.items()):
+                copy = partition.future
+                if copy is not None and copy.directory == directory.name:
+                    logs[tp] = copy
+                else:
+                    del moving[tp]
+        return logs
 
     def _write_recovery_points(self, directory: LogDirectory, logs: dict[TopicPartition, Log]) -> None:
         directory.recovery_points.write({tp: log.recovery_point for tp, log in logs.items()})

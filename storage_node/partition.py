@@ -8,7 +8,8 @@ never differ in more than the records that are still to be copied (KIP-113).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from storage_node.directories.directory import LogDirectory
@@ -28,6 +29,9 @@ from storage_node.types import TopicPartition
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
+
+#: Seconds between two looks at whether a replica whose lock is waited for has gone offline.
+LOOK = 0.2
 
 #: A waiter that is told this many bytes wakes up whatever it waits for.
 WAKE = 2**62
@@ -87,23 +91,34 @@ class Partition:
         self.wake(WAKE)
 
     def delete(self) -> None:
-        """The topic is gone: requests are told that it is unknown."""
-        with self.lock:
-            self._deleted = True
+        """The topic is gone: requests are told that it is unknown. One that is being carried out may still end well."""
+        self._deleted = True
         self.wake(WAKE)
 
     # Leadership
 
     def lead(self, leader_epoch: int, is_leader: bool) -> None:
         """Take over the leader epoch that the metadata gives; an older one is ignored."""
-        with self.lock:
-            if leader_epoch < self.leader_epoch:
+        with self._until_offline() as held:
+            if not held or leader_epoch < self.leader_epoch:
                 return
             changed = leader_epoch != self.leader_epoch or is_leader != self.is_leader
             self.leader_epoch = leader_epoch
             self.is_leader = is_leader
         if changed:
             self.wake(WAKE)
+
+    @contextmanager
+    def _until_offline(self) -> Iterator[bool]:
+        """The lock, for who must not wait for ever for a disk that hangs; False once the replica is offline."""
+        while not (held := self.lock.acquire(timeout=LOOK)):
+            if self._offline:
+                break
+        try:
+            yield held
+        finally:
+            if held:
+                self.lock.release()
 
     def check_usable(self, leader_epoch: int = -1) -> None:
         """Raise what a client is to be told when it cannot use this replica under the epoch it knows (-1: any)."""
@@ -188,7 +203,8 @@ class Partition:
         with self.lock:
             self.log.truncate_to(offset)
             future = self.future
-            if future is not None and future.log_end_offset > offset:
+            if future is not None:
+                # Also one that does not reach so far: its copier may have read beyond.
                 future.truncate_to(offset)
 
     def _shorten_future(self) -> None:
@@ -225,7 +241,9 @@ class Partition:
     def configure(self, config: LogConfig) -> None:
         """Take over the topic's configs, in both copies."""
         if self.log.config != config:
-            with self.lock:
+            with self._until_offline() as held:
+                if not held:
+                    return
                 self.log.config = config
                 if self.future is not None:
                     self.future.config = config

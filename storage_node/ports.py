@@ -5,7 +5,7 @@ The node knows neither Temporal nor the controller's code. Tests implement these
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -37,6 +37,8 @@ class Registration:
     known_generation: int = 0
     known_version: int = 0
     image: str = ""
+    lost: tuple[ReplicaDirectory, ...] = ()
+    """Every replica in a directory that is offline: the controller may never have heard where it was (KIP-858)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,35 @@ class PlannedMove:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class EndedMove:
+    """A move from or to a directory that failed: its run (`owner` "" before one has come to it) and why it ended."""
+
+    partition: TopicPartition
+    source: str
+    directory: str
+    owner: str = ""
+    run_id: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryFailed:
+    """A log directory of this node is offline: since when (`noticed`, seconds since the epoch), why, what it held.
+
+    `incarnation` is the start of the node that noticed it. One failure is told with the same `noticed` by all starts
+    that find the directory still offline.
+    """
+
+    directory_id: str
+    path: str
+    reason: str
+    noticed: float
+    incarnation: str
+    replicas: tuple[ReplicaDirectory, ...] = ()
+    moves: tuple[EndedMove, ...] = ()
+
+
 class Controller(Protocol):
     """The owner of the metadata. Every call may raise `RequestTimedOut` when no answer came in `timeout` seconds."""
 
@@ -120,6 +151,12 @@ class Controller(Protocol):
 
     def start_moves(self, moves: Sequence[PlannedMove], *, throttle: int | None) -> None:
         """Start the runs for accepted moves; returns at once and is tried again until it is taken."""
+        ...
+
+    def directory_failed(self, failure: DirectoryFailed, taken: Callable[[], None]) -> None:
+        """Have a failed directory put on record and into the metadata; returns at once and is tried again until it is
+        taken, when `taken` is called.
+        """
         ...
 
     def adopt_move(self, partition: TopicPartition, owner: str, move: PlannedMove) -> None:

@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from storage_node.directories import names, partition_metadata
-from storage_node.directories.atomic import fsync_dir
+from storage_node.directories.atomic import fsync_dir, full_is_no_room, io_errors
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import MetadataIOError, RequestRefused
+from storage_node.directories.latch import Fault, fault_of, reason_of
+from storage_node.errors import LogFlushError, RequestRefused, StorageError
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.partition import Partition
@@ -84,25 +85,25 @@ def create_logs(
             if topic_id:
                 partition_metadata.write(path, topic_id, directory=directory.name)
             made.append((tp, topic_id, Log.open(path, tp, config, directory=directory.name, clean=True)))
-        except RequestRefused as error:
-            # What is wrong with one name is no reason to do without the others.
-            log.error("%s cannot be created in %s: %s", tp, directory.path, error)
+        except (RequestRefused, StorageError) as error:
+            if isinstance(error, StorageError) and fault_of(error) is Fault.DISK:
+                raise
+            # What is wrong with one name, or no room for it, is no reason to do without the others.
+            log.error("%s cannot be created in %s: %s", tp, directory.path, reason_of(error))
     if made:
-        try:
+        with io_errors(directory.name, "flushing the names of new replicas", LogFlushError):
             fsync_dir(directory.path)
-        except OSError as error:
-            raise MetadataIOError(directory.name, "flushing after creating replicas") from error
     return made
 
 
 def _mkdir(directory: LogDirectory, path: Path) -> None:
-    try:
-        path.mkdir()
-    except FileExistsError:
-        # Left by a crash while it was made, before anything was written to it: the start would have served it else.
-        if path.is_symlink() or not path.is_dir():
-            raise RequestRefused(f"{path} is no directory; look at it and move it away") from None
-        if any(entry.suffix == ".log" for entry in path.iterdir()):
-            raise RequestRefused(f"{path} holds a log already; look at it and move it away") from None
-    except OSError as error:
-        raise MetadataIOError(directory.name, f"creating {path}") from error
+    with io_errors(directory.name, f"creating {path}"):
+        try:
+            with full_is_no_room():
+                path.mkdir()
+        except FileExistsError:
+            # Left by a crash while it was made, before anything was written to it: the start would have served it else.
+            if path.is_symlink() or not path.is_dir():
+                raise RequestRefused(f"{path} is no directory; look at it and move it away") from None
+            if any(entry.suffix == ".log" for entry in path.iterdir()):
+                raise RequestRefused(f"{path} holds a log already; look at it and move it away") from None

@@ -1,9 +1,14 @@
-"""A stop: logs are closed and flushed, checkpoints written, and only then the clean-shutdown marker."""
+"""A stop: logs are closed and flushed, checkpoints written, and only then the clean-shutdown marker.
+
+A disk that hangs keeps whoever touches it for ever, and no stop may wait for that: its part is left behind.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -15,6 +20,27 @@ from storage_node.partition import Partition
 from storage_node.replicas import Replicas
 
 log = logging.getLogger(__name__)
+
+#: How long a part of the stop may take once a directory is offline, which may be because it hangs.
+PATIENCE = 5.0
+_LOOK = 0.1
+
+
+def unless_hung(dirs: DirectoryManager, what: str, work: Callable[[], object]) -> None:
+    """Do a part of the stop; as long as all directories are online it takes what it takes.
+
+    Somebody must watch the directories meanwhile, so that one that begins to hang now is noticed.
+    """
+    thread = threading.Thread(target=work, name=f"stop-{what}", daemon=True)
+    thread.start()
+    until = time.monotonic() + PATIENCE
+    while thread.is_alive():
+        thread.join(_LOOK)
+        if all(directory.online for directory in dirs.directories):
+            until = time.monotonic() + PATIENCE
+        elif thread.is_alive() and time.monotonic() > until:
+            log.error("%s did not end within %g s, a log directory hangs; it is left behind", what, PATIENCE)
+            return
 
 
 def close_logs(

@@ -124,12 +124,12 @@ def _decide(
         row = image.partition(tp)
         mine = row is not None and node in row.replicas
         topic = image.topics.get(tp.topic)
-        what, gone = _apart(all_found, image)
+        what, gone = _apart(all_found, image, dirs)
         if gone is not None:
             plans.append(boot.decide(gone, missing, None, topic_deleted=True))
         if what is None:
             continue
-        ids = _topic_ids(what)
+        ids = _topic_ids(what, dirs)
         stranger = topic is not None and bool(ids) and topic.id not in ids
         plan = boot.decide(
             what,
@@ -146,12 +146,12 @@ def _decide(
     return plans
 
 
-def _apart(found: Found, image: ClusterImage) -> tuple[Found | None, Found | None]:
+def _apart(found: Found, image: ClusterImage, dirs: DirectoryManager) -> tuple[Found | None, Found | None]:
     """What is to be looked at, and what was left by a deleted topic: one of the same name may have come after it."""
     topic = image.topics.get(found.tp.topic)
 
     def gone(copy: Copy) -> bool:
-        topic_id = _topic_id(copy)
+        topic_id = _topic_id(copy, dirs)
         if topic is None:
             return topic_id in image.gone
         begun = copy.marker is not None and copy.marker.reason == Reason.TOPIC
@@ -168,20 +168,22 @@ def _apart(found: Found, image: ClusterImage) -> tuple[Found | None, Found | Non
     return only(False) if False in flags.values() else None, only(True) if True in flags.values() else None
 
 
-def _topic_id(copy: Copy) -> str:
+def _topic_id(copy: Copy, dirs: DirectoryManager) -> str:
     """The topic id that a copy names, "" without one."""
     topic_id = copy.marker.topic_id if copy.marker is not None else ""
     if not topic_id:
         try:
             topic_id = partition_metadata.read(copy.path, directory=copy.path.parent) or ""
-        except (MalformedFile, StorageError) as error:
+        except MalformedFile as error:
             log.warning("%s", error)
+        except StorageError as error:
+            dirs.handle(error)
     return topic_id
 
 
-def _topic_ids(found: Found) -> set[str]:
+def _topic_ids(found: Found, dirs: DirectoryManager) -> set[str]:
     """The topic ids that the copies name, of `.delete`s only where there is nothing else."""
-    return {_topic_id(copy) for copy in (*found.current, *found.move) or found.deletes} - {""}
+    return {_topic_id(copy, dirs) for copy in (*found.current, *found.move) or found.deletes} - {""}
 
 
 def _directory(dirs: DirectoryManager, plan: BootPlan) -> LogDirectory | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from storage_node.directories import atomic
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.manager import DirectoryManager
-from storage_node.errors import LogDirNotFound
+from storage_node.errors import LogDirNotFound, StorageError
 from storage_node.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 FILE = "directory-wishes"
 #: More than a cluster can hold; the oldest go first, since anybody may wish for topics that never come.
 MOST_WISHES = 20_000
+LARGEST = 64 << 20  # bytes of the file
 
 
 class Wishes:
@@ -34,11 +35,15 @@ class Wishes:
         for directory in self._dirs.online():
             path = directory.path / FILE
             try:
-                rows = json.loads(path.read_bytes())
-                self._paths = {TopicPartition(str(t), int(p)): str(d) for t, p, d in rows}
-            except FileNotFoundError:
+                with atomic.io_errors(directory.name, f"reading {FILE}"):
+                    data = atomic.read_bytes(path, LARGEST)
+                self._paths = {TopicPartition(str(t), int(p)): str(d) for t, p, d in json.loads(data)}
+            except StorageError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    directory.fail_on(error)
+                    log.warning("%s is ignored: %s", path, error)
                 continue
-            except (OSError, ValueError, TypeError, RecursionError) as error:
+            except (ValueError, TypeError, RecursionError) as error:
                 log.warning("%s is ignored: %s", path, error)
             return
 

@@ -18,8 +18,9 @@ def __getattr__(name: str) -> Any:
     if name != "ALL":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from workflows.cluster import Cluster
+    from workflows.directory_failure import DirectoryFailure
     from workflows.export_history import ExportHistory
     from workflows.move_replica import MoveReplica
     from workflows.node_lease import NodeLease
 
-    return [Cluster, NodeLease, MoveReplica, ExportHistory]
+    return [Cluster, NodeLease, MoveReplica, DirectoryFailure, ExportHistory]

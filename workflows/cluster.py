@@ -230,13 +230,15 @@ class Cluster:
 
     async def _answer(self, question: Mapping[str, Any]) -> None:
         node = int(question.get("node", -1))
-        asker = workflow.get_external_workflow_handle(
-            str(question.get("workflow_id")), run_id=str(question.get("run_id")) or None
-        )
+        answer = {"node": node, "known": self._it.may_know(node)}
+        await self._reply(str(question.get("workflow_id")), str(question.get("run_id")), "located", answer)
+
+    async def _reply(self, workflow_id: str, run_id: str, signal: str, answer: dict[str, Any]) -> None:
+        asker = workflow.get_external_workflow_handle(workflow_id, run_id=run_id or None)
         try:
-            await asker.signal("located", {"node": node, "known": self._it.may_know(node)})
+            await asker.signal(signal, answer)
         except ApplicationError:
-            workflow.logger.info("Who asked for node %d is gone", node)
+            workflow.logger.info("The run %s that asked is gone", workflow_id)
 
     async def _cancel(self, workflow_id: str, run_id: str) -> None:
         try:
@@ -285,6 +287,13 @@ class Cluster:
     def cancel_run(self, run: dict[str, Any]) -> None:
         """A run cannot cancel itself."""
         self._spawn(self._cancel(str(run.get("workflow_id")), str(run.get("run_id"))))
+
+    @workflow.signal(description="A DirectoryFailure run tells of a failed directory: {notice, workflow_id, run_id}")
+    def directory_failed(self, told: dict[str, Any]) -> None:
+        """Answered by the signal `recorded`, once the metadata has it; told again, nothing changes."""
+        answer = self._it.directory_failed(told.get("notice"))
+        self._spawn(self._reply(str(told.get("workflow_id")), str(told.get("run_id")), "recorded", answer))
+        self._awake = True
 
     @workflow.query(description="All metadata as rows, or {} while collecting")
     def state(self) -> dict[str, Any]:

@@ -83,6 +83,13 @@ QUIET_FOR = timedelta(seconds=1)
 #: At the higher figure it happens on a timer of this length, so that no update is answered in the same task.
 CONTINUE_PAUSE = timedelta(milliseconds=50)
 
+# --- a failed directory
+
+#: How long a run waits until the controller says that it has put a failure into the metadata, before it tells it again.
+RECORD_AGAIN_AFTER = timedelta(seconds=5)
+#: The same once it was told in vain several times: the controller is away, or collects the nodes' images.
+RECORD_AGAIN_AFTER_MAX = timedelta(minutes=1)
+
 # --- history
 
 EXPORT_TIMEOUT = timedelta(hours=6)

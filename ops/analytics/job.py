@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 
 from activities.history.manifest import Manifest, from_iso, to_iso
-from ops.analytics import facts, gold, io, phases, silver
+from ops.analytics import facts, failures, gold, io, phases, silver
 from ops.analytics.errors import AnalyticsError
 from ops.analytics.page import write_page
 from ops.analytics.report import Report, build
@@ -43,7 +43,10 @@ class Summary:
         """The summary and every move as plain JSON values."""
         plain = {name: getattr(self, name) for name in self.__slots__ if name != "report"}
         plain |= {"page": str(self.page), "tables": str(self.tables)}
-        return plain | {"moves_table": [asdict(move) for move in self.report.moves]}
+        return plain | {
+            "moves_table": [asdict(move) for move in self.report.moves],
+            "directory_failures": [asdict(failure) for failure in self.report.failures],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +60,7 @@ class Frames:
     move_phases: DataFrame
     move_report: DataFrame
     sla_summary: DataFrame
+    directory_failures: DataFrame
 
 
 Put = Callable[[str, DataFrame], DataFrame]
@@ -118,7 +122,9 @@ def transform(history_events: DataFrame, pending: DataFrame, as_of: datetime, pu
     spent = put("move_phases", phases.move_phases(runs, activities, told, events, as_of))
     asked = put("moves_asked", facts.moves_asked(runs))
     report = put("move_report", gold.move_report(runs, asked, told, spent, activities, as_of))
-    return Frames(events, runs, activities, told, spent, report, put("sla_summary", gold.sla_summary(report, as_of)))
+    summary = put("sla_summary", gold.sla_summary(report, as_of))
+    failed = put("directory_failures", failures.directory_failures(runs, as_of))
+    return Frames(events, runs, activities, told, spent, report, summary, failed)
 
 
 def _tables(
@@ -130,6 +136,13 @@ def _tables(
         bronze = tables.put("history_events", io.read_histories(spark, files))
         pending = tables.put("pending_activities", io.read_pending(spark, export_dir, manifests))
         frames = transform(bronze, pending, as_of, tables.put)
-        report = build(frames.move_report, frames.move_phases, frames.sla_summary, frames.workflow_runs, as_of)
+        report = build(
+            frames.move_report,
+            frames.move_phases,
+            frames.sla_summary,
+            frames.workflow_runs,
+            as_of,
+            frames.directory_failures,
+        )
         counted = frames.latest_events.count()
     return report, counted

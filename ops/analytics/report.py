@@ -87,6 +87,23 @@ class Attainment:
 
 
 @dataclass(frozen=True, slots=True)
+class Failure:
+    """One row of `directory_failures`: `replicas` are those that went offline, `moves` those that ended with it."""
+
+    workflow_id: str
+    node: int
+    directory: str
+    directory_id: str
+    reason: str
+    noticed: str
+    recorded: str | None
+    seconds: float | None
+    outcome: str
+    replicas: list[str]
+    moves: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything that is shown, as of one time."""
 
@@ -95,6 +112,7 @@ class Report:
     moves: tuple[Move, ...]
     phases: tuple[Phase, ...]
     summary: tuple[Attainment, ...]
+    failures: tuple[Failure, ...] = ()
 
     @property
     def total(self) -> Attainment:
@@ -113,8 +131,15 @@ class Report:
         )
 
 
-def build(moves: DataFrame, phases: DataFrame, summary: DataFrame, runs: DataFrame, as_of: datetime) -> Report:
-    """Collect the report, oldest move first."""
+def build(
+    moves: DataFrame,
+    phases: DataFrame,
+    summary: DataFrame,
+    runs: DataFrame,
+    as_of: datetime,
+    failures: DataFrame | None = None,
+) -> Report:
+    """Collect the report, oldest move and oldest failure first."""
     named = phases.withColumn(
         "id",
         F.concat_ws(
@@ -134,7 +159,13 @@ def build(moves: DataFrame, phases: DataFrame, summary: DataFrame, runs: DataFra
         moves=tuple(sorted(_collect(moves, Move), key=lambda move: (move.started, move.id))),
         phases=tuple(intervals),
         summary=tuple(_collect(summary, Attainment)),
+        failures=() if failures is None else collect_failures(failures),
     )
+
+
+def collect_failures(failures: DataFrame) -> tuple[Failure, ...]:
+    """The failed directories, the oldest first."""
+    return tuple(sorted(_collect(failures, Failure), key=lambda one: (one.noticed, one.workflow_id)))
 
 
 def _collect(table: DataFrame, kind: type[Any]) -> list[Any]:

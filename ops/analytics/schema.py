@@ -207,6 +207,24 @@ SLA_SUMMARY = _table(
     as_of=_TIME,
 )
 
+#: Gold: one row per failure of a log directory. `seconds` is from noticed to recorded in the metadata.
+DIRECTORY_FAILURES = _table(
+    namespace=_STRING,
+    workflow_id=_STRING,
+    chain=_STRING,
+    node=_INT,
+    directory=_STRING,
+    directory_id=_STRING,
+    reason=_STRING,
+    noticed=_TIME,
+    recorded=_TIME,
+    seconds=_DOUBLE,
+    outcome=_STRING,
+    replicas=T.ArrayType(_STRING),
+    moves=T.ArrayType(_STRING),
+    as_of=_TIME,
+)
+
 # Status of a run and state of an activity.
 COMPLETED, FAILED, CANCELLED, TERMINATED, TIMED_OUT, CONTINUED, OPEN = (
     "completed",

@@ -80,6 +80,14 @@ def print_report(report: Report, console: Console | None = None) -> None:
     if len(report.moves) > MOST:
         out.print(f"{len(report.moves) - MOST} older moves are not shown here.")
     out.print(headline(report.total))
+    for failure in report.failures:
+        out.print(
+            Text(
+                f"{failure.noticed[11:19]} node {failure.node}: {failure.directory} failed, "
+                f"{len(failure.replicas)} replicas offline, {len(failure.moves)} moves ended: {failure.reason}",
+                style="red",
+            )
+        )
     if report.total.attainment is not None:
         total = report.total
         interval = f"95 % interval {percent(total.low)} to {percent(total.high)}"

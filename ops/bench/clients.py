@@ -20,9 +20,12 @@ class Rates:
     consume: float
 
 
-def create_topic(bootstrap: str, topic: str, configs: Mapping[str, str] | None = None) -> None:
+def create_topic(bootstrap: str, topic: str, configs: Mapping[str, str] | None = None, partitions: int = 1) -> None:
+    """Make a topic and wait until it is there."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    future = admin.create_topics([NewTopic(topic, 1, 1, config=dict(configs or {}))], operation_timeout=30)[topic]
+    future = admin.create_topics([NewTopic(topic, partitions, 1, config=dict(configs or {}))], operation_timeout=30)[
+        topic
+    ]
     future.result(30)
 
 
@@ -72,6 +75,10 @@ def consume(bootstrap: str, topic: str, total_bytes: int, *, partition: int = 0)
             "auto.offset.reset": "earliest",
             "fetch.message.max.bytes": 4_000_000,
             "queued.max.messages.kbytes": 262_144,
+            # With its defaults the client rests for a second whenever it has 100,000 records in store: the faster the
+            # server, the longer it rests.
+            "queued.min.messages": 1_000_000,
+            "fetch.queue.backoff.ms": 5,
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0)])

@@ -126,7 +126,7 @@ class KafkaAdmin:
             self._client.alter_configs([resource], raise_on_unknown=False, incremental=True)
 
     def describe(self, topics: Sequence[str]) -> list[dict[str, Any]]:
-        """Topics with their partitions (leader, replicas, isr). Raises `UnknownTopic`."""
+        """Topics with their partitions (leader, replicas, isr, offline replicas). Raises `UnknownTopic`."""
         with self._told(f"describe {', '.join(topics)}"):
             answer = self._client.describe_topics(list(topics))
         described: list[dict[str, Any]] = []
@@ -142,6 +142,7 @@ class KafkaAdmin:
                     "leader": int(p["leader_id"]),
                     "replicas": [int(node) for node in p["replica_nodes"]],
                     "isr": [int(node) for node in p["isr_nodes"]],
+                    "offline": [int(node) for node in p.get("offline_replicas") or []],
                 }
                 for p in topic["partitions"]
             ]

@@ -14,7 +14,7 @@ from typing import NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from ops.cli import cluster, history, move, node, stack, topic
+from ops.cli import cluster, history, move, node, stack, topic, torture
 from ops.stack.errors import OpsError, UsageError
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ app.add_typer(node.app, name="node")
 app.add_typer(cluster.app, name="cluster")
 move.register(app)
 history.register(app)
+torture.register(app)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -39,6 +39,11 @@ def gather(target: Target, *, ask_temporal: bool = True) -> Gathered:
             notes.append(str(answer))
             continue
         lines += of_node(where.node, answer.get("moves", []))
+        notes += [
+            f"log directory {one['path']} of node {where.node} is offline ({one['reason']}); repair it and start the "
+            "node again"
+            for one in answer.get("offline", [])
+        ]
         if answer.get("stopped"):
             stopped.append(where.node)
             notes.append(f"the moves of node {where.node} are stopped; see: rehome node resume-moves {where.node}")

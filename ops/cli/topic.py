@@ -49,7 +49,7 @@ def list_topics(data: Data = None, bootstrap: Bootstrap = None, json: Json = Fal
 
 @app.command()
 def describe(name: Name, data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
-    """Show each partition's leader, replicas and in-sync replicas, and the directory and size of each replica."""
+    """Show each partition's leader, replicas, in-sync and offline replicas, and each replica's directory and size."""
     with KafkaAdmin(resolve(data, bootstrap).need_kafka()) as admin:
         topic = admin.describe([name])[0]
         views = admin.log_dirs()
@@ -69,13 +69,14 @@ def describe(name: Name, data: Data = None, bootstrap: Bootstrap = None, json: J
     output.show(
         topic,
         json,
-        ("partition", "leader", "replicas", "isr", "bytes", "directory"),
+        ("partition", "leader", "replicas", "isr", "offline", "bytes", "directory"),
         (
             [
                 p["partition"],
                 p["leader"],
                 ",".join(map(str, p["replicas"])),
                 ",".join(map(str, p["isr"])),
+                ",".join(map(str, p["offline"])) or "-",
                 output.size(row["bytes"]) if row else "-",
                 (row["directory"] + (" (being copied)" if row["future"] else "")) if row else "-",
             ]

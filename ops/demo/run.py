@@ -7,7 +7,7 @@ from pathlib import Path
 from ops.cli import history, output, spark
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.cli.target import Target, resolve
-from ops.demo import disk, folder, plan, traffic, verifier
+from ops.demo import disk, folder, plan, proof, traffic
 from ops.demo.moving import Mover, Outcome
 from ops.demo.screen import Screen
 from ops.stack import java, state
@@ -174,7 +174,7 @@ class Demo:
                 plan.PARTITIONS,
                 lambda count, total: progress(count, total, f"{count} of {total} records"),
             )
-        verdict = verifier.judge(
+        verdict = proof.judge(
             [*self._loaded.acks, *self._live.producer.acks],
             read,
             self._live.consumed,

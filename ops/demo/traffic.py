@@ -10,7 +10,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from ops.demo.verifier import Record
+from ops.demo.proof import Record
 from ops.stack.errors import OpsError
 
 _SILENT = logging.getLogger("rehome.demo.librdkafka")

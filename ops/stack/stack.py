@@ -30,9 +30,13 @@ def quiet(line: str) -> None:
 class Stack:
     """One stack in one data folder. Every method reads stack.json anew: several commands may work on it in turn."""
 
-    def __init__(self, data: Path, say: Say = quiet) -> None:
+    def __init__(
+        self, data: Path, say: Say = quiet, environment: Mapping[str, Mapping[str, str]] | None = None
+    ) -> None:
+        """`environment` adds settings to the processes named."""
         self.data = data
         self._say = say
+        self._extra = environment or {}
 
     # What there is
 
@@ -41,19 +45,18 @@ class Stack:
         return state.require(self.data).spec
 
     def processes(self) -> tuple[ProcessSpec, ...]:
-        current = state.require(self.data)
-        return layout.processes(current.spec, current.temporal_binary)
+        return self._layout(state.require(self.data))
 
     def running(self) -> dict[str, ProcessRecord]:
         """The processes of the stack that run now, by name, however they were started."""
-        return _running(state.require(self.data))
+        return self._running(state.require(self.data))
 
     def status(self) -> list[dict[str, Any]]:
         """One row per process, as `rehome stack status --json` prints it."""
         current = state.require(self.data)
-        running = _running(current)
+        running = self._running(current)
         rows: list[dict[str, Any]] = []
-        for process in layout.processes(current.spec, current.temporal_binary):
+        for process in self._layout(current):
             record = running.get(process.name)
             up = record is not None
             rows.append(
@@ -102,10 +105,10 @@ class Stack:
         """Start what does not run, in order, and wait until it works; the names of what was started."""
         with state.changing(self.data):
             current = state.require(self.data)
-            running = _running(current)
+            running = self._running(current)
             current = dataclasses.replace(current, records=running)
             state.save(current)
-        todo = [p for p in layout.processes(current.spec, current.temporal_binary) if p.name not in running]
+        todo = [p for p in self._layout(current) if p.name not in running]
         missing = {port: what for port, what in current.spec.ports().items() if _serves(what, todo)}
         ports.require_free(missing, str(self.data))
         try:
@@ -163,12 +166,25 @@ class Stack:
         current = state.load(self.data)
         if current is None:
             return []
-        running = _running(current)
-        names = [p.name for p in layout.processes(current.spec, current.temporal_binary) if p.name in running]
+        running = self._running(current)
+        names = [p.name for p in self._layout(current) if p.name in running]
         self._end(names)
         return names
 
     # Inside
+
+    def _layout(self, current: StackState) -> tuple[ProcessSpec, ...]:
+        specs = layout.processes(current.spec, current.temporal_binary)
+        return tuple(
+            dataclasses.replace(spec, environment={**spec.environment, **self._extra.get(spec.name, {})})
+            for spec in specs
+        )
+
+    def _running(self, current: StackState) -> dict[str, ProcessRecord]:
+        specs = self._layout(current)
+        found = {p.name: record for p in specs if (record := current.records.get(p.name)) and processes.alive(record)}
+        rest = tuple(p for p in specs if p.name not in found)
+        return found | processes.find(rest) if rest else found
 
     def _end(self, names: list[str]) -> None:
         """End the processes named, in the order of a stop."""
@@ -190,7 +206,7 @@ class Stack:
             f"it has --nodes {before.nodes} --dirs {before.dirs} "
             f"--port {before.port} --temporal-port {before.temporal_port}"
         )
-        if _running(current):
+        if self._running(current):
             raise OpsError(
                 f"a stack runs in {self.data} with other settings ({how}); "
                 f"end it first with: rehome stack down --data {self.data}, or choose another --data"
@@ -234,13 +250,6 @@ class Stack:
     def _note(self, name: str, record: ProcessRecord | None) -> None:
         with state.changing(self.data):
             state.save(state.require(self.data).with_record(name, record))
-
-
-def _running(current: StackState) -> dict[str, ProcessRecord]:
-    specs = layout.processes(current.spec, current.temporal_binary)
-    found = {p.name: record for p in specs if (record := current.records.get(p.name)) and processes.alive(record)}
-    rest = tuple(p for p in specs if p.name not in found)
-    return found | processes.find(rest) if rest else found
 
 
 def _serves(what: str, todo: list[ProcessSpec]) -> bool:

@@ -95,7 +95,8 @@ def write_atomic(path: Path | str, data: bytes, points: WritePoints = _GENERIC) 
         finally:
             os.close(fd)
         failpoint(points.flushed)
-        tmp.rename(path)
+        with full_is_no_room():
+            tmp.rename(path)
     except OSError:
         with contextlib.suppress(OSError):
             tmp.unlink()

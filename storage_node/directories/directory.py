@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import threading
@@ -11,9 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple, ParamSpec, TypeVar
 
-from storage_node.directories import atomic, clean_shutdown
+from storage_node.directories import atomic, clean_shutdown, health
 from storage_node.directories.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, OffsetCheckpoint
 from storage_node.directories.clean_shutdown import CleanShutdown
+from storage_node.directories.latch import Fault, fault_of, reason_of
 from storage_node.directories.lock import DirectoryLock
 from storage_node.errors import LogDirectoryOffline, StorageError
 
@@ -21,7 +21,7 @@ __all__ = ["LogDirectory", "Usage", "reason_of"]
 
 _log = logging.getLogger(__name__)
 
-_NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE})
+_ELSEWHERE = "its path no longer leads to the directory that was opened (unmounted, replaced or unreadable)"
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -32,14 +32,6 @@ class Usage(NamedTuple):
 
     total: int
     usable: int
-
-
-def reason_of(error: BaseException) -> str:
-    """One line that says what failed and why, with the operating system's word for it where there is one."""
-    cause = error.__cause__
-    if isinstance(cause, OSError):
-        return f"{error}: {cause.strerror or cause}"
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
 
 
 class LogDirectory:
@@ -139,15 +131,30 @@ class LogDirectory:
     def fail_on(self, error: StorageError) -> bool:
         """Take the directory offline for an error that is its own and says that the disk is bad; else False.
 
-        A disk that was merely full before anything was flushed stays online, and so does one that was not even asked
-        since this process, or the machine, had no descriptor left.
+        The one place where that is judged, whoever met the error. What may be a single file's trouble (something is
+        gone, or in the way) is so only if the directory passes a health check.
         """
-        if error.directory != self.name or isinstance(error, LogDirectoryOffline) or atomic.is_no_room(error):
+        if error.directory != self.name or not self.online:
             return False
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno in _NO_DESCRIPTOR:
-            _log.error("%s, which says nothing about the disk", reason_of(error))
-            return False
-        return self.fail(error)
+        match fault_of(error):
+            case Fault.DISK:
+                return self.fail(error)
+            case Fault.FILE:
+                return self.check(reason_of(error))
+        _log.warning("%s, which says nothing about the disk", reason_of(error))
+        return False
+
+    def check(self, why: str) -> bool:
+        """Ask the disk itself, because of `why`; answers whether the directory was taken offline."""
+        now = self._look()
+        if now is None or now != self._identity:
+            return self.fail(f"{why}; {_ELSEWHERE}")
+        try:
+            health.probe(self.path, f"{health.FILE}.{threading.get_ident()}")
+        except StorageError as failed:
+            return fault_of(failed) is not Fault.STEP and self.fail(f"{why}; {reason_of(failed)}")
+        _log.warning("%s; the directory passed a health check and stays online", why)
+        return False
 
     def lock(self) -> None:
         """Take the directory's `.lock`; raises DirectoryInUse, MetadataIOError."""
@@ -182,7 +189,7 @@ class LogDirectory:
             return False
         now = self._look()
         if now is None or now != self._identity:
-            self.fail("its path no longer leads to the directory that was opened (unmounted, replaced or unreadable)")
+            self.fail(_ELSEWHERE)
         return self.online
 
     def _look(self) -> tuple[int, int] | None:

@@ -130,9 +130,11 @@ class ImageStore:
         first.result()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until nothing is being written; False after `timeout` seconds."""
+        """Wait until nothing is being written to a directory that is online; False after `timeout` seconds."""
         with self._idle:
-            return self._idle.wait_for(lambda: not self._busy, timeout)
+            return self._idle.wait_for(
+                lambda: not any(d.online and d.name in self._busy for d in self._directories), timeout
+            )
 
     def _start(self, directory: LogDirectory, stored: StoredImage) -> Future[None]:
         with self._lock:

@@ -36,8 +36,15 @@ def look(paths: Sequence[str | Path]) -> list[PathFacts]:
         absolute = normalise(path)
         real = os.path.realpath(absolute)
         folder = os.path.realpath(Path(absolute).parent)
-        facts.append(PathFacts(absolute, real, Path(absolute).is_symlink() and not _inside(real, folder)))
+        facts.append(PathFacts(absolute, real, _is_symlink(absolute) and not _inside(real, folder)))
     return facts
+
+
+def _is_symlink(path: str) -> bool:
+    try:
+        return Path(path).is_symlink()
+    except OSError:
+        return False  # a disk that does not even answer this is found out, and taken offline, when it is locked
 
 
 def check(facts: Sequence[PathFacts], what: str) -> None:

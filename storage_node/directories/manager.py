@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from storage_node.directories import checkpoints, clean_shutdown, image_store, lock, meta_properties, names, placement
+from storage_node.directories import (
+    checkpoints,
+    clean_shutdown,
+    health,
+    image_store,
+    lock,
+    meta_properties,
+    names,
+    placement,
+)
 from storage_node.directories.atomic import TMP_SUFFIX, io_errors
 from storage_node.directories.clean_shutdown import CleanShutdown
 from storage_node.directories.directory import LogDirectory
@@ -23,6 +34,10 @@ __all__ = ["DirectoryManager", "FoundReplica", "Problem", "Scan"]
 
 _log = logging.getLogger(__name__)
 
+#: Seconds that all directories together have to let go of their threads and locks, and one that is offline.
+_CLOSING: Final = 30.0
+_CLOSING_OFFLINE: Final = 1.0
+
 # Names of our own and of Apache Kafka, and what a file system puts at its root: no reason to say anything.
 _KNOWN: Final = frozenset(
     {
@@ -35,6 +50,10 @@ _KNOWN: Final = frozenset(
         image_store.FILE,
         "cleaner-offset-checkpoint",
         "bootstrap.checkpoint",
+        health.FILE,
+        "activity-attempts",
+        "directory-failures",
+        "directory-wishes",
         "moves-stopped",
         "lost+found",
         "remote-log-index-cache",
@@ -207,10 +226,21 @@ class DirectoryManager:
         return [self._by_path[path] for path in placement.assign(loads, count)]
 
     def close(self) -> None:
-        """Stop the directories' threads and give the locks up; the caller leaves clean-shutdown markers before."""
+        """Stop the directories' threads and give the locks up; the caller leaves clean-shutdown markers before.
+
+        A directory that hangs is left behind, with its lock.
+        """
         self.images.flush(timeout=10.0)
+        closing: list[tuple[LogDirectory, threading.Thread]] = []
         for directory in self.directories:
-            directory.close()
+            thread = threading.Thread(target=directory.close, name=f"close-{directory.path.name}", daemon=True)
+            thread.start()
+            closing.append((directory, thread))
+        until = time.monotonic() + _CLOSING
+        for directory, thread in closing:
+            thread.join(max(0.0, until - time.monotonic()) if directory.online else _CLOSING_OFFLINE)
+            if thread.is_alive():
+                _log.error("log directory %s does not let go and is left behind", directory.path)
 
 
 def _load(directory: LogDirectory, sizes: Sequence[int]) -> placement.DirectoryLoad:
@@ -235,7 +265,7 @@ def _scan(directory: LogDirectory, known: frozenset[str]) -> Scan:
             if entry.is_symlink():
                 problems.append(Problem(path, "it is a symlink, which is never followed; it is left alone"))
             elif not entry.is_dir(follow_symlinks=False):
-                if entry.name.removesuffix(TMP_SUFFIX) not in known:
+                if not entry.name.startswith(health.FILE) and entry.name.removesuffix(TMP_SUFFIX) not in known:
                     problems.append(Problem(path, "it is not a file of a log directory; it is left alone"))
             elif entry.name not in known:
                 name = names.parse(entry.name)

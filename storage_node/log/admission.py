@@ -23,6 +23,7 @@ from storage_node.log.batch import (
 )
 from storage_node.log.config import LOG_APPEND_TIME, LogConfig
 from storage_node.log.producer_state import AppendedBatch, Producer, ProducerState
+from storage_node.log.records import holds_its_count
 
 _ATTRIBUTES = struct.Struct(">h")
 _ATTRIBUTES_AT = 21
@@ -51,6 +52,7 @@ def admit_produced(
     INVALID_RECORD.
     """
     data = bytearray(records)
+    view = memoryview(data)
     batches: Batches = []
     duplicates: list[AppendedBatch] = []
     pending: dict[int, Producer] = {}
@@ -58,6 +60,10 @@ def admit_produced(
     for position, header in headers(data):
         verify(data, position, header)
         _refuse_unproducible(header, config)
+        if not holds_its_count(view[position:], header):
+            raise RequestRefused(
+                f"A record batch says {header.count} records and holds another number", ErrorCode.INVALID_RECORD
+            )
         if header.producer_id != NO_PRODUCER:
             known = pending.get(header.producer_id) or producers.get(header.producer_id)
             duplicate = known.duplicate_of(header) if known else None

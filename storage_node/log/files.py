@@ -33,6 +33,27 @@ class Handle:
             os.close(self.fd)
 
 
+class Region:
+    """Bytes of an open file that nobody changes any more: a part of what a log has published.
+
+    It keeps the file open, so that they stay what they are when the file is renamed, moved or deleted.
+    """
+
+    __slots__ = ("count", "handle", "position")
+
+    def __init__(self, handle: Handle, position: int, count: int) -> None:
+        self.handle = handle
+        self.position = position
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read(self, start: int, count: int) -> bytes:
+        """Up to `count` of the bytes from `start` on; fewer only if the file ends before them. Raises OSError."""
+        return read_exact(self.handle.fd, min(count, self.count - start), self.position + start)
+
+
 class Home:
     """A log's directory, open; raises OSError, which callers wrap."""
 

@@ -11,7 +11,7 @@ log as it was.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from storage_node.directories.atomic import NoRoom
 from storage_node.errors import LogAppendError, LogReadError, NotEnoughSpace, OffsetOutOfRange
@@ -19,6 +19,7 @@ from storage_node.log import timestamps
 from storage_node.log.admission import Batches, UnexpectedAppendOffset, admit_copied, admit_produced
 from storage_node.log.batch import NO_PRODUCER, Buffer
 from storage_node.log.config import LOG_APPEND_TIME
+from storage_node.log.files import Region
 from storage_node.log.maintenance import MaintainedLog
 from storage_node.log.segment import LogClosed, Segment
 from storage_node.log.state import wall_ms
@@ -43,6 +44,8 @@ class FetchedData:
     data: bytes
     base_offset: int
     next_offset: int
+    region: Region | None = field(default=None, compare=False)
+    """Where the bytes are, for who wants to read them again; None if there are none."""
 
 
 def _base_offset(segment: Segment) -> int:

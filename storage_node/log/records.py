@@ -1,4 +1,4 @@
-"""Looking inside a batch, only to answer which record has a timestamp: offsets and timestamps of its records."""
+"""Looking inside a batch: how many records it really holds, and which of them has a timestamp."""
 
 from __future__ import annotations
 
@@ -65,6 +65,39 @@ def _walk(payload: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]]:
             position = start + length
     except (IndexError, ValueError) as exc:
         raise CorruptRecord(f"the records of the batch with base offset {header.base_offset} cannot be read") from exc
+
+
+def holds_its_count(batch: Buffer, header: BatchHeader) -> bool:
+    """Whether an uncompressed batch, from its header on, holds exactly as many records as its header says.
+
+    Only the records' lengths are looked at; one that is longer than its batch, or ends before it, does not count. A
+    compressed batch is believed: unpacking it costs more than all the rest of an append.
+    """
+    if header.compression != _NONE:
+        return True
+    data, position, end = batch, HEADER_SIZE, header.length
+    try:
+        for _ in range(header.count):
+            byte = data[position]
+            if byte < 0x80:
+                position += 1 + (byte >> 1)
+            else:
+                # Two bytes hold the length of all but the largest records.
+                second = data[position + 1]
+                if second < 0x80:
+                    position += 2 + ((second << 6) | ((byte & 0x7F) >> 1))
+                else:
+                    length, position = _varint(data[:end], position)
+                    position += length
+                    if length < 0:
+                        return False
+                    byte = 0
+            # The lowest bit is the sign: no record has a negative length.
+            if byte & 1:
+                return False
+        return position == end
+    except (IndexError, ValueError):
+        return False
 
 
 def first_at_or_after(batch: Buffer, header: BatchHeader, timestamp: int, from_offset: int) -> tuple[int, int] | None:

@@ -12,8 +12,9 @@ import logging
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
-from storage_node.errors import CorruptRecord
+from storage_node.errors import CorruptRecord, LogReadError
 from storage_node.log.batch import CRC_START, HEADER_SIZE, BatchHeader, checksum, parse, problem
 from storage_node.log.files import Home, read_exact
 from storage_node.log.index import IndexBuilder
@@ -39,6 +40,8 @@ class Loaded:
     removed: list[Segment] = field(default_factory=list)
     epoch_starts: list[tuple[int, int]] = field(default_factory=list)
     """(leader epoch, offset) where the scan saw the epoch change."""
+    sparse: bool = False
+    """Whether the scan saw offsets missing between two batches of a segment."""
 
 
 def offset_of(name: str, suffix: str) -> int | None:
@@ -62,8 +65,12 @@ def _tidy(home: Home) -> list[int]:
     return bases
 
 
-def load(home: Home, *, interval: int, recovery_point: int, clean: bool, now_ms: int) -> Loaded:
-    """Open all segments found in the directory; an empty answer if there is none. Raises OSError."""
+def load(home: Home, *, interval: int, recovery_point: int, clean: bool, now_ms: int, gaps: bool = True) -> Loaded:
+    """Open all segments found in the directory; an empty answer if there is none. Raises OSError.
+
+    Offsets missing between two segments that are scanned are lost ones, unless (with `gaps`) they are missing inside
+    segments too, as in a log that was compacted elsewhere.
+    """
     found = [Segment(home, base, interval, created_ms=now_ms) for base in _tidy(home)]
     loaded = Loaded(segments=found)
     if not found:
@@ -76,7 +83,7 @@ def load(home: Home, *, interval: int, recovery_point: int, clean: bool, now_ms:
         # The marker says clean, the bytes do not: the active segment is scanned as after a crash.
         recovery_point = found[-1].base_offset
     loaded.scanned = True
-    _recover(loaded, recovery_point)
+    _recover(loaded, recovery_point, gaps)
     return loaded
 
 
@@ -94,14 +101,16 @@ def _end_of(segment: Segment) -> int | None:
         return None
 
 
-def _recover(loaded: Loaded, recovery_point: int) -> None:
+def _recover(loaded: Loaded, recovery_point: int, gaps: bool) -> None:
     found, kept = loaded.segments, list[Segment]()
     end = 0
     cut = False
     for number, segment in enumerate(found):
         following = found[number + 1].base_offset if number + 1 < len(found) else None
-        # Batches were lost before this segment, or it repeats offsets: it cannot follow.
-        if kept and (segment.base_offset < end or (cut and segment.base_offset != end)):
+        # Batches were lost before this segment, or it repeats offsets: it cannot follow. They may be lost at their very
+        # border: a power loss takes the end of one file and leaves the name of the next, or even what is in it.
+        gap = segment.base_offset > end and (cut or not gaps or not loaded.sparse)
+        if kept and (segment.base_offset < end or gap):
             loaded.removed = found[number:]
             for later in reversed(loaded.removed):
                 _log.warning(
@@ -131,6 +140,7 @@ def _recover_segment(loaded: Loaded, segment: Segment, recovery_point: int, *, a
         ):
             break
         builder.add(position_of, header)
+        loaded.sparse |= header.base_offset > end
         starts = loaded.epoch_starts
         if header.leader_epoch >= 0 and (not starts or starts[-1][0] != header.leader_epoch):
             starts.append((header.leader_epoch, header.base_offset))
@@ -199,6 +209,27 @@ def scan(segment: Segment, position: int, *, chunk: int = 4 << 20) -> Iterator[t
         position += at
         if at == 0 and len(view) < HEADER_SIZE:
             return
+
+
+def log_end(path: Path, directory: str) -> int:
+    """The log end offset of a log that is not open, from its last segment; nothing is changed, no CRC is checked.
+
+    For a look before anybody decides whether it is to be opened. Raises `LogReadError` with the log directory.
+    """
+    try:
+        home = Home(str(path))
+        bases = [base for name in home.names() if (base := offset_of(name, LOG)) is not None]
+        if not bases:
+            return 0
+        segment = Segment(home, max(bases), 0, created_ms=0)
+        end = segment.base_offset
+        for _, header, _ in scan(segment, 0):
+            if header.base_offset < end:
+                break
+            end = header.next_offset
+        return end
+    except OSError as exc:
+        raise LogReadError(directory, f"looking for the end of the log in {path}") from exc
 
 
 def load_epochs(home: Home, segments: list[Segment]) -> tuple[LeaderEpochs, bool]:

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from storage_node.directories.atomic import NoRoom
 from storage_node.errors import CorruptRecord, NotLeaderOrFollower
@@ -25,7 +25,7 @@ from storage_node.log.batch import (
     Buffer,
     parse,
 )
-from storage_node.log.files import Handle, Home, read_exact, write_all
+from storage_node.log.files import Handle, Home, Region, read_exact, write_all
 from storage_node.log.index import OFFSET_ENTRY, TIME_ENTRY, IndexBuilder, OffsetIndex, TimeIndex
 
 LOG = ".log"
@@ -197,6 +197,21 @@ class Segment:
         # After the write: a flush that began before it must not take the mark away.
         self.dirty = True
 
+    def extended(self, end: int, entries: Iterable[tuple[int, int, int, int]], largest: tuple[int, int]) -> None:
+        """Take note of whole batches up to position `end` that were checked and written by other means.
+
+        `entries` are their index entries: position, last offset, largest timestamp so far and the offset that has it;
+        `largest` are the last two after all of them.
+        """
+        index, times = self.indexes()
+        base = self.base_offset
+        for position, offset, timestamp, timestamp_offset in entries:
+            index.append(offset - base, position)
+            times.maybe_append(timestamp, timestamp_offset - base)
+        self._max = largest
+        self.size = end
+        self.dirty = True
+
     def full(
         self, more: int, header: BatchHeader, *, segment_bytes: int, segment_ms: int, index_bytes: int, now_ms: int
     ) -> bool:
@@ -246,16 +261,18 @@ class Segment:
         self._max = largest
         return end
 
-    def flush(self) -> bool:
-        """Bring .log and indexes to the disk.
+    def flush(self, *, indexes: bool = True) -> bool:
+        """Bring .log and, if wanted, indexes to the disk; without them the segment stays `dirty`.
 
         False if there was no room, or no descriptor, for the indexes, which a start rebuilds.
         """
-        self.dirty = False
+        self.dirty = not indexes
         file = self._file
         if file is None:
             return True
         os.fdatasync(file.fd)
+        if not indexes:
+            return False
         index, times = self._index, self._time_index
         if index is None or times is None or self.removed:
             return True
@@ -292,7 +309,11 @@ class Segment:
         self.removed = True
         for suffix in SUFFIXES:
             name = file_name(self.base_offset, suffix)
-            self.home.rename(name, name + DELETED)
+            try:
+                self.home.rename(name, name + DELETED)
+            except NoRoom:
+                # A folder without room for a longer name: it goes at once, which makes room. Who reads it has it open.
+                self.home.unlink(name)
 
     def purge(self) -> None:
         """Remove the files that `remove` renamed."""
@@ -359,8 +380,8 @@ class Segment:
 
     def read(
         self, offset: int, max_bytes: int, end: int, end_offset: int, *, min_one: bool
-    ) -> tuple[bytes, int, int] | None:
-        """(whole batches, base offset, next offset) from the one that has `offset`, up to position `end`.
+    ) -> tuple[bytes, int, int, Region | None] | None:
+        """(whole batches, base offset, next offset, where) from the one that has `offset`, up to position `end`.
 
         `end_offset` is the offset at `end`. None if there is no such batch before `end`; no bytes if the first one
         does not fit in `max_bytes` and is not wanted nevertheless (`min_one`).
@@ -378,18 +399,19 @@ class Segment:
             cut, after = end, end_offset
         elif length >= max_bytes:
             if length > max_bytes and not min_one:
-                return b"", offset, offset
+                return b"", offset, offset, None
             cut, after = position + length, next_offset
         else:
             cut, after = self._cut(file, position, position + max_bytes, end)
-        data = read_exact(file.fd, cut - position, position)
-        if len(data) < cut - position:
+        region = Region(file, position, cut - position)
+        data = region.read(0, len(region))
+        if len(data) < len(region):
             raise self._damaged(position + len(data))
         positions = self._positions
         if len(positions) >= _REMEMBERED_POSITIONS:
             positions = self._positions = {}
         positions[after] = cut
-        return data, base, after
+        return data, base, after, region
 
     def _cut(self, file: Handle, position: int, limit: int, end: int) -> tuple[int, int]:
         """The last batch boundary that is not beyond `limit`, and its offset; the batch at `position` is before it."""

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from storage_node.directories.atomic import NoRoom, full_is_no_room
 from storage_node.errors import LogAppendError, LogReadError, MetadataIOError, NotEnoughSpace
@@ -27,6 +27,9 @@ def wall_ms() -> int:
 
 class LogState:
     """The state of a log; its one writer changes it, readers see `_end`."""
+
+    sparse: ClassVar[bool] = True
+    """Whether offsets may be missing between segments that a start scans; see `recovery.load`."""
 
     def __init__(self, path: Path, tp: TopicPartition, config: LogConfig, directory: str, home: Home) -> None:
         self.path = path
@@ -83,7 +86,14 @@ class LogState:
 
     def _load(self, recovery_point: int, log_start_offset: int, clean: bool, now_ms: int) -> None:
         interval = self.config.index_interval_bytes
-        loaded = recovery.load(self._home, interval=interval, recovery_point=recovery_point, clean=clean, now_ms=now_ms)
+        loaded = recovery.load(
+            self._home,
+            interval=interval,
+            recovery_point=recovery_point,
+            clean=clean,
+            now_ms=now_ms,
+            gaps=self.sparse,
+        )
         segments, end = loaded.segments, loaded.end_offset
         removed = loaded.removed
         if segments and end < log_start_offset:
@@ -126,6 +136,11 @@ class LogState:
     def log_end_offset(self) -> int:
         """The offset that the next record gets."""
         return self._end[0]
+
+    @property
+    def published(self) -> tuple[int, tuple[Segment, ...], int]:
+        """Log end offset, segments, and the bytes of the last one that readers see: all three of one moment."""
+        return self._end
 
     @property
     def recovery_point(self) -> int:

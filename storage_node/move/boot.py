@@ -11,7 +11,7 @@ that the metadata assigns. A `.move` or `.delete` without a marker follows the K
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from storage_node.move.boot_plan import BootPlan, Copy, Found, Plan, Verdict, newer_source
@@ -27,6 +27,7 @@ class Current(StrEnum):
     PARTIAL = "partial"  # its marker says it is not a whole copy
     STALE = "stale"  # older than the metadata says, and the directory of the newer one is missing
     UNREADABLE = "unreadable"  # its marker is corrupt
+    BEHIND = "behind"  # it lacks records that its sealed copy holds
     DELETING = "deleting"  # a deletion of the topic had begun
 
 
@@ -92,6 +93,9 @@ TABLE: tuple[Row, ...] = (
     _row(Current.TIED, _ANY, _ANY, None, Verdict.OFFLINE, "several directories hold it and none is the newest"),
     _row(Current.PARTIAL, _ANY, _ANY, None, Verdict.OFFLINE, "an unfinished copy stands under the replica's name"),
     _row(Current.STALE, _ANY, _ANY, None, Verdict.OFFLINE, _ELSEWHERE),
+    # It lost its unflushed end with the power, or somebody put an old one in its place.
+    _row(Current.BEHIND, _ANY, _ANY, False, Verdict.PROMOTE),
+    _row(Current.BEHIND, _ANY, _ANY, True, Verdict.OFFLINE, _ELSEWHERE),
     _row(Current.ONE, (Moving.NONE,), _ANY, None, Verdict.SERVE),
     _row(Current.ONE, (Moving.CANCELLED,), _ANY, None, Verdict.SERVE_CANCEL),
     _row(Current.ONE, (Moving.UNREADABLE,), _ANY, None, Verdict.SERVE_LEAVE, "the marker of its copy is corrupt"),
@@ -132,12 +136,17 @@ def decide(
     if topic_deleted:
         plan.delete_everything(found)
         return plan.finish("absent", "the topic was deleted")
+    found, unborn = _apart(found)
     winner, current = _current(found, missing_ids, assigned_id, metadata_generation)
     move, moving = _moving(found.move, winner, metadata_generation)
     back, deleted = _deleted(found.deletes, move, metadata_generation, assigned_id)
     missing = _missing(found, move, missing_ids, assigned_id)
+    if current is Current.ONE and moving is Moving.SEALED and _behind(winner, move):
+        current = Current.BEHIND
     row = next(row for row in TABLE if _fits(row, current, moving, deleted, missing))
-    plan.carry_out(row.verdict, found, winner, move, back, metadata_generation)
+    if row.verdict is not Verdict.OFFLINE:
+        plan.discard_unborn(unborn, found)
+    plan.carry_out(row.verdict, found, winner, move, back, metadata_generation, missing_ids)
     return plan.finish(_STATE.get(row.verdict, "online"), row.reason)
 
 
@@ -179,6 +188,19 @@ def _current(
     return best, Current.ONE
 
 
+def _apart(found: Found) -> tuple[Found, tuple[Copy, ...]]:
+    """What counts, and folders that were never a replica, where there is something better.
+
+    A replica whose creation fails (a full disk), or is cut off by a crash, may leave such a one and be made elsewhere.
+    """
+    unborn = tuple(copy for copy in found.current if copy.unborn)
+    born = tuple(copy for copy in found.current if not copy.unborn)
+    marked = any(copy.marker is not None for copy in found.move) or any(copy.can_come_back for copy in found.deletes)
+    if not born and not marked:
+        born, unborn = unborn[:1], unborn[1:]
+    return (replace(found, current=born), unborn) if unborn else (found, ())
+
+
 def _taking_back(source: Copy, best: Copy) -> bool:
     """Whether `source` was to be taken back from `best` when a crash came: it was never served since, so both are
     whole.
@@ -189,6 +211,12 @@ def _taking_back(source: Copy, best: Copy) -> bool:
         and best.marker is not None
         and best.marker.state is State.SEALED
     )
+
+
+def _behind(winner: Copy | None, move: Copy | None) -> bool:
+    """Whether a sealed copy holds records that the replica beside it lacks, which was not written to since."""
+    assert winner is not None and move is not None and move.marker is not None
+    return winner.generation < move.generation and 0 <= winner.end < move.marker.seal_leo
 
 
 def _moving(copies: tuple[Copy, ...], winner: Copy | None, metadata_generation: int) -> tuple[Copy | None, Moving]:
@@ -231,8 +259,10 @@ def _deleted(
 
 
 def _missing(found: Found, move: Copy | None, missing_ids: frozenset[str], assigned_id: str | None) -> bool:
-    if move is not None and move.marker is None and not found.current:
-        return bool(missing_ids)  # nothing says where its source was
+    if not found.current:
+        bare = [copy for copy in found.deletes if copy.marker is None and not copy.corrupt]
+        if move.marker is None if move is not None else bare:
+            return bool(missing_ids)  # nothing says where its source was, or what came after it
     relevant = {assigned_id} if assigned_id is not None else set()
     last = [copy for copy in found.deletes if copy.can_come_back and not found.current]
     for copy in (*([move] if move is not None else []), *last):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from storage_node import failpoints
-from storage_node.directories.atomic import fsync_dir, io_errors, rename_new
+from storage_node.directories.atomic import fsync_dir, full_is_no_room, io_errors, rename_new
 from storage_node.failpoints import failpoint
 from storage_node.move import marker as markers
 from storage_node.move.boot_plan import BootPlan, Rename, WriteMarker
@@ -29,7 +29,8 @@ def apply(plan: BootPlan) -> None:
             failpoint(AFTER_MARKER)
         elif isinstance(action, Rename):
             with io_errors(action.source.parent, f"renaming {action.source.name} to {action.target.name}"):
-                rename_new(action.source, action.target)
+                with full_is_no_room():
+                    rename_new(action.source, action.target)
                 failpoint(AFTER_RENAMED)
                 fsync_dir(action.target.parent)
                 failpoint(AFTER_FLUSHED)

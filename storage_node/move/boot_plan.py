@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -14,13 +15,18 @@ from storage_node.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One directory that holds, or held, a partition. `kind` is current, move or delete."""
+    """One directory that holds, or held, a partition. `kind` is current, move or delete.
+
+    `end` is the log end offset of a replica beside which a sealed copy was found, -1 where nobody looked.
+    """
 
     directory_id: str
     path: Path
     kind: str
     marker: Marker | None = None
     corrupt: bool = False  # the marker is there and cannot be read
+    end: int = -1
+    unborn: bool = False  # a folder without marker and segments: its creation did not come to its end
 
     @property
     def generation(self) -> int:
@@ -162,7 +168,14 @@ class Plan:
         )
 
     def carry_out(
-        self, verdict: Verdict, found: Found, winner: Copy | None, move: Copy | None, back: Copy | None, known: int
+        self,
+        verdict: Verdict,
+        found: Found,
+        winner: Copy | None,
+        move: Copy | None,
+        back: Copy | None,
+        known: int,
+        missing_ids: frozenset[str],
     ) -> None:
         """Add the actions of a verdict; `known` is the generation that the metadata knows."""
         match verdict:
@@ -174,15 +187,22 @@ class Plan:
                 return
             case Verdict.PROMOTE:
                 assert move is not None
+                for copy in found.current:
+                    self._discard(copy, found, Reason.SWAP)
                 self._promote(move, known)
             case Verdict.ROLL_BACK | Verdict.ROLL_BACK_RESUME | Verdict.ROLL_BACK_CANCEL:
                 assert back is not None
                 self._roll_back(back)
             case _:
                 assert winner is not None
-                self._serve(winner, found, known)
+                self._serve(winner, found, known, missing_ids)
         self._moves(verdict, found, move)
         self._old_deletes(found, back)
+
+    def discard_unborn(self, unborn: Iterable[Copy], found: Found) -> None:
+        """Folders without segments beside something better: first of all, since they may have a name that is needed."""
+        for copy in unborn:
+            self._discard(copy, found, Reason.CANCEL)
 
     def delete_everything(self, found: Found) -> None:
         """The topic is gone: the copies first, so that a partial one can never come back in its place."""
@@ -193,13 +213,16 @@ class Plan:
 
     # Parts of a verdict
 
-    def _serve(self, winner: Copy, found: Found, known: int) -> None:
+    def _serve(self, winner: Copy, found: Found, known: int, missing_ids: frozenset[str]) -> None:
         if winner.corrupt:
             marker = Marker(self.tp.topic, self.tp.partition, source_id=winner.directory_id, generation=known)
             winner = self._mark(winner, marker)
         elif winner.marker is not None:
             newer = [copy.generation + 1 for copy in found.deletes if newer_source(copy, winner)]
             settled = winner.marker.settled(max([winner.generation, *newer]))
+            if settled.target_id in missing_ids and settled.target_id != winner.directory_id:
+                # A sealed copy may be there. It must be the older one, should it come back; once is enough.
+                settled = replace(settled, generation=settled.generation + 2, target_id="")
             if settled != winner.marker:
                 winner = self._mark(winner, settled)
         self.served = winner

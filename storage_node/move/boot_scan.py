@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_node.directories.atomic import io_errors
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import parse
-from storage_node.errors import StorageError
+from storage_node.errors import RequestRefused, StorageError
+from storage_node.log.recovery import log_end
 from storage_node.move import marker as markers
 from storage_node.move.boot_plan import Copy, Found
+from storage_node.move.marker import State
 from storage_node.types import TopicPartition
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +35,7 @@ class _Copies:
     delete: list[Copy] = field(default_factory=list)
 
 
-def scan(directories: Iterable[LogDirectory]) -> Scan:
+def scan(directories: Sequence[LogDirectory]) -> Scan:
     """Read names and markers of all partitions in the directories that are online.
 
     A directory that cannot be read is taken offline here, and what was seen of it does not count.
@@ -49,10 +54,25 @@ def scan(directories: Iterable[LogDirectory]) -> Scan:
         for tp, copy in seen:
             place = copies.setdefault(tp, _Copies())
             {"current": place.current, "move": place.move, "delete": place.delete}[copy.kind].append(copy)
+    by_id = {directory.id: directory for directory in directories}
+    for tp, place in copies.items():
+        if any(copy.marker is not None and copy.marker.state is State.SEALED for copy in place.move):
+            place.current = [_with_end(tp, copy, by_id[copy.directory_id]) for copy in place.current]
     return Scan(
         {tp: Found(tp, tuple(c.current), tuple(c.move), tuple(c.delete)) for tp, c in sorted(copies.items())},
         tuple(unknown),
     )
+
+
+def _with_end(tp: TopicPartition, copy: Copy, directory: LogDirectory) -> Copy:
+    """The replica beside a sealed copy, with its log end offset; as it is when that cannot be told."""
+    try:
+        return replace(copy, end=log_end(copy.path, directory.name))
+    except StorageError as error:
+        directory.fail_on(error)
+    except RequestRefused as error:
+        _log.warning("%s: %s", tp, error)
+    return copy
 
 
 def _scan_one(directory: LogDirectory) -> tuple[list[tuple[TopicPartition, Copy]], list[Path]]:
@@ -76,5 +96,11 @@ def _scan_one(directory: LogDirectory) -> tuple[list[tuple[TopicPartition, Copy]
         if tp is None or (marker is not None and marker.tp != tp):
             strange.append(path)
             continue
-        seen.append((tp, Copy(directory.id, path, name.kind, marker, corrupt)))
+        unborn = name.kind == "current" and marker is None and not corrupt and not _has_segments(directory, path)
+        seen.append((tp, Copy(directory.id, path, name.kind, marker, corrupt, unborn)))
     return seen, strange
+
+
+def _has_segments(directory: LogDirectory, path: Path) -> bool:
+    with io_errors(directory.name, f"listing {path.name}"):
+        return any(entry.suffix == ".log" for entry in path.iterdir())

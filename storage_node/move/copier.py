@@ -16,11 +16,13 @@ from storage_node import failpoints
 from storage_node.errors import CorruptRecord, LogDirectoryOffline, OffsetOutOfRange
 from storage_node.failpoints import failpoint
 from storage_node.log.batch import headers, verify
+from storage_node.move.blocks import Buffers
 from storage_node.move.flusher import PacedFlush
 from storage_node.move.future import segment_files
 from storage_node.move.moving import Move
 from storage_node.move.reconcile import fit_to_source
-from storage_node.move.throttle import RateLimiter, chunk_size
+from storage_node.move.stream import Block, Stream, open_stream
+from storage_node.move.throttle import MAX_CHUNK, RateLimiter, chunk_size
 
 AFTER_CHUNK = failpoints.register("copy.after_chunk")
 AFTER_FLUSH = failpoints.register("copy.after_flush")
@@ -41,10 +43,19 @@ class CorruptSource(Exception):
 class Copier:
     """Copies one move at a time; one object serves all movers of a node."""
 
-    def __init__(self, node_limiter: RateLimiter, flushes: Executor, check_claim: Callable[[Move], None]) -> None:
+    def __init__(
+        self,
+        node_limiter: RateLimiter,
+        flushes: Executor,
+        check_claim: Callable[[Move], None],
+        reads: Executor | None = None,
+    ) -> None:
+        """`flushes` flush beside the copying, `reads` read ahead of it; without `reads` nothing is read ahead."""
         self.limiter = node_limiter
         self._flushes = flushes
         self._check_claim = check_claim
+        self._reads = reads
+        self._buffers = Buffers()
 
     def run(self, move: Move) -> None:
         """Copy until the copy has reached the source and is flushed.
@@ -62,7 +73,10 @@ class Copier:
             try:
                 self._copy_all(move, flush)
             finally:
-                flush.close()
+                try:
+                    self.leave(move)
+                finally:
+                    flush.close()
             future.flush()
             failpoint(CAUGHT_UP)
         finally:
@@ -99,7 +113,7 @@ class Copier:
                 raise LogDirectoryOffline(directory.name, f"moving {move.tp}")
 
     def step(self, move: Move, *, limited: bool = True, until: float = math.inf) -> int:
-        """Copy one chunk; answers its bytes, 0 when the copy has reached the source.
+        """Copy one chunk; answers its bytes, 0 when the copy has reached the source. Call `leave` after the last one.
 
         The final copy under the partition's lock is not `limited`: a lock is never held while sleeping. A chunk that
         the limits do not let pass before `until` (`time.monotonic`) is not copied.
@@ -111,28 +125,87 @@ class Copier:
         if at >= source.log_end_offset:
             self._take_log_start(move)
             return 0
-        chunk = chunk_size(self.limiter.rate, move.limiter.rate)
-        try:
-            data = source.read(at, chunk)
-        except OffsetOutOfRange:
+        if at < source.log_start_offset:
             # Retention or DeleteRecords took what was to be copied next.
+            self.leave(move)
             fit_to_source(move)
             return 1 if future.log_end_offset < source.log_end_offset else 0
+        chunk = chunk_size(self.limiter.rate, move.limiter.rate) if limited else MAX_CHUNK
+        stream = move.stream
+        try:
+            if stream is None or stream.version != future.version:
+                self.leave(move)
+                stream = move.stream = open_stream(source, future, self._buffers, self._reads)
+            block = stream.next(chunk) if stream is not None else None
         except CorruptRecord as error:
-            raise CorruptSource(f"{move.tp} cannot be moved: {_where(move, at)}: {error.message}") from error
-        if limited and not self._throttle(move, len(data.data), until):
+            doubted = stream.expected if stream is not None else at
+            self.leave(move)
+            self._doubt(move, at, doubted, error)
             return 1
-        with future.writing:
-            if future.log_end_offset != at:
-                return 1  # truncated meanwhile: read again from its new end
-            try:
-                future.append_copied(data.data)
-            except CorruptRecord as error:
-                raise CorruptSource(_corrupt(move, data.data, at, error)) from error
+        if stream is None or block is None:
+            self.leave(move)  # the next segment, or a truncation came between
+            return 1
+        if limited and not self._throttle(move, len(block.data), until):
+            self.leave(move)
+            return 1
+        if not self._write(move, stream, block):
+            self.leave(move)
+            return 1
         self._take_log_start(move)
         move.sample()
         failpoint(AFTER_CHUNK)
-        return len(data.data)
+        return len(block.data)
+
+    def leave(self, move: Move) -> None:
+        """Nothing is copied for now: let go of what was read ahead, and cut off a batch that is not whole.
+
+        Raises LogAppendError.
+        """
+        stream, move.stream = move.stream, None
+        if stream is not None:
+            stream.close()
+        if move.future is not None and move.target.online:
+            move.future.cut()
+
+    def _write(self, move: Move, stream: Stream, block: Block) -> bool:
+        """False if the copy was truncated since this was read."""
+        future = move.future
+        assert future is not None
+        with future.writing:
+            if future.version != stream.version:
+                return False
+            began = time.monotonic()
+            future.write(stream.target, block.data, block.walked)
+        for limiter in (move.limiter, self.limiter):
+            limiter.wrote(len(block.data), began)
+        return True
+
+    def _doubt(self, move: Move, at: int, upto: int, error: CorruptRecord) -> None:
+        """What was read is no batch. Raises `CorruptSource` unless it was only truncated while it was read."""
+        source, future = move.partition.log, move.future
+        assert future is not None
+        with move.partition.lock:
+            doubted = move.doubted == (at, future.version)
+            move.doubted = (at, future.version)
+            try:
+                while at <= upto and at < source.log_end_offset:
+                    data = source.read(at, MAX_CHUNK)
+                    try:
+                        for position, header in headers(data.data):
+                            at = max(at, header.base_offset)
+                            verify(data.data, position, header)
+                    except CorruptRecord as found:
+                        error, doubted = found, True
+                        break
+                    if data.next_offset <= at:
+                        break
+                    at = data.next_offset
+            except OffsetOutOfRange:
+                return  # retention was faster
+            except CorruptRecord as found:
+                error, doubted = found, True
+            if doubted:
+                raise CorruptSource(f"{move.tp} cannot be moved: {_where(move, at)}: {error.message}") from error
 
     def _throttle(self, move: Move, count: int, until: float) -> bool:
         """Wait until `count` bytes may be written; False when that is not before `until`."""
@@ -155,17 +228,6 @@ class Copier:
         if future.log_start_offset < start <= future.log_end_offset:
             with future.writing:
                 future.advance_log_start(start)
-
-
-def _corrupt(move: Move, data: bytes | memoryview, at: int, error: CorruptRecord) -> str:
-    """Find the batch that `error` is about."""
-    try:
-        for position, header in headers(data):
-            at = header.base_offset
-            verify(data, position, header)
-    except CorruptRecord as found:
-        error = found
-    return f"{move.tp} cannot be moved: {_where(move, at)}: {error.message}"
 
 
 def _where(move: Move, offset: int) -> str:

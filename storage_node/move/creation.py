@@ -12,7 +12,7 @@ from storage_node.directories import partition_metadata
 from storage_node.directories.atomic import fsync_dir, full_is_no_room, io_errors, is_no_room, rename_new
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import delete_name, new_delete_id, replica_name
-from storage_node.errors import NotEnoughSpace, StorageError
+from storage_node.errors import NotEnoughSpace, StaleClaim, StorageError
 from storage_node.failpoints import failpoint
 from storage_node.move import marker as markers
 from storage_node.move.host import PartitionLike
@@ -51,8 +51,13 @@ def check_space(directory: LogDirectory, needed: int, spoken_for: int) -> None:
         )
 
 
-def write_source(partition: PartitionLike, claim: int, target_id: str | None = None) -> Marker:
-    """Flush a claim into the marker of the replica, making the marker if there is none; raises StorageError."""
+def write_source(partition: PartitionLike, claim: int, target_id: str | None = None, ended_run: str = "") -> Marker:
+    """Flush a claim into the marker of the replica, making the marker if there is none; raises StorageError.
+
+    `ended_run` is the id of a run whose move another request has ended, see `refuse_ended`. On a full disk a marker is
+    changed where it stands, and none is made: the claim is then only in the `.move`, which is on another disk, and the
+    source of the swap gets its name without a marker, which no start takes for the newest copy.
+    """
     path = partition.log.path
     found = markers.read(path) or Marker(partition.tp.topic, partition.tp.partition)
     marker = replace(
@@ -61,11 +66,23 @@ def write_source(partition: PartitionLike, claim: int, target_id: str | None = N
         source_id=partition.directory.id,
         target_id=found.target_id if target_id is None else target_id,
         claim=max(claim, found.claim),
+        run_id=ended_run or found.run_id,
     )
     if marker != found:
-        markers.write(path, marker)
+        markers.write_in_any_case(path, marker)
     failpoint(AFTER_CLAIM)
     return marker
+
+
+def refuse_ended(partition: PartitionLike, run_id: str) -> None:
+    """Raise StaleClaim for a run that asks for a move which was made for it and ended: swapped, or by another request.
+
+    The run may not know of it: the answer to its first request was lost, and it asks again, without a claim. That must
+    not begin anew what somebody has cancelled, after a crash neither, so the replica's marker remembers the run.
+    """
+    found = markers.read(partition.log.path)
+    if run_id and found is not None and found.run_id == run_id:
+        raise StaleClaim(f"the move of {partition.tp} by run {run_id} is over; start another run to move it again")
 
 
 def make(partition: PartitionLike, target: LogDirectory, path: Path, marker: Marker) -> None:
@@ -85,7 +102,8 @@ def make(partition: PartitionLike, target: LogDirectory, path: Path, marker: Mar
                 failpoint(AFTER_MARKER)
                 if marker.topic_id:
                     partition_metadata.write(making, marker.topic_id, directory=target.name)
-                rename_new(making, path)
+                with full_is_no_room():
+                    rename_new(making, path)
                 failpoint(AFTER_RENAMED)
                 fsync_dir(target.path)
                 failpoint(AFTER_FLUSH)
@@ -118,7 +136,8 @@ def take_away(directory: LogDirectory, path: Path, marker: Marker) -> Path:
         markers.write_in_any_case(path, replace(marker, state=State.CANCELLED, reason=Reason.CANCEL))
         failpoint(CANCEL_AFTER_MARKER)
         gone = path.with_name(delete_name(marker.tp, new_delete_id()))
-        rename_new(path, gone)
+        with full_is_no_room():
+            rename_new(path, gone)
         failpoint(CANCEL_AFTER_RENAMED)
         fsync_dir(directory.path)
         failpoint(CANCEL_AFTER_FLUSHED)
@@ -135,7 +154,8 @@ def retire(directory: LogDirectory, path: Path, marker: Marker, reason: Reason, 
             path, replace(marker, state=State.DELETED, reason=reason, delete_at_ms=delete_at_ms, full_name=full)
         )
         failpoint(DISCARD_AFTER_MARKER)
-        rename_new(path, gone)
+        with full_is_no_room():
+            rename_new(path, gone)
         failpoint(DISCARD_AFTER_RENAMED)
         fsync_dir(directory.path)
         failpoint(DISCARD_AFTER_FLUSHED)

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from storage_node.directories.atomic import io_errors
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import movable, move_name, replica_name
 from storage_node.errors import NotEnoughSpace, ReplicaBusy, RequestRefused, StaleClaim, StorageError, Superseded
 from storage_node.move import marker as markers
-from storage_node.move.creation import check_space, make, unmake, write_source
+from storage_node.move.creation import check_space, make, refuse_ended, unmake, write_source
 from storage_node.move.future import open_copy
 from storage_node.move.host import PartitionLike
 from storage_node.move.lookup import Lookup
@@ -55,6 +56,7 @@ class Creator:
         if request.claim and request.claim < newest:
             raise StaleClaim(f"claim {request.claim} on {tp} is not the newest: {newest} was issued")
         move = self._registry.get(tp)
+        ended_run = ""
         if move is not None:
             _refuse_other_owner(move, request)
             if move.orphan and not request.claim:
@@ -63,9 +65,12 @@ class Creator:
             if move.target is target:
                 return self._adopt(move, request)
             self._cancel(tp, None, "another directory was asked for")
+            ended_run = move.marker.run_id if move.marker.run_id != request.run_id else ""
         if partition.directory is target:
             return self._in_place(partition, request, newest)
-        return self._make(partition, target, request)
+        if not request.claim and move is None:
+            refuse_ended(partition, request.run_id)
+        return self._make(partition, target, request, ended_run)
 
     def _in_place(self, partition: PartitionLike, request: Request, newest: int) -> MoveStatus:
         name = partition.directory.name
@@ -82,7 +87,7 @@ class Creator:
         self._registry.remember(status)
         return status
 
-    def _make(self, partition: PartitionLike, target: LogDirectory, request: Request) -> MoveStatus:
+    def _make(self, partition: PartitionLike, target: LogDirectory, request: Request, ended_run: str) -> MoveStatus:
         tp = partition.tp
         self._switch.refuse()
         movable(tp)
@@ -93,11 +98,13 @@ class Creator:
                 f"{tp} is at generation {partition.generation}, the move was to give it {request.generation}"
             )
         for name in (replica_name(tp), move_name(tp)):
-            if (target.path / name).exists():
+            with io_errors(target.name, f"looking for {name}"):
+                there = (target.path / name).exists()
+            if there:
                 raise RequestRefused(f"{target.path / name} exists and is not known; look at it and move it away")
         check_space(target, partition.log.size, self._spoken_for(target))
         claim = request.claim or self._registry.newest_claim(partition) + 1
-        source = write_source(partition, claim, target.id)
+        source = write_source(partition, claim, target.id, ended_run)
         self._registry.learn(tp, claim)
         marker = Marker(
             tp.topic,

@@ -80,6 +80,13 @@ class Deletions:
         with self._changed:
             return [deletion for deletion in self._pending if tp is None or deletion.tp == tp]
 
+    def unguard(self, tp: TopicPartition) -> None:
+        """The topic was deleted: what waits for the replica to be served elsewhere would wait for ever."""
+        with self._changed:
+            for deletion in self._pending:
+                if deletion.tp == tp:
+                    deletion.guarded = False
+
     def seconds_until_gone(self, tp: TopicPartition, generation: int) -> float:
         """Remove the `.delete`s of `tp` that are due and older than `generation` (0: all); the seconds until the next
         try.
@@ -161,7 +168,9 @@ def remove(deletion: Deletion) -> None:
         found = markers.read(path)
     except markers.MarkerCorrupt:
         found = None
-    if path.is_symlink() or not path.is_dir():
+    with io_errors(deletion.directory.name, f"looking at {path.name}"):
+        there = path.is_dir() and not path.is_symlink()
+    if not there:
         return
     gone = replace(
         found or Marker(deletion.tp.topic, deletion.tp.partition, generation=deletion.generation),

@@ -157,7 +157,6 @@ class MoveEngine:
             markers.write(move.path, wanted)
         except StorageError as error:
             if not no_room(error):
-                self._node.fail(error)
                 raise
             log.info("the limit of %s is not kept over a restart: %s", move.tp, error)
         move.marker = wanted
@@ -183,6 +182,8 @@ class MoveEngine:
                 raise Superseded(f"{tp} is at generation {partition.generation} already")
             self._switch.refuse()
             if not self._movers.halt(move, SWAPPING, HALT_SECONDS):
+                move.source.check_online()
+                move.target.check_online()
                 raise RequestTimedOut(f"the copier of {tp} does not answer; its disk may hang")
             if not move.recovered or move.stop != SWAPPING:
                 # Not opened since the start, or somebody wants it stopped or cancelled, who comes before us.
@@ -248,7 +249,7 @@ class MoveEngine:
             self._movers.halt(move, "cancelled", HALT_SECONDS)
             if renew and move.source.online:
                 try:
-                    self._registry.issue(move.partition)
+                    self._registry.issue(move.partition, move.marker.run_id)
                 except StorageError as error:
                     self._node.fail(error)  # the source's disk; its copy goes all the same
             self._discard_copy(move)
@@ -304,27 +305,27 @@ class MoveEngine:
                     self._cancel(tp, None, "the topic was deleted")
                 except StorageError:
                     self._registry.finish(move)
+            self._deletions.unguard(tp)
             self._registry.forget(tp)
 
-    def discard(self, tp: TopicPartition, reason: str = Reason.TOPIC) -> None:
+    def discard(self, tp: TopicPartition, reason: str = Reason.TOPIC, partition: PartitionLike | None = None) -> None:
         """The partition goes from this node for good: its `.move` first, then its log become `.delete`.
 
         In the other order a crash between the two would bring the topic back from a partial copy. The host must have
-        stopped serving it; raises StorageError.
+        stopped serving it (and gives it, when it does not know it any more); raises StorageError.
         """
         with self._changing(tp):
-            partition = self._node.partition(tp)
-            self._cancel(tp, None, "the topic was deleted")
+            partition = partition or self._node.partition(tp)
+            move = self._registry.get(tp)
+            if move is None or move.partition is partition:
+                self._cancel(tp, None, "the topic was deleted")
             with partition.lock:
                 log = partition.log
                 due = self._now_ms() + log.config.file_delete_delay_ms
                 found = markers.read(log.path) or Marker(tp.topic, tp.partition, topic_id=partition.topic_id)
-                try:
-                    gone = retire(partition.directory, log.path, found, Reason(reason), due)
-                except StorageError as error:
-                    self._node.fail(error)
-                    raise
+                gone = retire(partition.directory, log.path, found, Reason(reason), due)
                 log.relocated(gone)
+            self._deletions.unguard(tp)
             self._deletions.schedule(Deletion(tp, gone, partition.directory, partition.generation, due, False, log))
             self._registry.forget(tp)
 
@@ -423,7 +424,11 @@ class MoveEngine:
         with self._registry.guard(tp):
             if self._closed:
                 raise RequestTimedOut(f"the node stops; {tp} is as it was")
-            yield
+            try:
+                yield
+            except StorageError as error:
+                self._node.fail(error)  # whichever disk it was, and whoever asked
+                raise
 
     def _moving(self, tp: TopicPartition, claim: int) -> Move:
         move = self._registry.get(tp)

@@ -14,7 +14,7 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 
 from storage_node import failpoints
-from storage_node.directories.atomic import fsync_dir
+from storage_node.directories.atomic import fsync_dir, io_errors
 from storage_node.errors import LogFlushError
 from storage_node.failpoints import failpoint
 
@@ -44,7 +44,10 @@ class PacedFlush:
         for name in files:
             if name not in self._fds:
                 # Opened before the bytes are flushed, so that this descriptor sees every write-back error from now on.
-                with contextlib.suppress(FileNotFoundError):
+                with (
+                    io_errors(self._directory, f"opening {self._path.name}/{name}"),
+                    contextlib.suppress(FileNotFoundError),
+                ):
                     self._fds[name] = os.open(self._path / name, os.O_RDONLY | os.O_CLOEXEC)
         self._bytes += count
         if self._bytes < INTERVAL:
@@ -68,12 +71,15 @@ class PacedFlush:
         return self._under_way is None
 
     def close(self) -> None:
-        """Wait for the flush under way, whatever comes of it, and let go of the files."""
-        with contextlib.suppress(LogFlushError):
+        """Wait for the flush under way and let go of the files. Raises LogFlushError: also of a copy that is stopped,
+        or failed for another reason, a flush that failed says that the disk is bad.
+        """
+        try:
             self.drain()
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds.clear()
+        finally:
+            for fd in self._fds.values():
+                os.close(fd)
+            self._fds.clear()
 
     def _start(self, active: str) -> None:
         fds = [self._fds[name] for name in self._dirty if name in self._fds]

@@ -7,18 +7,26 @@ lock.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 from storage_node.directories import checkpoints
-from storage_node.directories.atomic import io_errors, read_bytes, write_atomic
+from storage_node.directories.atomic import NoRoom, io_errors, read_bytes, write_atomic
 from storage_node.directories.errors import MalformedCheckpoint
+from storage_node.errors import LogAppendError, NotEnoughSpace
 from storage_node.log.batch import Buffer
 from storage_node.log.config import LogConfig
 from storage_node.log.files import Home
 from storage_node.log.log import Appended, Log
-from storage_node.log.segment import LOG, file_name
+from storage_node.log.segment import LOG, Segment, file_name
+from storage_node.log.state import wall_ms
+from storage_node.move.blocks import Target
+from storage_node.move.walk import Recent, Walked
 from storage_node.types import TopicPartition
 
 FLUSHED = checkpoints.RECOVERY_POINTS
@@ -27,12 +35,21 @@ _LIMIT = 4096
 
 
 class FutureLog(Log):
-    """See the module. `writing` is held around every change; take it to make several changes one."""
+    """See the module. `writing` is held around every change; take it to make several changes one.
+
+    Bytes of a batch that is not whole yet stand behind the active segment's end: no reader, no size and no offset
+    knows of them, and a start cuts them off. `version` grows with every truncation.
+    """
+
+    sparse: ClassVar[bool] = False
+    """What a crash left is copied again from the first offset that is missing: the source has it, if anybody has."""
 
     def __init__(self, path: Path, tp: TopicPartition, config: LogConfig, directory: str, home: Home) -> None:
         super().__init__(path, tp, config, directory, home)
         self.writing = threading.RLock()
+        self.version = 0
         self._noted = 0
+        self._torn = 0
 
     def note_flushed(self) -> None:
         """Flush the full segments and keep on the disk how far that is: a start then checks only what follows.
@@ -55,22 +72,111 @@ class FutureLog(Log):
         self._noted = point
         self._note()
 
+    # What the copier does
+
+    def target(self, segment: Segment) -> Target:
+        """Where the bytes of this segment are written. Raises LogAppendError."""
+        try:
+            return Target(segment)
+        except OSError as exc:
+            raise LogAppendError(self.directory, f"opening the copy of {self.tp}") from exc
+
+    def begin(self, base_offset: int | None, first: int) -> Segment:
+        """The segment for what comes next: a new one if the source has one there, with that `base_offset`.
+
+        `first` is the base offset of the next batch. Raises like `roll`.
+        """
+        with self.writing, self._appending():
+            active, end = self._segments[-1], self._end[0]
+            if active.size and base_offset is not None and base_offset != active.base_offset:
+                active = self._roll(max(base_offset, end), wall_ms())
+            elif not active.size:
+                wanted = min(first, active.base_offset) if base_offset is None else base_offset
+                if wanted != active.base_offset:
+                    active = self._replace_active(wanted, wall_ms())
+            self._publish(end)
+            return active
+
+    def write(self, target: Target, data: memoryview, walked: Walked) -> None:
+        """Write the next bytes, and take in the batches that are whole with them. `target` is the active segment's.
+
+        Raises `NotEnoughSpace`, `LogAppendError`; the copy then ends where it did.
+        """
+        with self.writing, self._appending():
+            self._refuse_closed()
+            active = self._segments[-1]
+            position = active.size + self._torn
+            epochs = self._epochs
+            for epoch, start in walked.epochs:
+                epochs = epochs.assign(epoch, start)
+            try:
+                if epochs is not self._epochs:
+                    self._store_epochs(epochs)
+                self._torn += len(data)
+                target.write(data, position, aligned=True)
+            except OSError:
+                self.cut()
+                raise
+            if walked.count:
+                active.extended(walked.end, walked.entries, walked.largest)
+                self._torn = position + len(data) - walked.end
+                now = wall_ms()
+                for producer, recent in walked.producers.items():
+                    self._take_in(producer, recent, now)
+                self._publish(walked.next_offset)
+
+    def _take_in(self, producer_id: int, recent: Recent, now_ms: int) -> None:
+        for header in recent.headers:
+            self._producers.update(header, now_ms)
+        known = self._producers.producers[producer_id]
+        if recent.timestamp > known.timestamp:
+            self._producers.producers[producer_id] = replace(known, timestamp=recent.timestamp)
+
+    def cut(self) -> None:
+        """Cut off what was written of a batch that is not whole. Raises LogAppendError."""
+        with self.writing:
+            if self._torn and not self._closed:
+                active = self._segments[-1]
+                try:
+                    os.ftruncate(active.file.fd, active.size)
+                except OSError as exc:
+                    raise LogAppendError(self.directory, f"cutting the copy of {self.tp}") from exc
+            self._torn = 0
+
+    @contextlib.contextmanager
+    def _appending(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            if isinstance(exc, NoRoom):
+                raise NotEnoughSpace(f"no space left on {self.directory} to append to {self.tp}") from exc
+            raise LogAppendError(self.directory, f"appending to the log of {self.tp}") from exc
+
+    # Changes, one at a time
+
     def append_copied(self, records: Buffer, now_ms: int | None = None) -> Appended:
         with self.writing:
+            self.cut()
             return super().append_copied(records, now_ms)
 
     def roll(self, now_ms: int | None = None) -> None:
         with self.writing:
+            self.cut()
             super().roll(now_ms)
 
     def truncate_to(self, offset: int) -> None:
         with self.writing:
+            # Also if nothing of it is here yet: it may have been read.
+            self.version += 1
+            self.cut()
             super().truncate_to(offset)
             if self.recovery_point < self._noted:
                 self._note()
 
     def truncate_fully(self, offset: int) -> None:
         with self.writing:
+            self.version += 1
+            self.cut()
             super().truncate_fully(offset)
             if self.recovery_point != self._noted:
                 self._note()
@@ -81,6 +187,7 @@ class FutureLog(Log):
 
     def delete_old_segments(self, now_ms: int, high_watermark: int | None = None) -> int:
         with self.writing:
+            self.cut()
             return super().delete_old_segments(now_ms, high_watermark)
 
     def set_leader_epochs(self, entries: Iterable[tuple[int, int]]) -> None:
@@ -89,10 +196,13 @@ class FutureLog(Log):
 
     def settle(self) -> None:
         with self.writing:
+            self.cut()
             super().settle()
 
     def close(self, clean: bool = True) -> None:
         with self.writing:
+            if clean:
+                self.cut()
             super().close(clean)
 
 
@@ -133,6 +243,7 @@ def carry_history(source: Log, copy: FutureLog) -> None:
     Called under the partition's lock when both have the same records.
     """
     with copy.writing:
+        copy.cut()
         start = copy.log_start_offset
         entries = source.leader_epochs.truncated_from_start(start).entries
         if entries != copy.leader_epochs.entries:

@@ -158,20 +158,21 @@ def write(path: Path, marker: Marker) -> None:
         raise MetadataIOError(str(path.parent), f"writing {path / NAME}") from error
 
 
-def write_in_any_case(path: Path, marker: Marker) -> None:
+def write_in_any_case(path: Path, marker: Marker) -> bool:
     """Like `write`, for what makes room in the end: on a full disk the marker is changed where it stands.
 
     What a crash leaves of it then is new, old or corrupt, and a folder with a corrupt marker is never taken for a copy
-    as long as there is another. Where none stands none is made: only the replica of a deleted topic can be without one,
-    and its name and topic id say enough.
+    as long as there is another. Where none stands none is made, and the answer is False: only a replica that was never
+    moved is without one, and what its name says is then all that is known of it.
     """
     try:
         write(path, marker)
+        return True
     except MetadataIOError as error:
         if not is_no_room(error):
             raise
         if not (path / NAME).exists():
-            return
+            return False
         with io_errors(path.parent, f"writing {path / NAME}"):
             fd = os.open(path / NAME, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
@@ -182,6 +183,7 @@ def write_in_any_case(path: Path, marker: Marker) -> None:
                 os.fsync(fd)
             finally:
                 os.close(fd)
+        return True
 
 
 def _canonical(document: dict[str, Any]) -> bytes:

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from storage_node.errors import NotEnoughSpace, RequestRefused, StaleClaim, StorageError
+from storage_node.errors import LogDirectoryOffline, NotEnoughSpace, RequestRefused, StaleClaim, StorageError
 from storage_node.move.copier import Copier, CorruptSource, Halted
 from storage_node.move.creation import no_room
 from storage_node.move.future import open_copy
@@ -47,7 +47,8 @@ class Movers:
         self._discard_copy = discard_copy
         self._scheduler = MoveScheduler(slots)
         self.flushes = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="move-flush")
-        self._copier = Copier(limiter, self.flushes, registry.check)
+        self._reads = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="move-read")
+        self._copier = Copier(limiter, self.flushes, registry.check, self._reads)
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
 
@@ -80,6 +81,7 @@ class Movers:
         for thread in self._threads:
             thread.join()
         self.flushes.shutdown()
+        self._reads.shutdown()
 
     def _run(self) -> None:
         while (lane := self._scheduler.take()) is not None:
@@ -107,6 +109,10 @@ class Movers:
             self.failed(move, error)
         else:
             move.become(MoveState.CAUGHT_UP)
+            # One that failed in this very moment was noted in the move before, and overwritten just now.
+            for directory in (move.source, move.target):
+                if not directory.online:
+                    self.failed(move, LogDirectoryOffline(directory.name, f"moving {move.tp}"))
 
     def _open(self, move: Move) -> None:
         if move.recovered:

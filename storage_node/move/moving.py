@@ -13,6 +13,7 @@ from storage_node.move.host import PartitionLike
 from storage_node.move.marker import Marker
 from storage_node.move.scheduler import Waiting
 from storage_node.move.status import MoveState, MoveStatus
+from storage_node.move.stream import Stream
 from storage_node.move.throttle import RateLimiter
 from storage_node.types import TopicPartition
 
@@ -43,6 +44,8 @@ class Move:
         self.guard = guard
         self.limiter = RateLimiter(throttle)
         self.future: FutureLog | None = None
+        self.stream: Stream | None = None  # the copier's place in the source
+        self.doubted = (-1, -1)  # offset and version of the copy at which the source looked damaged
         self.orphan = False  # found at the start, and no run has owned it yet
         self.recovered = False  # the copy was made to fit the source since it was opened
         self.state = MoveState.QUEUED
@@ -113,11 +116,19 @@ class Move:
             self.changed.notify_all()
 
     def halt(self, reason: str, timeout: float) -> bool:
-        """Tell the copier to leave and wait until it has; False if it is stuck (a disk that hangs)."""
+        """Tell the copier to leave and wait until it has; False if it is stuck (a disk that hangs).
+
+        Nobody waits for one that a failed disk may keep for ever: it looks at that disk before it writes anything.
+        """
         with self.changed:
             self.stop = self.stop or reason
             self.changed.notify_all()
-            return self.changed.wait_for(lambda: self._active == 0, timeout)
+            self.changed.wait_for(lambda: self._active == 0 or not self._online, timeout)
+            return self._active == 0
+
+    @property
+    def _online(self) -> bool:
+        return self.source.online and self.target.online
 
     def wait_settled(self, timeout: float) -> bool:
         """Wait until it is neither queued, copying nor swapping; False when `timeout` seconds were not enough."""

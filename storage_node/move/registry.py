@@ -100,10 +100,13 @@ class Registry:
             self._claims[tp] = max(claim, self._claims.get(tp, 0))
             return self._claims[tp]
 
-    def issue(self, partition: PartitionLike) -> int:
-        """The next claim, on the disk before it is handed out; from then on every older one is refused."""
+    def issue(self, partition: PartitionLike, ended_run: str = "") -> int:
+        """The next claim, on the disk before it is handed out; from then on every older one is refused.
+
+        `ended_run`: the id of the run whose move is ended by this, see `creation.refuse_ended`.
+        """
         claim = self.newest_claim(partition) + 1
-        write_source(partition, claim)
+        write_source(partition, claim, ended_run=ended_run)
         return self.learn(partition.tp, claim)
 
     def check(self, move: Move) -> None:
@@ -158,6 +161,8 @@ class StopSwitch:
 
 def _noted(directory: LogDirectory) -> bool:
     try:
-        return (directory.path / STOPPED_FILE).exists()
-    except OSError:
-        return False  # a disk that cannot be read is found out by the scan; the other directories have the file too
+        with atomic.io_errors(directory.name, f"looking for {STOPPED_FILE}"):
+            return (directory.path / STOPPED_FILE).exists()
+    except StorageError as error:
+        directory.fail_on(error)
+        return False  # the other directories have the file too

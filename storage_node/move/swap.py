@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_node import failpoints
-from storage_node.directories.atomic import fsync_dir, io_errors, rename_new
+from storage_node.directories.atomic import fsync_dir, full_is_no_room, io_errors, rename_new
 from storage_node.directories.names import delete_name, new_delete_id, replica_name
 from storage_node.errors import LogDirectoryOffline, StorageError
 from storage_node.failpoints import failpoint
@@ -93,6 +93,7 @@ class Swapper:
         finally:
             move.seconds_locked = time.monotonic() - began
             partition.lock.release()
+            self._copier.leave(move)
         failpoint(AFTER_REFERENCES)
         source_generation = move.marker.generation - 1
         self._settle(move, source_path, now_ms + delay_ms)
@@ -114,8 +115,11 @@ class Swapper:
         while time.monotonic() < until:
             began = future.size
             reached = False
-            while not reached and time.monotonic() < until:
-                reached = not self._copier.step(move, until=until)
+            try:
+                while not reached and time.monotonic() < until:
+                    reached = not self._copier.step(move, until=until)
+            finally:
+                self._copier.leave(move)
             future.flush()
             if reached and future.size - began < MAX_CHUNK:
                 return fits_source(move)
@@ -131,8 +135,10 @@ class Swapper:
                 return False
         if not fits_source(move):
             return False
+        self._copier.leave(move)
         carry_history(move.partition.log, future)
-        future.flush()
+        # The indexes can wait: every flush that is spared here is a disk that nobody waits for under the lock.
+        future.flush_records()
         failpoint(AFTER_TAIL)
         return True
 
@@ -147,24 +153,33 @@ class Swapper:
         except StorageError:
             self._undo(move, None)
             raise
+        renamed = False
         try:
             with io_errors(move.source.name, f"renaming {source.path.name} to {source_path.name}"):
-                rename_new(source.path, source_path)
+                with full_is_no_room():
+                    rename_new(source.path, source_path)
+                renamed = True
                 failpoint(AFTER_SOURCE_RENAMED)
                 fsync_dir(move.source.path)
         except StorageError as error:
-            # Which name a start will find is not known now, so nothing may be appended under either.
-            move.source.fail(error)
+            # After a bad disk's error it is not known which name a start will find: nothing is appended under either.
+            if not move.source.fail_on(error) and move.source.online:
+                self._undo(move, source_path if renamed else None)
             raise
         failpoint(AFTER_SOURCE_FLUSHED)
         target_path = move.target.path / replica_name(move.tp)
+        promoted = False
         try:
             with io_errors(move.target.name, f"renaming {move.path.name} to {target_path.name}"):
-                rename_new(move.path, target_path)
+                with full_is_no_room():
+                    rename_new(move.path, target_path)
+                promoted = True
                 failpoint(AFTER_TARGET_RENAMED)
                 fsync_dir(move.target.path)
         except StorageError as error:
-            move.target.fail(error)
+            if not move.target.fail_on(error) and promoted:
+                # Under its final name it may be found or not; a disk that is used on must not have it.
+                move.target.fail(error)
             self._undo(move, source_path)
             raise
         failpoint(AFTER_TARGET_FLUSHED)
@@ -197,10 +212,14 @@ class Swapper:
             with io_errors(move.source.name, f"taking back {path.name}"):
                 here = renamed or path
                 found = markers.read(here) or Marker(move.tp.topic, move.tp.partition, source_id=move.source.id)
-                markers.write(here, found.settled(generation))
+                if not markers.write_in_any_case(here, found.settled(generation)):
+                    # Nothing would tell the sealed copy, should it come back, from what is appended here now.
+                    move.source.fail(f"{path.name} cannot be taken back: no room for its marker")
+                    return
                 failpoint(UNDO_AFTER_MARKER)
                 if renamed is not None:
-                    rename_new(renamed, path)
+                    with full_is_no_room():
+                        rename_new(renamed, path)
                     failpoint(UNDO_AFTER_RENAMED)
                     fsync_dir(move.source.path)
                     failpoint(UNDO_AFTER_FLUSHED)

@@ -1,10 +1,11 @@
 """How fast moves may copy: one limiter for the node, shared by all movers, and one for each run; the lower holds.
 
-A leaky bucket in bytes: what is charged is at once in the bucket, which empties at the rate, and who charged waits
-until what he put in is out. So bytes are paid for before they are written, and the mean is exact from the first chunk
-to the last. Who comes late because a write or a flush took its time may catch up, so that it is exact on a slow disk,
-too; idle time beyond that earns nothing. (A GCRA with the charge taken first, kept in bytes so that a change of rate
-is exact.)
+Two leaky buckets in bytes. One empties at the rate and keeps the mean: what is charged is at once in it, and who
+charged waits until what he put in is out; who comes late because a disk took its time may catch up, idle time beyond
+that earns nothing. The other empties a little faster and keeps the peak: it is what makes catching up slow, so that
+no second carries noticeably more than the rate allows, whatever happened before. Bytes are paid for before they are
+written; what was then written late, the disk having stalled, is put into the second bucket again at that moment. (A
+GCRA with the charge taken first, kept in bytes so that a change of rate is exact.)
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from collections.abc import Callable
 from typing import Protocol
 
 SLICE = 0.1  # seconds slept at most before rate and stop are looked at again
-TOLERANCE = 0.02  # seconds' worth of bytes that may go out at once after an idle time
+TOLERANCE = 0.005  # seconds' worth of bytes that may go out at once after an idle time
 CATCH_UP = 0.5  # seconds of delay that may be caught up; who comes later was idle
+PEAK = 1.02  # times the rate, while catching up
+LATE = 0.005  # seconds a write may take before it counts as late
 RESOLUTION = 1e-6  # seconds that are not worth sleeping
-MIN_CHUNK = 64 << 10
-MAX_CHUNK = 1 << 20
-CHUNK_SECONDS = 0.05
+MIN_CHUNK = 16 << 10
+MAX_CHUNK = 2 << 20
+CHUNK_SECONDS = 0.01
+BLOCK = 4096  # chunks are whole blocks of a disk
 
 
 class Clock(Protocol):
@@ -41,7 +45,9 @@ class RateLimiter:
         self._rate = _checked(rate)
         self._charged = 0.0  # bytes, ever
         self._drained = 0.0  # bytes, ever; more than was charged is what may be caught up
-        self._at = -math.inf  # when `_drained` was right
+        self._peak_charged = 0.0  # the same of the second bucket,
+        self._peak_drained = 0.0  # in which nothing is saved up
+        self._at = -math.inf  # when the two `drained` were right
 
     @property
     def rate(self) -> int | None:
@@ -60,31 +66,46 @@ class RateLimiter:
         with self._lock:
             self._drain()
             self._charged += count
-            mine = self._charged
+            self._peak_charged += count
+            mine, my_peak = self._charged, self._peak_charged
         while True:
             with self._lock:
                 self._drain()
                 rate = self._rate
-                wait = (mine - self._drained) / rate - TOLERANCE if rate is not None else 0.0
+                wait = 0.0
+                if rate is not None:
+                    wait = max(mine - self._drained, (my_peak - self._peak_drained) / PEAK) / rate - TOLERANCE
                 if wait <= RESOLUTION:
                     return slept
             if should_stop():
                 with self._lock:
                     # Given back as drained, so that those behind do not wait for it.
                     self._drained += count
+                    self._peak_drained += count
                 return slept
             before = self._clock.monotonic()
             self._clock.sleep(min(wait, SLICE))
             slept += self._clock.monotonic() - before
 
+    def wrote(self, count: int, since: float) -> None:
+        """`count` bytes that `acquire` let pass were written just now, by somebody who began at `since`."""
+        if self._rate is None or self._clock.monotonic() - since <= LATE:
+            return
+        with self._lock:
+            self._drain()
+            self._peak_charged += count
+
     def _drain(self) -> None:
         now = self._clock.monotonic()
-        if self._rate is None:
-            self._drained = self._charged
+        rate = self._rate
+        if rate is None:
+            self._drained, self._peak_drained = self._charged, self._peak_charged
         else:
-            self._drained += (now - self._at) * self._rate
-            if self._drained > self._charged + CATCH_UP * self._rate:
+            passed = (now - self._at) * rate
+            self._drained += passed
+            if self._drained > self._charged + CATCH_UP * rate:
                 self._drained = self._charged  # idle, which is not saved up
+            self._peak_drained = min(self._peak_charged, self._peak_drained + passed * PEAK)
         self._at = now
 
 
@@ -95,8 +116,9 @@ def _checked(rate: int | None) -> int | None:
 
 
 def chunk_size(*rates: int | None) -> int:
-    """Bytes to copy at once: a twentieth of a second's worth of the lowest rate, between 64 KiB and 1 MiB."""
+    """Bytes to copy at once: a hundredth of a second's worth of the lowest rate, between 16 KiB and 2 MiB."""
     limits = [rate for rate in rates if rate is not None]
     if not limits:
         return MAX_CHUNK
-    return max(MIN_CHUNK, min(MAX_CHUNK, int(min(limits) * CHUNK_SECONDS)))
+    chunk = int(min(limits) * CHUNK_SECONDS)
+    return max(MIN_CHUNK, min(MAX_CHUNK, chunk // BLOCK * BLOCK))

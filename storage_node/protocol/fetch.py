@@ -1,8 +1,8 @@
 """Fetch (key 1), versions 4 to 12, by topic name, always as a full fetch without a session.
 
 The hot path: the envelope is read and written with struct; what a read returned goes to the socket without another
-copy. A partition whose log end is reached costs no I/O. A fetch that finds too little waits for appends, at most
-max_wait.
+copy, and is given up and read again where a reader takes its time. A partition whose log end is reached costs no I/O. A
+fetch that finds too little waits for appends, at most max_wait.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from storage_node.errors import ErrorCode, OffsetOutOfRange, RequestRefused, Sto
 from storage_node.protocol.codec import Cursor, MalformedRequest
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
+from storage_node.protocol.sending import Buffer, FilePart
 from storage_node.protocol.wire import array, string, varint
 from storage_node.types import TopicPartition
 
@@ -31,6 +32,8 @@ FETCH_SESSION_ID_NOT_FOUND = 70
 #: More than this is never read for one answer, whatever is asked for.
 MOST_BYTES = 64 * 1024 * 1024
 LONGEST_WAIT = 300.0
+#: More than this is not kept in memory for a reader that takes its time.
+FEW_BYTES = 64 * 1024
 #: How long the other directories' data is held back for one that does not answer.
 PATIENCE = 5.0
 
@@ -50,7 +53,7 @@ class Item:
     error: int = 0
     high_watermark: int = -1
     log_start: int = -1
-    data: bytes = b""
+    data: bytes | FilePart = b""
 
     @property
     def waits(self) -> bool:
@@ -203,15 +206,18 @@ def _read(node: Node, items: list[Item], budget: Budget) -> None:
         if replica is None:
             continue
         granted, first = budget.reserve(max(item.max_bytes, 0))
-        data = b""
+        data: bytes | FilePart = b""
         try:
             if granted or first:
-                fetched = replica.fetch(item.offset, granted, leader_epoch=item.leader_epoch, min_one=first)
-                data = fetched.data
+                directory = replica.directory
+                found = replica.fetch(item.offset, granted, leader_epoch=item.leader_epoch, min_one=first)
+                data = found.data
+                if found.region is not None and len(data) > FEW_BYTES:
+                    data = FilePart(data, found.region, directory)
         except OffsetOutOfRange:
             item.error = ErrorCode.OFFSET_OUT_OF_RANGE
         except StorageError as error:
-            node.storage_failed(error)
+            node.storage_failed(error, replica.tp)
             item.error = error.code
         except RequestRefused as error:
             item.error = error.code
@@ -273,7 +279,7 @@ def _settle(future: asyncio.Future[bool], value: bool) -> None:
         future.set_result(value)
 
 
-def encode(version: int, call: FetchCall, items: list[Item], error: int) -> list[bytes]:
+def encode(version: int, call: FetchCall, items: list[Item], error: int) -> list[Buffer | FilePart]:
     """The response body as buffers; the data is passed on as it was read."""
     flexible = version >= 12
     # Null for a reader that takes everything, none for one that leaves out what was aborted: there are no transactions.
@@ -281,7 +287,7 @@ def encode(version: int, call: FetchCall, items: list[Item], error: int) -> list
     topics: dict[str, list[Item]] = {}
     for item in items:
         topics.setdefault(item.topic, []).append(item)
-    buffers: list[bytes] = []
+    buffers: list[Buffer | FilePart] = []
     out = bytearray(4)
     if version >= 7:
         out += error.to_bytes(2, "big", signed=True) + b"\0\0\0\0"

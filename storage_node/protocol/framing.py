@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from storage_node.protocol.sending import Buffer, FilePart, Sending
+
 log = logging.getLogger(__name__)
 
 Frame = bytes | memoryview
-Buffer = bytes | bytearray | memoryview
-#: The buffers to write, None for no answer.
-Answer = Sequence[Buffer] | None
+#: What to write, None for no answer.
+Answer = Sequence[Buffer | FilePart] | None
 
 #: Begins to answer frames that came one after the other, and later calls the connection's `answered` or `failed`. It is
 #: given as many as it said by `together` that it takes at once.
@@ -66,6 +67,8 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._busy = False
         self._writable = True
+        self._sending: Sending | None = None
+        self._closing = False
         self.task: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self.peer = ""
@@ -88,6 +91,8 @@ class Connection(asyncio.BufferedProtocol):
         self._queue.clear()
         if self.task is not None:
             self.task.cancel()
+        if self._sending is not None:
+            self._sending.stop()
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -160,7 +165,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _next(self) -> None:
         """Begin with what waits, unless something is being answered or the peer does not take its answers."""
-        if self._busy or not self._queue or not self._writable:
+        if self._busy or not self._queue or not self._writable or self._closing:
             return
         self._busy = True
         frames = [self._take()]
@@ -179,16 +184,37 @@ class Connection(asyncio.BufferedProtocol):
 
     def answered(self, answers: Sequence[Answer]) -> None:
         """Write the answers of the frames begun last, in order, and go on; called on the loop."""
-        buffers: list[Buffer] = []
+        buffers: list[Buffer | FilePart] = []
         for answer in answers:
             if answer is not None:
                 buffers.append(_LENGTH.pack(sum(map(len, answer))))
                 buffers += answer
-        if buffers and self.transport is not None and not self.transport.is_closing():
-            self.transport.writelines(buffers)
-        self._busy = False
         self.task = None
+        transport = self.transport
+        if buffers and transport is not None and not transport.is_closing():
+            if any(isinstance(buffer, FilePart) for buffer in buffers):
+                self._sending = Sending(transport, buffers, self._sent)
+                self._sending.start()
+                return
+            transport.writelines(cast(list[Buffer], buffers))
+        self._busy = False
         self._next()
+
+    def _sent(self, error: BaseException | None) -> None:
+        """An answer that holds parts of files has gone out, or cannot: its length was told, so nothing may follow."""
+        self._sending = None
+        if error is not None:
+            if not isinstance(error, ConnectionError):
+                log.warning("connection from %s closed: an answer could not be sent: %s", self.peer, error)
+            self._queue.clear()
+            if self.transport is not None:
+                self.transport.abort()
+            return
+        self._busy = False
+        if self._closing:
+            self.close()
+        else:
+            self._next()
 
     def failed(self, error: BaseException) -> None:
         """Close the connection with one line in the log; called on the loop."""
@@ -213,7 +239,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close after what is written has gone out."""
-        if self.transport is not None:
+        self._closing = True
+        if self.transport is not None and self._sending is None:
             self.transport.close()
 
 

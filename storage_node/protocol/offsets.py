@@ -36,7 +36,7 @@ async def on_partition(
     except TimeoutError:
         return ErrorCode.REQUEST_TIMED_OUT, None
     except StorageError as error:
-        node.storage_failed(error)
+        node.storage_failed(error, tp)
         return error.code, None
     except RequestRefused as error:
         return error.code, None

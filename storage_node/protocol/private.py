@@ -89,7 +89,8 @@ def _resume_moves(node: Node, call: dict[str, Any]) -> dict[str, Any]:
 
 def _moves(node: Node, call: dict[str, Any]) -> dict[str, Any]:
     moves = [status.as_dict() for status in node.engine.statuses()]
-    return {"stopped": node.engine.moves_stopped, "moves": moves}
+    offline = [{"path": one.name, "reason": one.failure} for one in node.dirs.directories if not one.online]
+    return {"stopped": node.engine.moves_stopped, "moves": moves, "offline": offline}
 
 
 def _status(node: Node, call: dict[str, Any]) -> dict[str, Any]:

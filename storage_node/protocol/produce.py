@@ -199,7 +199,7 @@ def _append(node: Node, work: list[tuple[Item, Partition]]) -> None:
         try:
             appended = partition.append(records)
         except StorageError as error:
-            node.storage_failed(error)
+            node.storage_failed(error, partition.tp)
             item.error, item.message = error.code, str(error)
         except RequestRefused as error:
             item.error, item.message = error.code, error.message

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from storage_node.descriptors import most_connections
-from storage_node.protocol import cluster, configs, fetch, log_dirs, offsets, private, produce, topics
+from storage_node.protocol import cluster, configs, fetch, log_dirs, offsets, private, probe, produce, topics
 from storage_node.protocol.codec import MalformedRequest
 from storage_node.protocol.framing import Answer, CloseConnection, Connection, Frame
 from storage_node.protocol.request import Request, read_client_id, read_header
@@ -66,6 +66,7 @@ class Listener:
         self.loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
         self._most = 0
+        self._probe = probe.wanted()
 
     def bind(self) -> None:
         """Take the address; raises OSError that names it when it cannot be had. Who connects waits for `start`."""
@@ -102,13 +103,16 @@ class Listener:
 
     def _run(self, sock: socket.socket, ready: threading.Event) -> None:
         try:
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            with asyncio.Runner(loop_factory=self._loop) as runner:
                 runner.run(self._serve_until_stopped(sock, ready))
         except BaseException as error:
             self._failure = error
             log.exception("the listener ended")
         finally:
             ready.set()
+
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        return uvloop.new_event_loop() if self._probe is None else probe.loop_with(self._probe)
 
     async def _serve_until_stopped(self, sock: socket.socket, ready: threading.Event) -> None:
         self.loop = asyncio.get_running_loop()
@@ -129,7 +133,8 @@ class Listener:
 
     def _connect(self) -> Connection:
         largest = self._node.config.socket_request_max_bytes
-        return Connection(self._begin, _together, largest, self._connections, self._most)
+        connection = Connection(self._begin, _together, largest, self._connections, self._most)
+        return connection if self._probe is None else probe.watch(connection, self._probe)
 
     def _begin(self, frames: list[Frame], connection: Connection) -> None:
         """Answer frames: produce requests without a task, everything else in one. Raises CloseConnection."""
@@ -141,7 +146,7 @@ class Listener:
         except MalformedRequest as error:
             raise CloseConnection(str(error)) from error
         assert self.loop is not None
-        connection.task = self.loop.create_task(self._serve(request, connection))
+        connection.task = self.loop.create_task(self._serve(request, connection), name=request.api.name)
 
     async def _serve(self, request: Request, connection: Connection) -> None:
         try:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from pathlib import Path
+from typing import cast
 
 import pytest
+from kafka.admin import KafkaAdminClient
+from temporalio.client import Client
+from temporalio.exceptions import WorkflowAlreadyStartedError
+from temporalio.service import RPCError, RPCStatusCode
 
-from tests.activities.cluster import Cluster, running, until
+from activities.failing import FailureStarter
+from storage_node.ports import DirectoryFailed
+from storage_node.protocol import private_client
+from tests.activities.cluster import Cluster, failure, move, running, until
 from tests.support.temporal import TemporalServer
 from workflows.model.state import ClusterState
 
@@ -75,3 +85,121 @@ def located(cluster: Cluster) -> bool:
     """Whether the controller knows the directory of every replica; it is told a moment after the creation."""
     rows = cluster.with_handle(cluster.name, lambda handle: handle.query("state"))
     return all(all(each.directories) for each in ClusterState.of(rows).topics[TOPIC].partitions)
+
+
+def failures(cluster: Cluster) -> list[str]:
+    """The ids of all runs about failed directories."""
+
+    async def listed(client: Client) -> list[str]:
+        query = f"WorkflowType = 'DirectoryFailure' AND TaskQueue = '{cluster.name}'"
+        return [one.id async for one in client.list_workflows(query)]
+
+    return cluster.run(listed)
+
+
+@pytest.mark.feature("858-09", "18-09", "113-17")
+def test_a_failure_is_a_run_of_its_own_and_ends_moves_with_a_reason(
+    temporal_server: TemporalServer, task_queue: str, tmp_path: Path
+) -> None:
+    with running(temporal_server, task_queue, tmp_path / "cluster", directories=3) as cluster:
+        cluster.create_topic(TOPIC, PARTITIONS)
+        for partition in range(PARTITIONS):
+            cluster.produce(TOPIC, 1.0, partition)
+        until("the controller knows where all replicas are", lambda: located(cluster))
+        failing = cluster.dirs()[1]
+        lost = sorted(p for p in range(PARTITIONS) if cluster.disk_of(TOPIC, p) == failing)
+        moved, other = (p for p in range(PARTITIONS) if cluster.disk_of(TOPIC, p) == cluster.dirs()[2])
+        cluster.set_move_rate(100_000)
+        cluster.start_move("under-way", move(TOPIC, moved, 1, failing))
+        cluster.wait_copying(TOPIC, moved)
+
+        # The next move to that disk meets an I/O error there; the controller's process is away meanwhile.
+        cluster.start_move("next", move(TOPIC, other, 1, failing))
+        until("the next move waits for its mover", lambda: f"{TOPIC}-{other}" in cluster.moves())
+        with cluster.armed({"cancel.after_marker": "raise"}):
+            cluster.kill("controller")
+            with contextlib.suppress(private_client.PrivateCallFailed):
+                cluster.ask("cancel-move", topic=TOPIC, partition=other)
+            until("the directory is offline", lambda: cluster.ask("moves")["offline"])
+        (offline,) = cluster.ask("moves")["offline"]
+        assert offline["path"] == str(failing) and "Input/output error" in offline["reason"]
+        for partition in range(PARTITIONS):
+            if partition not in lost:
+                cluster.produce(TOPIC, 0.05, partition)  # nobody else's clients notice
+        cluster.start_controller()
+
+        (run,) = until("there is a run", lambda: failures(cluster))
+        assert run.startswith(f"{cluster.name}/directory-failure/1/")
+        result = cluster.result(run)
+        assert (result["node"], result["directory"], result["outcome"]) == (1, str(failing), "recorded")
+        assert result["replicas"] == [{"topic": TOPIC, "partitions": lost}]
+        assert str(failing) in result["reason"] and "Input/output error" in result["reason"]
+        ended = {row["partition"]: row for row in result["moves"]}
+        assert set(ended) >= {moved} and ended[moved]["workflow_id"] == "under-way"
+        assert result["noticed"] <= result["recorded"] and result["directory_id"] in run
+        expected = {partition: -1 if partition in lost else 1 for partition in range(PARTITIONS)}
+        until("the controller has taken their leaders", lambda: leaders(cluster) == expected)
+        cause = failure(cluster, "under-way")
+        assert cause.type == "LogDirOffline"
+        for told in (str(failing), "Input/output error"):
+            assert told in cause.message and told in ended[moved]["message"]
+
+        # It is on record: a start with the directory still away tells nobody anew.
+        failing.rename(failing.with_name("pulled-out"))
+        cluster.kill("node-1")
+        cluster.start_node(1)
+        cluster.wait_registered()
+        assert failures(cluster) == [run]
+        views = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
+        try:
+            (described,) = views.describe_log_dirs(brokers=[1])
+            topic = views.describe_topics([TOPIC])[0]
+        finally:
+            views.close()
+        (row,) = [each for each in described["log_dirs"] if each["log_dir"] == str(failing)]
+        assert (row["error_code"], row["total_bytes"], row["usable_bytes"]) == (56, -1, -1)
+        hidden = {each["partition_index"]: each["offline_replicas"] for each in topic["partitions"]}
+        assert hidden == {partition: [1] if partition in lost else [] for partition in range(PARTITIONS)}
+
+
+def test_a_node_without_its_metadata_directory_stops_with_one_sentence(
+    temporal_server: TemporalServer, task_queue: str, tmp_path: Path
+) -> None:
+    with running(temporal_server, task_queue, tmp_path / "cluster", directories=2) as cluster:
+        process = cluster.processes["node-1"]
+        first = cluster.dirs()[0]
+        first.rename(first.with_name("pulled-out"))
+        assert process.wait(20) == 1
+        said = [line for line in cluster.log("node-1").splitlines() if line.startswith("node 1 stops: ")]
+        assert len(said) == 1 and str(first) in said[0] and "metadata log directory" in said[0]
+
+
+def test_a_start_is_tried_until_the_server_takes_it() -> None:
+    tried: list[str] = []
+
+    class Server:
+        async def start_workflow(self, name: str, parameter: object, **named: object) -> None:
+            tried.append(str(named["id"]))
+            if len(tried) < 3:
+                raise RPCError("tcp connect error", RPCStatusCode.UNAVAILABLE, b"")
+            if len(tried) == 3:
+                raise WorkflowAlreadyStartedError(str(named["id"]), name)
+
+    async def main() -> None:
+        async def client() -> Client:
+            return cast(Client, Server())
+
+        taken = asyncio.Event()
+        starter = FailureStarter("c", 1, client)
+        starter.start(DirectoryFailed("an-id", "/d", "it hangs", 12.5, "i"), taken.set)
+        await asyncio.wait_for(taken.wait(), 20)
+        assert tried == ["c/directory-failure/1/an-id/12500"] * 3
+        # Closed while the server is away: nothing is left running, and nothing was taken.
+        tried.clear()
+        late = asyncio.Event()
+        starter.start(DirectoryFailed("other", "/d", "it hangs", 12.5, "i"), late.set)
+        await asyncio.sleep(0)
+        await starter.close()
+        assert not late.is_set()
+
+    asyncio.run(main())

@@ -15,7 +15,7 @@ from storage_node.errors import ErrorCode, RequestRefused, RequestTimedOut, Stor
 from storage_node.metadata import UNASSIGNED, ClusterImage, NodeImage, PartitionImage, TopicImage
 from storage_node.move.status import MoveState
 from storage_node.node import Node
-from storage_node.ports import ChangeResult, NewTopic, PlannedMove, ReplicaDirectory
+from storage_node.ports import ChangeResult, DirectoryFailed, NewTopic, PlannedMove, ReplicaDirectory
 from storage_node.types import TopicPartition
 
 
@@ -33,6 +33,7 @@ class LocalController:
         self.planned: list[PlannedMove] = []
         self.raised: list[list[ReplicaDirectory]] = []
         self.assigned: list[ReplicaDirectory] = []
+        self.failed: list[DirectoryFailed] = []
         self._next_producer_id = 1000
         self._lock = threading.RLock()
         self._pushers: dict[int, ThreadPoolExecutor] = {}
@@ -204,8 +205,14 @@ class LocalController:
         if self.hold_moves:
             return
         for move in moves:
-            node = next(n for n in self.nodes.values() if n.partition(move.partition) is not None)
+            # A replica that has just gone offline still has its move.
+            node = next(n for n in self.nodes.values() if n.engine.status(move.partition) is not None)
             self._movers.submit(self.run_move, node, move)
+
+    def directory_failed(self, failure: DirectoryFailed, taken: Callable[[], None]) -> None:
+        self.failed.append(failure)
+        if not self.away:
+            taken()
 
     def adopt_move(self, partition: TopicPartition, owner: str, move: PlannedMove) -> None:
         self.planned.append(move)

@@ -31,6 +31,8 @@ SCENARIOS = {
     "cluster-recovered-without",
     "lease",
     "export",
+    "directory-failure",
+    "directory-failure-waits",
 }
 
 

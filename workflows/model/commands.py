@@ -10,6 +10,7 @@ A command is a JSON object; `do` names it, and what else it takes stands at its 
     {"do": "next_producer_ids", ...}   topics.next_producer_ids
     {"do": "raise_generations", ...}   replicas.raise_generations
     {"do": "assign_directories", ...}  replicas.assign_directories
+    {"do": "directory_failed", ...}    failures.directory_failed
 
 Every change is compare-and-set on an epoch, an id or a generation: a command that is delivered twice (its reply was
 lost, or it was sent again after a continue-as-new) changes nothing the second time. What is malformed is refused with
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workflows.model import registration, replicas, topics
+from workflows.model import failures, registration, replicas, topics
 from workflows.model.fields import BadField
 from workflows.model.outcome import Change, Code, Refused
 from workflows.model.state import ClusterState
@@ -37,6 +38,7 @@ _COMMANDS: Mapping[str, Callable[[ClusterState, Mapping[str, Any], NewId], Chang
     "next_producer_ids": topics.next_producer_ids,
     "raise_generations": replicas.raise_generations,
     "assign_directories": replicas.assign_directories,
+    "directory_failed": failures.directory_failed,
 }
 
 

@@ -301,6 +301,17 @@ class Controller:
             self._known[node] = known
         return known >= due
 
+    def directory_failed(self, notice: Any) -> dict[str, Any]:
+        """Take in what a DirectoryFailure run tells; the result as commands have it, an error when it is to be told
+        again.
+        """
+        if self.state is None:
+            return self._busy()
+        command = {**notice, "do": "directory_failed"} if isinstance(notice, Mapping) else notice
+        change = commands.apply(self.state, command, str)
+        self._changed(change.state, quiet=change.quiet)
+        return change.results[0]
+
     def describe(self) -> dict[str, Any]:
         """A summary for people."""
         state = self.state or self._memory

@@ -6,6 +6,7 @@ CLUSTER = "Cluster"
 NODE_LEASE = "NodeLease"
 MOVE_REPLICA = "MoveReplica"
 EXPORT_HISTORY = "ExportHistory"
+DIRECTORY_FAILURE = "DirectoryFailure"
 
 
 def cluster_queue(cluster: str) -> str:
@@ -41,6 +42,11 @@ def move_id(cluster: str, node: int, topic: str, partition: int, count: int, cla
     """The id of a run that the node starts: its first replica, how many more there are, and that replica's claim."""
     more = f"+{count - 1}" if count > 1 else ""
     return f"{cluster}/move/{node}/{topic}-{partition}{more}/{claim}"
+
+
+def directory_failure_id(cluster: str, node: int, directory_id: str, noticed: float) -> str:
+    """The id of the run about one failure of a directory: noticed by several starts of a node, it is one."""
+    return f"{cluster}/directory-failure/{node}/{directory_id}/{int(noticed * 1000)}"
 
 
 def export_id(cluster: str) -> str:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from workflows.model.election import elect
 from workflows.model.image import Image
 from workflows.model.outcome import Code, Refused
-from workflows.model.registration import elect
 from workflows.model.state import (
     PRODUCER_IDS_PER_GENERATION,
     REMEMBERED_DELETIONS,

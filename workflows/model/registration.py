@@ -1,57 +1,16 @@
-"""Nodes come and go: registration, fencing, and who leads a partition afterwards."""
+"""Nodes come and go: registration and fencing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from workflows.model import fields
+from workflows.model.election import elect_all
+from workflows.model.failures import lose
 from workflows.model.outcome import Change, Code, Refused
-from workflows.model.state import NO_LEADER, ClusterState, Directory, Node, Partition, Topic
-
-
-def elect(partition: Partition, nodes: Mapping[int, Node], restarted: int | None = None) -> Partition:
-    """The partition under the leader it should have: the old one while it can serve, else the first replica in the ISR
-    that can.
-
-    A leader that cannot serve leaves; with nobody to follow the partition has none (-1) until one is back, and the ISR
-    keeps its last members. The leader epoch rises with every election, also of the same node after it `restarted`.
-    """
-
-    def can_serve(node: int) -> bool:
-        place = partition.replicas.index(node)
-        return node in nodes and nodes[node].holds(partition.directories[place])
-
-    candidates = [node for node in partition.replicas if node in partition.isr and can_serve(node)]
-    if partition.leader in candidates and partition.leader != restarted:
-        return partition
-    if not candidates:
-        if partition.leader == NO_LEADER:
-            return partition
-        return replace(partition, leader=NO_LEADER, partition_epoch=partition.partition_epoch + 1)
-    leader = partition.leader if partition.leader in candidates else candidates[0]
-    return replace(
-        partition,
-        leader=leader,
-        leader_epoch=partition.leader_epoch + 1,
-        partition_epoch=partition.partition_epoch + 1,
-    )
-
-
-def _elect_all(state: ClusterState, node: int, restarted: bool) -> ClusterState:
-    """All partitions with a replica on the node, under the leaders they should have."""
-    changed: list[Topic] = []
-    for topic in state.topics.values():
-        if not any(node in partition.replicas for partition in topic.partitions):
-            continue
-        partitions = tuple(
-            elect(each, state.nodes, node if restarted else None) if node in each.replicas else each
-            for each in topic.partitions
-        )
-        if partitions != topic.partitions:
-            changed.append(replace(topic, partitions=partitions))
-    return state.with_topics(*changed) if changed else state
+from workflows.model.state import ClusterState, Directory, Node
 
 
 def _directories(rows: Any, path: str) -> tuple[Directory, ...]:
@@ -72,12 +31,29 @@ def _directories(rows: Any, path: str) -> tuple[Directory, ...]:
     return tuple(found)
 
 
+def _missing(state: ClusterState, known: Node | None, now: Sequence[Directory]) -> list[Directory]:
+    """The directories that the node had and does not name now, offline: those that hold replicas are not forgotten."""
+    named = {each.id for each in now}
+    gone = [each for each in known.directories if each.id not in named] if known is not None else []
+    if not gone or known is None:
+        return []
+    held = {
+        directory
+        for _, partition in state.partitions()
+        for replica, directory in zip(partition.replicas, partition.directories, strict=True)
+        if replica == known.node
+    }
+    return [replace(each, online=False) for each in gone if each.id in held]
+
+
 def register(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:
-    """Register a node: {"node", "incarnation", "host", "port", "directories": [[id, path, online]]}.
+    """Register a node: {"node", "incarnation", "host", "port", "directories": [[id, path, online]], "lost"}.
 
     The result's `value` is the broker epoch. A new incarnation, or one that had been fenced, gets a new epoch and its
     partitions a new leader epoch; the same incarnation again only brings its address and directories up to date. A
-    directory id that another node has registered is refused: somebody copied a disk.
+    directory id that another node has registered is refused: somebody copied a disk. A directory that the node does not
+    name any more stays, offline, as long as a replica is assigned to it. `lost` are the replicas that the node had in
+    directories which are offline, as rows of `replicas.assign_directories`: the last words about them may be missing.
     """
     number = fields.a_number(fields.need(command, "node", "$"), "$.node", high=(1 << 31) - 1)
     incarnation = fields.a_string(fields.need(command, "incarnation", "$"), "$.incarnation")
@@ -93,12 +69,14 @@ def register(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[
                 "format the copied disk anew.",
             )
     known = state.nodes.get(number)
+    directories = (*directories, *_missing(state, known, directories))
     again = known is not None and known.incarnation == incarnation and not known.fenced
     epoch = known.broker_epoch if known is not None and again else state.version + 1
     node = Node(number, incarnation, epoch, host, port, directories, changed=known.changed if known else 0)
-    if node == known:
+    after = lose(state, number, fields.a_list(command.get("lost") or [], "$.lost"))
+    if node == known and after is state:
         return Change(state, [{"version": state.version, "value": epoch}])
-    after = _elect_all(state.with_node(node), number, restarted=not again)
+    after = elect_all(after.with_node(node) if node != known else after, number, restarted=not again)
     return Change(after, [{"version": after.version, "value": epoch}])
 
 
@@ -113,5 +91,5 @@ def lease_ended(state: ClusterState, command: Mapping[str, Any], _new_id: Callab
     known = state.nodes.get(number)
     if known is None or known.incarnation != incarnation or known.fenced:
         return Change(state, [{"version": state.version}])
-    after = _elect_all(state.with_node(replace(known, fenced=True)), number, restarted=False)
+    after = elect_all(state.with_node(replace(known, fenced=True)), number, restarted=False)
     return Change(after, [{"version": after.version}])

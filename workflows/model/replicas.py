@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workflows.model import fields
+from workflows.model.election import elect
 from workflows.model.outcome import Change, Code, Refused, Result
-from workflows.model.registration import elect
 from workflows.model.state import ClusterState, Partition
 
 

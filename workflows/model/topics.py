@@ -9,8 +9,8 @@ from typing import Any
 
 from workflows.model import fields, topic_rules
 from workflows.model.assignment import Assignment
+from workflows.model.election import elect
 from workflows.model.outcome import Change, Code, Refused, Result
-from workflows.model.registration import elect
 from workflows.model.state import ClusterState, Configs, Partition, Topic
 
 _SINGLE = "Replication factor {given} is not supported by this cluster: create the topic with replication factor 1."

@@ -29,6 +29,7 @@ TABLES = {
     "move_phases": schema.MOVE_PHASES,
     "move_report": schema.MOVE_REPORT,
     "sla_summary": schema.SLA_SUMMARY,
+    "directory_failures": schema.DIRECTORY_FAILURES,
 }
 
 

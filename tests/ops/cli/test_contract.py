@@ -34,6 +34,7 @@ COMMANDS = [
     ["cluster", "recover"],
     ["export"],
     ["report"],
+    ["torture"],
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from storage_node.errors import CorruptRecord, ErrorCode, OffsetOutOfRange, RequestRefused
 from storage_node.log import Appended, Log, LogClosed, LogConfig, UnexpectedAppendOffset, build_batch, headers, verify
+from storage_node.log.batch import checksum
 
 from .logs import SMALL, all_batches, batch, batches_in, files, fill, open_log, read_all
 
@@ -79,6 +81,31 @@ def test_what_a_leader_refuses(log: Log) -> None:
     assert refused_code(log, batch(1, attributes=0x10)) is ErrorCode.INVALID_RECORD
     assert refused_code(log, batch(1, producer_id=4)) is ErrorCode.INVALID_RECORD
     assert refused_code(log, batch(0)) is ErrorCode.INVALID_RECORD
+
+
+def claiming(data: bytes, count: int) -> bytes:
+    """The batch with another number of records in its header, and a CRC that fits."""
+    changed = bytearray(data)
+    struct.pack_into(">i", changed, 23, count - 1)
+    struct.pack_into(">i", changed, 57, count)
+    struct.pack_into(">I", changed, 17, checksum(changed[21:]))
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("size", [0, 10, 62, 70, 5_000, 9_000])
+def test_a_batch_holds_as_many_records_as_it_says(log: Log, size: int) -> None:
+    true = batch(70, size)
+    for count in (1, 69, 71, 100, 2**20):
+        assert refused_code(log, claiming(true, count)) is ErrorCode.INVALID_RECORD
+    # The first record's length: one with another sign, one that reaches beyond the batch.
+    for first in (true[61] ^ 1, 0xFF):
+        assert refused_code(log, claiming(true[:61] + bytes((first,)) + true[62:], 70)) is ErrorCode.INVALID_RECORD
+    assert log.append_as_leader(true, 0).last_offset == 69
+
+
+def test_a_compressed_batch_is_believed(log: Log) -> None:
+    log.append_as_leader(claiming(batch(3, attributes=1), 50), 0)
+    assert log.log_end_offset == 50
 
 
 def test_a_copy_keeps_offsets_epochs_and_bytes(log: Log, tmp_path: Path) -> None:

@@ -217,6 +217,25 @@ def failing(call: Callable[..., Any], code: int, name: str | None = None) -> Cal
     return fail
 
 
+def test_flushing_the_records_alone_leaves_the_rest_to_a_flush(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.flush()
+    log.append_as_leader(batch(), 0)
+    point, flushed = log.recovery_point, list[int]()
+    monkeypatch.setattr(os, "fdatasync", flushed.append)
+    log.flush_records()
+    assert flushed == [log.segments[-1].file.fd], "the .log, and no index"
+    assert log.recovery_point == point, "a start still looks at what has no index on the disk"
+    log.flush()
+    assert len(flushed) > 1 and log.recovery_point == log.log_end_offset
+    log.append_as_leader(batch(), 0)
+    monkeypatch.setattr(os, "fdatasync", failing(os.fdatasync, errno.EIO))
+    with pytest.raises(LogFlushError):
+        log.flush_records()
+    monkeypatch.undo()
+    with pytest.raises(LogFlushError, match="failed before"):
+        log.flush()
+
+
 def test_after_a_failed_flush_nothing_counts_as_flushed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as broken:
         broken.setattr(os, "fdatasync", failing(os.fdatasync, errno.EIO))

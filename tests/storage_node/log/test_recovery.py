@@ -177,6 +177,27 @@ def test_a_gap_between_segments_that_were_scanned_is_no_damage(tmp_path: Path) -
     assert read_all(again) == read_all(log)
 
 
+@pytest.mark.parametrize("lost", ["the end of one", "the end of one and all after it", "all of one"])
+def test_batches_that_were_lost_at_their_border_end_the_log(tmp_path: Path, lost: str) -> None:
+    """A power loss may take the end of a file at the border of a batch, and keep the name of the next, or all of it."""
+    log = open_log(tmp_path / "topic-0")
+    fill(log, 60)
+    bases = [s.base_offset for s in log.segments]
+    path = crashed(log, tmp_path / "c-0")
+    short = path / f"{bases[2]:020d}.log"
+    last = [position for position, _ in headers(short.read_bytes())][-1]
+    os.truncate(short, 0 if lost == "all of one" else last)
+    if lost == "the end of one and all after it":
+        for base in bases[3:]:
+            os.truncate(path / f"{base:020d}.log", 0)
+    again = open_log(path, recovery_point=bases[2])
+    got = all_batches(again)
+    assert got == all_batches(log)[: len(got)]
+    assert again.log_end_offset == (bases[2] if lost == "all of one" else got[-1].next_offset) < bases[3]
+    assert [s.base_offset for s in again.segments] == bases[:3]
+    assert again.append_as_leader(batch(1), 0).base_offset == again.log_end_offset - 1
+
+
 def test_segments_that_repeat_offsets_go(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", ONE_SEGMENT)
     fill(log, 10)

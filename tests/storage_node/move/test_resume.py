@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from storage_node.directories import checkpoints
+from storage_node.log.batch import headers
 from storage_node.log.config import LogConfig
 from storage_node.move import copier
 from storage_node.move.future import FLUSHED, FutureLog
@@ -91,3 +93,29 @@ def test_a_copy_that_is_cut_is_noted_as_cut_before_it_grows(tmp_path: Path) -> N
     node.finish(claim)
     assert partition.directory is node.dir("b") and partition.log.log_start_offset == 80
     node.close()
+
+
+@pytest.mark.parametrize("left", [0, 1])
+@pytest.mark.parametrize("gaps", [False, True], ids=["whole source", "source with gaps"])
+def test_a_segment_that_a_power_loss_took_from_the_copy_is_copied_again(tmp_path: Path, left: int, gaps: bool) -> None:
+    """Segments are flushed in no order while they are copied: a later one may be there, and an earlier one not."""
+    node, claim = half_copied(tmp_path)
+    node.close()
+    move = tmp_path / "b" / "t-0.move"
+    middle = sorted(move.glob("*.log"))[2]
+    first = next(header.length for _, header in headers(middle.read_bytes()))
+    os.truncate(middle, left * first)
+    (move / FLUSHED).unlink(missing_ok=True)
+    if gaps:
+        sparse = sorted((tmp_path / "a" / "t-0").glob("*.log"))[1]
+        whole = sparse.read_bytes()
+        sizes = [header.length for _, header in headers(whole)]
+        # Without its second batch, as after a compaction elsewhere; in the copy, too.
+        for file in (sparse, move / sparse.name):
+            file.write_bytes(whole[: sizes[0]] + whole[sizes[0] + sizes[1] :])
+            for index in (file.with_suffix(".index"), file.with_suffix(".timeindex")):
+                index.unlink(missing_ok=True)
+    again = SmallNode(tmp_path, config=CONFIG)
+    again.finish(claim)
+    assert len(values(again.partitions[TP].log)) == 600 - gaps
+    again.close()

@@ -1,0 +1,169 @@
+"""The swap: how long clients wait beside it, Apache Kafka in turn, and how long it holds the partition's lock."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from kafka.admin import KafkaAdminClient
+from temporalio.client import Client, WorkflowHandle
+
+from ops.bench import clients, moves
+from ops.bench.bench import Bench
+from ops.bench.pacer import paced
+from ops.bench.table import Figure, milliseconds
+from workflows.model.names import MOVE_REPLICA, cluster_queue
+
+RATE = 1000.0
+SIZE = 64 * 2**20
+AROUND = 0.05
+"""Seconds before and after a swap in which a client's longest wait counts."""
+CLIENT_SWAPS = 10
+LOCKED_SWAPS = 100
+LOOK = 0.001
+PAUSE = 0.5
+"""Between one swap and the next move, so that they are apart for the client."""
+SETTLE = 0.3
+PATIENCE = 60.0
+
+
+def swap_latency(bench: Bench) -> list[Figure]:
+    """The longest produce latency within 50 ms of a swap: ten swaps each, in turn."""
+    bench.say(f"{CLIENT_SWAPS} swaps each beside a producer at {RATE:.0f} requests/s, Apache Kafka and rehome in turn")
+    kafka, stack = bench.kafka, bench.stack
+    servers = [("kafka", kafka.bootstrap, kafka.log_dirs), ("rehome", stack.bootstrap, stack.disks)]
+    longest: dict[str, list[float]] = {}
+    idle: dict[str, list[float]] = {}
+    for name, bootstrap, disks in servers:
+        clients.create_topic(bootstrap, "swaps")
+        clients.produce(bootstrap, "swaps", SIZE)
+        longest[name], idle[name] = [], []
+        # The first moves after a start are left out: code is loaded, compiled, and caches fill.
+        _swap_beside(bench, bootstrap, disks, 2)
+    for _ in range(CLIENT_SWAPS // 2):
+        for name, bootstrap, disks in servers:
+            found, without = _swap_beside(bench, bootstrap, disks, 2)
+            longest[name] += found
+            idle[name] += without
+    lines = []
+    for what, table in (("within 50 ms of a swap, median", longest), ("without a move, median", idle)):
+        ours, theirs = statistics.median(table["rehome"]), statistics.median(table["kafka"])
+        lines.append(
+            Figure(
+                f"longest produce latency {what} of {len(table['rehome'])}",
+                f"{milliseconds(ours)} (at most {milliseconds(max(table['rehome']))})",
+                f"{milliseconds(theirs)} (at most {milliseconds(max(table['kafka']))}, Apache Kafka)",
+                ours / theirs,
+            )
+        )
+    return lines
+
+
+def _swap_beside(bench: Bench, bootstrap: str, disks: list[Path], count: int) -> tuple[list[float], list[float]]:
+    """Move to and fro beside a producer; the longest latencies around the swaps, and around moments without any."""
+    admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    swapped: list[float] = []
+    quiet: list[float] = []
+    try:
+        with paced(bootstrap, "swaps", RATE, bench.folder / "pacer.txt") as client:
+            for _ in range(count):
+                time.sleep(PAUSE)
+                quiet.append(time.monotonic())
+                time.sleep(PAUSE)
+                _, target = moves.to_and_fro(disks, "swaps")
+                (error,) = admin.alter_replica_log_dirs({("swaps", 0, 1): str(target)}).values()
+                if error.errno:
+                    raise RuntimeError(f"the move of swaps-0 was not taken: {error.__name__}")
+                swapped.append(_wait_for(target / "swaps-0"))
+            time.sleep(PAUSE)
+    finally:
+        admin.close()
+    if client.errors:
+        raise RuntimeError(f"{client.errors} requests were answered with an error beside a swap")
+    return [client.longest_around(at, AROUND) for at in swapped], [client.longest_around(at, AROUND) for at in quiet]
+
+
+def _wait_for(folder: Path) -> float:
+    """When a folder was there: the moment of the swap, seen from outside."""
+    deadline = time.monotonic() + PATIENCE
+    while not folder.is_dir():
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"{folder} was not there after {PATIENCE:.0f} s")
+        time.sleep(LOOK)
+    return time.monotonic()
+
+
+def swap_lock(bench: Bench) -> list[Figure]:
+    """The time under the partition's lock in a hundred swaps beside a producer, alone and with another copy."""
+    stack = bench.stack
+    for topic, size in (("locked", SIZE // 8), ("other", bench.size)):
+        clients.create_topic(stack.bootstrap, topic)
+        clients.produce(stack.bootstrap, topic, size)
+    lines = []
+    for what, beside in (("no other copy", False), ("one other copy", True)):
+        bench.say(f"{LOCKED_SWAPS} swaps beside a producer at {RATE:.0f} requests/s, {what} ...")
+        with paced(stack.bootstrap, "locked", RATE, bench.folder / "pacer.txt") as client:
+            locked = sorted(asyncio.run(_locked(bench, beside)))
+        if client.errors:
+            raise RuntimeError(f"{client.errors} requests were answered with an error beside a swap")
+        p99 = locked[min(len(locked) - 1, int(len(locked) * 0.99))]
+        lines.append(
+            Figure(
+                f"the swap's time under the lock, {len(locked)} swaps, {what}",
+                f"median {milliseconds(statistics.median(locked))}, p99 {milliseconds(p99)}, "
+                f"worst {milliseconds(locked[-1])}",
+                "" if beside else "5 ms, worst 20 ms (wanted)",
+            )
+        )
+    return lines
+
+
+async def _locked(bench: Bench, beside: bool) -> list[float]:
+    """Swap one partition to and fro as fast as it goes; the seconds under the lock."""
+    client = await Client.connect(bench.stack.temporal)
+    other = asyncio.create_task(_copy_on(bench, client)) if beside else None
+    try:
+        runs = [await _swap(bench, client, "locked") for _ in range(LOCKED_SWAPS)]
+        if other is not None and other.done():
+            await other
+    finally:
+        if other is not None:
+            other.cancel()
+            await asyncio.wait([other])
+    results = [await run.result() for run in runs]
+    return [float(result["rows"][0]["seconds_locked"]) for result in results]
+
+
+async def _copy_on(bench: Bench, client: Client) -> None:
+    """Another partition is copied between the two disks all the time."""
+    while True:
+        await _swap(bench, client, "other")
+
+
+async def _swap(bench: Bench, client: Client, topic: str) -> WorkflowHandle[Any, Any]:
+    """Move a partition to the other disk and wait for its swap; the source is deleted while the next move runs."""
+    _, target = moves.to_and_fro(bench.stack.disks, topic)
+    parameter = {"topic": topic, "partition": 0, "node": 1, "directory": str(target)}
+    run_id = f"bench/{topic}/{time.time_ns()}"
+    run = await client.start_workflow(MOVE_REPLICA, parameter, id=run_id, task_queue=cluster_queue("rehome"))
+    moment = asyncio.create_task(asyncio.to_thread(_wait_for, target / f"{topic}-0"))
+    ended = asyncio.create_task(run.result())
+    await asyncio.wait({moment, ended}, return_when=asyncio.FIRST_COMPLETED)
+    if not moment.done() and (ended.exception() or ended.result()["rows"][0]["outcome"] != "swapped"):
+        raise RuntimeError(f"a move of {topic}-0 ended without a swap: {_why(ended)}")
+    await moment
+    ended.cancel()
+    # Until the swap has been settled and answered the replica is busy, and the next move would be refused.
+    await asyncio.sleep(SETTLE)
+    return run
+
+
+def _why(ended: asyncio.Task[Any]) -> object:
+    """The cause of a run's end, which Temporal wraps."""
+    error: BaseException | None = ended.exception()
+    while error is not None and error.__cause__ is not None:
+        error = error.__cause__
+    return error or ended.result()

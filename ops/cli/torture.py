@@ -1,0 +1,69 @@
+"""rehome torture: moves, cancels, kills and clients on a stack of its own, and one verdict."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ops.cli import output
+from ops.cli.options import Json
+from ops.stack.errors import OpsError, UsageError
+
+MAX_MINUTES = 24 * 60
+
+
+class Violated(OpsError):
+    """Something that must hold did not."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the root of `rehome`."""
+    app.command("torture")(torture)
+
+
+def torture(
+    minutes: Annotated[float, typer.Option("--minutes", help="How long the nemesis is at work.")] = 10.0,
+    seed: Annotated[
+        int | None,
+        typer.Option(
+            "--seed",
+            help="Fixes what the nemesis decides and in which order. When each decision meets what state is up to the "
+            "machine: times differ from run to run, so a finding may take several runs to come again. "
+            "(Default: a new one, told at the end.)",
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", file_okay=False, help="An empty folder to work in (default: a temporary one)."),
+    ] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the folder; it is kept anyway when something is found.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Show every event on standard error.")] = False,
+    json: Json = False,
+) -> None:
+    """Torture a stack of its own: clients that record everything, and a nemesis that starts, cancels and re-targets
+    moves, changes limits, deletes records and topics, kills and freezes every process. Then heal, read everything back,
+    scan the disks, and check the history (C1 to C14). Exit code 0: no violation; 1: findings. Ctrl-C ends it early,
+    with a verdict on what was done so far.
+    """
+    if not 0 < minutes <= MAX_MINUTES:
+        raise UsageError(f"--minutes {minutes:g} is no time for a torture; write a number above 0, up to {MAX_MINUTES}")
+    # Imported here: the clients and failpoints it needs take most of a second.
+    from ops.torture import report
+    from ops.torture.run import Options, Torture
+
+    chosen = seed if seed is not None else random.SystemRandom().randrange(1, 1_000_000)
+    folder = data.absolute() if data is not None else None
+    made = Torture(
+        Options(minutes, chosen, keep, folder), output.say, output.say if verbose else lambda _line: None
+    ).run()
+    if json:
+        output.print_json(made.as_json())
+    else:
+        report.show(made, output.console())
+    if made.findings:
+        raise Violated(f"{made.verdict}; see {made.folder}")

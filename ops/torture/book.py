@@ -1,0 +1,74 @@
+"""The nemesis' log: what was done when, with which outcome, so that a finding can be traced; and counts of it."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ops.torture.facts import LimitFact
+from ops.torture.history import Event, Recorder, now
+
+NEMESIS_LOG = "nemesis.jsonl"
+
+
+class Book:
+    """Thread-safe. `tell` shows each line to a person."""
+
+    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / NEMESIS_LOG).open("a", encoding="utf-8", buffering=1)
+        self._recorder = Recorder(folder / "histories" / "nemesis.jsonl")
+        self._tell = tell
+        self._guard = threading.Lock()
+        self._began = time.monotonic()
+        self.kills: Counter[str] = Counter()
+        self.actions: Counter[str] = Counter()
+        self.problems: list[str] = []
+        """Sentences on the torture itself: what it could not do."""
+        self.limits: list[LimitFact] = []
+
+    def note(self, action: str, what: str, outcome: str = "", number: int = 0, **more: Any) -> None:
+        """One line: `number` is the decision's, `outcome` what came of it."""
+        row = {
+            "at": now(),
+            "wall": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            "decision": number,
+            "action": action,
+            "what": what,
+            "outcome": outcome,
+            **more,
+        }
+        with self._guard:
+            if self._file.closed:
+                return
+            self._file.write(json.dumps(row) + "\n")
+        stamp = time.monotonic() - self._began
+        self._tell(f"{stamp:7.1f} s  {action} {what}{': ' + outcome if outcome else ''}")
+
+    def record(self, event: Event) -> None:
+        """An operation of the nemesis that belongs to the history."""
+        with self._guard:
+            self._recorder.note(event)
+            self._recorder.flush()
+
+    def limit(self, fact: LimitFact) -> None:
+        with self._guard:
+            self.limits.append(fact)
+
+    def counted(self, action: str) -> None:
+        with self._guard:
+            self.actions[action] += 1
+
+    def killed(self, what: str) -> None:
+        with self._guard:
+            self.kills[what] += 1
+
+    def close(self) -> None:
+        with self._guard:
+            self._file.close()
+            self._recorder.close()

@@ -1,0 +1,300 @@
+"""C6, C8 to C12 and C14: the disks, the moves' outcomes, rates, throttles and starts. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+
+from ops.torture.facts import Batch, DirectoryFact, LimitFact, RateSample, RowFact
+from ops.torture.history import OK
+from ops.torture.index import Index, few, seconds, told
+
+SUFFIXES = (".move", ".delete")
+SUCCEEDED = ("swapped", "deleted", "in_place")
+
+SECOND = 1_000_000_000
+#: Windows in which rates are looked at (ns).
+WINDOWS = (1 * SECOND, 4 * SECOND, 16 * SECOND)
+#: What a copy may be above its limit: create_move copies up to 1 MiB itself, the swap copies the tail without a limit.
+BURST = 2 << 20
+TOLERANCE = 1.05
+#: How long (ns) a limit that was replaced may still be in force: a node may be away, or be told late.
+GRACE = 20 * SECOND
+
+#: Seconds that a produce to another directory of the node may take while one directory has a fault, at p99.
+LATENCY_SECONDS = 5.0
+
+
+def compare(
+    source: Sequence[Batch], copy: Sequence[Batch], start: int, end: int
+) -> tuple[int, tuple[tuple[int, int | None, int | None], ...]]:
+    """How many batches of source and copy between two offsets were compared, and where they are not the same.
+
+    A batch that begins below `start` belongs to it where `start` is inside the batch.
+    """
+    ours = {(b.base, b.last): b.digest for b in source if b.last >= start and b.base < end}
+    theirs = {(b.base, b.last): b.digest for b in copy if b.last >= start and b.base < end}
+    different = tuple(
+        (key[0], ours.get(key), theirs.get(key))
+        for key in sorted(ours.keys() | theirs.keys())
+        if ours.get(key) != theirs.get(key)
+    )
+    return len(ours.keys() | theirs.keys()), different
+
+
+def changed_bytes(index: Index) -> list[str]:
+    """C6: the copy holds the source's batches byte for byte, and every batch on the disks has its CRC."""
+    problems = [problem for scan in index.evidence.scans for problem in scan.problems]
+    return [*few(_changed(index)), *few(problems)]
+
+
+def _changed(index: Index) -> Iterator[str]:
+    for swap in index.evidence.swaps:
+        where = f"the swap of {told(swap.place)} from {swap.source} to {swap.target} at {seconds(swap.at)}"
+        for offset, ours, theirs in swap.differences[:3]:
+            yield (
+                f"{where}: the batch at offset {offset} is {_digest(ours)} in the source and {_digest(theirs)} in "
+                f"the copy ({len(swap.differences)} of {swap.compared} batches differ)"
+            )
+        if swap.first > max(swap.log_start, index.floor(swap.place)) and not index.retains(swap.place):
+            yield f"{where}: the copy begins at {swap.first}, the source began at {swap.log_start}"
+
+
+def _digest(value: int | None) -> str:
+    return "missing" if value is None else f"{value:#010x}"
+
+
+def misplaced(index: Index) -> list[str]:
+    """C8: at the end each replica has one folder, where the metadata, DescribeLogDirs and its last move say."""
+    return [*few(_folders(index)), *few(_described(index)), *few(_asked(index))]
+
+
+def _folders(index: Index) -> Iterator[str]:
+    names = index.names()
+    found: dict[str, list[DirectoryFact]] = defaultdict(list)
+    for directory in index.evidence.directories:
+        for folder in directory.folders:
+            if folder.endswith(SUFFIXES):
+                yield f"{folder} is left in {directory.path} of node {directory.node}"
+            elif folder not in names:
+                yield f"{folder} stands in {directory.path} of node {directory.node}, but there is no such replica"
+            else:
+                found[folder].append(directory)
+    for name, place in names.items():
+        where = found.get(name, [])
+        home = index.evidence.homes.get(place)
+        if len(where) != 1:
+            here = ", ".join(f"{d.path} of node {d.node}" for d in where) or "no directory"
+            yield f"{name} stands in {here} instead of exactly one directory"
+        elif home is not None and (where[0].node, where[0].path) != home:
+            yield (
+                f"{name} stands in {where[0].path} of node {where[0].node}, but the metadata has it in {home[1]} of "
+                f"node {home[0]}"
+            )
+
+
+def _described(index: Index) -> Iterator[str]:
+    names = {place: name for name, place in index.names().items()}
+    for directory in index.evidence.directories:
+        for place in directory.futures:
+            yield f"DescribeLogDirs still shows a copy of {told(place)} in {directory.path} of node {directory.node}"
+        for place in directory.replicas:
+            if names.get(place, "") not in directory.folders and not directory.error:
+                yield (
+                    f"DescribeLogDirs shows {told(place)} in {directory.path} of node {directory.node}, where no "
+                    "folder of it is"
+                )
+
+
+def _asked(index: Index) -> Iterator[str]:
+    """The move with the highest generation is the last that swapped: its directory is where the replica is."""
+    last: dict[tuple[str, int], tuple[RowFact, str]] = {}
+    for run in index.evidence.runs:
+        for row in run.rows:
+            topic = index.evidence.topics.get(row.place[0])
+            if row.outcome not in SUCCEEDED or topic is None or topic.deleted or not row.generation:
+                continue
+            before = last.get(row.place)
+            if before is None or row.generation > before[0].generation:
+                last[row.place] = (row, run.workflow_id)
+    at = {
+        folder: directory
+        for directory in index.evidence.directories
+        for folder in directory.folders
+        if not folder.endswith(SUFFIXES)
+    }
+    for name, place in index.names().items():
+        if place in last and name in at and at[name].path != last[place][0].directory:
+            row, run_id = last[place]
+            yield (
+                f"{name} stands in {at[name].path}, but its last move ({run_id}, generation {row.generation}) ended "
+                f"as {row.outcome} in {row.directory}"
+            )
+
+
+def offline(index: Index) -> list[str]:
+    """C9: an offline directory serves nothing, only a faulty one is offline, and the others go on meanwhile."""
+    return few(_offline(index))
+
+
+def _offline(index: Index) -> Iterator[str]:
+    faulty = {(fault.node, fault.directory) for fault in index.evidence.faults}
+    for directory in index.evidence.directories:
+        if not directory.error:
+            continue
+        if directory.replicas:
+            some = ", ".join(told(place) for place in directory.replicas[:3])
+            yield (
+                f"{directory.path} of node {directory.node} is offline ({directory.error}), but {some} is served "
+                "from it"
+            )
+        if (directory.node, directory.path) not in faulty:
+            yield (
+                f"{directory.path} of node {directory.node} is offline ({directory.error}), though nothing was done "
+                "to it"
+            )
+    for fault in index.evidence.faults:
+        waits = sorted(
+            (ack.completed - ack.invoked) / SECOND
+            for ack in index.acks
+            if fault.since <= ack.invoked <= fault.until
+            and (home := index.evidence.homes.get(ack.place)) is not None
+            and home[0] == fault.node
+            and home[1] != fault.directory
+        )
+        if waits and (p99 := waits[min(len(waits) - 1, int(len(waits) * 0.99))]) > LATENCY_SECONDS:
+            yield (
+                f"while {fault.directory} of node {fault.node} had a fault ({seconds(fault.since)} to "
+                f"{seconds(fault.until)}), produce to its other directories took {p99:.2f} s at p99"
+            )
+
+
+def too_fast(index: Index) -> list[str]:
+    """C10: in every window of at least a second a copy stays within its run's limit, and a node's copies within its."""
+    by_node: dict[int, list[RateSample]] = defaultdict(list)
+    for sample in index.evidence.samples:
+        by_node[sample.node].append(sample)
+    found: list[str] = []
+    for node, samples in sorted(by_node.items()):
+        samples.sort(key=lambda sample: sample.invoked)
+        limits = [limit for limit in index.evidence.limits if limit.node == node]
+        found += few(_fast_copies(node, samples))
+        found += few(_fast_node(node, samples, limits))
+    return found
+
+
+def _fast_copies(node: int, samples: Sequence[RateSample]) -> Iterator[str]:
+    series: dict[tuple[str, int, str, int], list[tuple[RateSample, int, int | None]]] = defaultdict(list)
+    for sample in samples:
+        for key, copied, limit in sample.copied:
+            series[key].append((sample, copied, limit))
+    for (topic, partition, directory, _), points in series.items():
+        for window in WINDOWS:
+            start = 0
+            for end, (last, copied, _) in enumerate(points):
+                while start + 1 < end and last.invoked - points[start + 1][0].completed >= window:
+                    start += 1
+                first, before, _ = points[start]
+                own = [limit for _, _, limit in points[start : end + 1]]
+                if last.invoked - first.completed < window or any(limit is None for limit in own):
+                    continue
+                most = max(limit for limit in own if limit is not None)
+                span = last.completed - first.invoked
+                if copied - before > most * TOLERANCE * span / SECOND + BURST:
+                    yield (
+                        f"the copy of {topic}-{partition} to {directory} of node {node} wrote {copied - before} bytes "
+                        f"in the {span / SECOND:.2f} s up to {seconds(last.completed)}, its limit is {most} bytes/s"
+                    )
+                    break
+
+
+def _fast_node(node: int, samples: Sequence[RateSample], limits: Sequence[LimitFact]) -> Iterator[str]:
+    total, written = 0, []
+    before: Mapping[tuple[str, int, str, int], int] = {}
+    for sample in samples:
+        now = {key: copied for key, copied, _ in sample.copied}
+        total += sum(max(0, copied - before.get(key, 0)) for key, copied in now.items() if key in before)
+        before = now
+        written.append(total)
+    for window in WINDOWS:
+        start = 0
+        for end, last in enumerate(samples):
+            while start + 1 < end and last.invoked - samples[start + 1].completed >= window:
+                start += 1
+            first = samples[start]
+            most = _in_force(limits, first.invoked, last.completed)
+            if last.invoked - first.completed < window or most is None:
+                continue
+            span, count = last.completed - first.invoked, written[end] - written[start]
+            if count > most * TOLERANCE * span / SECOND + BURST:
+                yield (
+                    f"the copies of node {node} wrote {count} bytes in the {span / SECOND:.2f} s up to "
+                    f"{seconds(last.completed)}, its limit is {most} bytes/s"
+                )
+                break
+
+
+def _in_force(limits: Sequence[LimitFact], since: int, until: int) -> int | None:
+    """The highest limit of a node that may have been in force at any time between; None: none, or not known."""
+    certain = [limit for limit in limits if limit.certain and limit.completed + GRACE <= since]
+    if not certain:
+        return None
+    newest = max(certain, key=lambda limit: limit.completed)
+    rates = [newest.rate]
+    rates += [limit.rate for limit in limits if limit.invoked <= until and limit.completed >= newest.invoked]
+    known = [rate for rate in rates if rate is not None]
+    return max(known) if len(known) == len(rates) else None
+
+
+def throttles(index: Index) -> list[str]:
+    """C11: no move leaves a throttle other than the one that was there, or that somebody set meanwhile."""
+    return few(
+        f"{fact.name} of node {fact.node} is {fact.value}, but was last set to {' or '.join(fact.allowed)}"
+        for fact in index.evidence.throttles
+        if fact.value not in fact.allowed
+    )
+
+
+def unfinished(index: Index) -> list[str]:
+    """C12: when all is healed every run ends as done, cancelled or failed with a reason, and every process works."""
+    return [
+        *few(f"{role.name} does not work at the end: {role.why}" for role in index.evidence.roles if not role.works),
+        *few(_unfinished(index)),
+    ]
+
+
+def _unfinished(index: Index) -> Iterator[str]:
+    for run in index.evidence.runs:
+        where = f"{run.workflow_id} on node {run.node}"
+        if run.status == "running":
+            yield f"{where} has not ended{': ' + run.waiting if run.waiting else ''}"
+        elif run.status in ("terminated", "timed_out"):
+            yield f"{where} was ended from outside ({run.status})"
+        elif run.status == "failed" and not run.reason:
+            yield f"{where} failed without a reason"
+        for row in run.rows:
+            if row.outcome == "failed" and not (row.error and row.message):
+                yield f"{where} says that {told(row.place)} failed, but not why"
+
+
+def restarts(index: Index) -> list[str]:
+    """C14: kill -9 and start again changes nothing on the disks."""
+    return few(_restarts(index))
+
+
+def _restarts(index: Index) -> Iterator[str]:
+    for before, after in pairwise(index.evidence.boots):
+        for key in sorted(before.what.keys() | after.what.keys()):
+            first, second = before.what.get(key), after.what.get(key)
+            if first != second:
+                node, directory, folder = key
+                yield (
+                    f"{folder} in {directory} of node {node} was {first or 'not there'} after one start and is "
+                    f"{second or 'not there'} after the next"
+                )
+
+
+def acknowledged(index: Index) -> int:
+    """How many records were acknowledged, for the summary."""
+    return sum(1 for send in index.sends if send.type == OK)

@@ -1,0 +1,48 @@
+"""Log start and end of a partition from outside: asked for, and moved by DeleteRecords."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from ops.stack.errors import OpsError
+
+ANSWER_SECONDS = 10.0
+
+_SILENT = logging.getLogger("rehome.torture.admin")
+_SILENT.addHandler(logging.NullHandler())
+_SILENT.propagate = False
+
+
+def marks(bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
+    """Log start and end. Raises `OpsError`."""
+    admin = _admin(bootstrap)
+    place = TopicPartition(topic, partition)
+    found = []
+    for spec in (OffsetSpec.earliest(), OffsetSpec.latest()):
+        try:
+            future = admin.list_offsets({place: spec}, request_timeout=ANSWER_SECONDS)[place]
+            found.append(int(future.result(ANSWER_SECONDS + 5).offset))
+        except (KafkaException, TimeoutError) as error:
+            raise OpsError(f"cannot read the offsets of {topic}-{partition}: {error}") from error
+    return found[0], found[1]
+
+
+def delete_records(bootstrap: str, topic: str, partition: int, offset: int) -> str:
+    """DeleteRecords below `offset`; the error, or "" when it was done."""
+    place = TopicPartition(topic, partition, offset)
+    admin = _admin(bootstrap)  # held until the answer is there: the request ends with its client
+    try:
+        futures = admin.delete_records([place], request_timeout=ANSWER_SECONDS)
+        for future in futures.values():
+            future.result(ANSWER_SECONDS + 5)
+    except (KafkaException, TimeoutError) as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+def _admin(bootstrap: str) -> Any:
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}, logger=_SILENT)

@@ -1,0 +1,74 @@
+"""What the nemesis does and in which order: fixed by the seed alone. Pure.
+
+A decision names an action, the pause before it, and numbers between 0 and 1 with which whoever carries it out picks
+among what there is by then (a node, a partition, a directory, how long). So the same seed gives the same decisions,
+though what they meet, and when, differs from run to run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: How often each action comes up, relative to the others.
+WEIGHTS: dict[str, int] = {
+    "move-by-sdk": 16,
+    "move-by-api": 12,
+    "move-many": 8,
+    "cancel-by-temporal": 5,
+    "cancel-by-current-directory": 4,
+    "cancel-by-any": 4,
+    "retarget-by-api": 5,
+    "retarget-by-update": 4,
+    "pause": 4,
+    "resume": 4,
+    "throttle-run": 4,
+    "throttle-node": 4,
+    "stop-moves": 2,
+    "resume-moves": 2,
+    "delete-records": 5,
+    "side-topic": 6,
+    "kill-node": 6,
+    "kill-controller": 2,
+    "kill-temporal": 2,
+    "freeze-node": 4,
+    "die-at-point": 9,
+    "cut-node": 3,
+}
+
+#: Mean seconds between two decisions.
+PAUSE_SECONDS = 0.9
+PICKS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One decision, `number`-th of its run; `pause` seconds after the one before it."""
+
+    number: int
+    action: str
+    pause: float
+    picks: tuple[float, ...]
+
+    def pick(self, which: int, choices: Sequence[T]) -> T:
+        """One of the choices, by the `which`-th number. Raises IndexError where there are none."""
+        return choices[int(self.picks[which] * len(choices))]
+
+    def between(self, which: int, low: float, high: float) -> float:
+        return low + self.picks[which] * (high - low)
+
+
+def decisions(seed: int) -> Iterator[Decision]:
+    """The endless row of decisions of a seed."""
+    source = random.Random(seed)
+    actions, weights = list(WEIGHTS), list(WEIGHTS.values())
+    number = 0
+    while True:
+        number += 1
+        pause = min(source.expovariate(1 / PAUSE_SECONDS), 4 * PAUSE_SECONDS)
+        action = source.choices(actions, weights)[0]
+        yield Decision(number, action, pause, tuple(source.random() for _ in range(PICKS)))

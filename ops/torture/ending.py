@@ -1,0 +1,211 @@
+"""The end of a run: wait until all is quiet, restart everything twice, and gather what the checks look at."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView
+from ops.stack.errors import OpsError
+from ops.stack.layout import node_name
+from ops.torture import disk
+from ops.torture.checks_moves import SUFFIXES
+from ops.torture.facts import Boot, DirectoryFact, Place, RoleFact, Scan, ThrottleFact, TopicFact
+from ops.torture.moving import Moving
+from ops.torture.roles import Roles, all_names
+from storage_node.topic_configs import MOVE_RATE
+from workflows.model.state import ClusterState
+
+LOOK_SECONDS = 0.5
+#: How long disks must look the same to be at rest: longer than retention's and the checkpoints' intervals.
+REST_SECONDS = 2.5
+REST_LIMIT = 30.0
+
+Say = Callable[[str], None]
+
+
+def wait_quiet(roles: Roles, moving: Moving, seconds: float, say: Say) -> str:
+    """Wait until no run is open and no folder of a move is left; what is still there after `seconds`, or ""."""
+    until = time.monotonic() + seconds
+    told = time.monotonic() + 10
+    while True:
+        left = _unquiet(roles, moving)
+        if not left or time.monotonic() > until:
+            return left
+        if time.monotonic() > told:
+            say(f"waiting for the end of {left}")
+            told = time.monotonic() + 10
+        time.sleep(LOOK_SECONDS)
+
+
+def _unquiet(roles: Roles, moving: Moving) -> str:
+    try:
+        runs = moving.open_runs()
+    except OpsError as error:
+        return str(error)
+    folders = [
+        folder
+        for node in roles.nodes
+        for directory in roles.log_dirs(node)
+        for folder in disk.folders(roles.disk(node, directory))
+        if folder.endswith(SUFFIXES)
+    ]
+    words = []
+    if runs:
+        words.append(f"{len(runs)} runs ({runs[0]})")
+    if folders:
+        words.append(f"{len(folders)} folders ({folders[0]})")
+    return " and ".join(words)
+
+
+def boot(roles: Roles) -> Boot:
+    """Kill every node with -9, start them, and say what stands on the disks once at rest. Raises `OpsError`."""
+    for node in roles.nodes:
+        roles.kill(node_name(node))
+    with ThreadPoolExecutor(len(roles.nodes)) as pool:
+        list(pool.map(lambda node: roles.start(node_name(node)), roles.nodes))
+    return at_rest(roles)
+
+
+def at_rest(roles: Roles) -> Boot:
+    """What stands on the disks once nothing changes any more, or after a limit."""
+    until = time.monotonic() + REST_LIMIT
+    before = _standing(roles)
+    while True:
+        time.sleep(REST_SECONDS)
+        after = _standing(roles)
+        if after == before or time.monotonic() > until:
+            return Boot(after)
+        before = after
+
+
+def _standing(roles: Roles) -> dict[tuple[int, str, str], str]:
+    found = {}
+    for node in roles.nodes:
+        for directory in roles.log_dirs(node):
+            here = roles.disk(node, directory)
+            for folder in disk.folders(here):
+                try:
+                    found[node, directory, folder] = disk.state(here / folder)
+                except OSError:  # it was removed meanwhile: the next look will say so
+                    found[node, directory, folder] = "going"
+    return found
+
+
+def scans(roles: Roles, topics: Iterable[TopicFact]) -> list[Scan]:
+    """Every replica's segments, batch by batch and record by record."""
+    labels = {topic.name: topic.label for topic in topics}
+    found = []
+    for node in roles.nodes:
+        for directory in roles.log_dirs(node):
+            here = roles.disk(node, directory)
+            for folder in disk.folders(here):
+                place = disk.place_of(folder)
+                if place is not None and place[0] in labels:
+                    found.append(disk.scan(node, directory, here / folder, (labels[place[0]], place[1])))
+    return found
+
+
+def directories(roles: Roles, topics: Iterable[TopicFact]) -> list[DirectoryFact]:
+    """Each log directory as DescribeLogDirs and its disk show it. Raises `OpsError`."""
+    labels = {topic.name: topic.label for topic in topics}
+    with KafkaAdmin(roles.bootstrap) as admin:
+        views = {(view.node, view.path): view for view in admin.log_dirs(roles.nodes)}
+
+    def places(view: LogDirectoryView | None, future: bool) -> tuple[Place, ...]:
+        return tuple(
+            (labels.get(r.partition.topic, r.partition.topic), r.partition.partition)
+            for r in (view.replicas if view else ())
+            if r.future == future
+        )
+
+    found = []
+    for node in roles.nodes:
+        for directory in roles.log_dirs(node):
+            view = views.get((node, directory))
+            found.append(
+                DirectoryFact(
+                    node,
+                    directory,
+                    view.error if view else "not described",
+                    places(view, False),
+                    places(view, True),
+                    disk.folders(roles.disk(node, directory)),
+                )
+            )
+    return found
+
+
+def homes(roles: Roles, moving: Moving, topics: Iterable[TopicFact]) -> dict[Place, tuple[int, str]]:
+    """Where each partition is by the controller's metadata. Raises `OpsError`."""
+    state = ClusterState.of(moving.metadata())
+    labels = {topic.name: topic.label for topic in topics}
+    paths: dict[str, str] = {}
+    for node in roles.nodes:
+        for each in roles.call(node, "status")["directories"]:
+            paths[str(each["id"])] = str(each["path"])
+    found: dict[Place, tuple[int, str]] = {}
+    for topic, partition in state.partitions():
+        if topic.name in labels:
+            node, directory = partition.replicas[0], partition.directories[0]
+            where = paths.get(directory, directory or "a directory not known")
+            found[labels[topic.name], partition.index] = (node, where)
+    return found
+
+
+def throttles(roles: Roles, allowed: dict[int, list[int]]) -> list[ThrottleFact]:
+    """Each node's limit for moves as DescribeConfigs says it, and what was last set. Raises `OpsError`."""
+    from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
+
+    found = []
+    client = KafkaAdminClient(bootstrap_servers=roles.bootstrap.split(","), client_id="rehome-torture")
+    try:
+        for node in roles.nodes:
+            resource = ConfigResource(ConfigResourceType.BROKER, str(node))
+            values = _config(client.describe_configs([resource], config_filter="all"), MOVE_RATE)
+            if node in allowed:
+                found.append(ThrottleFact(node, MOVE_RATE, values, tuple(str(rate) for rate in allowed[node])))
+    except Exception as error:  # the client's exceptions have no common base
+        raise OpsError(f"cannot describe the nodes' configs: {error or type(error).__name__}") from error
+    finally:
+        client.close()
+    return found
+
+
+def _config(answer: Any, name: str) -> str:
+    """The value of one config, wherever the client's answer has it."""
+    if isinstance(answer, dict):
+        if name in answer:
+            held = answer[name]
+            return str(held.get("value")) if isinstance(held, dict) else str(held)
+        for value in answer.values():
+            if (found := _config(value, name)) != "not described":
+                return found
+    return "not described"
+
+
+def roles_at_end(roles: Roles) -> list[RoleFact]:
+    """Whether each process works: it runs, and a node answers, knows the controller and has nothing offline."""
+    found = []
+    for name in all_names(roles):
+        works, why = roles.alive(name), "it does not run"
+        if works and name.startswith("node-"):
+            try:
+                status = roles.call(int(name.removeprefix("node-")), "status", timeout=10)
+                why = _trouble(status)
+                works = not why
+            except OpsError as error:
+                works, why = False, str(error)
+        found.append(RoleFact(name, works, "" if works else why))
+    return found
+
+
+def _trouble(status: dict[str, Any]) -> str:
+    offline = [f"{tp} is offline: {reason}" for tp, reason in status.get("offline", {}).items()]
+    if status.get("moves_stopped"):
+        offline.append("its moves are stopped")
+    if not status.get("generation"):
+        offline.append("it has not heard from the controller")
+    return "; ".join(offline)

@@ -1,0 +1,168 @@
+"""What is done to processes: killed, frozen, cut off, made to die at a named step; and all of it healed again.
+
+A role has one trouble at a time, and at most two roles have trouble at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+
+import storage_node.node  # noqa: F401  (declares every failpoint)
+from ops.stack.errors import OpsError
+from ops.stack.layout import CONTROLLER, TEMPORAL, node_name
+from ops.torture.book import Book
+from ops.torture.decisions import Decision
+from ops.torture.moving import Moving
+from ops.torture.roles import Roles, all_names
+from storage_node import failpoints
+
+AT_ONCE = 2
+#: Seconds that a start may be tried for before it is a problem of the run.
+START_SECONDS = 180.0
+#: Seconds that an armed node gets to reach its point.
+POINT_SECONDS = 8.0
+
+MOVE_PREFIXES = ("create.", "copy.", "swap.", "delete.", "undo.")
+CANCEL_PREFIXES = ("cancel.", "discard.")
+OTHER_PREFIXES = ("boot.", "atomic.", "checkpoint.", "cluster_image.", "partition_metadata.")
+
+
+class Busy(OpsError):
+    """The role has trouble already, or enough others have."""
+
+
+def points(prefixes: tuple[str, ...]) -> list[str]:
+    """The failpoints of these families, sorted."""
+    return sorted(name for prefix in prefixes for name in failpoints.registered(prefix))
+
+
+class Faults:
+    """Trouble with processes."""
+
+    def __init__(self, roles: Roles, moving: Moving, book: Book) -> None:
+        self._roles, self._moving, self._book = roles, moving, book
+        self._stop = threading.Event()
+        self._troubled = threading.BoundedSemaphore(AT_ONCE)
+        self._locks = {name: threading.Lock() for name in all_names(roles)}
+
+    def stop(self) -> None:
+        """Nothing waits any longer than it must."""
+        self._stop.set()
+
+    def heal(self) -> None:
+        """Disarm, thaw and mend everything, and start what does not run. What does not start is a problem."""
+        for node in self._roles.nodes:
+            self._roles.arm(node, "")
+        for name in all_names(self._roles):
+            self._roles.thaw(name)
+            if self._roles.can_cut:
+                self._roles.mend(name)
+            try:
+                self._start(name)
+            except OpsError as error:
+                self._book.problems.append(f"{name} does not start: {error}")
+
+    # Each answers what was done and what came of it
+
+    def kill_node(self, decision: Decision) -> tuple[str, str]:
+        return self._kill(node_name(decision.pick(0, self._roles.nodes)), decision.between(1, 0, 4))
+
+    def kill_controller(self, decision: Decision) -> tuple[str, str]:
+        return self._kill(CONTROLLER, decision.between(1, 0, 4))
+
+    def kill_temporal(self, decision: Decision) -> tuple[str, str]:
+        return self._kill(TEMPORAL, decision.between(1, 0, 3))
+
+    def freeze_node(self, decision: Decision) -> tuple[str, str]:
+        name, seconds = node_name(decision.pick(0, self._roles.nodes)), decision.between(1, 0.3, 8)
+        with self._trouble(name):
+            self._roles.freeze(name)
+            self._stop.wait(seconds)
+            self._roles.thaw(name)
+        self._book.killed(f"{name} frozen")
+        return name, f"stood still for {seconds:.1f} s"
+
+    def cut_node(self, decision: Decision) -> tuple[str, str]:
+        name, seconds = node_name(decision.pick(0, self._roles.nodes)), decision.between(1, 0.5, 8)
+        if not self._roles.can_cut:
+            return name, "left out: its network cannot be cut here"
+        with self._trouble(name):
+            self._roles.cut(name)
+            self._stop.wait(seconds)
+            self._roles.mend(name)
+        self._book.killed(f"{name} cut off")
+        return name, f"was cut off for {seconds:.1f} s"
+
+    def die_at_point(self, decision: Decision) -> tuple[str, str]:
+        """Arm one failpoint of a node and give it something to pass it with; start it again once it has died."""
+        node = decision.pick(0, self._roles.nodes)
+        name = node_name(node)
+        share = decision.picks[1]
+        family = MOVE_PREFIXES if share < 0.65 else CANCEL_PREFIXES if share < 0.85 else OTHER_PREFIXES
+        point = decision.pick(2, points(family))
+        with self._trouble(name):
+            if not self._roles.alive(name):
+                return f"{name} at {point}", "does not run"
+            self._roles.arm(node, f"{point}=kill\n")
+            self._provoke(decision, node, cancel=family is CANCEL_PREFIXES)
+            until = time.monotonic() + POINT_SECONDS
+            while self._roles.alive(name) and time.monotonic() < until and not self._stop.wait(0.1):
+                pass
+            died = not self._roles.alive(name)
+            twice = died and decision.picks[5] < 0.2
+            self._roles.arm(node, "boot.after_marker=kill\n" if twice else "")
+            if died:
+                self._book.killed(f"{name} at a failpoint")
+                if twice:
+                    with contextlib.suppress(OpsError):
+                        self._roles.start(name)
+                    self._roles.arm(node, "")
+                self._start(name)
+        return f"{name} at {point}", "died there" if died else "did not pass it"
+
+    def _provoke(self, decision: Decision, node: int, *, cancel: bool) -> None:
+        with contextlib.suppress(OpsError, IndexError):
+            replica = decision.pick(3, [r for r in self._moving.replicas() if r.node == node])
+            target = decision.pick(4, [d for d in self._roles.log_dirs(node) if d != replica.directory])
+            self._moving.alter(node, {(replica.topic, replica.partition): target})
+            if cancel:
+                self._moving.alter(node, {(replica.topic, replica.partition): "any"})
+
+    def _kill(self, name: str, seconds: float) -> tuple[str, str]:
+        with self._trouble(name):
+            if not self._roles.kill(name):
+                return name, "did not run"
+            self._book.note("killed", name, "SIGKILL")
+            self._book.killed(name)
+            self._stop.wait(seconds)
+            took = self._start(name)
+        return name, f"back {took:.1f} s after its start, away for {seconds + took:.1f} s"
+
+    def _start(self, name: str) -> float:
+        """Start it, again if it does not come up at once; the seconds it took."""
+        began = time.monotonic()
+        while True:
+            try:
+                self._roles.start(name)
+                return time.monotonic() - began
+            except OpsError:
+                if time.monotonic() - began > START_SECONDS:
+                    raise
+                time.sleep(0.5)
+
+    @contextlib.contextmanager
+    def _trouble(self, name: str) -> Iterator[None]:
+        if not self._troubled.acquire(blocking=False):
+            raise Busy("enough others have trouble")
+        try:
+            if not self._locks[name].acquire(blocking=False):
+                raise Busy(f"{name} has trouble already")
+            try:
+                yield
+            finally:
+                self._locks[name].release()
+        finally:
+            self._troubled.release()

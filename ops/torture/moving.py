@@ -1,0 +1,225 @@
+"""What can be done to moves from outside, by Temporal's SDK and by Kafka's admin API; each answers what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+from uuid import uuid4
+
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.exceptions import ApplicationError, TemporalError
+
+from activities import connection
+from ops.cli import runs
+from ops.cli.kafka_admin import KafkaAdmin
+from ops.stack.errors import OpsError
+from ops.torture import disk
+from ops.torture.facts import RowFact, RunFact
+from ops.torture.roles import Roles
+from storage_node.topic_configs import MOVE_RATE
+from storage_node.types import TopicPartition
+from workflows.model import names
+
+T = TypeVar("T")
+
+ANSWER_SECONDS = 10.0
+UNLIMITED = 10**12
+AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica as it stands on a disk."""
+
+    node: int
+    directory: str
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Moving:
+    """Blocking; from any thread. What cannot be done raises `OpsError`."""
+
+    def __init__(self, roles: Roles) -> None:
+        self._roles = roles
+
+    def replicas(self) -> list[Replica]:
+        """Every replica by its folder's name, sorted."""
+        found = []
+        for node in self._roles.nodes:
+            for directory in self._roles.log_dirs(node):
+                for folder in disk.folders(self._roles.disk(node, directory)):
+                    if (place := disk.place_of(folder)) is not None:
+                        found.append(Replica(node, directory, *place))
+        return sorted(found, key=lambda r: (r.topic, r.partition, r.node))
+
+    def copies(self) -> list[Replica]:
+        """Every copy under way (`.move`), with the directory it goes to."""
+        found = []
+        for node in self._roles.nodes:
+            for directory in self._roles.log_dirs(node):
+                for folder in disk.folders(self._roles.disk(node, directory)):
+                    place = disk.place_of(folder.removesuffix(".move")) if folder.endswith(".move") else None
+                    if place is not None:
+                        found.append(Replica(node, directory, *place))
+        return sorted(found, key=lambda r: (r.topic, r.partition, r.node))
+
+    # By Kafka's admin API
+
+    def alter(self, node: int, moves: dict[tuple[str, int], str]) -> str:
+        """AlterReplicaLogDirs; the codes by name."""
+        wanted = {TopicPartition(*place): directory for place, directory in moves.items()}
+        with KafkaAdmin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
+            codes = admin.alter_log_dirs(node, wanted)
+        return ", ".join(sorted({code.name for code in codes.values()}))
+
+    def limit_node(self, node: int, rate: int) -> None:
+        with KafkaAdmin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
+            admin.set_node_config(node, {MOVE_RATE: str(rate)})
+
+    # By Temporal
+
+    def start(self, replicas: list[Replica], directory: str, throttle: int | None) -> str:
+        """Start MoveReplica for replicas of one node; the workflow id."""
+        entries: list[dict[str, Any]] = [
+            {"topic": r.topic, "partition": r.partition, "node": r.node, "directory": directory} for r in replicas
+        ]
+        if throttle is not None:
+            entries[0]["throttle"] = throttle
+        chosen = f"torture-{uuid4().hex[:8]}-{replicas[0]}"
+
+        async def work(client: Client) -> str:
+            await client.start_workflow(
+                names.MOVE_REPLICA,
+                entries[0] if len(entries) == 1 else entries,
+                id=chosen,
+                task_queue=names.cluster_queue(self._roles.cluster),
+                rpc_timeout=timedelta(seconds=ANSWER_SECONDS),
+            )
+            return chosen
+
+        return self.temporal(work)
+
+    def open_runs(self) -> list[str]:
+        """Ids of the open runs that move something, sorted."""
+
+        async def work(client: Client) -> list[str]:
+            query = f'WorkflowType="{names.MOVE_REPLICA}" AND ExecutionStatus="Running"'
+            return sorted({run.id async for run in client.list_workflows(query)})
+
+        return self.temporal(work)
+
+    def cancel(self, workflow_id: str) -> str:
+        async def work(client: Client) -> str:
+            await client.get_workflow_handle(workflow_id).cancel(rpc_timeout=timedelta(seconds=ANSWER_SECONDS))
+            return "asked"
+
+        return self.temporal(work)
+
+    def update(self, workflow_id: str, name: str, *arguments: Any) -> str:
+        """An update of a run; what it answered, or why it refused."""
+
+        async def work(client: Client) -> str:
+            handle = client.get_workflow_handle(workflow_id)
+            try:
+                return json.dumps(await asyncio.wait_for(handle.execute_update(name, args=arguments), ANSWER_SECONDS))
+            except WorkflowUpdateFailedError as error:
+                return f"refused: {error.cause}"
+
+        return self.temporal(work)
+
+    def progress(self, workflow_id: str) -> dict[str, Any]:
+        """A run's own account. Raises `OpsError` when it does not answer."""
+
+        async def work(client: Client) -> dict[str, Any]:
+            query = client.get_workflow_handle(workflow_id).query("progress")
+            answer = await asyncio.wait_for(query, ANSWER_SECONDS)
+            return answer if isinstance(answer, dict) else {}
+
+        return self.temporal(work)
+
+    def metadata(self) -> dict[str, Any]:
+        """The rows of the controller's state."""
+
+        async def work(client: Client) -> dict[str, Any]:
+            query = client.get_workflow_handle(names.cluster_id(self._roles.cluster)).query("state")
+            answer = await asyncio.wait_for(query, ANSWER_SECONDS)
+            return answer if isinstance(answer, dict) else {}
+
+        return self.temporal(work)
+
+    def all_runs(self) -> list[RunFact]:
+        """Every run that moved something, with what became of it."""
+
+        async def work(client: Client) -> list[RunFact]:
+            query = f'WorkflowType="{names.MOVE_REPLICA}"'
+            found = [(run.id, run.run_id, run.status) async for run in client.list_workflows(query)]
+            gate = asyncio.Semaphore(AT_ONCE)
+
+            async def one(workflow_id: str, run_id: str, status: WorkflowExecutionStatus | None) -> RunFact:
+                async with gate:
+                    return await _outcome(client, workflow_id, run_id, status)
+
+            return list(await asyncio.gather(*(one(*each) for each in found)))
+
+        return self.temporal(work, seconds=120)
+
+    def temporal(self, work: Callable[[Client], Awaitable[T]], seconds: float = 3 * ANSWER_SECONDS) -> T:
+        """Do something with a client of its own. Raises `OpsError`."""
+        logging.getLogger("temporalio").setLevel(logging.CRITICAL + 1)
+
+        async def connected() -> T:
+            overrides = {"target_host": self._roles.temporal_address, "namespace": "default"}
+            client = await asyncio.wait_for(
+                Client.connect(**connection.settings("torture", None, overrides)), ANSWER_SECONDS
+            )
+            return await asyncio.wait_for(work(client), seconds)
+
+        try:
+            return asyncio.run(connected())
+        except (RuntimeError, TemporalError, OSError, TimeoutError) as error:
+            raise OpsError(f"Temporal: {str(error) or type(error).__name__}") from error
+
+
+async def _outcome(client: Client, workflow_id: str, run_id: str, status: WorkflowExecutionStatus | None) -> RunFact:
+    handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+    name = status.name.lower() if status else "unknown"
+    node = -1
+    if status is WorkflowExecutionStatus.RUNNING:
+        waiting = "it does not answer"
+        try:
+            progress = await asyncio.wait_for(handle.query("progress"), ANSWER_SECONDS)
+            node = int(progress.get("node", -1))
+            waiting = f"phase {progress.get('phase')}, waiting for {progress.get('waiting_for') or 'nothing'}"
+            waiting += ", paused" if progress.get("paused") else ""
+        except Exception as error:  # whatever a query can fail with says why nothing is known
+            waiting = f"it does not answer ({str(error) or type(error).__name__})"
+        return RunFact(workflow_id, node, name, waiting=waiting)
+    reason, result = "", None
+    try:
+        result = await handle.result()
+    except WorkflowFailureError as error:
+        reason = runs.why(error)
+        if isinstance(error.cause, ApplicationError) and error.cause.details:
+            result = error.cause.details[0]
+    rows = result.get("rows", []) if isinstance(result, dict) else []
+    return RunFact(workflow_id, node, name, reason, tuple(_row(row) for row in rows))
+
+
+def _row(row: dict[str, Any]) -> RowFact:
+    return RowFact(
+        (str(row["topic"]), int(row["partition"])),
+        str(row["outcome"]),
+        str(row.get("directory", "")),
+        int(row.get("generation", 0)),
+        str(row.get("error", "")),
+        str(row.get("message", "")),
+    )

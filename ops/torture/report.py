@@ -1,0 +1,104 @@
+"""What a run comes to: the verdict, the summary, how to repeat it. Values and their rendering."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.console import Console
+
+from ops.cli import output
+from ops.torture.checks import CHECKS, Finding
+from ops.torture.facts import Evidence
+from ops.torture.history import ASSIGN, DELETE, INFO, MARKS, OK, POLL, SEND
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The outcome of one run. `problems` say what the torture itself could not do; `again` repeats it."""
+
+    seed: int
+    minutes: float
+    seconds: float
+    interrupted: bool
+    operations: int
+    counts: Mapping[str, int]
+    moves: Mapping[str, int]
+    kills: Mapping[str, int]
+    findings: Sequence[Finding]
+    problems: Sequence[str]
+    folder: str
+    again: str
+
+    @property
+    def verdict(self) -> str:
+        """One sentence."""
+        if self.findings:
+            broken = ", ".join(sorted({f.check for f in self.findings}, key=lambda c: int(c[1:])))
+            return f"{len(self.findings)} findings in {self.operations:,} operations ({broken})"
+        return f"no violation in {self.operations:,} operations, {len(CHECKS)} checks" + (
+            ", interrupted" if self.interrupted else ""
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        row = asdict(self)
+        row["findings"] = [asdict(finding) for finding in self.findings]
+        row["verdict"] = self.verdict
+        row["checks"] = {check.id: check.title for check in CHECKS}
+        return row
+
+
+def count(evidence: Evidence) -> tuple[int, dict[str, int]]:
+    """The operations of a history, and what they were."""
+    kinds: Counter[str] = Counter()
+    for event in evidence.history:
+        if event.op == SEND:
+            kinds["sends acknowledged" if event.type == OK else f"sends {event.type}"] += 1
+        elif event.op == POLL and event.type == OK:
+            kinds["polls"] += 1
+            kinds["records polled"] += len(event.records)
+        elif event.op == POLL:
+            kinds["polls with an error"] += 1
+        elif event.op == MARKS:
+            kinds["offset look-ups"] += 1
+        elif event.op == ASSIGN:
+            kinds["assignments"] += 1
+        elif event.op == DELETE:
+            kinds["deletions of records" + (" (outcome open)" if event.type == INFO else "")] += 1
+    kinds["records read at the end"] = sum(len(read.records) for read in evidence.final.values())
+    kinds["batches compared at swaps"] = sum(swap.compared for swap in evidence.swaps)
+    kinds["swaps compared byte by byte"] = len(evidence.swaps)
+    return len(evidence.history), dict(kinds)
+
+
+def moves(evidence: Evidence) -> dict[str, int]:
+    """Runs and replicas by what became of them."""
+    found: Counter[str] = Counter()
+    for run in evidence.runs:
+        found[f"runs {run.status}"] += 1
+        for row in run.rows:
+            word = f"replicas {row.outcome}"
+            found[f"{word} ({row.error})" if row.outcome == "failed" else word] += 1
+    return dict(found)
+
+
+def show(report: Report, screen: Console) -> None:
+    """The tables, the findings, the verdict, and how to repeat it."""
+    groups = (("operations", report.counts), ("moves", report.moves), ("faults", report.kills))
+    lines = [
+        [name if number == 0 else "", what, f"{amount:,}"]
+        for name, values in groups
+        for number, (what, amount) in enumerate(sorted(values.items()))
+    ]
+    lines.append(["minutes", "in all", f"{report.seconds / 60:.1f}"])
+    screen.print(output.table(("", "what", "number"), lines))
+    for finding in report.findings:
+        screen.print(f"VIOLATION {finding}", soft_wrap=True, markup=False)
+    for problem in report.problems:
+        screen.print(f"note: {problem}", soft_wrap=True, markup=False)
+    screen.print(f"verdict: {report.verdict}", soft_wrap=True, markup=False)
+    screen.print(f"repeat it with: {report.again}", soft_wrap=True, markup=False)
+    if report.folder:
+        screen.print(f"histories and the log of all events: {report.folder}", soft_wrap=True, markup=False)

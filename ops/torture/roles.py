@@ -1,0 +1,205 @@
+"""The processes under torture, behind one small protocol: local processes here, anything else by another class."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from ops.stack import ports, processes, temporal_server
+from ops.stack.errors import OpsError
+from ops.stack.interrupts import uninterrupted
+from ops.stack.layout import CONTROLLER, TEMPORAL, node_name
+from ops.stack.stack import Stack
+from storage_node.protocol import private_client
+
+NODES, DIRS = 3, 3
+
+#: What a node's server.properties has beside the stack's own lines: short delays, so that much happens in a minute.
+PROPERTIES = {
+    "file.delete.delay.ms": "5000",
+    "log.retention.check.interval.ms": "2000",
+    "log.flush.offset.checkpoint.interval.ms": "3000",
+    "log.flush.start.offset.checkpoint.interval.ms": "3000",
+    "replica.high.watermark.checkpoint.interval.ms": "1000",
+}
+
+
+class Roles(Protocol):
+    """What the torture needs of a cluster: its addresses and folders, and power over its processes.
+
+    Roles are named `temporal`, `controller`, `node-1`, ...; directories are named as on their node. Every method may
+    be called from any thread, of one role from one thread at a time. What cannot be done raises `OpsError`.
+    """
+
+    @property
+    def nodes(self) -> tuple[int, ...]: ...
+
+    @property
+    def bootstrap(self) -> str:
+        """Kafka bootstrap servers, as clients outside the cluster reach them."""
+
+    @property
+    def temporal_address(self) -> str: ...
+
+    @property
+    def cluster(self) -> str: ...
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether `cut` and `mend` work here."""
+
+    def up(self) -> None:
+        """Make and start everything; returns when it works."""
+
+    def down(self) -> None:
+        """Stop everything and leave the data; doing it twice does no harm. Never interrupted half-way."""
+
+    def kill(self, name: str) -> bool:
+        """SIGKILL; False if it did not run."""
+
+    def start(self, name: str) -> None:
+        """Start a role that does not run, and wait until it works; nothing if it runs."""
+
+    def freeze(self, name: str) -> None:
+        """Let it stand still (SIGSTOP) until `thaw`."""
+
+    def thaw(self, name: str) -> None: ...
+
+    def cut(self, name: str) -> None:
+        """Cut a role off the network until `mend`."""
+
+    def mend(self, name: str) -> None: ...
+
+    def alive(self, name: str) -> bool:
+        """Whether its process is there, frozen or not."""
+
+    def log_dirs(self, node: int) -> tuple[str, ...]:
+        """The node's log directories as it names them itself."""
+
+    def disk(self, node: int, directory: str) -> Path:
+        """Where a log directory of a node can be read from here."""
+
+    def call(self, node: int, op: str, timeout: float = 3.0, **fields: Any) -> dict[str, Any]:
+        """The node's private API. Raises `OpsError`."""
+
+    def arm(self, node: int, points: str) -> None:
+        """Arm failpoints of a running node (`name=action`, see storage_node.failpoints); "" disarms."""
+
+
+class LocalRoles:
+    """Processes of this machine, by the dev stack."""
+
+    def __init__(self, data: Path, say: Callable[[str], None]) -> None:
+        self._data = data
+        self._points = data / "failpoints"
+        environment = {node_name(n): {"REHOME_FAILPOINTS": f"@{self._file(n)}"} for n in range(1, NODES + 1)}
+        self._stack = Stack(data / "stack", say, environment)
+        self._frozen: set[str] = set()
+        self._guard = threading.Lock()
+
+    can_cut = False
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return tuple(self._stack.spec().node_ids)
+
+    @property
+    def bootstrap(self) -> str:
+        return self._stack.spec().bootstrap
+
+    @property
+    def temporal_address(self) -> str:
+        return self._stack.spec().temporal_address
+
+    @property
+    def cluster(self) -> str:
+        return self._stack.spec().cluster
+
+    @property
+    def stack(self) -> Stack:
+        """The dev stack that these processes are."""
+        return self._stack
+
+    def up(self) -> None:
+        temporal_server.ensure(lambda _line: None)
+        self._points.mkdir(parents=True, exist_ok=True)
+        self._stack.make_folder()
+        for node in range(1, NODES + 1):
+            self._file(node).write_text("")
+        block = ports.free_block(NODES + 1, start=27000)
+        spec = self._stack.prepare({"nodes": NODES, "dirs": DIRS, "port": block, "temporal_port": block + NODES})
+        for node in spec.node_ids:
+            path = spec.node_home(node) / "server.properties"
+            kept = [line for line in path.read_text().splitlines() if line.partition("=")[0] not in PROPERTIES]
+            path.write_text("\n".join([*kept, *(f"{key}={value}" for key, value in PROPERTIES.items())]) + "\n")
+        self._stack.up()
+
+    def down(self) -> None:
+        with uninterrupted():
+            for name in tuple(self._frozen):
+                self.thaw(name)
+            while self._stack.down():  # a node that was just being started counts too
+                pass
+
+    def kill(self, name: str) -> bool:
+        done = self._stack.kill(name)
+        with self._guard:
+            self._frozen.discard(name)
+        return done
+
+    def start(self, name: str) -> None:
+        self._stack.start(name)
+
+    def freeze(self, name: str) -> None:
+        with self._guard:
+            self._frozen.add(name)
+        self._signal(name, signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        self._signal(name, signal.SIGCONT)
+        with self._guard:
+            self._frozen.discard(name)
+
+    def cut(self, name: str) -> None:
+        raise OpsError(f"the network of {name} cannot be cut: it is a process of this machine")
+
+    def mend(self, name: str) -> None:
+        raise OpsError(f"the network of {name} was not cut")
+
+    def alive(self, name: str) -> bool:
+        return name in self._stack.running()
+
+    def log_dirs(self, node: int) -> tuple[str, ...]:
+        return tuple(str(path) for path in self._stack.spec().log_dirs(node))
+
+    def disk(self, node: int, directory: str) -> Path:
+        return Path(directory)
+
+    def call(self, node: int, op: str, timeout: float = 3.0, **fields: Any) -> dict[str, Any]:
+        spec = self._stack.spec()
+        host, _, port = spec.node_address(node).partition(":")
+        try:
+            return private_client.call(host, int(port), op, timeout=timeout, **fields)
+        except (OSError, ValueError, private_client.PrivateCallFailed) as error:
+            raise OpsError(f"node {node} does not answer {op}: {error or type(error).__name__}") from error
+
+    def arm(self, node: int, points: str) -> None:
+        temporary = self._file(node).with_suffix(".tmp")
+        temporary.write_text(points)
+        temporary.replace(self._file(node))
+
+    def _file(self, node: int) -> Path:
+        return self._points / node_name(node)
+
+    def _signal(self, name: str, number: signal.Signals) -> None:
+        record = self._stack.running().get(name)
+        if record is not None:
+            processes.send(record, number)
+
+
+def all_names(roles: Roles) -> tuple[str, ...]:
+    """Every role, in the order in which they are started."""
+    return (TEMPORAL, CONTROLLER, *(node_name(node) for node in roles.nodes))

@@ -1,0 +1,223 @@
+"""One run of the torture, from an empty folder to a verdict."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+from ops.cli.kafka_admin import KafkaAdmin
+from ops.stack.errors import OpsError
+from ops.stack.interrupts import interruptible, uninterrupted
+from ops.torture import checks, cut, ending, history, report
+from ops.torture.book import Book
+from ops.torture.facts import Boot, DirectoryFact, Evidence, FinalRead, Place, RunFact, ThrottleFact, TopicFact
+from ops.torture.moving import Moving
+from ops.torture.nemesis import Nemesis
+from ops.torture.roles import LocalRoles, Roles
+from ops.torture.topics import MAIN, SHORT, Side, configs
+from ops.torture.watch import RateWatch, SwapWatch
+from ops.torture.workload import Workload, read_all
+
+T = TypeVar("T")
+
+#: Seconds after the healing within which everything must have come to an end (C12).
+QUIET_SECONDS = 150.0
+GATHER_SECONDS = 60.0
+EVIDENCE = "evidence.pickle"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is asked for. `folder` None: a temporary one, removed at the end unless `keep` or something was found."""
+
+    minutes: float
+    seed: int
+    keep: bool = False
+    folder: Path | None = None
+    roles: Callable[[Path, Callable[[str], None]], Roles] = LocalRoles
+    more: str = field(default="")
+    """Further options of the command, for the line that repeats the run."""
+
+
+class Torture:
+    """One run. `say` is told of progress, `tell` of every event."""
+
+    def __init__(self, options: Options, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
+        self._options, self._say = options, say
+        self._folder = options.folder or Path(tempfile.mkdtemp(prefix="rehome-torture-"))
+        self._folder.mkdir(parents=True, exist_ok=True)
+        if any(self._folder.iterdir()):
+            raise OpsError(f"{self._folder} is not empty; choose an empty folder")
+        self._roles = options.roles(self._folder, lambda _line: None)
+        self._book = Book(self._folder, tell)
+        self._moving = Moving(self._roles)
+        self._workload = Workload(self._roles, self._folder, options.seed)
+        self._side = Side(self._roles)
+        self._interrupted = False
+
+    def run(self) -> report.Report:
+        """Torture, heal, look, judge. Ctrl-C ends it early, with a verdict on what was done so far; a second one at
+        once.
+        """
+        began = time.monotonic()
+        try:
+            evidence = self._everything()
+            self._say("checking")
+            findings = checks.check(evidence)
+        except BaseException:
+            self._clean(keep=self._options.keep or self._options.folder is not None)
+            raise
+        operations, counts = report.count(evidence)
+        keep = self._options.keep or bool(findings) or self._options.folder is not None
+        if keep:
+            (self._folder / EVIDENCE).write_bytes(pickle.dumps(evidence))
+        again = f"rehome torture --minutes {self._options.minutes:g} --seed {self._options.seed}{self._options.more}"
+        made = report.Report(
+            self._options.seed,
+            self._options.minutes,
+            round(time.monotonic() - began, 1),
+            self._interrupted,
+            operations,
+            counts,
+            report.moves(evidence),
+            dict(self._book.kills),
+            findings,
+            tuple(self._book.problems),
+            str(self._folder) if keep else "",
+            again,
+        )
+        if keep:
+            (self._folder / "report.json").write_text(json.dumps(made.as_json(), indent=2) + "\n")
+        self._clean(keep=keep)
+        return made
+
+    def _everything(self) -> Evidence:
+        swaps = rates = None
+        try:
+            with interruptible():
+                try:
+                    self._start()
+                    swaps, rates = SwapWatch(self._roles), RateWatch(self._roles)
+                    nemesis = Nemesis(
+                        self._roles, self._moving, self._workload, self._side, self._book, self._options.seed
+                    )
+                except KeyboardInterrupt as error:
+                    raise OpsError("interrupted while starting: there is nothing to judge yet") from error
+                try:
+                    self._torment(nemesis, swaps, rates)
+                except KeyboardInterrupt:
+                    self._interrupted = True
+                    self._say("interrupted: judging what was done so far")
+            # Whoever interrupts again wants it to end now, without a verdict.
+            with interruptible():
+                return self._look(nemesis, swaps, rates)
+        finally:
+            with uninterrupted():
+                for watch in (swaps, rates):
+                    if watch is not None:
+                        watch.stop()
+                self._workload.abandon()
+                self._roles.down()
+
+    def _start(self) -> None:
+        self._say(f"starting a stack in {self._folder}")
+        self._roles.up()
+        with KafkaAdmin(self._roles.bootstrap) as admin:
+            for topic in (MAIN, SHORT):
+                admin.create_topic(topic.name, topic.partitions, 1, configs(topic))
+        self._say("filling the topics")
+        self._workload.load()
+
+    def _torment(self, nemesis: Nemesis, swaps: SwapWatch, rates: RateWatch) -> None:
+        swaps.start()
+        rates.start()
+        self._workload.start()
+        self._say(f"torturing for {self._options.minutes:g} minutes with seed {self._options.seed}")
+        nemesis.run(time.monotonic() + self._options.minutes * 60)
+
+    def _look(self, nemesis: Nemesis, swaps: SwapWatch, rates: RateWatch) -> Evidence:
+        self._say("healing")
+        nemesis.heal()
+        self._book.note("quiet", "waiting for the end of all moves")
+        left = ending.wait_quiet(self._roles, self._moving, QUIET_SECONDS, self._say)
+        self._book.note("quiet", left or "nothing is left", "given up" if left else "reached")
+        rates.stop()
+        swaps.stop()
+        if swaps.missed:
+            for folder in swaps.missed:
+                self._book.note("missed", folder, "gone before it could be compared")
+            self._book.problems.append(f"{len(swaps.missed)} sources were gone before they could be compared")
+        self._say("stopping the clients")
+        self._trying(self._workload.stop_producers, _nothing)
+        self._trying(self._stop_consumers, _nothing)
+        lives = [MAIN, SHORT, *self._side.lives]
+        present = [topic for topic in lives if not topic.deleted]
+        # Before the restarts: what a start would put right is to be seen.
+        directories: list[DirectoryFact] = self._trying(lambda: ending.directories(self._roles, present), list)
+        homes: dict[Place, tuple[int, str]] = self._trying(
+            lambda: ending.homes(self._roles, self._moving, present), dict
+        )
+        throttles: list[ThrottleFact] = self._trying(lambda: ending.throttles(self._roles, nemesis.last_rates), list)
+        runs: list[RunFact] = self._trying(self._moving.all_runs, list)
+        self._say("killing and starting every node twice")
+        boots: list[Boot] = []
+        for _ in range(2):
+            boots += self._trying(lambda: [ending.boot(self._roles)], list)
+        working = ending.roles_at_end(self._roles)
+        self._say("reading everything back")
+        final: dict[Place, FinalRead] = self._trying(lambda: self._read(present), dict)
+        return Evidence(
+            history=list(history.read(self._workload.histories)),
+            topics={topic.label: topic for topic in lives},
+            final=final,
+            scans=ending.scans(self._roles, present),
+            swaps=swaps.swaps,
+            runs=runs,
+            directories=directories,
+            homes=homes,
+            samples=rates.samples,
+            limits=self._book.limits,
+            throttles=throttles,
+            roles=working,
+            boots=boots,
+        )
+
+    def _stop_consumers(self) -> None:
+        ends = {
+            topic.name: [cut.marks(self._roles.bootstrap, topic.name, n)[1] for n in range(topic.partitions)]
+            for topic in (MAIN, SHORT)
+        }
+        self._workload.stop_consumers(ends)
+
+    def _read(self, topics: list[TopicFact]) -> dict[Place, FinalRead]:
+        final, problems = read_all(self._roles.bootstrap, topics)
+        self._book.problems += problems
+        return final
+
+    def _trying(self, do: Callable[[], T], otherwise: Callable[[], T]) -> T:
+        """What must not keep the verdict back: a failure is told beside it, and tried again for a while."""
+        until = time.monotonic() + GATHER_SECONDS
+        while True:
+            try:
+                return do()
+            except OpsError as error:
+                if time.monotonic() > until:
+                    self._book.problems.append(str(error))
+                    return otherwise()
+                time.sleep(1.0)
+
+    def _clean(self, *, keep: bool) -> None:
+        self._book.close()
+        if not keep:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def _nothing() -> None:
+    """What is known when nothing came of something that answers nothing."""

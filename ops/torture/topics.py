@@ -1,0 +1,72 @@
+"""The topics under torture: one for long moves, one with short retention, and one that comes and goes."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+from ops.cli.kafka_admin import KafkaAdmin
+from ops.stack.errors import OpsError
+from ops.torture.facts import TopicFact
+from ops.torture.roles import Roles
+
+MAIN = TopicFact("orders", "orders", 6, segment_bytes=2 << 20)
+SHORT = TopicFact("ticks", "ticks", 3, retention_bytes=1 << 20, segment_bytes=256 << 10)
+SIDE = "visits"
+SIDE_PARTITIONS = 2
+ANSWER_SECONDS = 10.0
+
+
+def configs(topic: TopicFact) -> dict[str, str]:
+    """The topic configs by which it is made."""
+    found = {"segment.bytes": str(topic.segment_bytes)}
+    if topic.retention_bytes is not None:
+        found["retention.bytes"] = str(topic.retention_bytes)
+    return found
+
+
+class Side:
+    """The topic that comes and goes: each life has a label of its own. From one thread at a time."""
+
+    def __init__(self, roles: Roles) -> None:
+        self._roles = roles
+        self.guard = threading.Lock()
+        self.lives: list[TopicFact] = []
+
+    @property
+    def current(self) -> TopicFact | None:
+        """The life that is there now."""
+        return self.lives[-1] if self.lives and not self.lives[-1].deleted else None
+
+    def create(self) -> TopicFact | None:
+        """A new life; None when it is not there after all. Raises `OpsError` when that is not known."""
+        label = f"{SIDE}@{len(self.lives) + 1}"
+        made = TopicFact(label, SIDE, SIDE_PARTITIONS, segment_bytes=128 << 10)
+        with KafkaAdmin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
+            try:
+                admin.create_topic(SIDE, SIDE_PARTITIONS, 1, configs(made))
+            except OpsError:
+                if not self._is_there():
+                    return None
+        self.lives.append(made)
+        return made
+
+    def delete(self) -> bool:
+        """End the life; whether it is gone. Raises `OpsError` when that is not known."""
+        try:
+            with KafkaAdmin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
+                admin.delete_topic(SIDE)
+        except OpsError:
+            if self._is_there():
+                return False
+        self.lives[-1] = replace(self.lives[-1], deleted=True)
+        return True
+
+    def settle(self) -> None:
+        """Bring what is known in line with what is there."""
+        if self.current is not None and not self._is_there():
+            self.lives[-1] = replace(self.lives[-1], deleted=True)
+
+    def _is_there(self) -> bool:
+        with KafkaAdmin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
+            return SIDE in admin.topics()

@@ -1,0 +1,152 @@
+"""Watches a run from beside: swaps as the disks show them, and how fast copies are written."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from ops.stack.errors import OpsError
+from ops.torture import disk
+from ops.torture.checks_moves import compare
+from ops.torture.facts import RateSample, SwapFact
+from ops.torture.history import now
+from ops.torture.roles import Roles
+from storage_node.errors import StorageError
+from storage_node.move import marker as markers
+from storage_node.move.marker import Marker, MarkerCorrupt, Reason
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 0.25
+#: How long a sealed source is looked at for its copy: a crash may come between the renames.
+PATIENCE_SECONDS = 60.0
+
+
+class SwapWatch:
+    """Compares every sealed source with its copy before the source is removed."""
+
+    def __init__(self, roles: Roles) -> None:
+        self._roles = roles
+        self._stop = threading.Event()
+        self._seen: dict[tuple[int, str, str], float] = {}
+        self._done: set[tuple[int, str, str]] = set()
+        self.swaps: list[SwapFact] = []
+        self.missed: list[str] = []
+        """Folders that were gone before they could be compared."""
+        self._thread = threading.Thread(target=self._run, name="swap watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(60)
+
+    def _run(self) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            try:
+                self._look()
+            except OSError as error:  # a folder that is renamed or removed under our eyes
+                log.debug("a look at the swaps: %s", error)
+
+    def _look(self) -> None:
+        present = set()
+        for node in self._roles.nodes:
+            for directory in self._roles.log_dirs(node):
+                for folder in disk.folders(self._roles.disk(node, directory)):
+                    if disk.SWAPPED_AWAY.fullmatch(folder):
+                        present.add((node, directory, folder))
+        for key in sorted(present - self._done):
+            self._seen.setdefault(key, time.monotonic())
+            if self._compared(*key) or time.monotonic() - self._seen[key] > PATIENCE_SECONDS:
+                self._done.add(key)
+        for key in set(self._seen) - present - self._done:
+            self._done.add(key)
+            self.missed.append(f"{key[2]} in {key[1]}")
+
+    def _compared(self, node: int, directory: str, folder: str) -> bool:
+        """Whether nothing more is to be done about this `.delete`."""
+        match = disk.SWAPPED_AWAY.fullmatch(folder)
+        place = disk.place_of(match["replica"]) if match else None
+        path = self._roles.disk(node, directory) / folder
+        try:
+            gone = markers.read(path)
+        except (MarkerCorrupt, StorageError):
+            return False
+        if gone is None or place is None or gone.reason in (Reason.TOPIC, Reason.CANCEL):
+            return place is None or gone is not None
+        for target in self._roles.log_dirs(node):
+            copy = self._roles.disk(node, target) / f"{place[0]}-{place[1]}"
+            try:
+                marker = markers.read(copy) if copy.is_dir() else None
+            except (MarkerCorrupt, StorageError):
+                continue
+            if marker is not None and marker.generation == gone.generation + 1 and marker.seal_leo >= 0:
+                fact = self._fact(node, place, directory, target, path, copy, marker)
+                if fact is None:
+                    return False
+                self.swaps.append(fact)
+                return True
+        return False
+
+    def _fact(
+        self, node: int, place: tuple[str, int], source: str, target: str, path: Path, copy: Path, marker: Marker
+    ) -> SwapFact | None:
+        """None when the source was being removed meanwhile: what was read of it says nothing."""
+        try:
+            theirs, first, end = disk.live_end(copy)
+            ours, _, our_end = disk.live_end(path)
+            whole = markers.read(path)
+        except (OSError, MarkerCorrupt, StorageError):
+            return None
+        if whole is None or whole.reason == Reason.REMOVING or (our_end < marker.seal_leo and not path.exists()):
+            return None
+        start = max(marker.log_start, first)
+        compared, differences = compare(ours, theirs, start, min(marker.seal_leo, max(end, start)))
+        return SwapFact(
+            now(), node, place, source, target, marker.generation, marker.log_start, marker.seal_leo, marker.seal_hw,
+            first, end, compared, differences,
+        )  # fmt: skip
+
+
+class RateWatch:
+    """Asks every node again and again how much its copies have written."""
+
+    def __init__(self, roles: Roles) -> None:
+        self._roles = roles
+        self._stop = threading.Event()
+        self.samples: list[RateSample] = []
+        self._threads = [
+            threading.Thread(target=self._run, args=(node,), name=f"rates of node {node}", daemon=True)
+            for node in roles.nodes
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(10)
+
+    def _run(self, node: int) -> None:
+        while not self._stop.wait(LOOK_SECONDS):
+            invoked = now()
+            try:
+                answer = self._roles.call(node, "moves")
+            except OpsError:
+                continue
+            rows = answer.get("moves", [])
+            copied = tuple(
+                (
+                    (str(row["topic"]), int(row["partition"]), str(row["directory"]), int(row["claim"])),
+                    max(0, int(row["bytes_copied"]) - int(row["bytes_resumed"])),
+                    row.get("throttle"),
+                )
+                for row in rows
+            )
+            if copied:
+                self.samples.append(RateSample(node, invoked, now(), copied))

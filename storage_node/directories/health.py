@@ -1,0 +1,133 @@
+"""Finds disks that are dead or hang although nobody writes to them: a small file is written, flushed and removed.
+
+Each directory has a thread of its own for that, since a disk that hangs keeps the thread that asks it for ever. Another
+thread watches the clock: no answer within the deadline counts as a failure.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from storage_node import failpoints
+from storage_node.directories.atomic import full_is_no_room, io_errors
+from storage_node.errors import StorageError
+from storage_node.failpoints import failpoint
+
+if TYPE_CHECKING:
+    from storage_node.directories.directory import LogDirectory
+
+__all__ = ["FILE", "Watch", "probe", "silent"]
+
+_log = logging.getLogger(__name__)
+
+FILE: Final = "health-check"
+START: Final = failpoints.register("health.start")
+WRITTEN: Final = failpoints.register("health.written")
+FLUSHED: Final = failpoints.register("health.flushed")
+
+_LOOK: Final = 0.5  # seconds between two looks at the clock, at most
+_BLOCK: Final = b"written, flushed and removed to see whether the disk answers\n"
+
+
+def probe(path: Path, name: str = FILE) -> None:
+    """Write, flush and remove a small file in a log directory.
+
+    Raises MetadataIOError; one that says "no room" or "no descriptor" tells nothing about the disk (see `latch`).
+    """
+    file = path / name
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    with io_errors(path, "the health check"):
+        failpoint(START)
+        with full_is_no_room():
+            fd = os.open(file, flags, 0o644)
+        try:
+            with full_is_no_room():
+                os.write(fd, _BLOCK)
+            failpoint(WRITTEN)
+            os.fsync(fd)
+            failpoint(FLUSHED)
+        finally:
+            os.close(fd)
+            # Also after an error; what cannot be removed now is written over next time.
+            with contextlib.suppress(OSError):
+                file.unlink()
+
+
+class Watch:
+    """Asks every directory every `interval` seconds; one that does not answer within `deadline` is taken offline."""
+
+    def __init__(self, directories: Iterable[LogDirectory], interval: float, deadline: float) -> None:
+        self._directories = tuple(directories)
+        self._interval, self._deadline = interval, deadline
+        self._began: dict[str, float] = {}
+        self._stopping = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin; nothing is asked in the first interval."""
+        runs: list[tuple[str, Callable[[], None]]] = [
+            (directory.path.name, partial(self._ask, directory)) for directory in self._directories
+        ]
+        for name, run in [*runs, ("clock", self._look)]:
+            thread = threading.Thread(target=run, name=f"health-{name}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def stop(self, timeout: float = 5.0) -> None:
+        """End; a thread that a disk keeps is left behind."""
+        self._stopping.set()
+        until = time.monotonic() + timeout
+        for thread in self._threads:
+            thread.join(max(0.0, until - time.monotonic()))
+
+    def _ask(self, directory: LogDirectory) -> None:
+        while not self._stopping.wait(self._interval) and directory.online:
+            self._began[directory.name] = time.monotonic()
+            try:
+                probe(directory.path)
+            except StorageError as error:
+                directory.fail_on(error)
+            except Exception:
+                _log.exception("the health check of %s", directory.path)
+            finally:
+                self._began.pop(directory.name, None)
+
+    def _look(self) -> None:
+        while not self._stopping.wait(min(_LOOK, self._deadline / 4)):
+            now = time.monotonic()
+            for directory in self._directories:
+                began = self._began.get(directory.name)
+                if began is not None and now - began > self._deadline:
+                    directory.fail(f"the health check did not answer within {self._deadline:g} s: the disk hangs")
+
+
+def silent(directories: Iterable[LogDirectory], seconds: float) -> list[LogDirectory]:
+    """Those of the directories that are online and do not answer a health check within `seconds`, side by side.
+
+    For who waited in vain for something that touches several disks and must not blame the wrong one.
+    """
+    asked: list[tuple[LogDirectory, threading.Thread]] = []
+    for directory in directories:
+        if directory.online:
+            thread = threading.Thread(target=_ask, args=(directory,), name=f"asked-{directory.path.name}", daemon=True)
+            thread.start()
+            asked.append((directory, thread))
+    until = time.monotonic() + seconds
+    for _, thread in asked:
+        thread.join(max(0.0, until - time.monotonic()))
+    return [directory for directory, thread in asked if thread.is_alive()]
+
+
+def _ask(directory: LogDirectory) -> None:
+    try:
+        probe(directory.path, f"{FILE}.{threading.get_ident()}")
+    except StorageError as error:
+        directory.fail_on(error)

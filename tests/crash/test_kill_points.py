@@ -1,0 +1,70 @@
+"""kill -9 at every durable system call of every thread, each kill proved by strace's log."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.crash import tracing, verify
+from tests.crash.states import SCENARIOS, States
+from tests.crash.tracing import KillPoint
+from tests.support.scale import FULL, scaled, tally
+
+#: In the small set: points of each of these.
+SMALL = {("loaded", "move"): 9, ("loaded", "retarget"): 5, ("loaded", "delete"): 4, ("between", "finish"): 4}
+SMALL[("nothing", "fresh")] = 3
+
+TRIES = 4  # threads meet differently in every run: the n-th call of one may be another, or never come
+
+pytestmark = [pytest.mark.timeout(1800 if FULL else 180), pytest.mark.usefixtures("strace")]
+
+
+_DIGIT = re.compile(r"\d")
+
+
+def chosen(points: Sequence[KillPoint]) -> list[KillPoint]:
+    """One of each kind: the same call of the same kind of thread on the same kind of file, in whatever directory."""
+    alike: dict[tuple[str, str], list[KillPoint]] = defaultdict(list)
+    for point in points:
+        alike[_DIGIT.sub("", point.thread), _DIGIT.sub("", point.what)].append(point)
+    chance = random.Random(20)
+    return sorted(chance.choice(same) for same in alike.values())
+
+
+def die(states: States, state: str, point: KillPoint, root: Path) -> bool:
+    """Kill at a point, judge what is left; again if the kill was not there. False when it never was."""
+    for attempt in range(TRIES):
+        with states.case(state, root / f"{attempt}") as case:
+            killed = tracing.kill(case.life(point.act), case.disks, point)
+            try:
+                verify.judge(case.paths, case.folder)
+            except AssertionError as wrong:
+                raise AssertionError(f"{state}: {point}, killed at {killed.proof!r}: {wrong}") from None
+            if killed.proof:
+                return True
+    return False
+
+
+@pytest.mark.feature("113-21", "113-22")
+@pytest.mark.parametrize(("state", "act"), SCENARIOS if FULL else list(SMALL), ids=lambda value: str(value))
+def test_killed_at_a_system_call(state: str, act: str, states: States, tmp_path: Path) -> None:
+    with states.case(state, tmp_path / "recorded") as case:
+        recorded = tracing.record(case.life(act), case.disks)
+        verify.judge(case.paths, case.folder)
+    points = chosen(recorded)
+    if not FULL:
+        points = random.Random(20).sample(points, SMALL[state, act])
+    with tally("kills at a system call under strace, each proved") as count, ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(die, states, state, p, tmp_path / f"{i}") for i, p in enumerate(points)]
+        missed = [point for point, job in zip(points, jobs, strict=True) if not job.result()]
+        count.count = len(points) - len(missed)
+    print(
+        f"{state} {act}: {len(recorded)} durable calls, {len(points)} chosen, {len(missed)} never met again: {missed}"
+    )
+    assert count.count >= scaled(len(points) // 2, len(points) * 3 // 4), f"too few kills happened: {missed}"

@@ -1,0 +1,102 @@
+"""One of a node's three directories fails while a producer writes to all: two go on, and every view tells of the third."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from ops.cli import main as cli
+from ops.cli.file_move import THROTTLE
+from ops.cli.kafka_admin import KafkaAdmin
+from storage_node.types import TopicPartition
+from tests.e2e.conftest import Crashable, eventually
+
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(240)]
+
+TOPIC, PARTITIONS = "failing", 6
+
+Rehome = Callable[..., Any]
+
+
+@pytest.fixture
+def broken(crashable: Crashable) -> Iterator[Crashable]:
+    """The stack; afterwards its node is started anew, which brings the directory back."""
+    yield crashable
+    crashable.die_at("health.start")
+    eventually(crashable.dead, 30, "the node dies at its next health check")
+    crashable.disarm()
+    crashable.stack.up()
+
+
+@pytest.fixture
+def rehome(crashable: Crashable, capsys: pytest.CaptureFixture[str]) -> Rehome:
+    def run(*arguments: str) -> Any:
+        capsys.readouterr()
+        assert cli.run([*arguments, "--data", str(crashable.stack.data), "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+@pytest.mark.feature("18-01", "18-20", "113-17")
+def test_the_producers_of_the_other_directories_go_on(broken: Crashable, rehome: Rehome) -> None:
+    with KafkaAdmin(broken.bootstrap) as admin:
+        admin.create_topic(TOPIC, PARTITIONS, 1, {})
+        admin.set_node_config(1, {THROTTLE: "100000"})
+    replicas = {number: broken.replica(f"{TOPIC}-{number}") for number in range(PARTITIONS)}
+    bad = broken.disks[2]
+    lost = sorted(number for number, disk in replicas.items() if disk == bad)
+    moving = next(number for number, disk in replicas.items() if disk == broken.disks[1])
+    answered: dict[int, list[str]] = {number: [] for number in range(PARTITIONS)}
+    producer = Producer({"bootstrap.servers": broken.bootstrap, "acks": "all", "message.timeout.ms": 4000, "retries": 2})
+
+    def send(number: int) -> None:
+        producer.produce(
+            TOPIC,
+            b"x" * 10_000,
+            partition=number,
+            on_delivery=lambda error, message: answered[message.partition()].append(error.name() if error else ""),
+        )
+
+    for _ in range(100):
+        for number in range(PARTITIONS):
+            send(number)
+    assert producer.flush(30) == 0
+    assert all(set(codes) == {""} for codes in answered.values())
+
+    tp = TopicPartition(TOPIC, moving)
+    with KafkaAdmin(broken.bootstrap) as admin:
+        admin.alter_log_dirs(1, {tp: str(bad)})
+        eventually(lambda: rehome("moves")["moves"], 20, "the move is under way")
+        broken.points.write_text("cancel.after_marker=raise\n")
+        admin.alter_log_dirs(1, {tp: str(broken.disks[1])})  # where it is: the move is cancelled, which meets the error
+    said = eventually(lambda: [note for note in rehome("moves")["notes"] if str(bad) in note], 20, "rehome moves tells")
+    assert "is offline" in said[0] and "Input/output error" in said[0]
+    broken.disarm()
+
+    for codes in answered.values():
+        codes.clear()
+    for _ in range(20):
+        for number in range(PARTITIONS):
+            send(number)
+        producer.poll(0)
+    producer.flush(30)
+    for number, codes in answered.items():
+        assert (set(codes) == {""}) == (number not in lost), (number, set(codes))
+
+    def described() -> Any:
+        rows = rehome("topic", "describe", TOPIC)["partitions"]
+        return rows if [row["partition"] for row in rows if row["offline"]] == lost else None
+
+    for row in eventually(described, 20, "offline replicas are listed"):
+        assert (row["leader"], row["offline"]) == ((-1, [1]) if row["partition"] in lost else (1, []))
+    with KafkaAdmin(broken.bootstrap) as admin:
+        views = {view.path: view for view in admin.log_dirs([1])}
+        assert (views[str(bad)].error, views[str(bad)].total) == ("KAFKA_STORAGE_ERROR", -1)
+        assert [path for path, view in views.items() if view.error] == [str(bad)]
+        admin.set_node_config(1, {THROTTLE: str(10**12)})
+        admin.delete_topic(TOPIC)

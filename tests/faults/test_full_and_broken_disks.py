@@ -1,0 +1,271 @@
+"""Disks that are full, that lose what a flush did not take, and file systems that turn read-only."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_node.errors import ErrorCode, LogFlushError, StorageError
+from storage_node.log.batch import build_batch
+from storage_node.move.status import MoveState
+from storage_node.types import TopicPartition
+from tests.faults.disk import FLUSHES, SmallDisk, needs_fuse, needs_root
+from tests.faults.node import TP, FaultyNode, Writer, lost, undisturbed
+from tests.support.node_harness import until
+from tests.support.scale import tally
+from tests.support.wire import Client
+
+Start = Callable[..., FaultyNode]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Callable[..., SmallDisk]]:
+    """Makes small disks that go with the test."""
+    made: list[SmallDisk] = []
+
+    def build(name: str, megabytes: int, behind: int = 0) -> SmallDisk:
+        made.append(SmallDisk(tmp_path / "disks", name, megabytes, behind))
+        return made[-1]
+
+    yield build
+    for disk in made:
+        disk.close()
+
+
+@pytest.fixture
+def start_on(tmp_path: Path) -> Iterator[Start]:
+    """Starts a node on two small disks; it ends before they go."""
+    nodes: list[FaultyNode] = []
+
+    def build(source: SmallDisk, target: SmallDisk, **extra: str) -> FaultyNode:
+        nodes.append(FaultyNode(tmp_path / "good", source, target, "n", extra))
+        return nodes[-1]
+
+    yield build
+    for node in nodes:
+        node.end()
+
+
+@pytest.mark.root
+@needs_root
+def test_a_target_that_fills_up_costs_the_move_and_nothing_else(
+    small: Callable[..., SmallDisk], start_on: Start
+) -> None:
+    node = start_on(small("source", 32), small("target", 16))
+    node.place("there", node.paths[2])
+    node.fill(80, 50_000)
+    node.node.engine.set_node_rate(1_000_000)
+    with undisturbed(node), Writer(node, "t", pause=0.02) as writer:
+        assert node.alter(TP, node.paths[2]) is ErrorCode.NONE
+        until(lambda: (s := node.status()) is not None and s.bytes_copied > 0)
+        filler = node.target_disk.fill()
+        node.node.engine.set_node_rate(None)
+        ended = node.ended()
+        assert (ended.state, ended.error) == (MoveState.FAILED, "TargetFull")
+        assert node.paths[2] in ended.message
+        until(lambda: node.leftovers() == [], what="the copy is removed")
+        assert node.target.online and node.source.online
+        node.target_disk.fill()
+        client = Client(node)
+        assert client.produce("there", 0, build_batch([b"x" * 100_000])).error == 56
+        filler.unlink()
+        assert client.produce("there", 0, build_batch([b"room again"])).error == 0
+        client.close()
+        assert node.alter(TP, node.paths[2]) is ErrorCode.NONE
+        assert until(lambda: (s := node.status()) is not None and s.state is MoveState.SWAPPED)
+    assert writer.errors == []
+    node.again()
+    assert lost(node, writer.acknowledged) == []
+
+
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_full_source_refuses_records_and_can_be_left(
+    begun: bool, small: Callable[..., SmallDisk], start_on: Start
+) -> None:
+    node = start_on(small("source", 16), small("target", 32))
+    node.fill(80, 50_000)
+    with undisturbed(node), Writer(node, "t", size=2000) as writer:
+        until(lambda: len(writer.acknowledged) > 5)
+        if begun:
+            node.begin()
+        node.source_disk.fill()
+        until(lambda: writer.errors, what="a record is refused")
+        assert set(writer.errors) == {int(ErrorCode.KAFKA_STORAGE_ERROR)}
+        assert node.source.online
+        if begun:
+            node.run()
+        else:
+            # Not even the claim can be written down: it is refused, and nothing is left of it.
+            assert node.alter(TP, node.paths[2]) is ErrorCode.KAFKA_STORAGE_ERROR
+            assert node.leftovers() == [] and node.source.online and node.target.online
+            node.replica.delete_records(40)
+            assert node.replica.delete_old_segments(0) > 0
+            until(lambda: node.alter(TP, node.paths[2]) is ErrorCode.NONE, what="records went, there is room")
+        assert node.ended().state is MoveState.SWAPPED
+        known = len(writer.acknowledged)
+        until(lambda: len(writer.acknowledged) > known + 5, what="records are taken again")
+    until(lambda: node.leftovers() == [])
+    assert node.source.online and node.target.online
+    node.again()
+    assert lost(node, writer.acknowledged) == []
+
+
+@pytest.mark.root
+@needs_root
+def test_a_flush_that_fails_because_there_is_less_disk_than_it_says_at_the_target(
+    small: Callable[..., SmallDisk], start_on: Start
+) -> None:
+    node = start_on(small("source", 100), small("target", 200, behind=24), **{"log.segment.bytes": "16777216"})
+    node.fill(600, 100_000)
+    with undisturbed(node), Writer(node, "t", pause=0.02) as writer:
+        assert node.alter(TP, node.paths[2]) is ErrorCode.NONE
+        ended = node.ended(30)
+        # Most often a flush tells; a write that comes later may be the first to find out, which costs the move only.
+        assert ended.state is MoveState.FAILED and ended.error in ("LogDirOffline", "TargetFull"), ended
+        if ended.error == "LogDirOffline":
+            assert not node.target.online and "flush" in (node.target.failure or ""), node.target.failure
+        known = len(writer.acknowledged)
+        until(lambda: len(writer.acknowledged) > known + 5)
+    assert writer.errors == [] and node.source.online
+    node.stop(clean=False)
+    node.forget()
+    node.target_disk.make_room(200)
+    node.target_disk.remount(check=True)
+    node.begin_again()
+    assert lost(node, writer.acknowledged) == []
+    with tally("disks smaller than they say") as counted:
+        counted.count += 1
+
+
+@pytest.mark.root
+@needs_root
+def test_a_flush_that_fails_because_there_is_less_disk_than_it_says_at_the_source(
+    small: Callable[..., SmallDisk], start_on: Start
+) -> None:
+    node = start_on(small("source", 200, behind=24), small("target", 16), **{"log.segment.bytes": "104857600"})
+    node.fill(50, 100_000)
+    node.replica.log.flush()
+    flushed = node.replica.log.recovery_point
+    assert flushed == 50
+    with undisturbed(node):
+        node.fill(500, 100_000)
+        flush_twice_and_fail(node, flushed)
+        assert node.node.partition(TP) is None and node.good.online
+    node.stop(clean=True)
+    node.forget()
+    node.source_disk.make_room(200)
+    node.source_disk.remount(check=True)
+    node.begin_again()
+    stored = node.stored()
+    assert set(range(flushed)) <= set(stored) and sorted(stored) == list(range(len(stored)))
+    assert node.replica.append(build_batch([b"after"])).base_offset == len(stored)
+
+
+def flush_twice_and_fail(node: FaultyNode, flushed: int) -> None:
+    """The flush of the replica fails, the directory goes offline for it, and nobody flushes again."""
+    log = node.replica.log
+    with pytest.raises(LogFlushError) as failed:
+        log.flush()
+    node.node.storage_failed(failed.value)
+    assert not node.source.online and log.recovery_point == flushed
+    with pytest.raises(LogFlushError, match="a flush failed before"):
+        log.flush()
+
+
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize("where", ["source", "target"])
+def test_a_file_system_that_turns_read_only(where: str, small: Callable[..., SmallDisk], start_on: Start) -> None:
+    node = start_on(small("source", 32), small("target", 32))
+    node.fill(40, 50_000)
+    disk, directory = (node.source_disk, node.source) if where == "source" else (node.target_disk, node.target)
+    trigger = Path("/sys/fs/ext4") / disk.device / "trigger_fs_error"
+    if not trigger.exists():
+        pytest.skip("the kernel has no trigger_fs_error (CONFIG_EXT4_DEBUG)")
+    node.replica.log.flush()
+    kept = node.replica.log.recovery_point
+    with undisturbed(node), Writer(node, "t") as writer:
+        node.node.engine.set_node_rate(200_000)
+        assert node.alter(TP, node.paths[2]) is ErrorCode.NONE
+        until(lambda: (s := node.status()) is not None and s.bytes_copied > 0)
+        trigger.write_text("test")
+        until(lambda: not directory.online, 10)
+        assert "Read-only" in (directory.failure or "") and directory.name in (directory.failure or "")
+        assert node.ended().error == "LogDirOffline"
+        if where == "target":
+            known = len(writer.acknowledged)
+            until(lambda: len(writer.acknowledged) > known + 5)
+            assert writer.errors == []
+    node.stop(clean=False)
+    directory = None
+    node.forget()
+    disk.remount(check=True)
+    node.begin_again()
+    stored = node.stored()
+    assert set(range(kept)) <= set(stored)
+    if where == "target":
+        assert lost(node, writer.acknowledged) == []
+
+
+@pytest.mark.fuse
+@needs_fuse
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
+def test_a_flush_that_fails_once_and_then_would_succeed(start: Start, error: int) -> None:
+    node = start(**{"log.flush.interval.messages": "1000000"})
+    node.fill(30)
+    replica = node.replica
+    replica.log.flush()
+    kept = replica.log.recovery_point
+    node.node.offset_files.recovery_points(node.source)
+    with undisturbed(node), Writer(node, "t") as writer:
+        until(lambda: len(writer.acknowledged) > 20)
+        node.source_disk.rules({"ops": FLUSHES, "path": r"\.log$", "count": 1, "errno": error, "drop": True})
+        try:
+            replica.log.flush()
+        except StorageError as failed:
+            node.node.storage_failed(failed)
+        until(lambda: not node.source.online)
+        assert "flush" in (node.source.failure or "")
+        # Nobody asks a second time: no flush of anything on that disk, no checkpoint that knows more than was flushed.
+        node.source_disk.trace()
+        with pytest.raises(LogFlushError, match="a flush failed before"):
+            replica.log.flush()
+        until(lambda: writer.errors)
+        node.stop(clean=True)
+        assert [op for op, _ in node.source_disk.trace(False) if op in FLUSHES] == []
+    assert replica.log.recovery_point == kept
+    assert node.source.recovery_points.read().get(TP) == kept
+    assert node.source_disk.evict() > 0
+    node.source_disk.heal()
+    node.begin_again()
+    stored = node.stored()
+    assert set(range(kept)) <= set(stored), "what was flushed is there"
+    assert sorted(stored) == list(range(len(stored))), "and what was not flushed is there or gone, without a hole"
+    assert all(writer.acknowledged[offset] in stored[offset] for offset in stored if offset in writer.acknowledged)
+
+
+@pytest.mark.fuse
+@needs_fuse
+def test_a_flush_of_the_copy_that_fails_once_and_then_would_succeed(start: Start) -> None:
+    node = start()
+    node.fill(100)
+    with undisturbed(node), Writer(node, "t") as writer:
+        node.begin()
+        node.target_disk.rules({"ops": FLUSHES, "path": r"t-0\.move/.*\.log$", "count": 1, "errno": 5, "drop": True})
+        node.run()
+        assert node.ended().error == "LogDirOffline"
+        assert not node.target.online and "flush" in (node.target.failure or "")
+        assert node.target_disk.evict() > 0
+    assert writer.errors == []
+    node.again()
+    until(lambda: (s := node.status()) is None or not s.state.under_way, what="the copy goes on after the start")
+    assert node.node.partition(TopicPartition("t", 0)) is not None and node.source.online
+    if node.status() is not None:
+        node.run()
+        assert until(lambda: (s := node.status()) is not None and s.state is MoveState.SWAPPED)
+    assert lost(node, writer.acknowledged) == []

@@ -1,0 +1,139 @@
+"""Disks that are slow, that hang, and that hang and come back: whatever touches them ends, the others are not touched."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from storage_node.errors import ErrorCode
+from storage_node.log.batch import build_batch
+from storage_node.move.status import MoveState
+from tests.faults.disk import CHANGES, needs_fuse
+from tests.faults.node import PATIENCE, TP, FaultyNode, Writer, lost, undisturbed
+from tests.faults.test_errors_by_step import STEPS, go_on, reach
+from tests.support.node_harness import until
+from tests.support.scale import FULL, tally
+
+pytestmark = [pytest.mark.fuse, needs_fuse]
+
+Start = Callable[..., FaultyNode]
+
+#: After this many seconds nothing may wait for a disk that hangs: its patience, two looks at the clock, our own load.
+DEADLINE = PATIENCE + 4.0
+
+
+@pytest.mark.parametrize("where", ["source", "target"])
+def test_a_move_over_a_disk_that_answers_late(start: Start, where: str) -> None:
+    node = start(**{"replica.move.swap.deadline.ms": "5000"})
+    node.fill()
+    disk = node.source_disk if where == "source" else node.target_disk
+    with undisturbed(node) as other, Writer(node, "t", pause=0.02) as writer:
+        disk.rules({"ops": CHANGES, "delay": 0.01})
+        assert node.alter(TP, node.paths[2]) is ErrorCode.NONE
+        assert node.ended(30).state is MoveState.SWAPPED
+        disk.heal()
+    assert writer.errors == [] and writer.longest < 5
+    assert node.source.online and node.target.online
+    assert lost(node, writer.acknowledged) == [] and len(other.acknowledged) > 20
+
+
+@pytest.mark.parametrize("where", ["source", "target"] if FULL else ["target"])
+def test_a_move_over_a_disk_of_5_mb_per_second(start: Start, where: str) -> None:
+    node = start(**{"log.segment.bytes": "1048576"})
+    node.fill(80, 100_000)
+    disk, op = (node.source_disk, "read") if where == "source" else (node.target_disk, "write")
+    with undisturbed(node), Writer(node, "t") as writer:
+        disk.rules({"ops": [op], "path": r"\.log$", "rate": 5e6})
+        began = time.monotonic()
+        assert node.alter(TP, node.paths[2]) is ErrorCode.NONE
+        until(lambda: (s := node.status()) is not None and 0 < s.bytes_copied < s.bytes_total, what="half-way")
+        assert node.ended(30).state is MoveState.SWAPPED
+        took = time.monotonic() - began
+        disk.heal()
+    assert 1.5 < took < 20
+    assert writer.errors == [] and lost(node, writer.acknowledged) == []
+
+
+CASES = [(step, where) for step in STEPS for where in ("source", "target")]
+CHOSEN = CASES if FULL else [("create", "target"), ("swap", "source")]
+
+
+@pytest.mark.parametrize(("step", "where"), CHOSEN)
+def test_a_disk_hangs_at_a_step(start: Start, step: str, where: str) -> None:
+    node = start()
+    node.fill()
+    disk, directory = (node.source_disk, node.source) if where == "source" else (node.target_disk, node.target)
+    with undisturbed(node), Writer(node, "t") as writer:
+        until(lambda: len(writer.acknowledged) > 5)
+        reach(node, step)
+        disk.rules({"hang": True})
+        began = time.monotonic()
+        goes_on = threading.Thread(target=go_on, args=(node, step))
+        goes_on.start()
+        until(lambda: not directory.online, DEADLINE, f"{directory} goes offline")
+        goes_on.join(12)
+        assert not goes_on.is_alive(), "a request or a move never ended"
+        status = node.status()
+        if status is not None and status.state is not MoveState.SWAPPED:
+            assert status.state in (MoveState.FAILED, MoveState.CANCELLED), status
+            assert status.state is MoveState.CANCELLED or directory.name in status.message
+        described = node.describe()
+        assert described[directory.name].error is ErrorCode.KAFKA_STORAGE_ERROR
+        assert described[node.good.name].error is ErrorCode.NONE
+        assert time.monotonic() - began < 20
+    began = time.monotonic()
+    node.stop(clean=True)
+    assert time.monotonic() - began < 20, "a node stops whatever hangs"
+    with tally("faults injected through FUSE") as counted:
+        counted.count += 1
+    disk.heal()
+    node.begin_again()
+    assert lost(node, writer.acknowledged) == []
+    assert node.replica.append(build_batch([b"after"])).base_offset >= 60
+
+
+@pytest.mark.parametrize("where", ["source", "target"])
+def test_a_disk_that_hangs_for_a_moment_is_waited_for(start: Start, where: str) -> None:
+    node = start(**{"log.dir.failure.timeout.ms": "20000"})
+    node.fill(300)
+    disk = node.source_disk if where == "source" else node.target_disk
+    with undisturbed(node), Writer(node, "t") as writer:
+        node.node.engine.set_node_rate(400_000)
+        assert node.alter(TP, node.paths[2]) is ErrorCode.NONE
+        until(lambda: (s := node.status()) is not None and s.bytes_copied > 0)
+        disk.rules({"hang": True})
+        until(lambda: disk.hanging > 0)
+        known = len(writer.acknowledged)
+        time.sleep(0.5)
+        disk.heal()
+        node.node.engine.set_node_rate(None)
+        assert node.ended(20).state is MoveState.SWAPPED
+        until(lambda: len(writer.acknowledged) > known)
+    assert node.source.online and node.target.online
+    assert lost(node, writer.acknowledged) == []
+
+
+def test_what_a_disk_gives_back_after_it_was_given_up_changes_nothing(start: Start) -> None:
+    node = start()
+    node.fill()
+    with undisturbed(node), Writer(node, "t") as writer:
+        reach(node, "copy")
+        node.target_disk.rules({"hang": True})
+        goes_on = threading.Thread(target=go_on, args=(node, "copy"))
+        goes_on.start()
+        until(lambda: not node.target.online, DEADLINE)
+        goes_on.join(12)
+        node.target_disk.heal()
+        until(lambda: node.target_disk.hanging == 0)
+        known = len(writer.acknowledged)
+        until(lambda: len(writer.acknowledged) > known + 20)
+        assert not node.target.online, "only a start believes it again"
+        assert node.alter(TP, node.paths[2]) is ErrorCode.KAFKA_STORAGE_ERROR
+        status = node.status()
+        assert status is not None and status.state is MoveState.FAILED and status.error == "LogDirOffline"
+    assert writer.errors == []
+    node.again()
+    assert lost(node, writer.acknowledged) == []

@@ -1,0 +1,153 @@
+"""Bad disks under a whole stack of processes: the run of a move ends with a reason, the others serve, all comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from temporalio.client import Client, WorkflowFailureError
+from temporalio.exceptions import ApplicationError
+
+from ops.cli.kafka_admin import KafkaAdmin
+from ops.stack import ports
+from storage_node.types import TopicPartition
+from tests.e2e.conftest import Crashable, eventually
+from tests.faults.disk import CHANGES, READS, Disk, needs_fuse
+from tests.support.binary import ensure_temporal
+from tests.support.scale import tally
+
+pytestmark = [pytest.mark.fuse, pytest.mark.temporal, needs_fuse, pytest.mark.timeout(240)]
+
+PARTITIONS, RECORDS, SLOW = 6, 50, 50_000
+FAULTS: dict[str, dict[str, Any]] = {
+    "dies": {"ops": (*CHANGES, *READS), "errno": errno.EIO},
+    "hangs": {"hang": True},
+    "turns read-only": {"ops": CHANGES, "errno": errno.EROFS},
+}
+
+
+class BadDisk(Crashable):
+    """A stack whose node has its third directory on a faulty disk."""
+
+    def __init__(self, data: Path, first_port: int) -> None:
+        super().__init__(data, first_port)
+        self.bad = self.disks[2]
+        properties = data / "stack" / "node-1" / "server.properties"
+        found = next(iter(data.rglob("server.properties"))) if not properties.exists() else properties
+        found.write_text(
+            found.read_text() + "\nlog.dir.failure.timeout.ms=2000\nlog.dir.health.check.interval.ms=300\n"
+        )
+        if self.bad.exists():
+            # What was formatted goes onto the disk.
+            kept = self.bad.with_name("kept")
+            self.bad.rename(kept)
+            self.disk = Disk(self.bad.parent, self.bad.name)
+            for entry in kept.iterdir():
+                shutil.copy2(entry, self.bad)
+            shutil.rmtree(kept)
+        else:
+            self.disk = Disk(self.bad.parent, self.bad.name)
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BadDisk]:
+    ensure_temporal()
+    made = BadDisk(tmp_path_factory.mktemp("bad"), ports.free_block(3, start=28500))
+    try:
+        made.stack.up()
+        yield made
+    finally:
+        made.disk.heal()
+        made.stack.down()
+        made.disk.close()
+
+
+def send(bootstrap: str, topic: str, partitions: list[int], count: int) -> dict[int, list[str]]:
+    """Produce to each partition; answers the errors by partition, "" for what was acknowledged."""
+    answered: dict[int, list[str]] = {number: [] for number in partitions}
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "message.timeout.ms": 5000})
+    for number in range(count):
+        for partition in partitions:
+            producer.produce(
+                topic,
+                b"%d " % number + b"x" * 5000,
+                partition=partition,
+                on_delivery=lambda error, message: answered[message.partition()].append(error.name() if error else ""),
+            )
+    producer.flush(20)
+    return answered
+
+
+@pytest.mark.feature("18-01", "113-17")
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_the_target_of_a_run(stack: BadDisk, fault: str) -> None:
+    topic = f"t-{fault.replace(' ', '-')}"
+    with KafkaAdmin(stack.bootstrap) as admin:
+        admin.create_topic(topic, PARTITIONS, 1, {})
+    everyone = list(range(PARTITIONS))
+    before = send(stack.bootstrap, topic, everyone, RECORDS)
+    assert all(set(codes) == {""} and len(codes) == RECORDS for codes in before.values())
+    there = [number for number in everyone if stack.replica(f"{topic}-{number}") == stack.bad]
+    others = [number for number in everyone if number not in there]
+    moving = others[0]
+
+    async def play() -> ApplicationError:
+        client = await Client.connect(stack.temporal)
+        move = {"topic": topic, "partition": moving, "node": 1, "directory": str(stack.bad), "throttle": SLOW}
+        handle = await client.start_workflow("MoveReplica", move, id=f"bad-{uuid.uuid4()}", task_queue="rehome")
+        copy = stack.disk.backing / f"{topic}-{moving}.move"
+        await asyncio.to_thread(eventually, copy.is_dir, 20, "the copy begins")
+        stack.disk.rules(FAULTS[fault])
+        with pytest.raises(WorkflowFailureError) as failed:
+            await asyncio.wait_for(handle.result(), 45)
+        assert isinstance(failed.value.cause, ApplicationError)
+        return failed.value.cause
+
+    reason = asyncio.run(play())
+    assert reason.type == "LogDirOffline" and str(stack.bad) in str(reason), reason
+    with KafkaAdmin(stack.bootstrap) as admin:
+        views = {view.path: view.error for view in admin.log_dirs([1])}
+    assert views[str(stack.bad)] == "KAFKA_STORAGE_ERROR"
+    assert [path for path, error in views.items() if error] == [str(stack.bad)]
+    answers = send(stack.bootstrap, topic, others, 20)
+    assert all(set(codes) == {""} and len(codes) == 20 for codes in answers.values())
+    with tally("faults injected through FUSE") as counted:
+        counted.count += 1
+    began = time.monotonic()
+    stack.stack.stop("node-1")
+    assert time.monotonic() - began < 30, "a node stops whatever hangs"
+    stack.disk.heal()
+    stack.stack.up()
+    with KafkaAdmin(stack.bootstrap) as admin:
+        eventually(lambda: not [view for view in admin.log_dirs([1]) if view.error], 20, "the directory is back")
+        eventually(lambda: len(offsets(stack, topic)) == PARTITIONS, 20, "all partitions are served")
+    ends = offsets(stack, topic)
+    assert all(ends[number] == RECORDS + 20 for number in others) and all(ends[number] >= RECORDS for number in there)
+    with KafkaAdmin(stack.bootstrap) as admin:
+        admin.alter_log_dirs(1, {TopicPartition(topic, moving): str(stack.bad)})
+        eventually(lambda: stack.replica(f"{topic}-{moving}") == stack.bad, 30, "the move is made again and ends")
+        admin.delete_topic(topic)
+
+
+def offsets(stack: BadDisk, topic: str) -> dict[int, int]:
+    """Log end offsets of the partitions that answer."""
+    from confluent_kafka import Consumer, KafkaException
+    from confluent_kafka import TopicPartition as KafkaPartition
+
+    consumer = Consumer({"bootstrap.servers": stack.bootstrap, "group.id": "offsets"})
+    found: dict[int, int] = {}
+    for number in range(PARTITIONS):
+        try:
+            found[number] = consumer.get_watermark_offsets(KafkaPartition(topic, number), timeout=5)[1]
+        except KafkaException:
+            continue
+    consumer.close()
+    return found

@@ -1,0 +1,185 @@
+"""A sound run's evidence, made up, and small changes to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ops.torture.facts import (
+    Batch,
+    Boot,
+    DirectoryFact,
+    Evidence,
+    FaultFact,
+    FinalRead,
+    LimitFact,
+    Place,
+    RateSample,
+    RoleFact,
+    RowFact,
+    RunFact,
+    Scan,
+    SwapFact,
+    ThrottleFact,
+    TopicFact,
+)
+from ops.torture.history import ASSIGN, DELETE, FAIL, INFO, MARKS, OK, OUT_OF_RANGE, POLL, SEND, Event
+
+SECOND = 1_000_000_000
+COUNT = 20
+#: Offsets that somebody deleted on purpose (orders-0), and that retention took (ticks-0).
+DELETED, RETAINED = 4, 6
+A, B = "/n1/disk-a", "/n1/disk-b"
+ORDERS, OTHER, TICKS = ("orders", 0), ("orders", 1), ("ticks", 0)
+PLACES = (ORDERS, OTHER, TICKS)
+HOMES = {ORDERS: (1, B), OTHER: (1, A), TICKS: (1, A)}
+RATE = 1_000_000
+
+
+def value(place: Place, offset: int) -> str:
+    """Even offsets were sent by the idempotent producer, odd ones by the plain one."""
+    return f"{'sure' if offset % 2 == 0 else 'plain'}-{place[0]}{place[1]}-{offset}"
+
+
+def at(offset: int) -> int:
+    """When the record at this offset was sent."""
+    return SECOND * (10 + offset)
+
+
+def _history() -> list[Event]:
+    events: list[Event] = []
+    for place in PLACES:
+        for offset in range(COUNT):
+            sent, what = at(offset), value(place, offset)
+            name = what.split("-")[0]
+            done = sent + SECOND // 10
+            events.append(Event(name, SEND, *place, OK, sent, done, value=what, offset=offset, sound=name == "sure"))
+        events.append(Event("reader", ASSIGN, *place, OK, at(0), at(0), offset=0))
+        for first in range(0, COUNT, 5):
+            records = tuple((offset, value(place, offset)) for offset in range(first, first + 5))
+            asked = at(first + 5)
+            events.append(Event("reader", POLL, *place, OK, asked, asked + SECOND // 5, records=records))
+            low = {ORDERS: DELETED, TICKS: RETAINED}.get(place, 0) if first >= 10 else 0
+            marks = {"low": low, "high": min(first + 6, COUNT)}
+            events.append(Event("reader", MARKS, *place, OK, asked + SECOND // 2, asked + SECOND * 6 // 10, **marks))
+    refused = {"value": "plain-refused", "error": "MSG_SIZE_TOO_LARGE", "sound": False}
+    events.append(Event("plain", SEND, *ORDERS, FAIL, at(3), at(4), **refused))
+    events.append(Event("sure", SEND, *OTHER, INFO, at(COUNT), at(COUNT + 1), value="sure-open", error="_TIMED_OUT"))
+    events.append(Event("nemesis", DELETE, *ORDERS, OK, at(9), at(9) + 1, offset=DELETED))
+    # A slow reader was passed by the deletion, and by retention.
+    for place, low in ((ORDERS, DELETED), (TICKS, RETAINED)):
+        events.append(Event("slow", ASSIGN, *place, OK, at(8), at(8), offset=0))
+        error = {"error": OUT_OF_RANGE, "offset": 0, "low": low, "high": 15}
+        events.append(Event("slow", POLL, *place, FAIL, at(14), at(14) + 1, **error))
+        events.append(Event("slow", ASSIGN, *place, OK, at(14) + 2, at(14) + 3, offset=low))
+        there = tuple((offset, value(place, offset)) for offset in range(low, 15))
+        events.append(Event("slow", POLL, *place, OK, at(15), at(15) + SECOND // 2, records=there))
+    return events
+
+
+def _final() -> dict[Place, FinalRead]:
+    lows = {ORDERS: DELETED, TICKS: RETAINED}
+    return {
+        place: FinalRead(low, COUNT, tuple((o, value(place, o)) for o in range(low, COUNT)))
+        for place in PLACES
+        for low in [lows.get(place, 0)]
+    }
+
+
+def _batches() -> tuple[Batch, ...]:
+    return tuple(Batch(base, base + 4, 1000 + base) for base in range(0, COUNT, 5))
+
+
+def _directory(path: str, replicas: Sequence[Place]) -> DirectoryFact:
+    return DirectoryFact(1, path, "", tuple(replicas), (), tuple(f"{t}-{p}" for t, p in replicas))
+
+
+def _samples() -> list[RateSample]:
+    key = ("orders", 0, B, 1)
+    step = SECOND // 4
+    return [
+        RateSample(1, at(0) + n * step, at(0) + n * step + SECOND // 100, ((key, n * RATE // 4, RATE),))
+        for n in range(80)
+    ]
+
+
+def sound() -> Evidence:
+    """A run in which all was well: a deletion, retention, a refused and an open send, one swap, one failed move."""
+    final = _final()
+    return Evidence(
+        history=_history(),
+        topics={
+            "orders": TopicFact("orders", "orders", 2),
+            "ticks": TopicFact("ticks", "ticks", 1, retention_bytes=1000),
+            "visits@1": TopicFact("visits@1", "visits", 1, deleted=True),
+        },
+        final=final,
+        scans=[Scan(1, HOMES[p][1], p, _batches(), final[p].records, 1400) for p in PLACES],
+        swaps=[SwapFact(at(12), 1, ORDERS, A, B, 2, DELETED, 12, 12, 0, 13, 3)],
+        runs=[
+            RunFact("move-1", 1, "completed", rows=(RowFact(ORDERS, "deleted", B, 2),)),
+            RunFact("move-2", 1, "canceled"),
+            RunFact(
+                "move-3", 1, "failed", "TargetFull: no room", (RowFact(OTHER, "failed", B, 0, "TargetFull", "no"),)
+            ),
+        ],
+        directories=[_directory(A, [OTHER, TICKS]), _directory(B, [ORDERS])],
+        homes=dict(HOMES),
+        samples=_samples(),
+        limits=[LimitFact(1, 0, 1, 2 * RATE)],
+        throttles=[ThrottleFact(1, "rate", "100", ("100",))],
+        faults=[FaultFact(1, B, at(5), at(8))],
+        roles=[RoleFact("node-1", True), RoleFact("controller", True)],
+        boots=[Boot({(1, B, "orders-0"): "CURRENT 0 to 19"}), Boot({(1, B, "orders-0"): "CURRENT 0 to 19"})],
+    )
+
+
+# Changes
+
+
+def with_events(evidence: Evidence, change: Callable[[Event], Event | None], *more: Event) -> Evidence:
+    """Every event changed (None: taken away), and some more."""
+    changed = [new for event in evidence.history if (new := change(event)) is not None]
+    return replace(evidence, history=[*changed, *more])
+
+
+def with_final(evidence: Evidence, place: Place, change: Callable[[FinalRead], FinalRead]) -> Evidence:
+    """One partition's final read changed, and the disk with it."""
+    read = change(evidence.final[place])
+    scans = [replace(s, records=read.records) if s.place == place else s for s in evidence.scans]
+    return replace(evidence, final={**evidence.final, place: read}, scans=scans)
+
+
+def without(read: FinalRead, *offsets: int) -> FinalRead:
+    """A final read that lacks some offsets."""
+    return replace(read, records=tuple(r for r in read.records if r[0] not in offsets))
+
+
+def cut_at(read: FinalRead, end: int) -> FinalRead:
+    """A final read that ends earlier."""
+    return FinalRead(read.low, end, tuple(r for r in read.records if r[0] < end))
+
+
+def from_low(read: FinalRead, low: int) -> FinalRead:
+    """A final read that begins later."""
+    return FinalRead(low, read.high, tuple(r for r in read.records if r[0] >= low))
+
+
+def renamed(read: FinalRead, offset: int, what: str) -> FinalRead:
+    """A final read with another value at an offset."""
+    return replace(read, records=tuple((o, what if o == offset else v) for o, v in read.records))
+
+
+def appended(read: FinalRead, what: str) -> FinalRead:
+    """A final read with one record more."""
+    return FinalRead(read.low, read.high + 1, (*read.records, (read.high, what)))
+
+
+def is_send(event: Event, place: Place, offset: int) -> bool:
+    return event.op == SEND and event.place == place and event.offset == offset
+
+
+def one(items: Sequence[Any], number: int, **changes: Any) -> list[Any]:
+    """A list with one of its values changed."""
+    return [replace(item, **changes) if n == number else item for n, item in enumerate(items)]

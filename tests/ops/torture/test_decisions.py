@@ -1,0 +1,63 @@
+"""The seed fixes what the nemesis decides."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from ops.torture.book import Book
+from ops.torture.decisions import WEIGHTS, Decision, decisions
+from ops.torture.faults import CANCEL_PREFIXES, MOVE_PREFIXES, OTHER_PREFIXES, points
+from ops.torture.moving import Moving
+from ops.torture.nemesis import Nemesis
+from ops.torture.roles import LocalRoles
+from ops.torture.topics import Side
+from ops.torture.workload import Workload
+from storage_node import failpoints
+from tests.support.binary import ensure_temporal
+
+
+def some(seed: int, count: int = 2000) -> list[Decision]:
+    return list(islice(decisions(seed), count))
+
+
+def test_the_same_seed_decides_the_same() -> None:
+    assert some(7) == some(7)
+    assert some(7)[:50] != some(8)[:50]
+
+
+def test_every_action_comes_up() -> None:
+    seen = Counter(decision.action for decision in some(3))
+    assert set(seen) == set(WEIGHTS)
+    assert seen["move-by-sdk"] > 3 * seen["kill-temporal"]
+
+
+def test_a_pick_is_among_the_choices() -> None:
+    decision = Decision(1, "move-by-sdk", 0.0, (0.0, 0.999, 0.5, 0.1, 0.2, 0.3))
+    assert [decision.pick(n, "abc") for n in (0, 1, 2)] == ["a", "c", "b"]
+    with pytest.raises(IndexError):
+        decision.pick(0, [])
+    assert decision.between(2, 10.0, 20.0) == 15.0
+
+
+def test_every_decision_can_be_carried_out(tmp_path: Path) -> None:
+    """Each action has its deed: one without would be found out only when a seed comes to it."""
+    ensure_temporal()
+    roles = LocalRoles(tmp_path, lambda _line: None)
+    roles.stack.make_folder()
+    roles.stack.prepare({"nodes": 3, "dirs": 3, "port": 31000, "temporal_port": 31003})
+    book = Book(tmp_path, lambda _line: None)
+    nemesis = Nemesis(roles, Moving(roles), Workload(roles, tmp_path, 1), Side(roles), book, 1)
+    assert nemesis.actions == set(WEIGHTS)
+    nemesis.stop()
+    book.close()
+
+
+@pytest.mark.parametrize("family", [MOVE_PREFIXES, CANCEL_PREFIXES, OTHER_PREFIXES])
+def test_nodes_die_at_points_that_exist(family: tuple[str, ...]) -> None:
+    found = points(family)
+    assert len(found) >= 6
+    assert set(found) <= set(failpoints.registered())

@@ -1,0 +1,75 @@
+"""A run comes to one verdict, an exit code, and a line that repeats it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ops.cli import main
+from ops.torture import report
+from ops.torture.checks import CHECKS, check
+from ops.torture.report import Report
+from ops.torture.run import Torture
+from tests.ops.torture import forge
+from tests.ops.torture.test_checks import lost_tail, stuck_run
+
+
+def made(findings: bool) -> Report:
+    evidence = stuck_run(lost_tail(forge.sound())) if findings else forge.sound()
+    operations, counts = report.count(evidence)
+    return Report(
+        7, 2.0, 150.0, False, operations, counts, report.moves(evidence), {"node-1": 3},
+        check(evidence), ("something was left out",), "/tmp/kept", "rehome torture --minutes 2 --seed 7",
+    )  # fmt: skip
+
+
+def test_operations_are_counted_by_what_became_of_them() -> None:
+    counts = made(False).counts
+    assert counts["sends acknowledged"] == 60
+    assert (counts["sends fail"], counts["sends info"]) == (1, 1)
+    assert counts["records polled"] == 80
+    assert counts["swaps compared byte by byte"] == 1
+    assert made(False).moves == {
+        "runs completed": 1, "runs canceled": 1, "runs failed": 1,
+        "replicas deleted": 1, "replicas failed (TargetFull)": 1,
+    }  # fmt: skip
+
+
+def test_the_verdict_is_one_sentence() -> None:
+    good = made(False)
+    assert good.verdict == f"no violation in {good.operations:,} operations, {len(CHECKS)} checks"
+    assert replace(good, interrupted=True).verdict.endswith("interrupted")
+    assert made(True).verdict.endswith("(C1, C12)")
+
+
+@pytest.mark.parametrize(("findings", "code"), [(False, 0), (True, 1)])
+def test_the_command_tells_it_and_ends_so(
+    findings: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Torture, "run", lambda self: made(findings))
+    assert main.run(["torture", "--minutes", "2", "--seed", "7", "--data", str(tmp_path / "a")]) == code
+    told = capsys.readouterr().out
+    assert "repeat it with: rehome torture --minutes 2 --seed 7" in told
+    assert "note: something was left out" in told
+    assert ("VIOLATION C12" in told) == findings
+    assert ("no violation in" in told) == (not findings)
+
+
+def test_the_command_tells_it_to_programs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(Torture, "run", lambda self: made(True))
+    assert main.run(["torture", "--json", "--data", str(tmp_path / "a")]) == 1
+    row = json.loads(capsys.readouterr().out)
+    assert {finding["check"] for finding in row["findings"]} == {"C1", "C12"}
+    assert row["seed"] == 7 and row["checks"]["C1"]
+
+
+def test_a_folder_with_something_in_it_is_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "precious").touch()
+    assert main.run(["torture", "--data", str(tmp_path)]) == 1
+    assert "is not empty" in capsys.readouterr().err
+    assert (tmp_path / "precious").exists()

@@ -1,0 +1,227 @@
+"""What must hold after any start, told from the disks and from what was promised, not from what the node says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from storage_node.directories import names, partition_metadata
+from storage_node.errors import CorruptRecord
+from storage_node.log.batch import headers
+from storage_node.move import marker as markers
+from storage_node.move.marker import Marker, Reason, State
+from tests.simulation import inodes
+from tests.simulation.crash_node import TP, VALUE, values_in
+from tests.simulation.crash_world import Life, Truth, World
+
+
+@dataclass(frozen=True, slots=True)
+class FoundCopy:
+    """A folder of the partition: where, what its name and its marker say, and what it holds."""
+
+    disk: str
+    name: str
+    kind: str
+    marker: Marker | None
+    corrupt: bool
+    topic_id: str
+    start: int
+    values: tuple[bytes, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether it once was all of the replica, and is not being removed."""
+        marker = self.marker
+        if self.corrupt:
+            return self.kind == "current"
+        if self.kind == "current":
+            return marker is None or marker.state in (State.CURRENT, State.SEALED)
+        if marker is None:
+            return False
+        if self.kind == "move":
+            return marker.state is State.SEALED
+        settled = (State.CURRENT, State.SEALED, State.DELETED)
+        return marker.state in settled and marker.reason in ("", Reason.SWAP)
+
+    def promised(self, truth: Truth) -> int:
+        """How many of the acknowledged records, from offset 0, are here or were rightly deleted."""
+        if self.start > truth.start:
+            return 0
+        end = self.start + len(self.values)
+        for offset in range(max(self.start, truth.start), min(end, len(truth.acked))):
+            if self.values[offset - self.start] != truth.acked[offset]:
+                return offset
+        return min(end, len(truth.acked))
+
+    def summary(self) -> tuple[object, ...]:
+        """What a start decides by."""
+        m = self.marker
+        told = () if m is None else (m.state, m.reason, m.generation, m.claim)
+        return (self.disk, self.kind, self.topic_id, self.corrupt, told)
+
+
+def copies(states: Mapping[str, inodes.State]) -> list[FoundCopy]:
+    """All folders of the partition on these disks."""
+    found = []
+    for disk, state in states.items():
+        for name, inode in sorted(state.root.entries.items()):
+            parsed = names.parse(name)
+            if inode.is_dir and parsed.tp == TP:
+                files = {n: bytes(i.content) for n, i in inode.entries.items() if not i.is_dir}
+                found.append(_copy(disk, name, parsed.kind, files))
+    return found
+
+
+def _copy(disk: str, name: str, kind: str, files: Mapping[str, bytes]) -> FoundCopy:
+    marker, corrupt = None, False
+    if markers.NAME in files:
+        try:
+            marker = markers.decode(files[markers.NAME], name)
+        except markers.MarkerCorrupt:
+            corrupt = True
+    told = files.get(partition_metadata.FILE, b"")
+    topic_id = partition_metadata.decode(told) if told else ""
+    start, values = _values(files)
+    return FoundCopy(disk, name, kind, marker, corrupt, topic_id or (marker.topic_id if marker else ""), start, values)
+
+
+def _values(files: Mapping[str, bytes]) -> tuple[int, tuple[bytes, ...]]:
+    logs = sorted(name for name in files if name.endswith(".log"))
+    start = int(logs[0][:20]) if logs else 0
+    values: list[bytes] = []
+    for name in logs:
+        if int(name[:20]) != start + len(values):
+            break
+        try:
+            for position, header in headers(files[name]):
+                end = position + header.length - 1
+                values.append(files[name][end - VALUE : end])
+        except CorruptRecord:
+            break
+    return start, tuple(values)
+
+
+#: Beside the partition's folders, what a start goes by.
+_READ = ("cluster-image", "recovery-point-offset-checkpoint", "log-start-offset-checkpoint")
+
+
+def coarse(world: World) -> int:
+    """The same for worlds that only differ in how much of the promised the copies hold, not in which holds more."""
+    found = copies(world.disks)
+    held = [copy.promised(world.truth) for copy in found]
+    order = tuple(sorted({*held, world.truth.needed}).index(count) for count in held)
+    return hash((world.truth.topic_id, order, tuple((copy.summary(), copy.whole) for copy in found)))
+
+
+def outline(world: World, without: str = "") -> int:
+    """The same for worlds that differ only in what no start decides by: indexes, snapshots, half-written files."""
+    truth = world.truth
+    states = {name: state for name, state in world.disks.items() if name != without}
+    told = [(*copy.summary(), copy.name, copy.start, copy.values) for copy in copies(states)]
+    rest = []
+    for name, state in states.items():
+        files = state.root.entries
+        rest.append((name, *(bytes(files[file].content) if file in files else b"" for file in _READ)))
+    promised = (truth.topic_id, truth.acked, truth.flushed, truth.needed, truth.start, truth.tried, truth.lost)
+    return hash((promised, truth.image.version, tuple(told), tuple(rest)))
+
+
+def best(found: Iterable[FoundCopy], truth: Truth) -> int:
+    """The most promised records that any whole copy of the topic holds; -1 when there is no copy."""
+    return max((c.promised(truth) for c in found if c.whole and c.topic_id in ("", truth.topic_id)), default=-1)
+
+
+class Violation(AssertionError):
+    """Something that must never happen; says after what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a start on a world has to come to, taken before it.
+
+    `best` is what the best copy holds that is there; `online`: every disk is there and nothing was ever taken away.
+    """
+
+    best: int
+    online: bool
+    needed: int
+
+    @classmethod
+    def of(cls, world: World, away: frozenset[str]) -> Expected:
+        """Of a world some of whose disks are not there."""
+        truth = world.truth
+        here = best(copies({name: state for name, state in world.disks.items() if name not in away}), truth)
+        needed = min(truth.needed, max(here, 0)) if truth.lost else truth.needed
+        return cls(here, not away and not truth.lost and bool(truth.topic_id), needed)
+
+
+def check_started(life: Life, expected: Expected, *, heard: bool) -> None:
+    """After a start: what is served is whole, there is one of it, and it is there if it can be."""
+    truth = life.truth
+    partition = life.node.served
+    here = {name: disk.state for name, disk in life.machine.disks.items() if not disk.faults}
+    if partition is not None and truth.topic_id and partition.topic_id == truth.topic_id and not partition.offline:
+        start, values = values_in(partition.log)
+        if expected.best < 0 and truth.acked and not heard:
+            raise Violation(f"served from {partition.log.path}, where no whole copy is left")
+        _check_served(truth, start, values, expected)
+        current = [c for c in copies(here) if c.kind == "current"]
+        if len(current) != 1:
+            raise Violation(f"{len(current)} current copies: {[(c.disk, c.name) for c in current]}")
+    elif expected.online and (heard or expected.best >= 0):
+        reason = life.node.replicas.offline.get(TP, "absent")
+        raise Violation(f"every disk is there and the partition is not online: {reason}")
+    if heard and partition is not None and partition.topic_id != truth.topic_id and not partition.offline:
+        raise Violation(f"a topic that was deleted is served: {partition.topic_id}")
+
+
+def _check_served(truth: Truth, start: int, values: tuple[bytes, ...], expected: Expected) -> None:
+    if start > truth.start and start > 0:
+        raise Violation(f"the log starts at {start}, records from {truth.start} on were not deleted")
+    end = start + len(values)
+    for offset in range(max(start, truth.start), end):
+        value = values[offset - start]
+        right = truth.acked[offset] if offset < len(truth.acked) else truth.tried
+        if value != right:
+            raise Violation(f"offset {offset} has {value!r} instead of {right!r}")
+    if end < expected.needed:
+        raise Violation(f"served up to {end}, promised up to {expected.needed} ({len(truth.acked)} acknowledged)")
+
+
+def settle(life: Life) -> None:
+    """What is served now is what counts from here on."""
+    truth, partition = life.truth, life.node.served
+    if partition is None or not life.online:
+        return
+    start, values = values_in(partition.log)
+    acked = (*truth.acked[:start], *values)
+    life.truth = replace(
+        truth,
+        acked=acked,
+        needed=len(acked),
+        flushed=min(truth.flushed, len(acked)),
+        tried=b"",
+        start=min(truth.start, len(acked)),
+    )
+
+
+def check_kept(life: Life, world: World, expected: Expected) -> None:
+    """After deletions: what was the best copy is still there, or a better one."""
+    truth = life.truth
+    if not truth.topic_id or truth.topic_id != world.truth.topic_id or expected.best < 0:
+        return
+    states = {**world.disks, **{name: disk.state for name, disk in life.machine.disks.items()}}
+    now = best(copies(states), world.truth)
+    before = min(expected.needed, max(expected.best, 0))
+    if now < before:
+        raise Violation(f"the best copy holds {now} records, before the start it was {before}")
+
+
+def check_gone(life: Life) -> None:
+    """After a deletion of the topic was heard of and is due: nothing is left of it where it can be reached."""
+    if life.truth.topic_id:
+        return
+    here = {name: disk.state for name, disk in life.machine.disks.items() if not disk.faults}
+    left = [(c.disk, c.name) for c in copies(here) if c.kind in ("current", "move")]
+    if left:
+        raise Violation(f"left of a deleted topic: {left}")

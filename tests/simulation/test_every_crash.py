@@ -1,0 +1,178 @@
+"""Every crash point of everything that a move does, on the production node: killed or without power, once or twice in
+a row, and started again with every disk there, one in error, not there, replaced, or put back as it was earlier.
+
+What is checked after each start stands in `crash_checks`. The small set starts on all worlds that one crash leaves (of
+those that differ only in what no start decides by, on one) and on a sample of those that two leave.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from storage_node.directories import atomic
+from storage_node.move import swap
+from storage_node.move.marker import Marker
+from storage_node.move.moving import Move
+from storage_node.move.swap import Swapper
+from tests.simulation.crash_explore import Explorer, Found
+from tests.simulation.crash_scripts import SCRIPTS
+from tests.support.scale import FULL, scaled, tally
+
+KINDS = ("bad", "missing", "wiped") if FULL else ("bad", "wiped")
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """A disk in error is logged each time, with a traceback."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
+
+
+def told(found: Found) -> str:
+    return f"{found.count['violations']} violations\n" + "\n".join(found.violations[:5])
+
+
+@pytest.mark.feature("113-21", "113-22", "113-23", "113-24")
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_crash(name: str) -> None:
+    with Explorer(SCRIPTS[name], whole=FULL, kinds=KINDS) as explorer, tally("worlds after one crash") as counted:
+        for world in explorer.first():
+            explorer.start_everywhere(world)
+            explorer.start_with_older(world)
+        counted.count += explorer.found.count["worlds after one crash"]
+        note(explorer.found)
+    assert not explorer.found.violations, told(explorer.found)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_every_crash_after_a_crash(name: str) -> None:
+    """The next crash comes during the start, or when the script goes on after it."""
+    with Explorer(SCRIPTS[name], whole=False, kinds=("bad",)) as explorer, tally("worlds after two crashes") as counted:
+        first = explorer.distinct(explorer.first())
+        every = scaled(max(1, len(first) // 3), 1)
+        for world in first[every // 2 :: every]:
+            for second in explorer.second(world, scaled(29, 1)):
+                explorer.start_everywhere(second)
+        counted.count += explorer.found.count["worlds after two crashes"]
+        note(explorer.found)
+    assert not explorer.found.violations, told(explorer.found)
+
+
+def note(found: Found) -> None:
+    """Count what all explorations did."""
+    for what in ("crash points", "starts", "second starts", "disks back", "older disks"):
+        with tally(f"{what} in the crash model") as counted:
+            counted.count += found.count[what]
+
+
+# The model sees what is wrong with other protocols: each of these is production with one step changed.
+
+
+@contextmanager
+def without_flush_of(disk: str) -> Iterator[None]:
+    """The swap's flush of one log directory's names is left out."""
+
+    def fsync_dir(path: Any) -> None:
+        if not str(path).endswith(f"/{disk}"):
+            atomic.fsync_dir(path)
+
+    with patch.object(swap, "fsync_dir", fsync_dir):
+        yield
+
+
+@contextmanager
+def no_seal() -> Iterator[None]:
+    """No marker says that the copy is complete before it becomes the replica."""
+    with patch.object(Swapper, "_seal", lambda *_: None):
+        yield
+
+
+@contextmanager
+def destination_first() -> Iterator[None]:
+    """The copy gets the replica's name before the source loses it, and no generation tells them apart: Apache Kafka's
+    way.
+    """
+    source: list[tuple[Path, Path]] = []
+    genuine = Swapper._seal
+
+    def rename_new(path: Path, target: Path) -> None:
+        if path.name == "t-0":
+            source.append((path, target))
+        else:
+            atomic.rename_new(path, target)
+
+    def fsync_dir(path: Path) -> None:
+        if source and path == source[0][0].parent:
+            return  # not renamed yet
+        atomic.fsync_dir(path)
+        while source:
+            atomic.rename_new(*source[0])
+            atomic.fsync_dir(source.pop()[0].parent)
+
+    def seal(self: Swapper, move: Move) -> None:
+        move.marker = replace(move.marker, generation=move.partition.generation)
+        genuine(self, move)
+
+    with (
+        patch.object(swap, "rename_new", rename_new),
+        patch.object(swap, "fsync_dir", fsync_dir),
+        patch.object(Swapper, "_seal", seal),
+    ):
+        yield
+
+
+@contextmanager
+def same_generation_after_an_undo() -> Iterator[None]:
+    """A source that is taken back does not become newer than the sealed copy."""
+    genuine, settled = Swapper._undo, Marker.settled
+
+    def undo(self: Swapper, move: Move, renamed: Path | None) -> None:
+        with patch.object(Marker, "settled", lambda marker, _=None: settled(marker)):
+            genuine(self, move, renamed)
+        move.partition.generation = 0
+
+    with patch.object(Swapper, "_undo", undo):
+        yield
+
+
+MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], str]] = {
+    "no flush of the source's name": (lambda: without_flush_of("a"), "move"),
+    "no flush of the target's name": (lambda: without_flush_of("b"), "move"),
+    "no seal": (no_seal, "move"),
+    "destination first": (destination_first, "move"),
+    "same generation after an undo": (same_generation_after_an_undo, "target's flush fails"),
+}
+
+
+def first_violation(script: str, posix: bool) -> str:
+    """What the exploration of a script finds first, "" when it finds nothing."""
+    with Explorer(SCRIPTS[script], whole=False, kinds=("bad",), posix=posix) as explorer:
+        for world in explorer.first():
+            if explorer.found.violations:
+                break
+            explorer.start_everywhere(world)
+        return explorer.found.violations[0] if explorer.found.violations else ""
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_the_model_finds_what_is_wrong_with_another_protocol(mutation: str) -> None:
+    """With flushes that make durable what POSIX says and nothing more; on a journal two of them are hidden by later
+    flushes.
+    """
+    mutated, script = MUTATIONS[mutation]
+    with mutated():
+        assert first_violation(script, posix=True)
+
+
+@pytest.mark.parametrize("script", ["move", "target's flush fails"])
+def test_nothing_is_wrong_where_a_flush_does_only_what_posix_says(script: str) -> None:
+    assert first_violation(script, posix=True) == ""

@@ -1,0 +1,107 @@
+"""Dead and hanging disks are found although nobody writes to them."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_node.directories import health
+from storage_node.directories.directory import LogDirectory
+from storage_node.errors import MetadataIOError
+from tests.support.io_faults import Faults, install
+from tests.support.node_harness import until
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    installed = install(monkeypatch)
+    yield installed
+    installed.clear()
+
+
+@pytest.fixture
+def two(tmp_path: Path, faults: Faults) -> Iterator[list[LogDirectory]]:
+    made = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        made.append(LogDirectory(tmp_path / name, f"id-{name}"))
+    yield made
+    faults.clear()
+    for directory in made:
+        directory.close()
+
+
+@pytest.fixture
+def watch(two: list[LogDirectory]) -> Iterator[health.Watch]:
+    made = health.Watch(two, interval=0.02, deadline=0.5)
+    made.start()
+    yield made
+    made.stop()
+
+
+@pytest.mark.feature("18-17")
+def test_a_dead_disk_without_traffic_is_found(two: list[LogDirectory], watch: health.Watch, faults: Faults) -> None:
+    bad, good = two
+    rule = faults.fail("fsync", f"{bad.path}/*", errno.EIO)
+    until(lambda: not bad.online, 5)
+    assert good.online and rule.hits == 1, "a flush that failed is not tried again"
+    assert bad.failure == f"the health check failed on log directory {bad.path}: Input/output error"
+
+
+def test_a_hanging_disk_is_found_and_holds_up_nobody(
+    two: list[LogDirectory], watch: health.Watch, faults: Faults
+) -> None:
+    bad, good = two
+    told = threading.Event()
+    bad.on_failure(lambda *_: told.set())
+    rule = faults.hang("fsync", f"{bad.path}/*")
+    until(lambda: rule.hits == 1, 5)
+    begun = time.monotonic()
+    assert told.wait(5)
+    assert 0.2 < time.monotonic() - begun < 3
+    assert "did not answer within 0.5 s" in str(bad.failure) and good.online
+
+
+def test_a_slow_disk_is_left_alone(two: list[LogDirectory], watch: health.Watch, faults: Faults) -> None:
+    slow = two[0]
+    rule = faults.hang("fsync", f"{slow.path}/*")
+    until(lambda: rule.hits == 1, 5)
+    faults.clear()  # well before the deadline
+    asked = faults.fail("unlink", f"{slow.path}/nothing", errno.EIO)
+    until(lambda: not (slow.path / health.FILE).exists(), 5)
+    assert slow.online and asked.hits == 0
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EDQUOT])
+def test_a_full_disk_passes_and_so_does_a_process_without_descriptors(
+    two: list[LogDirectory], watch: health.Watch, faults: Faults, code: int
+) -> None:
+    rule = faults.fail("open", f"{two[0].path}/*", code)
+    until(lambda: rule.hits >= 3, 5)
+    assert two[0].online
+
+
+def test_no_space_at_the_flush_does_not_pass(two: list[LogDirectory], watch: health.Watch, faults: Faults) -> None:
+    faults.fail("fsync", f"{two[0].path}/*", errno.ENOSPC)
+    until(lambda: not two[0].online, 5)
+
+
+def test_nothing_is_left_behind(two: list[LogDirectory]) -> None:
+    health.probe(two[0].path)
+    assert not list(two[0].path.iterdir())
+    (two[0].path / health.FILE).mkdir()
+    with pytest.raises(MetadataIOError):
+        health.probe(two[0].path)
+
+
+def test_who_is_silent_is_found_out_side_by_side(two: list[LogDirectory], faults: Faults) -> None:
+    bad, good = two
+    faults.hang("fsync", f"{bad.path}/*")
+    begun = time.monotonic()
+    assert health.silent([bad, good], 0.3) == [bad]
+    assert time.monotonic() - begun < 2 and good.online

@@ -1,0 +1,250 @@
+"""What a node does about a directory that fails: what it tells the controller, what it remembers, when it stops."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_node.errors import LogDirectoryOffline
+from storage_node.log.batch import build_batch
+from storage_node.types import TopicPartition
+from tests.support.io_faults import Faults, install
+from tests.support.node_harness import Harness, running, until
+from tests.support.wire import Client
+
+TP = TopicPartition("t", 1)
+HASTY = {"log.dir.failure.timeout.ms": "1000", "log.dir.health.check.interval.ms": "100"}
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    installed = install(monkeypatch)
+    yield installed
+    installed.clear()
+
+
+def row_of(harness: Harness, tp: TopicPartition = TP) -> tuple[str, str, int]:
+    """Topic id, directory id and generation of a replica that is served."""
+    partition = harness.node.partition(tp)
+    assert partition is not None
+    return partition.topic_id, partition.directory.id, partition.generation
+
+
+@pytest.mark.feature("858-09")
+def test_replicas_that_the_controller_never_heard_of_are_told_with_the_failure(harness: Harness) -> None:
+    harness.node.housekeeping.stop()  # nothing is told of where replicas are
+    harness.create_topic("t", 3)
+    assert not harness.controller.assigned
+    topic_id, directory_id, generation = row_of(harness)
+    bad = harness.node.dirs.by_path(harness.directory_of("t", 1))
+    told: list[int] = []
+    harness.node.on_directory_failure(lambda *_: told.append(len(harness.node.registration().lost)))
+    assert bad.fail("I/O error")
+    assert told == [1], "whoever registers again upon the failure has them"
+    (lost,) = harness.node.registration().lost
+    assert (lost.partition, lost.topic_id, lost.directory_id, lost.generation) == (
+        TP, topic_id, directory_id, generation,
+    )  # fmt: skip
+    (failure,) = until(lambda: harness.controller.failed)
+    assert (failure.path, failure.directory_id, failure.reason) == (bad.name, directory_id, "I/O error")
+    assert failure.replicas == (lost,) and failure.incarnation == harness.node.incarnation
+    assert abs(failure.noticed - time.time()) < 20
+
+
+def test_replicas_that_are_being_made_when_it_fails_are_told_too(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = harness.node.replicas.add_all
+
+    def failing(partitions: object) -> None:
+        # The directory fails after its replicas are on the disk and before they are served.
+        for partition in list(partitions):  # type: ignore[call-overload]
+            if partition.tp == TP:
+                partition.directory.fail("I/O error")
+        original(partitions)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(harness.node.replicas, "add_all", failing)
+    harness.create_topic("t", 3)
+    until(lambda: TP in harness.node.replicas.offline)
+    assert TP not in harness.node.replicas.served
+    assert [row.partition for row in harness.node.registration().lost] == [TP]
+
+
+def test_the_moves_that_end_are_told_with_their_reason(harness: Harness) -> None:
+    harness.controller.hold_moves = True
+    harness.create_topic("t", 3)
+    target = harness.other_directory("t", 1)
+    harness.node.engine.create(TP, target, owner="a-run", run_id="an-id")
+    harness.node.dirs.by_path(target).fail("Input/output error at a flush")
+    (failure,) = until(lambda: harness.controller.failed)
+    (move,) = failure.moves
+    assert (move.partition, move.directory, move.owner, move.run_id) == (TP, target, "a-run", "an-id")
+    assert target in move.message and "Input/output error at a flush" in move.message
+    assert harness.node.partition(TP) is not None, "the source serves on"
+
+
+def test_a_failure_is_told_until_it_is_taken_over_a_restart(harness: Harness) -> None:
+    harness.create_topic("t", 3)
+    harness.settle()
+    bad = Path(next(path for path in harness.paths[1:]))
+    lost = {tp for tp in harness.node.replicas.served if harness.directory_of(tp.topic, tp.partition) == str(bad)}
+    harness.controller.away = True  # told, but not taken
+    bad.rename(bad.with_name("pulled-out"))
+    until(lambda: harness.controller.failed, 10)
+    (first,) = harness.controller.failed
+    note = Path(harness.paths[0]) / "directory-failures"
+    until(note.exists)
+    harness.controller.away = False
+    harness.restart()
+    until(lambda: len(harness.controller.failed) == 2)
+    again = harness.controller.failed[1]
+    assert again == first, "the same failure, noticed when it was"
+    assert {row.partition for row in again.replicas} == lost
+    until(lambda: json.loads(note.read_bytes())["failures"][0]["told"])
+    harness.restart()
+    assert {row.partition for row in harness.node.registration().lost} == lost, "the set is told with every registration"
+    assert len(harness.controller.failed) == 2, "it is known"
+    bad.with_name("pulled-out").rename(bad) if not bad.exists() else None
+    harness.restart()
+    until(lambda: not note.exists())
+    assert harness.node.registration().lost == () and len(harness.controller.failed) == 2
+    assert set(harness.node.replicas.served) >= lost
+
+
+def test_a_directory_that_is_missing_at_a_start_is_a_failure_once(harness: Harness) -> None:
+    harness.create_topic("t", 3)
+    harness.settle()
+    bad = Path(harness.paths[2])
+    id_ = harness.node.dirs.directories[2].id
+    harness.stop()
+    bad.rename(bad.with_name("pulled-out"))
+    harness.node = harness._new(0)
+    harness.start()
+    (failure,) = until(lambda: harness.controller.failed)
+    assert (failure.directory_id, failure.path) == (id_, str(bad)), "its id is known from the image"
+    assert [row.partition for row in failure.replicas] == [
+        tp for tp in harness.node.replicas.offline
+    ]
+    (registered,) = [one for one in harness.node.registration().directories if one.path == str(bad)]
+    assert (registered.id, registered.online) == (id_, False)
+    until(lambda: json.loads((Path(harness.paths[0]) / "directory-failures").read_bytes())["failures"][0]["told"])
+    harness.restart()
+    assert len(harness.controller.failed) == 1
+
+
+@pytest.mark.parametrize("which", [[0], [1, 2, 0], [1, 2]])
+def test_the_node_stops_after_its_metadata_or_its_last_directory(harness: Harness, which: list[int]) -> None:
+    said: list[str] = []
+    harness.node.halt = said.append
+    for number in which:
+        harness.node.dirs.directories[number].fail(f"error {number}")
+    if which == [1, 2]:
+        assert said == []
+        return
+    (sentence,) = said
+    path = harness.paths[0]
+    assert sentence.startswith("node 1 stops: ") and path in sentence and "error 0" in sentence
+    assert ("metadata log directory" in sentence) == (which == [0])
+    assert "start the node again" in sentence
+
+
+@pytest.mark.feature("18-20")
+def test_a_hanging_disk_counts_as_failed_and_others_serve(tmp_path: Path, faults: Faults) -> None:
+    with running(tmp_path, extra=HASTY) as harness:
+        harness.create_topic("t", 3)
+        bad = harness.directory_of("t", 1)
+        if bad == harness.paths[0]:
+            pytest.skip("the metadata directory")
+        for call in ("fsync", "fdatasync", "pwritev", "pread"):
+            faults.hang(call, f"{bad}/*")
+        stuck, client = Client(harness), Client(harness)
+        stuck.send_produce("t", 1, build_batch([b"x"]))
+        until(lambda: not harness.node.dirs.by_path(bad).online, 10)
+        assert "did not answer within 1 s" in str(harness.node.dirs.by_path(bad).failure)
+        begun = time.monotonic()
+        assert client.produce("t", 1, build_batch([b"x"])).error == 56
+        for partition in (0, 2):
+            assert client.produce("t", partition, build_batch([b"x"])).error == 0
+        assert time.monotonic() - begun < 2
+        faults.clear()
+        stuck.close()
+        client.close()
+
+
+def test_deleting_a_topic_whose_move_goes_to_a_hanging_disk_blames_that_disk_alone(
+    tmp_path: Path, faults: Faults
+) -> None:
+    extra = HASTY | {"log.dir.health.check.interval.ms": "600000"}  # nobody but the deletion finds it out
+    with running(tmp_path, extra=extra) as harness:
+        harness.controller.hold_moves = True
+        harness.create_topic("t", 3)
+        harness.create_topic("beside", 3)
+        source = harness.directory_of("t", 1)
+        target = next(path for path in harness.paths[1:] if path != source)
+        harness.node.engine.create(TP, target, owner="a-run")
+        for call in ("fsync", "rename", "write"):
+            faults.hang(call, f"{target}/*")
+        begun = time.monotonic()
+        harness.delete_topic("t")
+        assert time.monotonic() - begun < 15
+        until(lambda: not harness.node.dirs.by_path(target).online, 10)
+        assert harness.node.dirs.by_path(source).online and harness.node.dirs.by_path(source).failure is None
+        assert TP not in harness.node.replicas.served
+        client = Client(harness)
+        for partition in range(3):
+            if harness.node.partition(TopicPartition("beside", partition)) is not None:
+                assert client.produce("beside", partition, build_batch([b"x"])).error == 0
+        client.close()
+        faults.clear()
+        until(lambda: not (Path(source) / "t-1").exists(), 10, "the disk's answer lets the deletion go on")
+
+
+def test_deleting_a_topic_whose_source_hangs_leaves_the_target_alone(tmp_path: Path, faults: Faults) -> None:
+    extra = HASTY | {"log.dir.health.check.interval.ms": "600000"}
+    with running(tmp_path, extra=extra) as harness:
+        harness.controller.hold_moves = True
+        harness.create_topic("t", 3)
+        source = next(harness.directory_of("t", n) for n in range(3) if harness.directory_of("t", n) != harness.paths[0])
+        tp = next(TopicPartition("t", n) for n in range(3) if harness.directory_of("t", n) == source)
+        target = next(path for path in harness.paths if path != source)
+        harness.node.engine.create(tp, target, owner="a-run")
+        partition = harness.node.partition(tp)
+        assert partition is not None
+        for call in ("fsync", "fdatasync", "pwritev"):
+            faults.hang(call, f"{source}/*")
+        stuck = Client(harness)
+        stuck.send_produce("t", tp.partition, build_batch([b"x"]))  # holds the partition's lock in the hanging disk
+        until(lambda: any(rule.hits for rule in faults.rules), 5)
+        deleting = threading.Thread(target=harness.delete_topic, args=("t",))
+        deleting.start()
+        until(lambda: not harness.node.dirs.by_path(source).online, 15)
+        assert harness.node.dirs.by_path(target).online
+        faults.clear()
+        deleting.join(20)
+        stuck.close()
+
+
+def test_a_swap_does_not_wait_for_a_copier_in_a_failed_disk(harness: Harness, faults: Faults) -> None:
+    harness.controller.hold_moves = True
+    harness.create_topic("t", 3)
+    target = harness.other_directory("t", 1)
+    client = Client(harness)
+    assert client.produce("t", 1, build_batch([b"x" * 1000])).error == 0
+    client.close()
+    engine = harness.node.engine
+    claim = engine.create(TP, target, owner="me").claim
+    rule = faults.hang("fdatasync", f"{target}/t-1.move/*")
+    engine.start_copy(TP, claim)
+    until(lambda: rule.hits >= 1)
+    harness.node.dirs.by_path(target).fail("it hangs")
+    begun = time.monotonic()
+    with pytest.raises(LogDirectoryOffline):
+        engine.swap(TP, claim)
+    engine.cancel(TP, claim)
+    assert time.monotonic() - begun < 5
+    faults.clear()

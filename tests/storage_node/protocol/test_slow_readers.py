@@ -1,0 +1,128 @@
+"""Large answers: whole, in order, and of no cost while the reader takes its time."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from storage_node.log.batch import build_batch
+from storage_node.log.files import Region
+from storage_node.protocol import sending
+from storage_node.types import TopicPartition
+from tests.support.node_harness import Harness, until
+from tests.support.wire import Client
+
+MIB = 2**20
+LARGE = 12 * MIB
+BATCHES = 12
+
+
+@pytest.fixture
+def filled(harness: Harness) -> Iterator[tuple[Harness, bytes]]:
+    """A partition with some large batches, and its bytes."""
+    harness.create_topic("t")
+    client = Client(harness)
+    for number in range(BATCHES):
+        row = client.produce("t", 0, build_batch([bytes([number]) * 1000] * 1000), acks=1)
+        assert row.error == 0
+    client.close()
+    replica = harness.node.partition(TopicPartition("t", 0))
+    assert replica is not None
+    yield harness, b"".join(path.read_bytes() for path in sorted(replica.log.path.glob("*.log")))
+
+
+def reader(harness: Harness) -> Client:
+    """A client that takes little before it reads."""
+    client = Client(harness)
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 * 1024)
+    return client
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, hold: float) -> list[sending.FilePart]:
+    """Give answers up after `hold` seconds; the parts that were."""
+    given_up, original = list[sending.FilePart](), sending.FilePart.give_up
+
+    def give_up(part: sending.FilePart) -> None:
+        original(part)
+        given_up.append(part)
+
+    monkeypatch.setattr(sending, "HOLD_SECONDS", hold)
+    monkeypatch.setattr(sending.FilePart, "give_up", give_up)
+    return given_up
+
+
+def test_answers_larger_than_any_buffer_arrive_whole_and_in_order(filled: tuple[Harness, bytes]) -> None:
+    harness, content = filled
+    client = reader(harness)
+    for _ in range(3):
+        client.send_fetch("t", 0, 0, partition_max_bytes=LARGE)
+        client.send_fetch("t", 0, 3000, partition_max_bytes=2 * MIB)
+        client.send_produce("t", 0, b"none")
+    for _ in range(3):
+        (large,) = client.receive_fetch()
+        assert large.records == content[: len(large.records)] and len(large.records) > LARGE - 2 * MIB
+        (small,) = client.receive_fetch()
+        assert small.records and small.records in content
+        assert client.receive_produce()[1].error != 0
+    client.close()
+
+
+def test_readers_that_do_not_read_hold_no_memory(
+    filled: tuple[Harness, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness, content = filled
+    given_up = watched(monkeypatch, 0.3)
+    process = psutil.Process()
+    before = process.memory_info().rss
+    clients = [reader(harness) for _ in range(25)]
+    for client in clients:
+        client.send_fetch("t", 0, 0, partition_max_bytes=LARGE)
+    until(lambda: len(given_up) == len(clients), what="all answers are read, and given up")
+    assert sum(len(part.ready) for part in given_up) <= len(clients) * sending.PIECE
+    until(lambda: process.memory_info().rss < before + len(clients) * LARGE // 2, what="their memory is free")
+    # What they have not read is read again for them, wherever the partition is by then.
+    target = harness.other_directory("t")
+    admin = KafkaAdminClient(bootstrap_servers=harness.bootstrap)
+    admin.alter_replica_log_dirs({("t", 0, 1): target})
+    admin.close()
+    until(lambda: harness.directory_of("t") == target)
+    for client in clients:
+        (row,) = client.receive_fetch()
+        assert row.records == content[: len(row.records)] and len(row.records) > LARGE - 2 * MIB
+        client.close()
+
+
+@pytest.mark.parametrize("what", ["a disk error", "a segment cut off"])
+def test_an_answer_that_cannot_be_finished_ends_the_connection(
+    filled: tuple[Harness, bytes], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    harness, _ = filled
+    given_up = watched(monkeypatch, 0.1)
+    client = reader(harness)
+    client.send_fetch("t", 0, 0, partition_max_bytes=LARGE)
+    until(lambda: given_up)
+    directory = harness.node.dirs.by_path(harness.directory_of("t"))
+
+    def failing(region: Region, start: int, count: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as broken:
+        if what == "a disk error":
+            broken.setattr(Region, "read", failing)
+        else:
+            (path,) = Path(directory.path).glob("t-0/*.log")
+            os.truncate(path, 1000)
+        with pytest.raises((ConnectionError, AssertionError)):
+            client.receive_fetch()
+    assert directory.online == (what != "a disk error")
+    client.close()
+    other = Client(harness)
+    assert len(other.ask(18, 3).api_keys) > 10, "the node serves on"
+    other.close()
