@@ -36,9 +36,7 @@ def directory_failures(runs: DataFrame, as_of: datetime) -> DataFrame:
     done = F.col("status") == schema.COMPLETED
 
     def text(name: str) -> Column:
-        return F.when(done, F.get_json_object("result", f"$.{name}")).otherwise(
-            F.get_json_object("input", f"$.{name}")
-        )
+        return F.when(done, F.get_json_object("result", f"$.{name}")).otherwise(F.get_json_object("input", f"$.{name}"))
 
     recorded = F.from_json(F.get_json_object("result", "$.replicas"), _RECORDED)
     noticed = F.transform(
@@ -54,7 +52,9 @@ def directory_failures(runs: DataFrame, as_of: datetime) -> DataFrame:
             lambda row: F.transform(row["partitions"], lambda index: F.concat_ws("-", row["topic"], index)),
         )
     )
-    moves = F.transform(F.from_json(text("moves"), _MOVES), lambda row: F.concat_ws("-", row["topic"], row["partition"]))
+    moves = F.transform(
+        F.from_json(text("moves"), _MOVES), lambda row: F.concat_ws("-", row["topic"], row["partition"])
+    )
     empty = F.array().cast(T.ArrayType(_TEXT))
     return conform(
         chains.withColumns(

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from storage_node import failpoints
+from storage_node.directories import atomic
 from storage_node.directories.atomic import fsync_dir, io_errors
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import StorageError
@@ -115,6 +116,11 @@ class Deletions:
             for deletion in self.pending():
                 try:
                     self._try(deletion)
+                except StorageError as error:
+                    # A disk that is full to the last byte may take the marker a moment later; another start else.
+                    _log.error("removing %s failed: %s", deletion.path, error)
+                    if not atomic.is_no_room(error):
+                        self._forget(deletion)
                 except Exception:
                     # One that cannot be removed must not keep the others; the next start tries it again.
                     _log.exception("removing %s failed", deletion.path)

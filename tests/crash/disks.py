@@ -23,6 +23,8 @@ _NO_LOG_FLUSH = struct.pack("I", 2)
 #: A minute of waiting for one of the few loop devices that a machine has is nothing unusual; ten are.
 _LOOP_PATIENCE = 600.0
 
+_NAME = "crash-disk"  # of images, followed by the process they belong to
+
 MAKE = {
     # Made at once and not by a thread in the background, so that two runs do the same.
     "ext4": ["mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"],
@@ -108,10 +110,11 @@ class Disk:
 @contextlib.contextmanager
 def disks(kind: str, folder: Path, count: int = 2) -> Iterator[list[Disk]]:
     """Mounted disks below `folder`, gone when the block is left."""
+    _sweep()
     made: list[Disk] = []
     try:
         for index in range(count):
-            disk = Disk(kind, folder / f"{index}.img", folder / f"disk{index}")
+            disk = Disk(kind, folder / f"{_NAME}.{os.getpid()}.{index}", folder / f"disk{index}")
             made.append(disk)
             disk.make()
             disk.mount()
@@ -119,6 +122,19 @@ def disks(kind: str, folder: Path, count: int = 2) -> Iterator[list[Disk]]:
     finally:
         for disk in made:
             disk.remove()
+
+
+def _sweep() -> None:
+    """Take away what is left of disks whose process is gone, killed before it could do so."""
+    for line in _run("losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE").splitlines():
+        loop, _, image = line.partition(" ")
+        name, _, rest = Path(image.strip().removesuffix(" (deleted)")).name.partition(".")
+        owner = rest.partition(".")[0]
+        if name == _NAME and owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            with contextlib.suppress(OSError):
+                _run("umount", "--all-targets", loop)
+            with contextlib.suppress(OSError):
+                _run("losetup", "--detach", loop)
 
 
 class Switch:

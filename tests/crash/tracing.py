@@ -129,9 +129,10 @@ def _attached(life: Life, process: BaseProcess, log: Path, arguments: Sequence[s
                 tracer = subprocess.Popen(
                     ["strace", "-p", begun.read_text(), "-y", "-s", "0", "-o", str(log), *arguments], stderr=said
                 )
-            while b"attached" not in errors.read_bytes():
-                assert tracer.poll() is None, f"strace: {errors.read_text()}"
+            while b"attached" not in errors.read_bytes() and tracer.poll() is None:
                 time.sleep(0.001)
+            # A life may come to its end while one of its threads still waits.
+            assert tracer.poll() is None or not process.is_alive(), f"strace: {errors.read_text()}"
             (life.folder / GO).touch()
         yield
         if tracer is not None:

@@ -1,4 +1,4 @@
-"""One of a node's three directories fails while a producer writes to all: two go on, and every view tells of the third."""
+"""One of a node's three directories fails under a producer: two go on, and every view tells of the third."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def test_the_producers_of_the_other_directories_go_on(broken: Crashable, rehome:
     lost = sorted(number for number, disk in replicas.items() if disk == bad)
     moving = next(number for number, disk in replicas.items() if disk == broken.disks[1])
     answered: dict[int, list[str]] = {number: [] for number in range(PARTITIONS)}
-    producer = Producer({"bootstrap.servers": broken.bootstrap, "acks": "all", "message.timeout.ms": 4000, "retries": 2})
+    producer = Producer(
+        {"bootstrap.servers": broken.bootstrap, "acks": "all", "message.timeout.ms": 4000, "retries": 2}
+    )
 
     def send(number: int) -> None:
         producer.produce(

@@ -42,7 +42,9 @@ SETTINGS = {
 class FaultyNode(Harness):
     """See the module; `t` is created on the source disk, `other` on the good one."""
 
-    def __init__(self, good: Path, source: Disk | SmallDisk, target: Disk | SmallDisk, name: str, extra: Mapping[str, str]) -> None:
+    def __init__(
+        self, good: Path, source: Disk | SmallDisk, target: Disk | SmallDisk, name: str, extra: Mapping[str, str]
+    ) -> None:
         self.source_disk, self.target_disk, self.name = source, target, name
         self.paths = [str(good), str(source.path / name), str(target.path / name)]
         for path in self.paths:

@@ -98,7 +98,9 @@ def check(node: FaultyNode, fault: Fault) -> bool:
     with undisturbed(node), Writer(node, "t") as writer:
         # What a health check leaves when it cannot remove its file is written over by the next one.
         pattern = "^(?!.*health-check)" if fault.op == "unlink" else ""
-        disk.rules({"ops": [fault.op], "path": pattern, "after": fault.number, "count": int(fault.once), "errno": fault.error})
+        disk.rules(
+            {"ops": [fault.op], "path": pattern, "after": fault.number, "count": int(fault.once), "errno": fault.error}
+        )
         move(node, fault.error == errno.ENOSPC)
         hits = disk.hits
         if hits and fault.error == errno.EIO and not fault.may_pass:

@@ -1,4 +1,4 @@
-"""Disks that are slow, that hang, and that hang and come back: whatever touches them ends, the others are not touched."""
+"""Disks that are slow, that hang, and that come back: whatever touches them ends, the others are not touched."""
 
 from __future__ import annotations
 

@@ -68,6 +68,9 @@ class Calls:
         for disk in self.disks.values():
             disk.closed = self._close_all_on
 
+    def _close_all_on(self, disk: Disk) -> None:
+        self._fds = {fd: opened for fd, opened in self._fds.items() if opened.disk is not disk}
+
     # Every operation
 
     def _look(self, disk: Disk, op: str, path: str, inode: Inode | None = None) -> None:

@@ -214,12 +214,20 @@ class Explorer:
         life.copy()
         life.delete_due()
         checks.check_kept(life, world, expected)
-        checks.check_gone(life)
         after = life.end(f"{world.at}, started with {condition}")
+        after = replace(after, disks={**world.disks, **after.disks})
         if again is not None:
             self._again(*again, order, away)
-        after = replace(after, disks={**world.disks, **after.disks})
+        if not after.truth.topic_id:
+            checks.check_gone(self._restarted(after, order, away))
         return after
+
+    def _restarted(self, world: World, order: Sequence[str], away: frozenset[str]) -> Life:
+        life = Life(self.arena, world, None, order)
+        for name in away:
+            life.machine.disks[name].fail()
+        life.start()
+        return life
 
     def _noted(self, life: Life, before: World, away: frozenset[str]) -> tuple[World, tuple[object, ...]] | None:
         """The world after a start, and what came of it; None if a second start was tried on the same already."""
@@ -232,10 +240,7 @@ class Explorer:
 
     def _again(self, world: World, told: tuple[object, ...], order: Sequence[str], away: frozenset[str]) -> None:
         """A second start comes to the same state and changes nothing."""
-        life = Life(self.arena, world, None, order)
-        for name in away:
-            life.machine.disks[name].fail()
-        life.start()
+        life = self._restarted(world, order, away)
         changes = [a for plan in life.node.plans for a in plan.actions if isinstance(a, WriteMarker | Rename)]
         if changes:
             raise Violation(f"a second start changes something: {changes[0]}")

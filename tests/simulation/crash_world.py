@@ -18,8 +18,7 @@ from storage_node.move import swap
 from storage_node.move.status import MoveState
 from tests.simulation.crash_node import TP, Controller, Ids, QuietNode, config_for, record, threadless
 from tests.simulation.disks import State
-from tests.simulation.losses import after_loss as _after
-from tests.simulation.losses import dirty_files as _dirty
+from tests.simulation.losses import after_loss, dirty_files
 from tests.simulation.machine import Machine, Step
 from tests.simulation.patching import simulated
 
@@ -31,8 +30,8 @@ class Truth:
     """What was promised.
 
     `acked` has the value of each acknowledged record of the topic, from offset 0; of these the first `flushed` are
-    known to be on the disk, and the first `needed` must be there now: all after a kill, the flushed ones after a power loss.
-    Records before `start` were deleted. `tried` is the record whose answer was not there yet when the crash came.
+    known to be on the disk, and the first `needed` must be there now: all after a kill, the flushed ones after a power
+    loss. Records before `start` were deleted. `tried` is the record whose answer was not there yet when the crash came.
     """
 
     topic_id: str = ""

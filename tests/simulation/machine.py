@@ -25,7 +25,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 
 from tests.simulation.calls import FIRST_FD, ROOT, Calls, Step
-from tests.simulation.disks import Disk, State
+from tests.simulation.disks import State
 
 __all__ = ["FIRST_FD", "ROOT", "Machine", "Step"]
 
@@ -74,6 +74,3 @@ class Machine(Calls):
         self.kill()
         for name, state in states.items():
             self.disks[name].restore(state)
-
-    def _close_all_on(self, disk: Disk) -> None:
-        self._fds = {fd: opened for fd, opened in self._fds.items() if opened.disk is not disk}

@@ -13,4 +13,13 @@ from tests.simulation.node_machine import NodeMachine
 def test_x() -> None:
     s = int(os.environ.get("SEED", "0"))
     NodeMachine._hypothesis_internal_use_seed = s
-    run_state_machine_as_test(NodeMachine, settings=settings(max_examples=int(os.environ.get("N", 300)), stateful_step_count=30, deadline=None, database=None, suppress_health_check=list(HealthCheck)))
+    run_state_machine_as_test(
+        NodeMachine,
+        settings=settings(
+            max_examples=int(os.environ.get("N", 300)),
+            stateful_step_count=30,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

@@ -57,7 +57,9 @@ def test_what_an_error_number_says(kind: type[StorageError], code: int, fault: F
 
 
 @pytest.mark.parametrize("kind", OTHER)
-@pytest.mark.parametrize("cause", [NoRoom(errno.ENOSPC, "x"), OSError(errno.ENAMETOOLONG, "x"), OSError(errno.EINTR, "x")])
+@pytest.mark.parametrize(
+    "cause", [NoRoom(errno.ENOSPC, "x"), OSError(errno.ENAMETOOLONG, "x"), OSError(errno.EINTR, "x")]
+)
 def test_a_step_that_could_not_be_done_says_nothing(kind: type[StorageError], cause: OSError) -> None:
     assert fault_of(wrapped(kind, cause)) is Fault.STEP
 

@@ -107,7 +107,9 @@ def test_a_failure_is_told_until_it_is_taken_over_a_restart(harness: Harness) ->
     assert {row.partition for row in again.replicas} == lost
     until(lambda: json.loads(note.read_bytes())["failures"][0]["told"])
     harness.restart()
-    assert {row.partition for row in harness.node.registration().lost} == lost, "the set is told with every registration"
+    assert {row.partition for row in harness.node.registration().lost} == lost, (
+        "the set is told with every registration"
+    )
     assert len(harness.controller.failed) == 2, "it is known"
     bad.with_name("pulled-out").rename(bad) if not bad.exists() else None
     harness.restart()
@@ -127,9 +129,7 @@ def test_a_directory_that_is_missing_at_a_start_is_a_failure_once(harness: Harne
     harness.start()
     (failure,) = until(lambda: harness.controller.failed)
     assert (failure.directory_id, failure.path) == (id_, str(bad)), "its id is known from the image"
-    assert [row.partition for row in failure.replicas] == [
-        tp for tp in harness.node.replicas.offline
-    ]
+    assert [row.partition for row in failure.replicas] == [tp for tp in harness.node.replicas.offline]
     (registered,) = [one for one in harness.node.registration().directories if one.path == str(bad)]
     assert (registered.id, registered.online) == (id_, False)
     until(lambda: json.loads((Path(harness.paths[0]) / "directory-failures").read_bytes())["failures"][0]["told"])
@@ -209,7 +209,9 @@ def test_deleting_a_topic_whose_source_hangs_leaves_the_target_alone(tmp_path: P
     with running(tmp_path, extra=extra) as harness:
         harness.controller.hold_moves = True
         harness.create_topic("t", 3)
-        source = next(harness.directory_of("t", n) for n in range(3) if harness.directory_of("t", n) != harness.paths[0])
+        source = next(
+            harness.directory_of("t", n) for n in range(3) if harness.directory_of("t", n) != harness.paths[0]
+        )
         tp = next(TopicPartition("t", n) for n in range(3) if harness.directory_of("t", n) == source)
         target = next(path for path in harness.paths if path != source)
         harness.node.engine.create(tp, target, owner="a-run")

@@ -234,7 +234,7 @@ def test_a_flush_that_failed_is_never_tried_again(node: Harness, faults: Faults)
     with pytest.raises(StorageError):
         partition.log.flush()
     assert partition.log.recovery_point == point
-    checkpoint = (partition.directory.path / "recovery-point-offset-checkpoint")
+    checkpoint = partition.directory.path / "recovery-point-offset-checkpoint"
     before = checkpoint.read_bytes() if checkpoint.exists() else b""
     node.stop()
     assert (checkpoint.read_bytes() if checkpoint.exists() else b"") == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 from storage_node import failpoints
@@ -67,7 +68,7 @@ def test_offsets_never_go_back_for_who_looks_during_swaps(make: Make) -> None:
         stop.set()
         for thread in threads:
             thread.join()
-    for before, after in zip(seen, seen[1:], strict=False):
+    for before, after in pairwise(seen):
         assert before[0] <= after[0] and before[1] <= after[1], (before, after)
     assert seen[-1][0] == 30
 

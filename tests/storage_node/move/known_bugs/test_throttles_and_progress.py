@@ -1,4 +1,4 @@
-"""Apache Kafka's weaknesses with throttles that are cleared or left behind, wishes that are forgotten, space that is not
+"""Apache Kafka's weaknesses with throttles that are cleared or left behind, wishes that are forgotten, space not
 told."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Make = Callable[..., SmallNode]
 
 
 def test_clearing_the_rate_of_the_node_leaves_every_move_its_own(make: Make) -> None:
-    # `kafka-reassign-partitions --verify` and `--cancel` clear the rate of all brokers, also while others still need it.
+    # `kafka-reassign-partitions --verify` and `--cancel` clear the rate of all brokers, others needing it or not.
     other = TopicPartition("u", 0)
     node = make(slots=2, rate=40_000)
     for tp in (TP, other):
@@ -89,7 +89,7 @@ def test_a_copy_that_the_producer_outruns_says_how_far_behind_it_is(make: Make) 
         lags: list[int] = []
         for _ in range(3):
             before = len(lags)
-            eventually(lambda: node.engine.statuses()[0].lag > (max(lags) + 50 if lags else 0))  # noqa: B023
+            eventually(lambda: node.engine.statuses()[0].lag > (max(lags) + 50 if lags else 0))
             lags.append(node.engine.statuses()[0].lag)
             assert len(lags) == before + 1
         status = node.engine.statuses()[0]
