@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from temporalio import activity
 
@@ -21,6 +21,7 @@ from activities import rows
 from activities.copying import LaneCopy
 from activities.creating import MoveCreator
 from activities.errors import application_error, classify, disowned, expected
+from storage_node.directories.directory import LogDirectory
 from storage_node.errors import MovesStopped, RequestRefused, RequestTimedOut
 from storage_node.ports import Controller
 from storage_node.types import TopicPartition
@@ -36,12 +37,14 @@ log = logging.getLogger(__name__)
 THREADS = 16  # for blocking calls of all activities of a node
 AT_ONCE = 8  # replicas of one lane in a step at the same time
 LEASE_BEAT = 0.5  # seconds between two heartbeats of a lease
+HUNG_LOOK, HUNG_LOOKS = 0.5, 6  # seconds between two looks at a failed disk's work, looks until it is left behind
 DELETE_LOOK = 1.0  # seconds between two looks at a `.delete` that is not due yet
 
 #: A swap that was told to leave ends in one of these; copying decides what comes next.
 LEFT_SWAP = ("stopped", "queued", "copying", "throttled", "caught_up")
 
-Step = Callable[[ReplicaMove], Awaitable[MoveRow]]
+T = TypeVar("T")
+Step = Callable[[ReplicaMove], Coroutine[Any, Any, MoveRow]]
 
 
 class NodeActivities:
@@ -87,6 +90,32 @@ class NodeActivities:
         """Run a blocking call on the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **named))
 
+    async def _unless_hung(self, moves: Sequence[ReplicaMove], work: Coroutine[Any, Any, T]) -> T:
+        """The result of work on moves, of which no part is waited for that a failed disk keeps for ever.
+
+        Raises LogDirectoryOffline for a directory of theirs that went offline, when the work has not come to its end by
+        itself some seconds later; whatever thread is in that disk is left behind.
+        """
+        task = asyncio.ensure_future(work)
+        directories = list(self._directories(moves))
+        patience = HUNG_LOOKS
+        try:
+            while not (await asyncio.wait([task], timeout=HUNG_LOOK))[0]:
+                for directory in directories:
+                    if not directory.online and (patience := patience - 1) <= 0:
+                        directory.check_online()
+            return task.result()
+        finally:
+            task.cancel()
+
+    def _directories(self, moves: Sequence[ReplicaMove]) -> Iterator[LogDirectory]:
+        """Where the replicas are and where they are to be."""
+        wanted = {move.directory for move in moves}
+        for directory in self._node.dirs.directories:
+            here = (self._node.replicas.served.get(rows.partition_of(move)) for move in moves)
+            if directory.name in wanted or any(found is not None and found.directory is directory for found in here):
+                yield directory
+
     def close(self) -> None:
         """Take no more work; what hangs in a disk is left behind."""
         self._pool.shutdown(wait=False, cancel_futures=True)
@@ -99,7 +128,7 @@ class NodeActivities:
         """Claim the replicas and make `.move` and marker, unless they are there already; small ones are copied, too."""
         with self._at_work(call):
             try:
-                return MoveResult(rows=await self._creator.create(call))
+                return MoveResult(rows=await self._unless_hung(call.replicas, self._creator.create(call)))
             except Exception as error:
                 raise application_error(error, "a move cannot be created yet") from error
 
@@ -243,7 +272,7 @@ class NodeActivities:
         async def one(move: ReplicaMove) -> MoveRow:
             async with gate:
                 try:
-                    return await step(move)
+                    return await self._unless_hung([move], step(move))
                 except Exception as error:
                     if isinstance(error, RequestTimedOut):
                         error = TimeoutError(error.message)  # the disk's time, not the controller's

@@ -172,7 +172,7 @@ class LogDirRequests:
             return await self._create(partition, target, raised)
         except (RequestRefused, StorageError) as error:
             if isinstance(error, StorageError):
-                self._node.storage_failed(error)
+                await asyncio.to_thread(self._node.storage_failed, error)
             log.warning("move of %s to %s: %s", tp, target.path, error)
             # A replica whose disk has just failed is not unknown.
             return ErrorCode.KAFKA_STORAGE_ERROR if tp in self._node.replicas.offline else error.code

@@ -109,6 +109,7 @@ class Node:
                 slots=config.move_threads,
                 rate=config.move_rate,
                 swap_seconds=config.move_deadline_ms / 1000,
+                delete_delay_ms=config.log.file_delete_delay_ms,
             )
             self.dirs.on_failure(self._directory_failed)
             image = self.metadata.image

@@ -184,19 +184,21 @@ class Partition:
             target = end if before == -1 else before
             if target < 0 or target > end:
                 raise OffsetOutOfRange(f"{self.tp} ends at {end}, records before {before} cannot be deleted")
-            self.log.advance_log_start(target)
-            self._shorten_future()
-            return self.log.log_start_offset
+            log = self.log
+            log.advance_log_start(target)
+        self._shorten_future(log.log_start_offset)
+        return log.log_start_offset
 
     def delete_old_segments(self, now_ms: int) -> int:
         """Retention on both copies; answers how many segments went from the log in use."""
         with self.lock:
             if self._offline or self._deleted:
                 return 0
-            count = self.log.delete_old_segments(now_ms)
-            if count:
-                self._shorten_future()
-            return count
+            log = self.log
+            count = log.delete_old_segments(now_ms)
+        if count:
+            self._shorten_future(log.log_start_offset)
+        return count
 
     def truncate_to(self, offset: int) -> None:
         """Cut both copies off at `offset`."""
@@ -207,15 +209,13 @@ class Partition:
                 # Also one that does not reach so far: its copier may have read beyond.
                 future.truncate_to(offset)
 
-    def _shorten_future(self) -> None:
+    def _shorten_future(self, start: int) -> None:
+        """Not under `lock`: a target that hangs must not hold up the producers. A copy that was swapped in meanwhile
+        has reached beyond `start`, which then changes nothing any more.
+        """
         future = self.future
-        if future is None:
-            return
-        start = self.log.log_start_offset
-        if start > future.log_end_offset:
-            future.truncate_fully(start)
-        elif start > future.log_start_offset:
-            future.advance_log_start(start)
+        if future is not None:
+            future.follow_start(start)
 
     def swapped(self, log: Log, directory: LogDirectory, generation: int) -> None:
         """From now on the copy is the replica; called by the mover under `lock`, after both renames are durable."""

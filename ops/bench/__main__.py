@@ -91,10 +91,10 @@ def main() -> int:
         print(f"the benchmark could not run: {problem}", file=sys.stderr)
         return 1
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
         # What was measured before one that failed is not lost.
         if figures:
             print_table(console, figures)
+        shutil.rmtree(folder, ignore_errors=True)
     if options.json:
         rows = [{"what": f.what, "rehome": f.ours, "beside": f.peer, "ratio": f.ratio} for f in figures]
         options.json.write_text(json.dumps(rows, indent=1) + "\n")

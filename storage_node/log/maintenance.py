@@ -209,6 +209,16 @@ class MaintainedLog(LogState):
             raise MetadataIOError(self.directory, f"raising the log start offset of {self.tp}") from exc
         return True
 
+    def follow_start(self, start: int) -> None:
+        """Drop what another copy of this log has dropped: all below its log start offset, or all there is.
+
+        Raises like `advance_log_start` and `truncate_fully`.
+        """
+        if start > self._end[0]:
+            self.truncate_fully(start)
+        elif start > self._log_start_offset:
+            self.advance_log_start(start)
+
     # Retention
 
     def delete_old_segments(self, now_ms: int, high_watermark: int | None = None) -> int:

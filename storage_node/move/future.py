@@ -185,6 +185,10 @@ class FutureLog(Log):
         with self.writing:
             return super().advance_log_start(offset)
 
+    def follow_start(self, start: int) -> None:
+        with self.writing:
+            super().follow_start(start)
+
     def delete_old_segments(self, now_ms: int, high_watermark: int | None = None) -> int:
         with self.writing:
             self.cut()

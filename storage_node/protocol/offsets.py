@@ -28,15 +28,27 @@ PATIENCE = 30.0
 async def on_partition(
     node: Node, tp: TopicPartition, work: Callable[[Partition], T], seconds: float
 ) -> tuple[ErrorCode, T | None]:
-    """Run `work` in the pool of the partition's directory; answers an error code or the result."""
+    """Run `work` in the pool of the partition's directory; answers an error code or the result.
+
+    An error of another directory, where a copy of the replica is being made, is none of the client's: that copy's move
+    ends, and `work` (which may be done again) is done without it.
+    """
     try:
-        partition = node.leader(tp)
-        future = asyncio.wrap_future(partition.directory.submit(work, partition))
-        return ErrorCode.NONE, await asyncio.wait_for(future, seconds)
+        again = True
+        while True:
+            partition = node.leader(tp)
+            try:
+                future = asyncio.wrap_future(partition.directory.submit(work, partition))
+                return ErrorCode.NONE, await asyncio.wait_for(future, seconds)
+            except StorageError as error:
+                # Not on the loop: the disk may be asked whether it is well.
+                await asyncio.to_thread(node.storage_failed, error, tp)
+                if not again or error.directory == partition.directory.name:
+                    raise
+                again = False
     except TimeoutError:
         return ErrorCode.REQUEST_TIMED_OUT, None
     except StorageError as error:
-        node.storage_failed(error, tp)
         return error.code, None
     except RequestRefused as error:
         return error.code, None
@@ -116,4 +128,4 @@ async def _keep_log_starts(node: Node, tps: Sequence[TopicPartition]) -> None:
         try:
             await asyncio.wrap_future(directory.submit(node.offset_files.log_starts, directory))
         except StorageError as error:
-            node.storage_failed(error)
+            await asyncio.to_thread(node.storage_failed, error)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kafka import TopicPartition as KafkaPythonPartition
+from kafka.admin import KafkaAdminClient
 
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.batch import build_batch
@@ -347,3 +351,38 @@ def test_a_move_ends_with_its_target_and_the_replica_serves_on(
     faults.rules.clear()
     assert node.node.dirs.by_path(source).online and node.directory_of("t", 1) == source
     assert produce(node) == 0 and fetch(node) == 0
+
+
+@pytest.mark.feature("113-17", "113-19")
+def test_what_deletes_records_is_not_held_up_by_the_copy_s_disk(node: Harness, faults: Faults) -> None:
+    source, target = node.directory_of("t", 1), node.other_directory("t", 1)
+    for _ in range(3):
+        assert produce(node) == 0
+    engine = node.node.engine
+    claim = engine.create(TP, target, owner="me").claim
+    partition = node.node.partition(TP)
+    assert partition is not None and partition.future is not None
+    admin = KafkaAdminClient(bootstrap_servers=node.bootstrap)
+    replica = KafkaPythonPartition("t", 1)
+
+    # It hangs: the answer may take its time, everybody else's does not.
+    rule = faults.hang("fsync", f"{target}/t-1.move/*")
+    deleting = threading.Thread(target=lambda: admin.delete_records({replica: 1}))
+    deleting.start()
+    until(lambda: rule.hits >= 1 or not deleting.is_alive())
+    begun = time.monotonic()
+    assert produce(node) == 0 and fetch(node) == 1  # OFFSET_OUT_OF_RANGE: the record is gone
+    assert time.monotonic() - begun < 3
+    faults.clear()
+    deleting.join(20)
+
+    # It fails: the move ends with it, the records go all the same.
+    rule = faults.fail("open", f"{target}/t-1.move/*", errno.EIO)
+    end = partition.log.log_end_offset
+    assert admin.delete_records({replica: end})[replica]["low_watermark"] == end
+    admin.close()
+    assert rule.hits >= 1 and not node.node.dirs.by_path(target).online
+    assert node.node.dirs.by_path(source).online and partition.log.log_start_offset == end
+    status = engine.status(TP)
+    assert status is not None and status.claim == claim and status.error == "LogDirOffline"
+    assert produce(node) == 0
