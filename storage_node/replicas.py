@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Mapping
@@ -80,8 +81,10 @@ def create_logs(
     made = []
     for tp, topic_id, config in wanted:
         path = directory.path / names.replica_name(tp)
+        ours = False
         try:
             _mkdir(directory, path)
+            ours = True
             if topic_id:
                 partition_metadata.write(path, topic_id, directory=directory.name)
             made.append((tp, topic_id, Log.open(path, tp, config, directory=directory.name, clean=True)))
@@ -90,6 +93,8 @@ def create_logs(
                 raise
             # What is wrong with one name, or no room for it, is no reason to do without the others.
             log.error("%s cannot be created in %s: %s", tp, directory.path, reason_of(error))
+            if ours:
+                _unmake(path)
     if made:
         with io_errors(directory.name, "flushing the names of new replicas", LogFlushError):
             fsync_dir(directory.path)
@@ -107,3 +112,14 @@ def _mkdir(directory: LogDirectory, path: Path) -> None:
                 raise RequestRefused(f"{path} is no directory; look at it and move it away") from None
             if any(entry.suffix == ".log" for entry in path.iterdir()):
                 raise RequestRefused(f"{path} holds a log already; look at it and move it away") from None
+
+
+def _unmake(path: Path) -> None:
+    """Take away a replica's folder whose creation failed: it may be made elsewhere, and must not stand beside that one.
+
+    Where even this fails, a start knows the folder by its having no segments.
+    """
+    with contextlib.suppress(OSError):
+        for entry in path.iterdir():
+            entry.unlink()
+        path.rmdir()

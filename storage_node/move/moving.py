@@ -123,7 +123,7 @@ class Move:
         with self.changed:
             self.stop = self.stop or reason
             self.changed.notify_all()
-            self.changed.wait_for(lambda: self._active == 0, timeout)
+            self.changed.wait_for(lambda: self._active == 0 or not self._online, timeout)
             return self._active == 0
 
     @property

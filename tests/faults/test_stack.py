@@ -81,7 +81,7 @@ def send(bootstrap: str, topic: str, partitions: list[int], count: int) -> dict[
 
 
 @pytest.mark.feature("18-01", "113-17")
-@pytest.mark.parametrize("fault", list(FAULTS) if FULL else ["dies", "hangs"])
+@pytest.mark.parametrize("fault", list(FAULTS) if FULL else ["hangs"])
 def test_the_target_of_a_run(stack: BadDisk, fault: str) -> None:
     topic = f"t-{fault.replace(' ', '-')}"
     with KafkaAdmin(stack.bootstrap) as admin:

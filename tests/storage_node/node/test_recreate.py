@@ -135,3 +135,19 @@ def test_what_a_start_finds_of_a_deleted_topic_beside_its_successor_goes(tmp_pat
         harness.restart(clean=False)
         assert [message.value() for message in harness.consume("t", 5)] == numbered(5, b"new")
         until(lambda: [p.name for d in harness.paths for p in Path(d).glob("t-0*")] == ["t-0"])
+
+
+def test_what_a_start_finds_of_a_deleted_topic_is_kept_as_long_as_configured(tmp_path: Path) -> None:
+    """The node died when it knew that the topic is gone, and had not begun with this replica of it."""
+    with running(tmp_path, dirs=2, extra={"file.delete.delay.ms": "100"}) as harness:
+        harness.create_topic("t")
+        harness.produce("t", numbered(5))
+        harness.settle()
+        image: ClusterImage = harness.controller.image
+        gone = replace(image, topics={}, gone={image.topics["t"].id: "t"}, version=image.version + 1)
+        harness.node.dirs.images.save(gone.encode(), gone.generation, gone.version)
+        harness.stop(clean=False)
+        harness.controller.image = gone
+        harness.node = harness._new(0)
+        harness.start()
+        until(lambda: not [p for d in harness.paths for p in Path(d).glob("t-0*")], 10)
