@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 TOP_LEVEL = {
@@ -20,6 +23,9 @@ TOP_LEVEL = {
     "Makefile",
     "LICENSE",
 }
+
+PAGES = ("ARCHITECTURE.md", "README.md")
+NAMED = sorted({name for page in PAGES for name in re.findall(r"`(tests/[^`]+)`", (ROOT / page).read_text())})
 
 
 def test_imports_go_one_way() -> None:
@@ -40,3 +46,23 @@ def test_files_have_one_purpose_each() -> None:
     sources = [p for part in ("storage_node", "activities", "workflows", "ops") for p in (ROOT / part).rglob("*.py")]
     long = {str(p.relative_to(ROOT)): n for p in sources if (n := len(p.read_text().splitlines())) > 450}
     assert not long
+
+
+def test_the_page_of_promises_names_its_tests() -> None:
+    page = (ROOT / "ARCHITECTURE.md").read_text()
+    table = page.split("## What is promised under which failure")[1].split("\n## ")[0].split("| shown by |")[1]
+    rows = [line for line in table.splitlines()[2:] if line.startswith("|")]
+    assert len(rows) > 20
+    bare = [row for row in rows if "`tests/" not in row.split("|")[4]]
+    assert not bare
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_what_the_pages_name_is_there(name: str) -> None:
+    """A file of tests, a test in one, or another file or folder below tests/."""
+    path, _, test = name.partition("::")
+    assert (ROOT / path).exists(), f"{path} is not there"
+    if Path(path).name.startswith("test_"):
+        tests = re.findall(r"^(?:async )?def (test_\w+)", (ROOT / path).read_text(), re.MULTILINE)
+        assert tests, f"{path} holds no test"
+        assert not test or test in tests, f"{path} holds no {test}"

@@ -361,8 +361,10 @@ class MoveEngine:
         for action in plan.actions:
             if isinstance(action, ScheduleDelete):
                 directory = self._node.directory(action.path.parent)
-                delay = self._delay_ms(action.tp)
-                due = action.delete_at_ms or self._now_ms() + delay
+                later = self._now_ms() + self._delay_ms(
+                    action.tp
+                )  # at most, should the clock have been set back meanwhile
+                due = min(action.delete_at_ms or later, later)
                 self._deletions.schedule(
                     Deletion(action.tp, action.path, directory, action.generation, due, action.guarded)
                 )

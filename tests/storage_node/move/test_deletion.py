@@ -102,3 +102,27 @@ def test_a_restart_counts_from_what_the_marker_says(tmp_path: Path) -> None:
     assert node.engine.delete_now_if_due(TP, 1) <= 0.5
     eventually(lambda: node.listing()["a"] == [])
     node.close()
+
+
+def test_a_start_after_the_clock_was_set_back_waits_no_longer_than_the_delay(tmp_path: Path) -> None:
+    node = SmallNode(tmp_path, config=LogConfig(file_delete_delay_ms=3_600_000))
+    node.add()
+    node.move("b")
+    node.close()
+    node = SmallNode(tmp_path, config=LogConfig(file_delete_delay_ms=500))
+    assert node.engine.delete_now_if_due(TP, 1) <= 0.5
+    eventually(lambda: node.listing() == {"a": [], "b": ["t-0"]})
+    node.close()
+
+
+def test_a_clock_that_jumps_ahead_takes_no_last_copy(node: SmallNode) -> None:
+    now = [0]
+    deletions = Deletions(node, lambda: now[0])
+    deletion = left(node, generation=3)
+    deletion.due_ms = 60_000
+    deletions.schedule(deletion)
+    now[0] = 1 << 45  # a thousand years
+    assert deletions.seconds_until_gone(TP, 4) > 0 and deletion.path.exists()
+    node.add(where="b").generation = 4
+    eventually(lambda: deletions.seconds_until_gone(TP, 4) == 0.0 and not deletion.path.exists())
+    deletions.close()
