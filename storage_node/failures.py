@@ -117,7 +117,13 @@ class Failures:
         replicas: Iterable[ReplicaDirectory],
         moves: Iterable[MoveStatus],
     ) -> None:
-        """A directory has failed: `replicas` were served from it, `moves` are those of the node, ended or not."""
+        """A directory has failed: `replicas` were served from it, `moves` are those of the node, ended or not.
+
+        One whose id nobody knows is nowhere in the metadata, so there is nothing to tell of it.
+        """
+        if not directory.id:
+            log.warning("%s is offline, and its directory id is not known: %s", directory.path, reason)
+            return
         ended = tuple(
             EndedMove(move.tp, move.source, move.directory, move.owner, move.run_id, move.message)
             for move in moves

@@ -101,11 +101,20 @@ class Watch:
                 self._began.pop(directory.name, None)
 
     def _look(self) -> None:
-        while not self._stopping.wait(min(_LOOK, self._deadline / 4)):
-            now = time.monotonic()
+        pause = min(_LOOK, self._deadline / 4)
+        waited: dict[str, tuple[float, float]] = {}  # when the check began that is under way, seconds since then
+        looked = time.monotonic()
+        while not self._stopping.wait(pause):
+            # A process that was stopped for a while (or its machine) has not waited for its disks meanwhile.
+            passed, looked = min(time.monotonic() - looked, 2 * pause), time.monotonic()
             for directory in self._directories:
                 began = self._began.get(directory.name)
-                if began is not None and now - began > self._deadline:
+                if began is None:
+                    continue
+                since, seconds = waited.get(directory.name, (began, 0.0))
+                seconds = seconds + passed if since == began else min(looked - began, passed)
+                waited[directory.name] = began, seconds
+                if seconds > self._deadline:
                     directory.fail(f"the health check did not answer within {self._deadline:g} s: the disk hangs")
 
 

@@ -77,6 +77,26 @@ def test_a_slow_disk_is_left_alone(two: list[LogDirectory], watch: health.Watch,
     assert slow.online and asked.hits == 0
 
 
+def test_a_process_that_stood_still_blames_no_disk(
+    two: list[LogDirectory], watch: health.Watch, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped, or paused with its machine, in the middle of a health check: the clock has gone on."""
+    rule = faults.hang("fsync", f"{two[0].path}/*")
+    until(lambda: rule.hits == 1, 5)
+    real, looks = time.monotonic, 0
+
+    def an_hour_later() -> float:
+        nonlocal looks
+        looks += threading.current_thread().name == "health-clock"
+        return real() + 3600
+
+    monkeypatch.setattr(health.time, "monotonic", an_hour_later)
+    until(lambda: looks >= 2, 5)
+    faults.clear()  # now the disk answers
+    until(lambda: not (two[0].path / health.FILE).exists(), 5)
+    assert two[0].online and two[1].online
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EMFILE, errno.EDQUOT])
 def test_a_full_disk_passes_and_so_does_a_process_without_descriptors(
     two: list[LogDirectory], watch: health.Watch, faults: Faults, code: int

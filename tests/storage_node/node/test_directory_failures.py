@@ -137,6 +137,27 @@ def test_a_directory_that_is_missing_at_a_start_is_a_failure_once(harness: Harne
     assert len(harness.controller.failed) == 1
 
 
+def test_a_directory_that_was_never_known_is_no_failure_to_tell(tmp_path: Path) -> None:
+    harness = Harness(tmp_path)
+    never = tmp_path / "never-formatted"
+    never.write_text("no directory")
+    harness.paths.append(str(never))
+    harness.node = harness._new(0)
+    harness.start()
+    try:
+        assert not harness.node.dirs.by_path(never).online
+        harness.create_topic("t", 3)
+        bad = harness.node.dirs.by_path(harness.directory_of("t", 1))
+        bad.fail("I/O error")
+        until(lambda: harness.controller.failed)
+        assert [failure.path for failure in harness.controller.failed] == [bad.name]
+        note = Path(harness.paths[0]) / "directory-failures"
+        kept = until(lambda: json.loads(note.read_bytes())["failures"] if note.exists() else [])
+        assert [row["path"] for row in kept] == [bad.name]
+    finally:
+        harness.close()
+
+
 @pytest.mark.parametrize("which", [[0], [1, 2, 0], [1, 2]])
 def test_the_node_stops_after_its_metadata_or_its_last_directory(harness: Harness, which: list[int]) -> None:
     said: list[str] = []
