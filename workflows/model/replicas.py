@@ -48,7 +48,10 @@ def _raise_generation(partition: Partition, place: int, held: Held) -> tuple[Par
             "it is a stale copy and is not moved.",
         )
     raised = held.generation + 1
-    return _with(partition, place, partition.directories[place] or held.directory, raised), {"value": raised}
+    # The node's word for where it is may still be on its way; after this it would pass for a stale copy's.
+    words = (held.directory, partition.directories[place])
+    first, second = words if known <= held.generation else words[::-1]
+    return _with(partition, place, first or second, raised), {"value": raised}
 
 
 def _assign_directory(partition: Partition, place: int, held: Held) -> tuple[Partition, Result]:

@@ -244,6 +244,24 @@ def test_a_directory_is_assigned_unless_a_newer_generation_is_known() -> None:
     assert refused(after, assign | {"replicas": [["t", 0, "", "d1", 0]]})[0] == 42
 
 
+def test_a_move_asked_for_at_once_after_another_leaves_no_wrong_directory() -> None:
+    """The word where the last move ended comes after the generation of the next one, which is then cancelled."""
+    here = {"directories": [["d1", "/d", True], ["e1", "/e", True]]}
+    state = done(cluster(1, t=1), registration(1) | here)
+    state = done(state, {"do": "assign_directories", "node": 1, "replicas": [["t", 0, "", "d1", 0]]})
+    state = done(state, raising(0))
+    at_e = [["t", 0, "", "e1", 1]]  # swapped
+    state = done(state, {"do": "raise_generations", "node": 1, "replicas": at_e})
+    refused(state, {"do": "assign_directories", "node": 1, "replicas": at_e})
+    assert state.topics["t"].partitions[0].directories == ("e1",)
+    without_d = done(state, registration(1) | {"directories": [["d1", "/d", False], ["e1", "/e", True]]})
+    assert without_d.topics["t"].partitions[0].leader == 1
+    repeated = done(state, raising(1))
+    assert repeated.topics["t"].partitions[0].directories == ("e1",), "asked again, nothing changes"
+    unserved = done(repeated, {"do": "raise_generations", "node": 1, "replicas": [["t", 0, "", "", 2]]})
+    assert unserved.topics["t"].partitions[0].directories == ("e1",), "who does not know where it is says nothing"
+
+
 # --- what always holds ---
 
 _names = st.sampled_from(["a", "b", "c"])
