@@ -6,7 +6,6 @@ import argparse
 import json
 import shutil
 import signal
-import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -14,44 +13,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ops.bench import clients, loop_load, memory, moves, rates, restart, steps, swaps
+from ops.bench import big_moves, loop_load, many_moves, memory, rates, restart, steps, swaps
 from ops.bench.bench import Bench
-from ops.bench.table import MB, Figure, milliseconds, print_table
+from ops.bench.table import Figure, as_rows, print_table
 from ops.kafka.broker import KafkaUnavailable
-
-
-def move_figures(bench: Bench) -> list[Figure]:
-    """Unthrottled moves beside `cp` and fsync, the lock's time, and the throttle's mean."""
-    size, stack = 2 * bench.size, bench.stack
-    bench.say(f"moves of {size / 2**30:.1f} GiB, a plain copy in turn ...")
-    clients.create_topic(stack.bootstrap, "big", {"segment.bytes": str(256 * 2**20)})
-    clients.produce(stack.bootstrap, "big", size)
-    done = moves.big_moves(stack.temporal, "rehome", "big", stack.disks, bench.rounds)
-    rate, copy = statistics.median(d.move for d in done), statistics.median(d.copy for d in done)
-    locked = [d.locked for d in done]
-    clients.create_topic(stack.bootstrap, "slow")
-    clients.produce(stack.bootstrap, "slow", 200 * MB)
-    _, target = moves.to_and_fro(stack.disks, "slow")
-    row = moves.move(stack.temporal, "rehome", "slow", target, throttle=20 * MB).row
-    mean = row["bytes_copied"] / (row["seconds_copying"] + row["seconds_throttled"])
-    return [
-        Figure(
-            f"unthrottled flushed move of {size / 2**30:.1f} GiB, start to swapped",
-            f"{rate / MB:.0f} MB/s",
-            f"{copy / MB:.0f} MB/s (cp and fsync)",
-            rate / copy,
-        ),
-        Figure("the swap's time under the lock, worst", milliseconds(max(locked))),
-        Figure("throttle at 20 MB/s, mean", f"{mean / MB:.2f} MB/s", "20 MB/s (asked for)", mean / (20 * MB)),
-    ]
-
 
 #: By the name that --only takes, in the order of the table.
 BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
     "steps": steps.steps,
     "produce": rates.produce,
     "consume": rates.consume,
-    "moves": move_figures,
+    "moves": big_moves.big_moves,
+    "beside-copies": big_moves.beside_copies,
+    "many-moves": many_moves.many_moves,
     "swap-latency": swaps.swap_latency,
     "swap-lock": swaps.swap_lock,
     "loop": loop_load.loop,
@@ -96,8 +70,7 @@ def main() -> int:
             print_table(console, figures)
         shutil.rmtree(folder, ignore_errors=True)
     if options.json:
-        rows = [{"what": f.what, "rehome": f.ours, "beside": f.peer, "ratio": f.ratio} for f in figures]
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        options.json.write_text(json.dumps(as_rows(figures), indent=1) + "\n")
     return 0
 
 

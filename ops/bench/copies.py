@@ -1,12 +1,16 @@
-"""The plain copy that a move is compared with: `cp` of the same files to another folder, each flushed."""
+"""The plain copy that a move is compared with: the same files to another folder, flushed by a second thread."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import subprocess
+import threading
 import time
 from pathlib import Path
+
+CHUNK = 1 << 20
+INTERVAL = 32 << 20
+"""Bytes after which the second thread flushes what was written."""
 
 
 def drop_caches() -> bool:
@@ -19,19 +23,38 @@ def drop_caches() -> bool:
     return True
 
 
-def cp_and_fsync(source: Path, target: Path) -> float:
-    """Seconds of `cp -r source target` and an fsync of every file and of the folder; the copy is removed after."""
-    started = time.perf_counter()
-    subprocess.run(["cp", "-r", str(source), str(target)], check=True)
-    for name in [*target.iterdir(), target]:
-        descriptor = os.open(name, os.O_RDONLY)
+def flushed_copy(source: Path, target: Path) -> float:
+    """Seconds to copy a folder's files through the page cache until all is on the disk; the copy is removed after."""
+    target.mkdir()
+    buffer = memoryview(bytearray(CHUNK))
+    try:
+        began = time.perf_counter()
+        for name in sorted(p.name for p in source.iterdir() if p.is_file()):
+            _copy(source / name, target / name, buffer)
+        descriptor = os.open(target, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-    seconds = time.perf_counter() - started
-    shutil.rmtree(target)
-    return seconds
+        return time.perf_counter() - began
+    finally:
+        shutil.rmtree(target)
+
+
+def _copy(source: Path, target: Path, buffer: memoryview) -> None:
+    with source.open("rb", buffering=0) as reading, target.open("wb", buffering=0) as writing:
+        flusher: threading.Thread | None = None
+        unflushed = 0
+        while count := reading.readinto(buffer):
+            writing.write(buffer[:count])
+            unflushed += count
+            if unflushed >= INTERVAL and (flusher is None or not flusher.is_alive()):
+                flusher = threading.Thread(target=os.fdatasync, args=(writing.fileno(),))
+                flusher.start()
+                unflushed = 0
+        if flusher is not None:
+            flusher.join()
+        os.fsync(writing.fileno())
 
 
 def folder_bytes(folder: Path) -> int:

@@ -35,9 +35,11 @@ def many_moves(bench: Bench) -> list[Figure]:
     ours, theirs = statistics.median(found["rehome"]), statistics.median(found["kafka"])
     return [
         Figure(
-            f"{PARTITIONS} partitions of 1 MiB in one request ({TIMES:.0f} times Apache Kafka wanted)",
+            f"{PARTITIONS} partitions of 1 MiB in one request",
             f"{ours:.1f} partitions/s",
             f"{theirs:.1f} partitions/s (Apache Kafka)",
             ours / theirs,
+            f">= {TIMES:.0f} times Kafka's",
+            ours >= TIMES * theirs,
         )
     ]

@@ -12,7 +12,6 @@ from typing import Any
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 
-from ops.bench import copies
 from workflows.model.names import MOVE_REPLICA, cluster_queue
 
 
@@ -68,26 +67,3 @@ def empty_move_seconds(address: str, cluster: str, topic: str, disks: list[Path]
         if number:
             seconds.append(done.seconds)
     return statistics.median(seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class BigMove:
-    """Bytes per second of a move and of the plain copy beside it, and the seconds under the partition's lock."""
-
-    move: float
-    copy: float
-    locked: float
-
-
-def big_moves(address: str, cluster: str, topic: str, disks: list[Path], rounds: int) -> list[BigMove]:
-    """Unthrottled moves with a cold cache, in turn with `cp` and fsync of the same files."""
-    found = []
-    for _ in range(rounds):
-        source, target = to_and_fro(disks, topic)
-        size = copies.folder_bytes(source / f"{topic}-0")
-        copies.drop_caches()
-        plain = copies.cp_and_fsync(source / f"{topic}-0", target / "bench-copy.tmp")
-        copies.drop_caches()
-        done = move(address, cluster, topic, target)
-        found.append(BigMove(size / done.seconds, size / plain, done.row["seconds_locked"]))
-    return found
