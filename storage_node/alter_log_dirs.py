@@ -230,6 +230,14 @@ class LogDirRequests:
 
     async def describe(self, asked: set[TopicPartition] | None) -> list[DirectoryInfo]:
         """All configured directories; `asked` chooses replicas (None: all), never directories."""
+        # By a thread: with many partitions it takes its time.
+        rows = await asyncio.to_thread(self._replicas, asked)
+        return await asyncio.gather(
+            *(self._describe(directory, rows.get(directory.name, [])) for directory in self._node.dirs.directories)
+        )
+
+    def _replicas(self, asked: set[TopicPartition] | None) -> dict[str, list[ReplicaInfo]]:
+        """By the name of the directory."""
         rows: dict[str, list[ReplicaInfo]] = {}
         copies = {status.tp: status for status in self._node.engine.statuses()}
         for tp, partition in sorted(self._node.replicas.served.items()):
@@ -242,9 +250,7 @@ class LogDirRequests:
             if copy is not None:
                 info = ReplicaInfo(tp, copy.bytes_copied, copy.lag, True)
                 rows.setdefault(copy.directory, []).append(info)
-        return await asyncio.gather(
-            *(self._describe(directory, rows.get(directory.name, [])) for directory in self._node.dirs.directories)
-        )
+        return rows
 
     async def _describe(self, directory: LogDirectory, replicas: list[ReplicaInfo]) -> DirectoryInfo:
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ops.bench import big_moves, loop_load, many_moves, memory, rates, restart, steps, swaps
+from ops.bench import big_moves, loop_load, many_moves, memory, pairs, rates, restart, steps, swaps, throttles
 from ops.bench.bench import Bench
 from ops.bench.table import Figure, as_rows, print_table
 from ops.kafka.broker import KafkaUnavailable
@@ -26,6 +26,8 @@ BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
     "moves": big_moves.big_moves,
     "beside-copies": big_moves.beside_copies,
     "many-moves": many_moves.many_moves,
+    "throttles": throttles.throttles,
+    "pairs": pairs.pairs,
     "swap-latency": swaps.swap_latency,
     "swap-lock": swaps.swap_lock,
     "loop": loop_load.loop,

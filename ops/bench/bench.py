@@ -39,6 +39,13 @@ class Stack:
         """Kill one process with SIGKILL."""
         self._rehome("kill", name)
 
+    def configure(self, properties: Mapping[str, str]) -> None:
+        """Stop the node, add to its server.properties, and start it again."""
+        self._rehome("kill", "node-1")
+        with (self.folder / "node-1" / "server.properties").open("a", encoding="utf-8") as file:
+            file.writelines(f"{name}={value}\n" for name, value in properties.items())
+        self.start("node-1")
+
     def start(self, name: str) -> None:
         """Start one process and wait until it works."""
         self._rehome("start", name)

@@ -86,7 +86,7 @@ class Target:
     """One segment of the copy, for writing. Raises OSError, `NoRoom` for a full disk."""
 
     def __init__(self, segment: Segment) -> None:
-        self._segment = segment
+        self.segment = segment
         self._direct = _open_direct(segment.home, segment.base_offset, os.O_WRONLY)
 
     def write(self, data: memoryview, position: int, *, aligned: bool) -> None:
@@ -107,7 +107,7 @@ class Target:
                     raise
                 self._direct = None
         if done < len(data):
-            write_all(self._segment.file.fd, data[done:], position + done)
+            write_all(self.segment.file.fd, data[done:], position + done)
 
 
 def _open_direct(home: Home, base_offset: int, mode: int) -> Handle | None:

@@ -16,6 +16,7 @@ from storage_node import failpoints
 from storage_node.errors import CorruptRecord, LogDirectoryOffline, OffsetOutOfRange
 from storage_node.failpoints import failpoint
 from storage_node.log.batch import headers, verify
+from storage_node.move import probe
 from storage_node.move.blocks import Buffers
 from storage_node.move.flusher import PacedFlush
 from storage_node.move.future import segment_files
@@ -56,6 +57,7 @@ class Copier:
         self._check_claim = check_claim
         self._reads = reads
         self._buffers = Buffers()
+        self._probe = probe.wanted()
 
     def run(self, move: Move) -> None:
         """Copy until the copy has reached the source and is flushed.
@@ -176,6 +178,8 @@ class Copier:
                 return False
             began = time.monotonic()
             future.write(stream.target, block.data, block.walked)
+        if self._probe is not None:
+            self._probe(len(block.data))
         for limiter in (move.limiter, self.limiter):
             limiter.wrote(len(block.data), began)
         return True

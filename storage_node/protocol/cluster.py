@@ -42,11 +42,17 @@ async def metadata(node: Node, request: Request) -> Answer:
         if missing:
             await node.admin.create_missing(missing)
             image = node.metadata.image
-            answer = write_response(request.api.key, request.version, _metadata(node, image, request.version, wanted))
-            return [request.head(), answer]
-    answer = write_response(request.api.key, request.version, _metadata(node, image, request.version, wanted))
-    node.answers.keep(request.version, body, answer)
-    return [request.head(), answer]
+    asked = image.topics.values() if wanted is None else _known(image, wanted)
+    rows = sum(len(topic.partitions) for topic in asked) + len(wanted or ())
+
+    def make() -> bytes:
+        return write_response(request.api.key, request.version, _metadata(node, image, request.version, wanted))
+
+    return [request.head(), await node.answers.make(image, request.version, body, rows, make)]
+
+
+def _known(image: ClusterImage, wanted: list[tuple[str, str]]) -> list[TopicImage]:
+    return [topic for name, _ in wanted if name and (topic := image.topics.get(name)) is not None]
 
 
 def _wanted(version: int, call: Any) -> list[tuple[str, str]] | None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from storage_node.protocol.answers import LARGE
 from storage_node.protocol.codec import group
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
 from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
+    from storage_node.alter_log_dirs import DirectoryInfo
     from storage_node.node import Node
 
 
@@ -33,8 +37,15 @@ async def describe_log_dirs(node: Node, request: Request) -> Answer:
     asked = None
     if call.topics is not None:
         asked = {TopicPartition(topic.topic, index) for topic in call.topics for index in topic.partitions}
+    rows = await node.log_dirs.describe(asked)
+    if sum(len(row.replicas) for row in rows) > LARGE:
+        return await asyncio.to_thread(_described, request, rows)
+    return _described(request, rows)
+
+
+def _described(request: Request, rows: Sequence[DirectoryInfo]) -> Answer:
     results = []
-    for row in await node.log_dirs.describe(asked):
+    for row in rows:
         replicas = [
             (
                 replica.tp.topic,

@@ -1,0 +1,146 @@
+"""Two movers between different pairs of disks: each disk is a directory that reads and writes no faster than told.
+
+What is measured is whether movers hold each other up where the disks do not: the production mover runs in this
+process, its reads and writes pass a limiter per directory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from unittest import mock
+
+from ops.bench import copies
+from ops.bench.bench import Bench
+from ops.bench.table import MB, Figure
+from storage_node.directories.directory import LogDirectory
+from storage_node.log.batch import build_batch
+from storage_node.log.config import LogConfig
+from storage_node.log.log import Log
+from storage_node.move import blocks
+from storage_node.move.engine import MoveEngine
+from storage_node.move.host import PartitionLike
+from storage_node.move.status import MoveState
+from storage_node.move.throttle import RateLimiter
+from storage_node.partition import Partition
+from storage_node.types import TopicPartition
+
+RATE = 100 * MB
+"""What a disk does; two of them stay well below what the machine's own disk does."""
+SIZE = 256 * 2**20
+TIMES = 1.8
+PATIENCE = 120.0
+TOPIC_ID = "Zm9vYmFyYmF6cXV4MTIzNA"
+
+
+class Disks:
+    """Four directories with a partition on the first and the third; what the mover needs of a node."""
+
+    def __init__(self, root: Path) -> None:
+        self._dirs: list[LogDirectory] = []
+        for number in range(4):
+            (root / f"disk-{number}").mkdir(parents=True)
+            self._dirs.append(LogDirectory(root / f"disk-{number}", f"disk-{number}"))
+        self._partitions = {tp: _filled(tp, self._dirs[2 * tp.partition]) for tp in map(_tp, range(2))}
+        self._engine = MoveEngine(self, slots=2)
+
+    def partition(self, tp: TopicPartition) -> PartitionLike | None:
+        return self._partitions.get(tp)
+
+    def directories(self) -> Sequence[LogDirectory]:
+        return self._dirs
+
+    def checkpoint(self, directory: LogDirectory, moving: PartitionLike | None) -> None:
+        """Not needed: nothing of this starts again."""
+
+    def move(self, numbers: Sequence[int]) -> float:
+        """Move partitions to the other disk of their pair, all at once; bytes per second."""
+        copies.drop_caches()
+        began, total, claims = time.monotonic(), 0, {}
+        for tp in map(_tp, numbers):
+            pair = self._dirs[2 * tp.partition : 2 * tp.partition + 2]
+            target = next(d for d in pair if d is not self._partitions[tp].directory)
+            claims[tp] = self._engine.create(tp, target.name).claim
+            self._engine.start_copy(tp, claims[tp])
+        for tp, claim in claims.items():
+            status = self._engine.wait(tp, claim, PATIENCE)
+            if status.state is not MoveState.CAUGHT_UP:
+                raise RuntimeError(f"{tp} was not copied: {status.message}")
+            self._engine.swap(tp, claim)
+            total += self._partitions[tp].log.size
+        return total / (time.monotonic() - began)
+
+    def close(self) -> None:
+        """Stop everything."""
+        self._engine.close()
+        for partition in self._partitions.values():
+            partition.log.close(clean=False)
+        for directory in self._dirs:
+            directory.close()
+
+
+def _tp(number: int) -> TopicPartition:
+    return TopicPartition("pairs", number)
+
+
+def _filled(tp: TopicPartition, directory: LogDirectory) -> Partition:
+    path = directory.path / str(tp)
+    path.mkdir()
+    log = Log.open(path, tp, LogConfig(segment_bytes=64 * 2**20, file_delete_delay_ms=0), directory=directory.name)
+    partition = Partition(tp, TOPIC_ID, log, directory)
+    batch = build_batch([bytes(range(256)) * 40] * 90)
+    for _ in range(SIZE // len(batch)):
+        partition.append(batch)
+    log.flush()
+    return partition
+
+
+def pairs(bench: Bench) -> list[Figure]:
+    """The rate of two movers on two pairs of disks beside that of one."""
+    bench.say(f"one mover and two on different pairs of disks of {RATE // MB} MB/s ...")
+    root = bench.folder / "pairs"
+    disks = Disks(root)
+    try:
+        with _limited(root):
+            one = disks.move([0])
+            two = disks.move([0, 1])
+    finally:
+        disks.close()
+        shutil.rmtree(root)
+    return [
+        Figure(
+            f"two movers between different disks of {RATE // MB} MB/s",
+            f"{two / MB:.0f} MB/s",
+            f"{one / MB:.0f} MB/s (one mover)",
+            two / one,
+            f">= {TIMES} times one",
+            two >= TIMES * one,
+        )
+    ]
+
+
+@contextlib.contextmanager
+def _limited(root: Path) -> Iterator[None]:
+    """Reads and writes of movers take the time that their disk needs for them."""
+    limiters = {path: RateLimiter(RATE) for path in root.iterdir()}
+
+    def disk(descriptor: int) -> RateLimiter:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115  # no path is kept anywhere
+        return next(limiter for folder, limiter in limiters.items() if folder in path.parents)
+
+    read, write = blocks.Source.read, blocks.Target.write
+
+    def slow_read(self: blocks.Source, buffer: memoryview, count: int, position: int, *, hot: bool) -> int:
+        disk(self.segment.file.fd).acquire(count)
+        return read(self, buffer, count, position, hot=hot)
+
+    def slow_write(self: blocks.Target, data: memoryview, position: int, *, aligned: bool) -> None:
+        disk(self.segment.file.fd).acquire(len(data))
+        write(self, data, position, aligned=aligned)
+
+    with mock.patch.object(blocks.Source, "read", slow_read), mock.patch.object(blocks.Target, "write", slow_write):
+        yield
