@@ -43,8 +43,10 @@ def loop(bench: Bench) -> list[Figure]:
         Figure(
             f"longest callback of the event loop, CPU time, of {found['callbacks']}",
             f"{milliseconds(cpu['seconds'])} ({cpu['what']})",
-            f"{milliseconds(WANTED)} (wanted)",
+            "",
             cpu["seconds"] / WANTED,
+            f"<= {milliseconds(WANTED)}",
+            cpu["seconds"] <= WANTED,
         ),
         Figure("longest callback by the wall clock", f"{milliseconds(wall['seconds'])} ({wall['what']})"),
     ]

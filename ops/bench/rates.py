@@ -9,6 +9,8 @@ from ops.bench import clients, fetcher
 from ops.bench.bench import Bench
 from ops.bench.table import MB, Figure
 
+AS_FAST = "as fast as Kafka"
+
 
 def produce(bench: Bench) -> list[Figure]:
     """Into one partition, acks=1, 1 KiB records in batches of up to 1 MB."""
@@ -39,11 +41,11 @@ def consume(bench: Bench) -> list[Figure]:
 
     return [
         _compare(bench, "consume, 1 KiB records", "consume", library),
-        _compare(bench, "fetches of 4 MB alone", "fetch", fetches),
+        _compare(bench, "fetches of 4 MB alone", "fetch", fetches, must=False),
     ]
 
 
-def _compare(bench: Bench, what: str, name: str, measure: Callable[[str, str], float]) -> Figure:
+def _compare(bench: Bench, what: str, name: str, measure: Callable[[str, str], float], must: bool = True) -> Figure:
     theirs, ours = bench.kafka.bootstrap, bench.stack.bootstrap
     found: dict[str, list[float]] = {theirs: [], ours: []}
     for number in range(bench.rounds + 1):
@@ -55,4 +57,6 @@ def _compare(bench: Bench, what: str, name: str, measure: Callable[[str, str], f
     mine, kafka = statistics.median(found[ours]), statistics.median(found[theirs])
     # Of each round by itself: what the machine does besides changes from minute to minute.
     ratio = statistics.median(ours / theirs for ours, theirs in zip(found[ours], found[theirs], strict=True))
-    return Figure(what, f"{mine / MB:.0f} MB/s", f"{kafka / MB:.0f} MB/s (Apache Kafka)", ratio)
+    wanted = AS_FAST if must else ""
+    met = ratio >= 1 if must else None
+    return Figure(what, f"{mine / MB:.0f} MB/s", f"{kafka / MB:.0f} MB/s (Apache Kafka)", ratio, wanted, met)

@@ -49,8 +49,10 @@ def restart(bench: Bench) -> list[Figure]:
             Figure(
                 f"start-up after kill -9, {PARTITIONS} partitions, {total / 2**30:.1f} GiB unflushed {what}",
                 f"{took:.1f} s",
-                f"{WANTED:.0f} s (wanted)",
+                "",
                 took / WANTED,
+                f"< {WANTED:.0f} s",
+                took < WANTED,
             )
         )
     return lines
