@@ -16,7 +16,14 @@ ROOT = Path(__file__).parent.parent
 FEATURES = Path(__file__).with_name("features.tsv")
 
 #: The suites of simulated, cut and failing disks are being built: `make torture` runs them.
-collect_ignore = [] if scale.FULL else ["simulation", "crash", "faults"]
+collect_ignore = (
+    []
+    if scale.FULL
+    else [
+        "simulation",
+        "faults",
+    ]
+)
 
 _carried: dict[str, list[str]] = {}
 _passed: set[str] = set()
