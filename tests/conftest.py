@@ -20,7 +20,6 @@ collect_ignore = (
     []
     if scale.FULL
     else [
-        "simulation",
         "faults",
     ]
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -65,14 +66,21 @@ def copies(states: Mapping[str, inodes.State]) -> list[FoundCopy]:
     found = []
     for disk, state in states.items():
         for name, inode in sorted(state.root.entries.items()):
-            parsed = names.parse(name)
-            if inode.is_dir and parsed.tp == TP:
-                files = {n: bytes(i.content) for n, i in inode.entries.items() if not i.is_dir}
-                found.append(_copy(disk, name, parsed.kind, files))
+            if inode.is_dir and name.startswith(TP.topic):
+                files = inode.entries.items()
+                told = tuple(sorted((n, bytes(i.content)) for n, i in files if n in _TELLING or n.endswith(".log")))
+                copy = _copy(disk, name, told)
+                if copy is not None:
+                    found.append(copy)
     return found
 
 
-def _copy(disk: str, name: str, kind: str, files: Mapping[str, bytes]) -> FoundCopy:
+_TELLING = frozenset({markers.NAME, partition_metadata.FILE})
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _copy(disk: str, name: str, told: tuple[tuple[str, bytes], ...]) -> FoundCopy | None:
+    kind, files = names.parse(name).kind, dict(told)
     marker, corrupt = None, False
     if markers.NAME in files:
         try:
@@ -82,6 +90,8 @@ def _copy(disk: str, name: str, kind: str, files: Mapping[str, bytes]) -> FoundC
     told = files.get(partition_metadata.FILE, b"")
     topic_id = partition_metadata.decode(told) if told else ""
     start, values = _values(files)
+    if (names.parse(name).tp or (marker.tp if marker is not None else None)) != TP:
+        return None
     return FoundCopy(disk, name, kind, marker, corrupt, topic_id or (marker.topic_id if marker else ""), start, values)
 
 
