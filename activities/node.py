@@ -189,7 +189,8 @@ class NodeActivities:
         async def cancel(move: ReplicaMove) -> MoveRow:
             tp = rows.partition_of(move)
             known = facts.get(tp) or rows.blank(move)
-            status = await self.blocking(engine.cancel, tp, move.claim or None, call.reason or "the run was cancelled")
+            reason = call.reason or "the run was cancelled"
+            status = await self.blocking(engine.cancel, tp, move.claim or None, reason, call.run_id)
             if self._is_in_place(tp, move):
                 due = await self.blocking(engine.delete_now_if_due, tp, move.generation)
                 return replace(known, outcome=calls.SWAPPED, delete_after=due)

@@ -13,7 +13,7 @@ loop):
     engine.wait(tp, claim, timeout) -> MoveStatus
     engine.pause_copy(tp, claim) -> MoveStatus
     engine.swap(tp, claim, generation=0) -> SwapOutcome            ("swapped" | "behind")
-    engine.cancel(tp, claim=None, reason="") -> MoveStatus | None  (None: there was nothing to cancel)
+    engine.cancel(tp, claim=None, reason="", run="") -> MoveStatus | None  (None: there was nothing to cancel)
     engine.set_throttle(tp, claim, rate), engine.set_node_rate(rate)
     engine.status(tp) -> MoveStatus | None, engine.statuses() -> list[MoveStatus]
     engine.delete_now_if_due(tp, generation=0) -> seconds until due, 0.0 when gone

@@ -74,14 +74,15 @@ def write_source(partition: PartitionLike, claim: int, target_id: str | None = N
     return marker
 
 
-def refuse_ended(partition: PartitionLike, run_id: str) -> None:
+def refuse_ended(partition: PartitionLike, run_id: str, ended: bool) -> None:
     """Raise StaleClaim for a run that asks for a move which was made for it and ended: swapped, or by another request.
 
     The run may not know of it: the answer to its first request was lost, and it asks again, without a claim. That must
-    not begin anew what somebody has cancelled, after a crash neither, so the replica's marker remembers the run.
+    not begin anew what somebody has cancelled, after a crash neither, so the replica's marker remembers the last run;
+    `ended` is what this process remembers of others.
     """
     found = markers.read(partition.log.path)
-    if run_id and found is not None and found.run_id == run_id:
+    if run_id and (ended or (found is not None and found.run_id == run_id)):
         raise StaleClaim(f"the move of {partition.tp} by run {run_id} is over; start another run to move it again")
 
 

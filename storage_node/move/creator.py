@@ -59,6 +59,8 @@ class Creator:
         ended_run = ""
         if move is not None:
             _refuse_other_owner(move, request)
+            if move.marker.run_id != request.run_id:
+                self._refuse_ended(partition, request)
             if move.orphan and not request.claim:
                 # Whoever made it never learned of it: the request gets a claim of its own.
                 request = replace(request, claim=newest + 1)
@@ -68,9 +70,13 @@ class Creator:
             ended_run = move.marker.run_id if move.marker.run_id != request.run_id else ""
         if partition.directory is target:
             return self._in_place(partition, request, newest)
-        if not request.claim and move is None:
-            refuse_ended(partition, request.run_id)
+        if move is None:
+            self._refuse_ended(partition, request)
         return self._make(partition, target, request, ended_run)
+
+    def _refuse_ended(self, partition: PartitionLike, request: Request) -> None:
+        if not request.claim:
+            refuse_ended(partition, request.run_id, self._registry.run_ended(partition.tp, request.run_id))
 
     def _in_place(self, partition: PartitionLike, request: Request, newest: int) -> MoveStatus:
         name = partition.directory.name

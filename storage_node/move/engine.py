@@ -121,9 +121,7 @@ class MoveEngine:
             self._movers.queue(move)
 
     def wait(self, tp: TopicPartition, claim: int, timeout: float) -> MoveStatus:
-        """Wait until the copy has caught up, failed or was stopped, `timeout` seconds at most; answers where it
-        stands.
-        """
+        """Wait `timeout` seconds at most until the copy has caught up, failed or was stopped; answers where it is."""
         move = self._registry.get(tp)
         if move is None:
             finished = self._registry.finished(tp)
@@ -194,8 +192,8 @@ class MoveEngine:
     def _swap(self, move: Move) -> SwapOutcome:
         move.stop = ""
         move.become(MoveState.SWAPPING)
-        delay_ms = move.partition.log.config.file_delete_delay_ms
         source = move.partition.log
+        delay_ms = source.config.file_delete_delay_ms
         try:
             done = self._swapper.swap(move, delay_ms, self._now_ms())
         except Halted:
@@ -227,13 +225,16 @@ class MoveEngine:
         wait = max((d.due_ms - self._now_ms() for d in self._deletions.pending(partition.tp)), default=0) / 1000
         return SwapOutcome(SWAPPED, locked, partition.generation, max(0.0, wait))
 
-    def cancel(self, tp: TopicPartition, claim: int | None = None, reason: str = "") -> MoveStatus | None:
+    def cancel(
+        self, tp: TopicPartition, claim: int | None = None, reason: str = "", run: str = ""
+    ) -> MoveStatus | None:
         """Take the `.move` away; the source serves on. None when there is nothing to cancel (or it was swapped before).
 
         The marker says so first: a start finishes what a crash interrupts. Who cancels without a claim is not the run
-        that moves it: a new claim sees to it that what that run asks for late is refused, after a crash, too. Raises
-        StaleClaim when another claim moves it now.
+        that moves it: a new claim sees to it that what that run asks for late is refused, after a crash, too. `run` is
+        the id of one that asks for nothing more of this partition. Raises StaleClaim when another claim moves it now.
         """
+        self._registry.end_run(tp, run)
         return self._cancel(tp, claim, reason, renew=not claim)
 
     def _cancel(self, tp: TopicPartition, claim: int | None, reason: str, *, renew: bool = False) -> MoveStatus | None:
@@ -337,9 +338,7 @@ class MoveEngine:
         return self._switch.on
 
     def stop_moves(self) -> None:
-        """Stop all moves now and refuse new ones; remembered over restarts. Raises StorageError if it cannot be
-        noted.
-        """
+        """Stop all moves now and refuse new ones; remembered over restarts, or else raises StorageError."""
         try:
             self._switch.set(True)
         finally:

@@ -14,7 +14,7 @@ from storage_node.move import marker as markers
 from storage_node.move.creation import write_source
 from storage_node.move.host import PartitionLike
 from storage_node.move.moving import Move
-from storage_node.move.status import MoveStatus
+from storage_node.move.status import MoveState, MoveStatus
 from storage_node.types import TopicPartition
 
 STOPPED_FILE = "moves-stopped"
@@ -32,6 +32,7 @@ class Registry:
         self._finished: dict[TopicPartition, MoveStatus] = {}
         self._guards: dict[TopicPartition, threading.RLock] = {}
         self._claims: dict[TopicPartition, int] = {}
+        self._ended: dict[tuple[TopicPartition, str], None] = {}
 
     def guard(self, tp: TopicPartition) -> threading.RLock:
         """The lock under which names and markers of a partition's move change."""
@@ -64,7 +65,22 @@ class Registry:
         with self._lock:
             if self._moves.get(move.tp) is move:
                 del self._moves[move.tp]
+        if status.state in (MoveState.SWAPPED, MoveState.CANCELLED):
+            self.end_run(move.tp, status.run_id)
         return status
+
+    def end_run(self, tp: TopicPartition, run_id: str) -> None:
+        """A run has got what it asked for of a partition, or wants no more of it; see `run_ended`."""
+        with self._lock:
+            if run_id:
+                self._ended[tp, run_id] = self._ended.pop((tp, run_id), None)
+            while len(self._ended) > _REMEMBERED:
+                del self._ended[next(iter(self._ended))]
+
+    def run_ended(self, tp: TopicPartition, run_id: str) -> bool:
+        """Whether a run asks late: an attempt of its first request that was given up and goes on in this process."""
+        with self._lock:
+            return (tp, run_id) in self._ended
 
     def remember(self, status: MoveStatus) -> None:
         with self._lock:

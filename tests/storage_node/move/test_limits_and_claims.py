@@ -99,6 +99,36 @@ def test_a_run_may_cancel_its_move_and_ask_for_it_again(tmp_path: Path) -> None:
     node.close()
 
 
+def late(node: SmallNode, run_id: str) -> None:
+    """An attempt at a run's first request, which knows no claim, comes after the run has ended."""
+    before = [(status.claim, status.run_id) for status in node.engine.statuses()]
+    with pytest.raises(StaleClaim, match=f"by run {run_id} is over"):
+        node.engine.create(TP, node.path("b"), owner="run", run_id=run_id)
+    assert [(status.claim, status.run_id) for status in node.engine.statuses()] == before
+
+
+def test_a_late_first_request_of_a_run_that_swapped_before_the_last_makes_nothing(tmp_path: Path) -> None:
+    node = SmallNode(tmp_path)
+    node.add()
+    node.move("b", owner="run", run_id="first")
+    node.move("a", owner="run", run_id="second")
+    late(node, "first")
+    late(node, "second")
+    node.move("b", owner="run", run_id="third")
+    node.close()
+
+
+def test_a_late_first_request_of_a_run_that_was_cancelled_makes_nothing(tmp_path: Path) -> None:
+    node, claim = copying(tmp_path)
+    node.engine.cancel(TP, claim, "the run was cancelled", "r")
+    late(node, "r")
+    node.engine.cancel(TP, None, "the run was cancelled before anything was made", "s")
+    late(node, "s")
+    assert node.engine.create(TP, node.path("b"), owner="run", run_id="u").run_id == "u"
+    late(node, "s")
+    node.close()
+
+
 def test_a_swap_that_does_not_catch_up_in_time_is_behind(tmp_path: Path) -> None:
     node, claim = copying(tmp_path, throttle=None)
     eventually(lambda: node.engine.statuses()[0].state is MoveState.CAUGHT_UP)
