@@ -74,8 +74,8 @@ def start_up(
     started = Started()
     offsets = {directory.name: _offsets(directory, clean) for directory in dirs.online()}
     scanned = boot_scan.scan(dirs.online())
-    for path in scanned.unknown:
-        log.warning("%s is not a replica's directory and is left alone", path)
+    for path, why in scanned.unknown.items():
+        log.warning("%s is left alone: %s", path, why)
     plans = _decide(dirs, scanned.found, image, node)
     pools = {
         name: ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"open-{Path(name).name}") for name in offsets

@@ -1,90 +1,32 @@
-"""All log directories of the node: opened and locked at the start, scanned for replicas, asked where a new one goes."""
+"""All log directories of the node: opened and locked at the start, asked where a new replica goes."""
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
 from storage_node.directories import (
-    checkpoints,
     clean_shutdown,
-    health,
-    image_store,
-    lock,
-    meta_properties,
-    names,
     placement,
 )
-from storage_node.directories.atomic import TMP_SUFFIX, io_errors
 from storage_node.directories.clean_shutdown import CleanShutdown
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.formatting import prepare
 from storage_node.directories.image_store import ImageStore
 from storage_node.directories.layout import normalise
-from storage_node.directories.names import ReplicaName
 from storage_node.errors import LogDirectoryOffline, LogDirNotFound, MetadataIOError, StorageError
 
-__all__ = ["DirectoryManager", "FoundReplica", "Problem", "Scan"]
+__all__ = ["DirectoryManager"]
 
 _log = logging.getLogger(__name__)
 
 #: Seconds that all directories together have to let go of their threads and locks, and one that is offline.
 _CLOSING: Final = 30.0
 _CLOSING_OFFLINE: Final = 1.0
-
-# Names of our own and of Apache Kafka, and what a file system puts at its root: no reason to say anything.
-_KNOWN: Final = frozenset(
-    {
-        meta_properties.FILE,
-        lock.FILE,
-        clean_shutdown.FILE,
-        checkpoints.RECOVERY_POINTS,
-        checkpoints.HIGH_WATERMARKS,
-        checkpoints.LOG_START_OFFSETS,
-        image_store.FILE,
-        "cleaner-offset-checkpoint",
-        "bootstrap.checkpoint",
-        health.FILE,
-        "activity-attempts",
-        "directory-failures",
-        "directory-wishes",
-        "moves-stopped",
-        "lost+found",
-        "remote-log-index-cache",
-        names.CLUSTER_METADATA,
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class FoundReplica:
-    """A replica's directory found at the start: what its name says, its path, and the log directory it is in."""
-
-    name: ReplicaName
-    path: Path
-    directory: LogDirectory
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Something in a log directory that is left alone, and why."""
-
-    path: Path
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Scan:
-    """What the log directories hold: replicas (kinds current, move and delete), and what is not ours to touch."""
-
-    replicas: tuple[FoundReplica, ...]
-    problems: tuple[Problem, ...]
 
 
 class DirectoryManager:
@@ -176,28 +118,6 @@ class DirectoryManager:
         directory = self._by_path.get(error.directory)
         return directory.fail_on(error) if directory is not None else False
 
-    def scan(self, known: Collection[str] = ()) -> Scan:
-        """List the replicas' directories of all online directories, side by side; nothing is opened or changed.
-
-        Symlinks are not followed; unknown names are problems (`known` are further names that are not). A directory that
-        cannot be listed is taken offline.
-        """
-        names_known = _KNOWN.union(known)
-        pending = [(directory, directory.submit(_scan, directory, names_known)) for directory in self.online()]
-        replicas: list[FoundReplica] = []
-        problems: list[Problem] = []
-        for directory, future in pending:
-            try:
-                found = future.result()
-            except MetadataIOError as exc:
-                problems.append(Problem(directory.path, str(exc)))
-                continue
-            replicas += found.replicas
-            problems += found.problems
-        for problem in problems:
-            _log.warning("%s: %s", problem.path, problem.reason)
-        return Scan(tuple(replicas), tuple(problems))
-
     def take_clean_shutdowns(self) -> dict[str, CleanShutdown]:
         """Read and remove the clean-shutdown markers, by path; where that fails, the directory goes offline."""
         taken: dict[str, CleanShutdown] = {}
@@ -252,31 +172,3 @@ def _load(directory: LogDirectory, sizes: Sequence[int]) -> placement.DirectoryL
     return placement.DirectoryLoad(
         directory.name, sum(sizes), len(sizes), sum(1 for size in sizes if size == 0), usable
     )
-
-
-def _scan(directory: LogDirectory, known: frozenset[str]) -> Scan:
-    replicas: list[FoundReplica] = []
-    problems: list[Problem] = []
-    with io_errors(directory.name, "listing"):
-        with os.scandir(directory.path) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
-        for entry in entries:
-            path = Path(entry.path)
-            if entry.is_symlink():
-                problems.append(Problem(path, "it is a symlink, which is never followed; it is left alone"))
-            elif not entry.is_dir(follow_symlinks=False):
-                if not entry.name.startswith(health.FILE) and entry.name.removesuffix(TMP_SUFFIX) not in known:
-                    problems.append(Problem(path, "it is not a file of a log directory; it is left alone"))
-            elif entry.name not in known:
-                name = names.parse(entry.name)
-                if name.kind in ("current", "move", "delete"):
-                    replicas.append(FoundReplica(name, path, directory))
-                else:
-                    problems.append(Problem(path, _foreign(name)))
-    return Scan(tuple(replicas), tuple(problems))
-
-
-def _foreign(name: ReplicaName) -> str:
-    if name.id:
-        return "it was left by Apache Kafka; it is left alone"
-    return "its name is not that of a replica; it is left alone"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from storage_node.directories.atomic import io_errors
 from storage_node.directories.directory import LogDirectory
-from storage_node.directories.names import parse
+from storage_node.directories.names import CLUSTER_METADATA, parse
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.recovery import log_end
 from storage_node.move import marker as markers
@@ -19,13 +19,16 @@ from storage_node.types import TopicPartition
 
 _log = logging.getLogger(__name__)
 
+#: Folders of Apache Kafka, and of a file system at its root, that are no reason to say anything.
+_QUIET = frozenset({"lost+found", "remote-log-index-cache", CLUSTER_METADATA})
+
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """What was found, and which folders mean nothing here and are left alone."""
+    """What was found, and which folders are left alone, with the reason."""
 
     found: dict[TopicPartition, Found]
-    unknown: tuple[Path, ...] = ()
+    unknown: dict[Path, str] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -41,7 +44,7 @@ def scan(directories: Sequence[LogDirectory]) -> Scan:
     A directory that cannot be read is taken offline here, and what was seen of it does not count.
     """
     copies: dict[TopicPartition, _Copies] = {}
-    unknown: list[Path] = []
+    unknown: dict[Path, str] = {}
     for directory in directories:
         if not directory.online:
             continue
@@ -50,7 +53,7 @@ def scan(directories: Sequence[LogDirectory]) -> Scan:
         except StorageError as error:
             directory.fail_on(error)
             continue
-        unknown += strange
+        unknown |= strange
         for tp, copy in seen:
             place = copies.setdefault(tp, _Copies())
             {"current": place.current, "move": place.move, "delete": place.delete}[copy.kind].append(copy)
@@ -60,7 +63,7 @@ def scan(directories: Sequence[LogDirectory]) -> Scan:
             place.current = [_with_end(tp, copy, by_id[copy.directory_id]) for copy in place.current]
     return Scan(
         {tp: Found(tp, tuple(c.current), tuple(c.move), tuple(c.delete)) for tp, c in sorted(copies.items())},
-        tuple(unknown),
+        unknown,
     )
 
 
@@ -75,16 +78,18 @@ def _with_end(tp: TopicPartition, copy: Copy, directory: LogDirectory) -> Copy:
     return copy
 
 
-def _scan_one(directory: LogDirectory) -> tuple[list[tuple[TopicPartition, Copy]], list[Path]]:
+def _scan_one(directory: LogDirectory) -> tuple[list[tuple[TopicPartition, Copy]], dict[Path, str]]:
     seen: list[tuple[TopicPartition, Copy]] = []
-    strange: list[Path] = []
+    strange: dict[Path, str] = {}
     with io_errors(directory.name, "listing it"):
-        # A symlink is never a replica of ours: following one could lead out of the directory.
-        paths = sorted(path for path in directory.path.iterdir() if path.is_dir() and not path.is_symlink())
+        paths = sorted(path for path in directory.path.iterdir() if path.is_dir() and path.name not in _QUIET)
     for path in paths:
         name = parse(path.name)
+        if path.is_symlink():
+            strange[path] = "it is a symlink, which is never followed: it could lead out of the directory"
+            continue
         if name.kind not in ("current", "move", "delete"):
-            strange.append(path)
+            strange[path] = "it was left by Apache Kafka" if name.id else "its name is not that of a replica"
             continue
         corrupt = False
         marker = None
@@ -94,7 +99,7 @@ def _scan_one(directory: LogDirectory) -> tuple[list[tuple[TopicPartition, Copy]
             corrupt = True
         tp = name.tp or (marker.tp if marker is not None else None)
         if tp is None or (marker is not None and marker.tp != tp):
-            strange.append(path)
+            strange[path] = "name and marker do not say the same" if tp is not None else "it says of no partition"
             continue
         unborn = name.kind == "current" and marker is None and not corrupt and not _has_segments(directory, path)
         seen.append((tp, Copy(directory.id, path, name.kind, marker, corrupt, unborn)))

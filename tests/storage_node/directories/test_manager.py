@@ -15,7 +15,6 @@ from storage_node.directories.errors import DirectoryInUse, StartRefused
 from storage_node.directories.formatting import format_directories
 from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import LogDirectoryOffline, LogDirNotFound, LogFlushError
-from storage_node.types import TopicPartition
 
 HEX = "0123456789abcdef" * 2
 Open = Callable[..., DirectoryManager]
@@ -94,56 +93,6 @@ def test_storage_errors_are_handled_in_one_place(dirs: list[Path], open_manager:
     assert manager.handle(LogFlushError(str(dirs[2]), "flushing"))
     assert not manager.handle(LogFlushError(str(dirs[2]), "flushing"))
     assert [d.online for d in manager.directories] == [True, True, False]
-
-
-def tree(root: Path) -> list[str]:
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
-
-
-@pytest.mark.feature("113-02")
-def test_a_scan_tells_replicas_from_what_is_not_ours(dirs: list[Path], open_manager: Open, tmp_path: Path) -> None:
-    long = TopicPartition("t" * 249, 0)
-    replicas = ["a-0", "b.c-12.move", f"a-1.{HEX}.delete", "a-2.delete", str(long), f"{'t' * 207}~-0.{HEX}.delete"]
-    foreign = ["stranger", "a-00", f"a-3.{HEX}-future", f"a-3.{HEX}-stray", f"a-3.{HEX}-delete", "a-4.moved"]
-    quiet = ["lost+found", "remote-log-index-cache", "__cluster_metadata-0", "attempts"]
-    for name in replicas + foreign + quiet:
-        (dirs[1] / name).mkdir()
-    (dirs[2] / "a-0.move").mkdir()
-    (dirs[1] / "a-5").write_text("a file")
-    (dirs[1] / "notes.txt").write_text("a file")
-    for name in ("recovery-point-offset-checkpoint", "cluster-image.tmp", "bootstrap.checkpoint"):
-        (dirs[1] / name).touch()
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    (outside / "precious").touch()
-    (dirs[1] / "a-6").symlink_to(outside)
-    (dirs[1] / "dangling-0").symlink_to(tmp_path / "nowhere")
-    manager = open_manager()
-    before = tree(tmp_path)
-    scan = manager.scan(known=["attempts"])
-    assert {(r.directory.name, r.path.name) for r in scan.replicas} == {
-        *((str(dirs[1]), name) for name in replicas),
-        (str(dirs[2]), "a-0.move"),
-    }
-    assert {(r.name.tp, r.name.kind) for r in scan.replicas if r.path.name.startswith("t" * 200)} == {
-        (long, "current"),
-        (None, "delete"),
-    }
-    problems = {problem.path.name: problem.reason for problem in scan.problems}
-    assert sorted(problems) == sorted([*foreign, "a-5", "notes.txt", "a-6", "dangling-0"])
-    assert "symlink" in problems["a-6"] and "Apache Kafka" in problems[f"a-3.{HEX}-future"]
-    assert tree(tmp_path) == before
-
-
-def test_a_directory_that_cannot_be_listed_goes_offline(dirs: list[Path], open_manager: Open, tmp_path: Path) -> None:
-    manager = open_manager()
-    (dirs[0] / "a-0").mkdir()
-    dirs[1].rename(tmp_path / "gone")
-    scan = manager.scan()
-    assert [r.path.name for r in scan.replicas] == ["a-0"]
-    assert [p.path for p in scan.problems] == [dirs[1]]
-    assert [d.online for d in manager.directories] == [True, False, True]
-    (tmp_path / "gone").rename(dirs[1])
 
 
 def test_clean_shutdown_is_per_directory(dirs: list[Path], open_manager: Open) -> None:
