@@ -135,7 +135,7 @@ def _carry_out(decided: Plan, locks: dict[str, DirectoryLock], broken: dict[str,
 
 
 def format_directories(
-    paths: Sequence[str | Path], cluster_id: str, node_id: int, *, forget: Collection[str] = ()
+    paths: Sequence[str | Path], cluster_id: str | None, node_id: int, *, forget: Collection[str] = ()
 ) -> FormatResult:
     """First set-up: give every directory of log.dirs that has none its meta.properties, and bring all in step.
 

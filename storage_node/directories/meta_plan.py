@@ -92,7 +92,7 @@ def plan(
         known.pop(id, None)
     missing = frozenset(known) - present.keys()
     new = [f for f in found if f.state == "unformatted" or (f.state == "missing" and (format or not missing))]
-    _check_new(new, good, missing, what)
+    _check_new(new, good, missing, node_id, what)
     offline = [(f.path, f.reason) for f in found if f.state == "error"]
     offline += [(f.path, "there is no such directory") for f in found if f.state == "missing" and f not in new]
     return _write_plan(found, new, offline, cluster, node_id, list(known), missing, draw)
@@ -170,7 +170,7 @@ def _present_ids(good: Sequence[tuple[str, MetaProperties]], what: str) -> dict[
 
 
 def _check_new(
-    new: Sequence[Found], good: Sequence[tuple[str, MetaProperties]], missing: frozenset[str], what: str
+    new: Sequence[Found], good: Sequence[tuple[str, MetaProperties]], missing: frozenset[str], node_id: int, what: str
 ) -> None:
     for f in new:
         if missing:
@@ -179,7 +179,7 @@ def _check_new(
             raise StartRefused(
                 f"{what}: {f.path} has no {FILE}, while {where}/{FILE} lists the directory id {ids}, which no "
                 f"directory present has, so {f.path} may be a disk that is not mounted; mount it, or, if the "
-                f"disk is gone for good, remove that id from directory.ids in every {FILE}"
+                f"disk is gone for good, say so with: rehome dirs forget {node_id} {' '.join(sorted(missing))}"
             )
         if f.has_replicas:
             raise StartRefused(

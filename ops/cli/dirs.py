@@ -1,0 +1,108 @@
+"""rehome dirs: log directories of a node that is stopped."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ops.cli import output
+from ops.cli.options import Data, Json
+from ops.cli.target import data_folder
+from ops.stack import state
+from ops.stack.errors import OpsError, UsageError
+from storage_node import forgetting
+from storage_node.config import ConfigError, NodeConfig
+from storage_node.directories.errors import StartRefused
+
+app = typer.Typer(help="Look after the log directories of a node that is stopped.", no_args_is_help=True)
+
+Node = Annotated[int, typer.Argument(metavar="NODE", min=0, help="The node's id.")]
+DirectoryIds = Annotated[
+    list[str],
+    typer.Argument(metavar="ID", help="The directory id, as the node's refusal to start, or meta.properties, has it."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option("--config", help="The node's server.properties (else that of the stack's node).", dir_okay=False),
+]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+_SHOWN = 5  # replicas that are named
+
+
+@app.command()
+def forget(
+    node: Node,
+    directory_ids: DirectoryIds,
+    config: Config = None,
+    data: Data = None,
+    yes: Yes = False,
+    json: Json = False,
+) -> None:
+    """Say that disks are gone for good: their ids leave directory.ids in every meta.properties of the node.
+
+    The node must be stopped. What only these disks held is lost, and they must never come back; a new disk in the place
+    of one is formatted.
+    """
+    settings = _settings(node, config, data)
+    try:
+        lost = [forgetting.look(settings.log_dirs, node, each) for each in dict.fromkeys(directory_ids)]
+        _confirm(node, lost, yes)
+        done = forgetting.forget(settings.log_dirs, settings.cluster_id or None, node, directory_ids)
+    except StartRefused as error:
+        raise OpsError(f"nothing is forgotten: {error}") from error
+    if json:
+        output.print_json({"node": node, "forgotten": [_row(each) for each in lost], "formatted": list(done.formatted)})
+        return
+    typer.echo(f"node {node} has forgotten {', '.join(each.directory_id for each in lost)}")
+    for path in done.formatted:
+        typer.echo(f"{path} is formatted")
+
+
+def _row(lost: forgetting.Lost) -> dict[str, Any]:
+    replicas = [str(tp) for tp in lost.replicas] if lost.known else None
+    return {"directory_id": lost.directory_id, "path": lost.path or None, "lost_replicas": replicas}
+
+
+def _settings(node: int, config: Path | None, data: Path | None) -> NodeConfig:
+    if config is None:
+        folder = data_folder(data)
+        current = state.load(folder)
+        if current is None:
+            raise OpsError(f"there is no stack in {folder}; give --data DIR of a stack, or --config of the node")
+        if node not in current.spec.node_ids:
+            raise OpsError(f"there is no node {node} in the stack of {folder}")
+        config = current.spec.node_home(node) / "server.properties"
+    try:
+        settings = NodeConfig.load(config)
+    except ConfigError as error:
+        raise OpsError(str(error)) from error
+    if settings.node_id != node:
+        raise UsageError(f"{config} is that of node {settings.node_id}, not of node {node}")
+    return settings
+
+
+def _confirm(node: int, lost: Sequence[forgetting.Lost], yes: bool) -> None:
+    """Say what is lost, and ask; without a terminal only --yes is an answer."""
+    for each in lost:
+        output.say(_consequence(each))
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"say --yes to let node {node} forget {', '.join(each.directory_id for each in lost)}")
+    if not typer.confirm("What is forgotten must never come back. Forget it?", default=False, err=True):
+        raise OpsError("nothing was changed")
+
+
+def _consequence(lost: forgetting.Lost) -> str:
+    what = lost.path or lost.directory_id
+    if not lost.known:
+        return f"what only {what} held is lost; no cluster image tells what that is"
+    if not lost.replicas:
+        return f"the metadata has no replica in {what}"
+    named = ", ".join(str(tp) for tp in lost.replicas[:_SHOWN]) + (", ..." if len(lost.replicas) > _SHOWN else "")
+    return f"the metadata has {len(lost.replicas)} replicas in {what}, which are lost with it: {named}"

@@ -1,0 +1,90 @@
+"""The operator's word that log directories are gone for good: their ids leave every meta.properties of a stopped node.
+
+Until then a start takes an empty directory for a disk that is not mounted, and serves nothing that may be older than
+what the missing one holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_node.directories import atomic, image_store
+from storage_node.directories.errors import MalformedFile, StartRefused
+from storage_node.directories.formatting import FormatResult, format_directories, inspect
+from storage_node.directories.layout import normalise
+from storage_node.failures import assigned
+from storage_node.metadata import BadImage, ClusterImage, decode
+from storage_node.types import TopicPartition
+
+__all__ = ["Lost", "forget", "look"]
+
+_LIMIT = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A directory that no path of log.dirs has: its id, the path it had, and the replicas that were assigned to it, as
+    far as the newest cluster image on the other directories knows; `known` is False where there is no image.
+    """
+
+    directory_id: str
+    path: str
+    replicas: tuple[TopicPartition, ...]
+    known: bool
+
+
+def look(paths: Sequence[str | Path], node: int, directory_id: str) -> Lost:
+    """What it means to forget a directory; changes nothing. Raises StartRefused for an id that cannot be forgotten."""
+    found = [inspect(normalise(path)) for path in paths]
+    listed: set[str] = set()
+    for each in found:
+        if each.properties is None:
+            continue
+        if each.properties.directory_id == directory_id:
+            raise StartRefused(
+                f"{each.path} has the directory id {directory_id}; only an id that is missing is forgotten"
+            )
+        listed |= {each.properties.directory_id or "", *each.properties.directory_ids}
+    missing = listed - {each.properties.directory_id for each in found if each.properties} - {""}
+    if directory_id not in listed:
+        names = ", ".join(sorted(missing))
+        raise StartRefused(
+            f"no meta.properties of node {node} lists the directory id {directory_id}; "
+            + (f"missing are {names}" if missing else "none is missing")
+        )
+    image = _newest_image([each.path for each in found if each.state == "ok"])
+    if image is None:
+        return Lost(directory_id, "", (), known=False)
+    row = image.nodes.get(node)
+    path = next((path for id_, path, _ in row.directories if id_ == directory_id), "") if row is not None else ""
+    replicas = sorted(replica.partition for replica in assigned(image, node, directory_id))
+    return Lost(directory_id, path, tuple(replicas), known=True)
+
+
+def forget(
+    paths: Sequence[str | Path], cluster_id: str | None, node: int, directory_ids: Collection[str]
+) -> FormatResult:
+    """Take ids out of every meta.properties; directories that have none, such as a new disk's, are formatted.
+
+    Done again after a crash it finishes. Raises StartRefused: as DirectoryInUse while the node runs, or when a
+    directory of log.dirs cannot be used.
+    """
+    return format_directories(paths, cluster_id, node, forget=directory_ids)
+
+
+def _newest_image(paths: Sequence[str]) -> ClusterImage | None:
+    images = []
+    for path in paths:
+        file = Path(path) / image_store.FILE
+        with contextlib.suppress(OSError, MalformedFile):
+            images.append(image_store.decode(atomic.read_bytes(file, _LIMIT), file))
+    stored = image_store.newest(images)
+    if stored is None:
+        return None
+    try:
+        return decode(stored.image)
+    except BadImage:
+        return None

@@ -1,0 +1,125 @@
+"""`rehome dirs forget`: a disk that is gone for good, on the files of a stopped node."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ops.cli import dirs
+from ops.cli import main as cli
+from storage_node.directories import meta_properties
+from storage_node.directories.formatting import prepare
+from tests.support.node_harness import Harness, running
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> tuple[Harness, Path]:
+    """A stopped node with three replicas, one per directory, and its server.properties; the second disk is wiped."""
+    with running(tmp_path) as harness:
+        harness.create_topic("t", 3)
+        harness.settle()
+    config = tmp_path / "server.properties"
+    config.write_text(
+        f"node.id=1\nlog.dirs={','.join(harness.paths)}\nlisteners=PLAINTEXT://127.0.0.1:0\n", encoding="utf-8"
+    )
+    return harness, config
+
+
+def wipe(path: str) -> str:
+    """An empty disk in the place of one; answers the id that is missing now."""
+    disk = Path(path)
+    found = meta_properties.read(path)
+    assert found is not None and found.directory_id
+    disk.rename(disk.with_name(f"{disk.name}-dead"))
+    disk.mkdir()
+    return found.directory_id
+
+
+def listed(harness: Harness) -> list[set[str]]:
+    """The ids that each meta.properties lists; none where there is no file."""
+    found = [meta_properties.read(path) for path in harness.paths]
+    return [set(each.directory_ids) if each is not None else set() for each in found]
+
+
+def test_a_node_starts_with_a_new_disk_after_it_forgot_the_dead_one(
+    stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    harness, config = stopped
+    gone = wipe(harness.paths[1])
+    assert cli.run(["dirs", "forget", "1", gone, "--config", str(config), "--yes", "--json"]) == 0
+    shown = capsys.readouterr()
+    answer = json.loads(shown.out)
+    assert answer["node"] == 1 and answer["formatted"] == [harness.paths[1]]
+    (lost,) = answer["forgotten"]
+    assert (lost["directory_id"], lost["path"]) == (gone, harness.paths[1])
+    assert len(lost["lost_replicas"]) == 1 and lost["lost_replicas"][0] in shown.err
+    assert all(len(ids) == 3 and gone not in ids for ids in listed(harness))
+    harness.node = harness._new(0)
+    harness.start()
+    try:
+        assert all(directory.online for directory in harness.node.dirs.directories)
+        assert len(harness.node.replicas.served) == 2
+    finally:
+        harness.stop()
+
+
+def test_two_disks_go_together(stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    harness, config = stopped
+    both = [wipe(path) for path in harness.paths[1:]]
+    assert cli.run(["dirs", "forget", "1", both[0], "--config", str(config), "--yes"]) == 1
+    assert f"rehome dirs forget 1 {both[1]}" in capsys.readouterr().err
+    assert cli.run(["dirs", "forget", "1", *both, "--config", str(config), "--yes"]) == 0
+    assert all(len(ids) == 3 and not ids & set(both) for ids in listed(harness))
+
+
+def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    code = cli.run(["dirs", "forget", *arguments])
+    shown = capsys.readouterr()
+    assert shown.out == "" and "Traceback" not in shown.err
+    return code, shown.err.strip().splitlines()[-1]
+
+
+def test_nothing_is_changed_without_a_word(
+    stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness, config = stopped
+    gone = wipe(harness.paths[1])
+    before = listed(harness)
+    code, says = fails(capsys, "1", gone, "--config", str(config))
+    assert code == 2 and "--yes" in says
+    monkeypatch.setattr(dirs.sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(dirs.typer, "confirm", lambda *_, **__: False)
+    assert fails(capsys, "1", gone, "--config", str(config)) == (1, "error: nothing was changed")
+    assert listed(harness) == before
+
+
+def test_what_cannot_be_forgotten(stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    harness, config = stopped
+    there = meta_properties.read(harness.paths[0])
+    assert there is not None and there.directory_id
+    code, says = fails(capsys, "1", there.directory_id, "--config", str(config), "--yes")
+    assert code == 1 and f"{harness.paths[0]} has the directory id" in says
+    code, says = fails(capsys, "1", "nobodys", "--config", str(config), "--yes")
+    assert code == 1 and "lists the directory id nobodys; none is missing" in says
+    code, says = fails(capsys, "2", "nobodys", "--config", str(config), "--yes")
+    assert code == 2 and "is that of node 1, not of node 2" in says
+    code, says = fails(capsys, "1", "nobodys", "--config", str(config.with_name("none")), "--yes")
+    assert code == 1 and "cannot be read" in says
+    code, says = fails(capsys, "1", "nobodys", "--data", str(config.parent), "--yes")
+    assert code == 1 and "there is no stack" in says
+
+
+def test_a_running_node_is_left_alone(stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    harness, config = stopped
+    gone = wipe(harness.paths[1])
+    Path(harness.paths[1]).rmdir()  # a disk that is not there: the node starts without it
+    prepared = prepare(harness.paths, node_id=1)
+    try:
+        code, says = fails(capsys, "1", gone, "--config", str(config), "--yes")
+    finally:
+        for lock in prepared.locks.values():
+            lock.release()
+    assert code == 1 and "is in use by process" in says
+    assert all(gone in ids for ids in listed(harness) if ids)
