@@ -29,7 +29,7 @@ from storage_node.move.copier import Copier, Halted
 from storage_node.move.creation import no_room, retire, take_away, write_source
 from storage_node.move.creator import Creator, Request
 from storage_node.move.deletion import Deletion, Deletions, wall_clock_ms
-from storage_node.move.future import FutureLog
+from storage_node.move.future import FutureLog, bytes_found
 from storage_node.move.host import MoveHost, PartitionLike
 from storage_node.move.lookup import Lookup
 from storage_node.move.marker import Marker, Reason
@@ -373,9 +373,8 @@ class MoveEngine:
     def _resume(self, action: ResumeMove | SuspendMove, marker: Marker) -> None:
         partition = self._node.partition(action.tp)
         target = self._node.directory(action.path.parent)
-        limit = marker.throttle or None
-        move = Move(partition, target, action.path, marker, self._registry.guard(action.tp), limit)
-        move.orphan = not marker.owner
+        move = Move(partition, target, action.path, marker, self._registry.guard(action.tp), marker.throttle or None)
+        move.orphan, move.bytes_found = not marker.owner, bytes_found(action.path)
         self._registry.newest_claim(partition)
         self._registry.learn(action.tp, marker.claim)
         self._registry.add(move)

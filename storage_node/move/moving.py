@@ -53,6 +53,7 @@ class Move:
         self.message = ""
         self.stop = ""  # why the copier is to leave
         self.attempt = 0
+        self.bytes_found = 0  # by a start, before the copy is opened and checked
         self.bytes_resumed = 0
         self.seconds_queued = 0.0
         self.seconds_copying = 0.0
@@ -153,7 +154,7 @@ class Move:
     def status(self) -> MoveStatus:
         """All that can be said now."""
         future = self.future
-        copied = future.size if future is not None else self.bytes_resumed
+        copied = future.size if future is not None else self.bytes_found
         if self.state is MoveState.SWAPPED:
             copied = self.partition.log.size
         queued = self.seconds_queued
