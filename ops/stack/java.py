@@ -10,18 +10,16 @@ import os
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from ops.stack.errors import OpsError
+from ops.stack.programs import Say, last_word, provide
 
 MIN_JAVA = 17
 #: By preference: a distribution has one or the other.
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
 _JVMS = Path("/usr/lib/jvm")
-
-Say = Callable[[str], None]
 
 
 class NoJava(OpsError):
@@ -104,21 +102,8 @@ def _apt(*arguments: str) -> str:
         text=True,
         check=False,
     )
-    lines = (answer.stderr.strip() or answer.stdout.strip()).splitlines()
-    return "" if answer.returncode == 0 else (lines[-1] if lines else f"exit code {answer.returncode}")
-
-
-def main() -> int:
-    """Make sure that there is a Java; print its home."""
-    try:
-        print(ensure(lambda line: print(f"  {line}", file=sys.stderr, flush=True)))
-    except OpsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    return 0
+    return last_word(answer.stderr.strip() or answer.stdout, answer.returncode) if answer.returncode else ""
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(provide(ensure))

@@ -20,11 +20,11 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from ops.stack.errors import OpsError
-from ops.stack.interrupts import interruptible
+from ops.stack.programs import Say, last_word, provide
 
 CLI_VERSION = "1.8.2"
 MIN_SERVER = (1, 31)
@@ -41,8 +41,6 @@ SIGN_SECONDS = 5.0
 
 #: How folders of work under way are named in the cache.
 _WORK = "making-"
-
-Say = Callable[[str], None]
 
 _DOWNLOADER = """
 import asyncio, os, sys
@@ -243,26 +241,12 @@ def _run_with_progress(
                 process.wait()
     if code == 0:
         return ""
-    lines = log.read_text(errors="replace").strip().splitlines()
-    return f"{what}: {lines[-1] if lines else f'exit code {code}'}"
+    return f"{what}: {last_word(log.read_text(errors='replace'), code)}"
 
 
 def _dotted(version: tuple[int, ...]) -> str:
     return ".".join(str(part) for part in version)
 
 
-def main() -> int:
-    """Make sure that there is a Temporal server; print its path."""
-    try:
-        with interruptible():
-            print(ensure(lambda line: print(f"  {line}", file=sys.stderr, flush=True)))
-    except OpsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 130
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(provide(ensure))

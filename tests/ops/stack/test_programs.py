@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ops.cli import main as cli
-from ops.stack import java, temporal_server
+from ops.stack import java, programs, temporal_server
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -121,7 +121,7 @@ def test_as_root_a_java_that_cannot_be_installed_is_one_sentence(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(java, "_JVMS", tmp_path / "none")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert java.main() == 1
+    assert programs.provide(java.ensure) == 1
     told = capsys.readouterr().err.splitlines()
     assert [line for line in told if line.startswith("error: ")] == told[-1:]
     assert "install Java 17 or later and set JAVA_HOME" in told[-1]

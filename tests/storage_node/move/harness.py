@@ -165,6 +165,10 @@ class SmallNode:
         raise AssertionError("the move did not end")
 
 
+Make = Callable[..., SmallNode]
+"""The fixture `make`: starts a small node with these options below the test's folder."""
+
+
 def _plain(name: str) -> str:
     return f"{name.split('.')[0]}.delete" if name.endswith(".delete") else name
 

@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
 import pytest
 
 from storage_node import failpoints
 from storage_node.log.batch import build_batch
-from tests.storage_node.move.harness import TP, SmallNode, batch, eventually, values
-
-Make = Callable[..., SmallNode]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    nodes: list[SmallNode] = []
-
-    def build(**options: object) -> SmallNode:
-        nodes.append(SmallNode(tmp_path, **options))  # type: ignore[arg-type]
-        return nodes[-1]
-
-    yield build
-    for node in nodes:
-        node.close()
+from tests.storage_node.move.harness import TP, Make, batch, eventually, values
 
 
 @pytest.mark.feature("113-19")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -23,22 +22,7 @@ from storage_node.move import marker as markers
 from storage_node.move.marker import State
 from storage_node.move.status import MoveState
 from storage_node.types import TopicPartition
-from tests.storage_node.move.harness import TP, SmallNode, appending, batch, eventually, values
-
-Make = Callable[..., SmallNode]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    nodes: list[SmallNode] = []
-
-    def build(**options: object) -> SmallNode:
-        nodes.append(SmallNode(tmp_path, **options))  # type: ignore[arg-type]
-        return nodes[-1]
-
-    yield build
-    for node in nodes:
-        node.close()
+from tests.storage_node.move.harness import TP, Make, SmallNode, appending, batch, eventually, values
 
 
 def restarted(node: SmallNode, make: Make, **options: object) -> SmallNode:

@@ -16,22 +16,7 @@ from storage_node.log.config import LogConfig
 from storage_node.move import flusher
 from storage_node.move import marker as markers
 from storage_node.move.status import MoveState, MoveStatus
-from tests.storage_node.move.harness import CONFIG, TP, SmallNode, batch, eventually, values
-
-Make = Callable[..., SmallNode]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    nodes: list[SmallNode] = []
-
-    def build(**options: object) -> SmallNode:
-        nodes.append(SmallNode(tmp_path, **options))  # type: ignore[arg-type]
-        return nodes[-1]
-
-    yield build
-    for node in nodes:
-        node.close()
+from tests.storage_node.move.harness import CONFIG, TP, Make, SmallNode, batch, eventually, values
 
 
 def caught_up(node: SmallNode) -> MoveStatus:

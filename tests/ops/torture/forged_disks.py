@@ -1,0 +1,192 @@
+"""Anomalies of disks, moves, rates and starts, each by the check that finds it: C6, C8 to C12 and C14."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from ops.torture.facts import Boot, Evidence, LimitFact, RowFact, RunFact
+from ops.torture.history import OK, SEND, Event
+from tests.ops.torture import forge
+from tests.ops.torture.forge import ORDERS, OTHER, SECOND, TICKS, A, B, at, one, with_events
+
+Forger = Callable[[Evidence], Evidence]
+
+
+def batch_changed_at_the_swap(e: Evidence) -> Evidence:
+    return replace(e, swaps=one(e.swaps, 0, differences=((5, 1, 2),)))
+
+
+def batch_missing_after_the_swap(e: Evidence) -> Evidence:
+    return replace(e, swaps=one(e.swaps, 0, differences=((5, 1, None),)))
+
+
+def head_missing_after_the_swap(e: Evidence) -> Evidence:
+    return replace(e, swaps=one(e.swaps, 0, first=10))
+
+
+def corrupt_batch_on_the_disk(e: Evidence) -> Evidence:
+    return replace(e, scans=one(e.scans, 1, problems=("the batch at offset 5 in 0.log has CRC 1, its bytes have 2",)))
+
+
+def copy_left_behind(e: Evidence) -> Evidence:
+    return _folders(e, 0, "orders-0.move")
+
+
+def source_left_behind(e: Evidence) -> Evidence:
+    return _folders(e, 0, f"orders-0.{'0' * 32}.delete")
+
+
+def replica_in_two_directories(e: Evidence) -> Evidence:
+    return _folders(e, 0, "orders-0")
+
+
+def deleted_topic_came_back(e: Evidence) -> Evidence:
+    return _folders(e, 0, "visits-0")
+
+
+def replica_nowhere(e: Evidence) -> Evidence:
+    changed = replace(e.directories[1], folders=(), replicas=())
+    return replace(e, directories=[e.directories[0], changed])
+
+
+def _folders(e: Evidence, number: int, folder: str) -> Evidence:
+    there = e.directories[number]
+    return replace(e, directories=one(e.directories, number, folders=(*there.folders, folder)))
+
+
+def metadata_knows_another_directory(e: Evidence) -> Evidence:
+    return replace(e, homes={**e.homes, OTHER: (1, B)})
+
+
+def last_move_went_elsewhere(e: Evidence) -> Evidence:
+    more = RunFact("move-9", 1, "completed", rows=(RowFact(ORDERS, "deleted", A, 3),))
+    return replace(e, runs=[*e.runs, more])
+
+
+def described_copy_without_a_move(e: Evidence) -> Evidence:
+    return replace(e, directories=one(e.directories, 0, futures=(ORDERS,)))
+
+
+def described_where_no_folder_is(e: Evidence) -> Evidence:
+    return replace(e, directories=one(e.directories, 0, replicas=(*e.directories[0].replicas, ORDERS)))
+
+
+def offline_directory_serves(e: Evidence) -> Evidence:
+    return replace(e, directories=one(e.directories, 1, error="KAFKA_STORAGE_ERROR"))
+
+
+def healthy_directory_is_offline(e: Evidence) -> Evidence:
+    return replace(e, directories=one(e.directories, 1, error="KAFKA_STORAGE_ERROR", replicas=()), faults=[])
+
+
+def other_directories_are_slow(e: Evidence) -> Evidence:
+    """Produce to disk-b's neighbours takes most of a minute while disk-b has its fault."""
+    stalled = {OTHER, TICKS}
+
+    def change(x: Event) -> Event:
+        if x.op == SEND and x.type == OK and x.place in stalled and at(5) <= x.invoked <= at(8):
+            return replace(x, completed=x.completed + 50 * SECOND)
+        return x
+
+    return with_events(e, change)
+
+
+def copy_beyond_its_limit(e: Evidence) -> Evidence:
+    def faster(n: int, copied: int) -> int:
+        return copied + (4 * forge.RATE if n >= 40 else 0)
+
+    samples = [
+        replace(s, copied=tuple((key, faster(n, copied), limit) for key, copied, limit in s.copied))
+        for n, s in enumerate(e.samples)
+    ]
+    # The node's own limit is not what was broken.
+    return replace(e, samples=samples, limits=[LimitFact(1, 0, 1, 10 * forge.RATE)])
+
+
+def node_beyond_its_limit(e: Evidence) -> Evidence:
+    """Three copies, each within its own limit, together above the node's."""
+    samples = [
+        replace(
+            s,
+            copied=tuple(
+                ((topic, n, d, c), copied, limit) for (topic, _, d, c), copied, limit in s.copied for n in range(4)
+            ),
+        )
+        for s in e.samples
+    ]
+    return replace(e, samples=samples, limits=[LimitFact(1, -60 * SECOND, -59 * SECOND, 2 * forge.RATE)])
+
+
+def throttle_left_behind(e: Evidence) -> Evidence:
+    return replace(e, throttles=one(e.throttles, 0, value="7"))
+
+
+def throttle_removed(e: Evidence) -> Evidence:
+    return replace(e, throttles=one(e.throttles, 0, value="None"))
+
+
+def stuck_run(e: Evidence) -> Evidence:
+    return replace(e, runs=[*e.runs, RunFact("move-4", 1, "running", waiting="waiting for node 1")])
+
+
+def failed_without_reason(e: Evidence) -> Evidence:
+    return replace(e, runs=[*e.runs, RunFact("move-4", 1, "failed")])
+
+
+def row_failed_without_reason(e: Evidence) -> Evidence:
+    run = RunFact("move-4", 1, "failed", "NodeFailure", (RowFact(OTHER, "failed", B),))
+    return replace(e, runs=[*e.runs, run])
+
+
+def terminated_run(e: Evidence) -> Evidence:
+    return replace(e, runs=[*e.runs, RunFact("move-4", 1, "terminated", "by the server")])
+
+
+def process_that_stays_away(e: Evidence) -> Evidence:
+    return replace(e, roles=one(e.roles, 0, works=False, why="it does not run"))
+
+
+def second_start_removed_a_replica(e: Evidence) -> Evidence:
+    return replace(e, boots=[e.boots[0], Boot({})])
+
+
+def second_start_changed_a_replica(e: Evidence) -> Evidence:
+    return replace(e, boots=[e.boots[0], Boot({(1, B, "orders-0"): "CURRENT 0 to 18"})])
+
+
+def second_start_made_a_folder(e: Evidence) -> Evidence:
+    more = {**e.boots[0].what, (1, A, "orders-0.move"): "COPYING"}
+    return replace(e, boots=[e.boots[0], Boot(more)])
+
+
+ANOMALIES: dict[str, list[Forger]] = {
+    "C6": [
+        batch_changed_at_the_swap,
+        batch_missing_after_the_swap,
+        head_missing_after_the_swap,
+        corrupt_batch_on_the_disk,
+    ],
+    "C8": [
+        copy_left_behind,
+        source_left_behind,
+        replica_in_two_directories,
+        deleted_topic_came_back,
+        replica_nowhere,
+        metadata_knows_another_directory,
+        last_move_went_elsewhere,
+        described_copy_without_a_move,
+        described_where_no_folder_is,
+    ],
+    "C9": [offline_directory_serves, healthy_directory_is_offline, other_directories_are_slow],
+    "C10": [copy_beyond_its_limit, node_beyond_its_limit],
+    "C11": [throttle_left_behind, throttle_removed],
+    "C12": [
+        stuck_run,
+        failed_without_reason,
+        row_failed_without_reason,
+        terminated_run,
+        process_that_stays_away,
+    ],
+    "C14": [second_start_removed_a_replica, second_start_changed_a_replica, second_start_made_a_folder],
+}
