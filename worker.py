@@ -65,9 +65,22 @@ def parser() -> argparse.ArgumentParser:
             default=os.environ.get("REHOME_EXPORT_DIR", "export"),
             help="where the hourly export writes (default: $REHOME_EXPORT_DIR, or ./export)",
         )
+        one.add_argument(
+            "--export-keep-days",
+            metavar="DAYS",
+            type=_days,
+            default=os.environ.get("REHOME_EXPORT_KEEP_DAYS", "0"),
+            help="remove exports that are older (default: $REHOME_EXPORT_KEEP_DAYS, or 0: keep all)",
+        )
     for each in roles.choices.values():
         each.add_argument("--profile", metavar="NAME", help="profile of Temporal's configuration file")
     return top
+
+
+def _days(text: str) -> int:
+    if not text.isdecimal() or not 0 <= int(text) <= 36_500:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of days from 0 to 36500")
+    return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return run_node(given.config, given.profile)
     roles = (ORCHESTRATOR, HISTORY) if given.role == "controller" else (given.role,)
-    export = str(Path(given.export_dir).absolute())
+    export = str(Path(given.export_dir).absolute()), given.export_keep_days
     try:
         asyncio.run(_until_stopped(lambda: _above(given.role, roles, given.cluster, export, given.profile)))
     except KeyboardInterrupt:
@@ -110,15 +123,15 @@ async def _until_stopped(work: Callable[[], Awaitable[None]]) -> None:
     await working
 
 
-async def _above(role: str, roles: Sequence[str], cluster: str, export: str, profile: str | None) -> None:
-    """The roles above the nodes, until cancelled."""
+async def _above(role: str, roles: Sequence[str], cluster: str, export: tuple[str, int], profile: str | None) -> None:
+    """The roles above the nodes, until cancelled; `export` is where exports go, and for how many days."""
     client = await connection.connect_forever(role, profile)
     log.info("%s of %s is connected to namespace %s", role, cluster, client.namespace)
     renewed = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         if ORCHESTRATOR in roles:
             group.create_task(_serve(lambda: _orchestrator(client, cluster), renewed))
-            group.create_task(housekeeping.keep_house(client, cluster, export, renewed.set))
+            group.create_task(housekeeping.keep_house(client, cluster, *export, renewed.set))
         if HISTORY in roles:
             group.create_task(_serve(lambda: _history(client, cluster), asyncio.Event()))
 

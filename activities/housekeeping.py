@@ -38,7 +38,9 @@ RETENTION = timedelta(hours=720)  # histories are kept at least so long: the exp
 EVERY = timedelta(hours=1)  # exports
 
 
-async def keep_house(client: Client, cluster: str, export_directory: str, renew: Callable[[], None]) -> None:
+async def keep_house(
+    client: Client, cluster: str, export_directory: str, keep_days: int, renew: Callable[[], None]
+) -> None:
     """Keep all of it in order until cancelled.
 
     `Cluster` is started when it does not run: at first, when it was terminated, and when the database is a new one,
@@ -59,7 +61,7 @@ async def keep_house(client: Client, cluster: str, export_directory: str, renew:
                 await _start(client, cluster)
                 rest_is_due = True
             if rest_is_due:
-                rest_is_due = not await _keep_rest(client, cluster, export_directory)
+                rest_is_due = not await _keep_rest(client, cluster, export_directory, keep_days)
         except RPCError as error:
             if not away:
                 log.warning("Temporal does not answer: %s", error)
@@ -80,11 +82,11 @@ async def _start(client: Client, cluster: str) -> None:
     log.info("the workflow %s of type %s was started", handle.id, names.CLUSTER)
 
 
-async def _keep_rest(client: Client, cluster: str, export_directory: str) -> bool:
+async def _keep_rest(client: Client, cluster: str, export_directory: str, keep_days: int) -> bool:
     """Retention and schedule; False for what is to be tried again. Without the rights for them a warning is all."""
     jobs: dict[str, Callable[[], Awaitable[None]]] = {
         "raise the namespace's retention to 30 days": lambda: raise_retention(client),
-        "schedule the hourly export": lambda: ensure_export_schedule(client, cluster, export_directory),
+        "schedule the hourly export": lambda: ensure_export_schedule(client, cluster, export_directory, keep_days),
     }
     done = True
     for doing, job in jobs.items():
@@ -101,11 +103,13 @@ def schedule_id(cluster: str) -> str:
     return f"{cluster}/export-schedule"
 
 
-async def ensure_export_schedule(client: Client, cluster: str, directory: str) -> None:
-    """Have histories exported every hour below `directory`; an existing schedule is kept, but for the folder."""
+async def ensure_export_schedule(client: Client, cluster: str, directory: str, keep_days: int) -> None:
+    """Have histories exported every hour below `directory`, where exports are kept for `keep_days` (0: for ever); of an
+    existing schedule only this is changed.
+    """
     action = ScheduleActionStartWorkflow(
         names.EXPORT_HISTORY,
-        {"directory": directory},
+        {"directory": directory, "keep_days": keep_days},
         id=names.export_id(cluster),
         task_queue=names.cluster_queue(cluster),
     )

@@ -13,13 +13,14 @@ from workflows.model.calls import ExportCall, ExportResult
 
 
 def parse_export(parameter: Any) -> ExportCall:
-    """Parse {"directory", "query"?, "as_of"?}. Raises BadField."""
-    known = ("directory", "query", "as_of")
+    """Parse {"directory", "query"?, "as_of"?, "keep_days"?}. Raises BadField."""
+    known = ("directory", "query", "as_of", "keep_days")
     row = fields.an_object(parameter, "$", known)
     return ExportCall(
         fields.a_string(fields.need(row, "directory", "$"), "$.directory"),
         fields.a_string(row.get("query") or "", "$.query", empty=True),
         fields.a_string(row.get("as_of") or "", "$.as_of", empty=True),
+        fields.a_number(row.get("keep_days") or 0, "$.keep_days", high=36_500),
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -36,6 +35,7 @@ from activities.history.manifest import (
     read_manifests,
     to_iso,
 )
+from activities.history.pruning import prune, remove_orphans
 from activities.history.source import HistorySource, Run, instant
 from workflows.model.calls import ExportCall, ExportResult
 from workflows.model.names import EXPORT_HISTORY
@@ -102,6 +102,8 @@ class Exporter:
             remove_orphans(directory, manifests)
             limit = from_iso(call.as_of) if call.as_of else None
             scope = " AND ".join(f"({part})" for part in (self._scope, call.query) if part)
+            if call.keep_days:
+                manifests = prune(directory, manifests, self._now() - timedelta(days=call.keep_days), self._overlap)
             news = await self._news(manifests, scope, limit, beat)
             if not news.open and not any(run.workflow_type not in OWN_TYPES for run in news.closed):
                 return _nothing(directory, manifests)
@@ -233,16 +235,6 @@ def publish(directory: Path, folder: Path, manifest: Manifest) -> None:
     make_folder(directory / FOLDER)
     sync_folder(directory)
     write_whole(directory / FOLDER / manifest.name, manifest.encode())
-
-
-def remove_orphans(directory: Path, manifests: Sequence[Manifest]) -> None:
-    """Remove what a broken-off export left: folders of exports that no manifest names. The lock must be held."""
-    ids = {manifest.export_id for manifest in manifests}
-    for folder in directory.glob("dt=*/run=*"):
-        if folder.name.removeprefix("run=") not in ids and folder.is_dir() and not folder.is_symlink():
-            shutil.rmtree(folder)
-    for leftover in (directory / FOLDER).glob(".*.tmp"):
-        leftover.unlink(missing_ok=True)
 
 
 def newest_watermark(manifests: Sequence[Manifest], namespace: str, scope: str) -> datetime | None:

@@ -7,6 +7,7 @@ export whole or not at all:
     <dir>/dt=2026-11-20/run=<export id>/open-00000.pb    histories so far of runs still open
     <dir>/dt=2026-11-20/run=<export id>/open-00000.json  what only the server knows of those: pending activities
     <dir>/_manifest/00000001.json                        the manifest, naming its parent
+    <dir>/_manifest/pruned                               which manifests were removed, where some were
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from typing import Any
 #: Version of the manifest's format. A reader refuses what is newer.
 FORMAT = 1
 FOLDER = "_manifest"
+#: Names the newest manifest that was removed since it was old; those up to it do not count, if there still are any.
+PRUNED = "pruned"
 
 CLOSED = "closed"
 OPEN = "open"
@@ -122,9 +125,9 @@ def read_manifests(directory: Path) -> tuple[Manifest, ...]:
     folder = directory / FOLDER
     if not folder.is_dir():
         return ()
-    paths = sorted(path for path in folder.iterdir() if path.suffix == ".json" and not path.name.startswith("."))
+    parent = pruned(directory)
+    paths = sorted(path for path in folder.glob("[!.]*.json") if path.name > parent)
     manifests = tuple(decode(path.read_bytes(), str(path)) for path in paths)
-    parent = ""
     for path, manifest in zip(paths, manifests, strict=True):
         if path.name != manifest.name or manifest.parent != parent:
             raise ExportCorrupt(
@@ -133,6 +136,12 @@ def read_manifests(directory: Path) -> tuple[Manifest, ...]:
             )
         parent = manifest.name
     return manifests
+
+
+def pruned(directory: Path) -> str:
+    """The name of the newest manifest that was removed, "" while all are kept. Raises OSError."""
+    note = directory / FOLDER / PRUNED
+    return note.read_text().strip() if note.exists() else ""
 
 
 def close_bounds(runs: Iterable[RunEntry]) -> tuple[str, str]:

@@ -139,11 +139,15 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class ExportCall:
-    """Write the histories of a namespace below `directory`; `as_of` is a time stamp in ISO 8601 or "" for now."""
+    """Write the histories of a namespace below `directory`; `as_of` is a time stamp in ISO 8601 or "" for now.
+
+    Exports there that were taken more than `keep_days` days ago are removed; 0 keeps them all.
+    """
 
     directory: str
     query: str = ""
     as_of: str = ""
+    keep_days: int = 0
 
 
 @dataclass(frozen=True)

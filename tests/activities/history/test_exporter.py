@@ -9,6 +9,7 @@ import os
 import stat
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from temporalio.api.export.v1 import WorkflowExecutions
@@ -21,7 +22,7 @@ from tests.support.sample_runs import cluster, failed, under_way
 from workflows.model.calls import ExportCall, ExportResult
 
 
-def go(source: BuiltSource, directory: Path, at: float = 3600.0, **call: str) -> ExportResult:
+def go(source: BuiltSource, directory: Path, at: float = 3600.0, **call: Any) -> ExportResult:
     when = T0 + timedelta(seconds=at)
     return asyncio.run(exporter(source, when).export(ExportCall(str(directory), **call)))
 
@@ -244,6 +245,54 @@ def test_a_crash_at_any_step_leaves_no_half_export_visible(
         assert len(list(directory.glob("dt=*/run=*"))) == 1, "what was left of the crash is gone"
         assert not list(directory.rglob("*.tmp"))
     assert crashes >= 4
+
+
+DAY = 86_400.0
+
+
+def days_of_exports(directory: Path) -> BuiltSource:
+    """An export a day for three days, each with a run that had closed just before."""
+    runs = []
+    for day in range(3):
+        runs.append(moved(f"day-{day}", start=day * DAY))
+        assert go(BuiltSource(runs), directory, at=day * DAY + 3600).closed == 1
+    return BuiltSource(runs)
+
+
+def test_exports_are_kept_for_ever_unless_somebody_says_how_long(tmp_path: Path) -> None:
+    source = days_of_exports(tmp_path)
+    go(source, tmp_path, at=1000 * DAY)
+    assert len(read_manifests(tmp_path)) == 3
+
+
+def test_old_exports_go_and_what_they_held_is_not_exported_again(tmp_path: Path) -> None:
+    source = days_of_exports(tmp_path)
+    assert go(source, tmp_path, at=2 * DAY + 7200, keep_days=2).closed == 0
+    left = read_manifests(tmp_path)
+    assert [manifest.sequence for manifest in left] == [2, 3]
+    assert len(list(tmp_path.glob("dt=*/run=*"))) == 2
+    assert go(source, tmp_path, at=1000 * DAY, keep_days=1).closed == 0
+    (newest,) = read_manifests(tmp_path)
+    assert newest.sequence == 3, "it says how far the exports have come"
+    assert len(exported(tmp_path, newest)) == 1
+    later = moved("later", start=1000 * DAY)
+    assert go(BuiltSource([*source.runs.values(), later]), tmp_path, at=1001 * DAY, keep_days=1).closed == 1
+    assert [manifest.sequence for manifest in read_manifests(tmp_path)] == [3, 4]
+
+
+def test_a_prune_that_broke_off_is_finished_by_the_next_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = days_of_exports(tmp_path)
+
+    def crash(self: Path, missing_ok: bool = False) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patched, pytest.raises(Crash):
+        patched.setattr(Path, "unlink", crash)
+        go(source, tmp_path, at=1000 * DAY, keep_days=1)
+    assert [manifest.sequence for manifest in read_manifests(tmp_path)] == [3]
+    assert go(source, tmp_path, at=1000 * DAY, keep_days=1).closed == 0
+    assert [path.name for path in sorted((tmp_path / "_manifest").iterdir())] == ["00000003.json", "pruned"]
+    assert len(list(tmp_path.glob("dt=*/run=*"))) == 1
 
 
 def test_two_exports_at_once_do_not_mix(tmp_path: Path) -> None:
