@@ -35,14 +35,15 @@ class Buffers:
 
     def take(self, size: int) -> memoryview:
         """A buffer of at least `size` bytes, a whole number of pages."""
-        size = max(ALIGNMENT, -(-size // ALIGNMENT) * ALIGNMENT)
+        # Few sizes, whatever rates are set: what one move leaves fits the next.
+        size = max(ALIGNMENT, 1 << (size - 1).bit_length())
         with self._lock:
             free = self._free.get(size)
             if free:
                 return free.pop()
         return memoryview(mmap.mmap(-1, size))
 
-    def give(self, buffer: memoryview, keep: int = 4) -> None:
+    def give(self, buffer: memoryview, keep: int = 8) -> None:
         """Give a buffer back; some of each size are kept."""
         with self._lock:
             free = self._free.setdefault(len(buffer), [])
@@ -66,10 +67,11 @@ class Source:
         `hot`: they are likely to be in the page cache.
         """
         got = 0
-        if self._direct is not None and not hot and count >= DIRECT_FROM and position % ALIGNMENT == 0:
+        direct = self._direct  # reads are made by several threads
+        if direct is not None and not hot and count >= DIRECT_FROM and position % ALIGNMENT == 0:
             whole = min(len(buffer), -(-count // ALIGNMENT) * ALIGNMENT)
             try:
-                got = min(count, os.preadv(self._direct.fd, [buffer[:whole]], position))
+                got = min(count, os.preadv(direct.fd, [buffer[:whole]], position))
             except OSError as exc:
                 if exc.errno not in _REFUSED:
                     raise

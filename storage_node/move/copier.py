@@ -23,7 +23,7 @@ from storage_node.move.future import segment_files
 from storage_node.move.moving import Move
 from storage_node.move.reconcile import fit_to_source
 from storage_node.move.stream import Block, Stream, open_stream
-from storage_node.move.throttle import MAX_CHUNK, RateLimiter, chunk_size
+from storage_node.move.throttle import LIMITED_CHUNK, RateLimiter, chunk_size
 
 AFTER_CHUNK = failpoints.register("copy.after_chunk")
 AFTER_FLUSH = failpoints.register("copy.after_flush")
@@ -132,7 +132,7 @@ class Copier:
             self.leave(move)
             fit_to_source(move)
             return 1 if future.log_end_offset < source.log_end_offset else 0
-        chunk = chunk_size(self.limiter.rate, move.limiter.rate) if limited else MAX_CHUNK
+        chunk = chunk_size(self.limiter.rate, move.limiter.rate) if limited else LIMITED_CHUNK
         stream = move.stream
         try:
             if stream is None or stream.version != future.version:
@@ -193,7 +193,7 @@ class Copier:
             move.doubted = (at, future.version)
             try:
                 while at <= upto and at < source.log_end_offset:
-                    data = source.read(at, MAX_CHUNK)
+                    data = source.read(at, LIMITED_CHUNK)
                     try:
                         for position, header in headers(data.data):
                             at = max(at, header.base_offset)

@@ -47,7 +47,7 @@ class Movers:
         self._discard_copy = discard_copy
         self._scheduler = MoveScheduler(slots)
         self.flushes = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="move-flush")
-        self._reads = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="move-read")
+        self._reads = ThreadPoolExecutor(max_workers=2 * slots, thread_name_prefix="move-read")
         self._copier = Copier(limiter, self.flushes, registry.check, self._reads)
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()

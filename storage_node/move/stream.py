@@ -7,6 +7,7 @@ tells the copy, too, and what was read before that is not written any more.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
@@ -17,13 +18,26 @@ from storage_node.move.blocks import ALIGNMENT, DIRECT_FROM, HOT_TAIL, Buffers, 
 from storage_node.move.future import FutureLog
 from storage_node.move.walk import BatchWalk, Walked
 
+DEPTH = 2
+"""Reads that are under way while a block is written: a disk does more at once than one after the other."""
+
 
 @dataclass(slots=True)
 class Block:
-    """Bytes that come next in the copy, checked; good until the next but one is asked for."""
+    """Bytes that come next in the copy, checked; good until the next one is asked for."""
 
     data: memoryview
     walked: Walked
+
+
+@dataclass(slots=True)
+class Part:
+    """Bytes of the source that are read at once, and the memory for them. `hot`: they are likely in the page cache."""
+
+    buffer: memoryview
+    count: int
+    position: int
+    hot: bool
 
 
 class Stream:
@@ -49,9 +63,8 @@ class Stream:
         self._buffers = buffers
         self._reads = reads
         self._source = Source(segment)
-        self._pair: list[memoryview] = []
-        self._turn = 0
-        self._ahead: Future[Block | None] | None = None
+        self._ahead: deque[tuple[Part, Future[memoryview]]] = deque()
+        self._written: memoryview | None = None
 
     @property
     def expected(self) -> int:
@@ -63,53 +76,56 @@ class Stream:
 
         Raises `CorruptRecord`, and LogReadError.
         """
-        ahead, self._ahead = self._ahead, None
-        block = self._read(count) if ahead is None else ahead.result()
-        if block is not None and self._reads is not None and self._left() > 0:
-            self._ahead = self._reads.submit(self._read, count)
-        return block
+        if self._written is not None:
+            self._buffers.give(self._written)
+            self._written = None
+        if self._reads is not None:
+            while len(self._ahead) <= DEPTH and (part := self._plan(count)) is not None:
+                self._ahead.append((part, self._reads.submit(self._read, part)))
+        if self._ahead:
+            part, reading = self._ahead.popleft()
+            self._written = part.buffer
+            data = reading.result()
+        else:
+            single = self._plan(count)
+            if single is None:
+                return None
+            self._written = single.buffer
+            data = self._read(single)
+        return Block(data, self._walk.feed(data))
 
     def close(self) -> None:
-        """Let go of the buffers, unless a read that hangs may still fill one."""
-        ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead.cancel() or ahead.done():
-            for buffer in self._pair:
-                self._buffers.give(buffer)
-        self._pair = []
+        """Let go of the buffers, but for those that a read which hangs may still fill."""
+        while self._ahead:
+            part, reading = self._ahead.pop()
+            if reading.cancel() or reading.done():
+                self._buffers.give(part.buffer)
+        if self._written is not None:
+            self._buffers.give(self._written)
+            self._written = None
 
-    def _left(self) -> int:
-        """Bytes of the segment that are published and not read yet."""
+    def _plan(self, count: int) -> Part | None:
+        """What is read next; None at the end of what there is."""
         _end, segments, active_bytes = self._log.published
-        return (active_bytes if segments[-1] is self._segment else self._segment.size) - self._position
-
-    def _read(self, count: int) -> Block | None:
-        left = self._left()
+        active = segments[-1] is self._segment
+        left = (active_bytes if active else self._segment.size) - self._position
         if left <= 0:
             return None
-        active = self._log.published[1][-1] is self._segment
         wanted = min(count, left)
         if self._position % ALIGNMENT and left > DIRECT_FROM and count > ALIGNMENT:
             wanted = min(wanted, ALIGNMENT - self._position % ALIGNMENT)  # from then on in whole blocks
-        buffer = self._buffer(count)
+        part = Part(self._buffers.take(count), wanted, self._position, active and left <= HOT_TAIL)
+        self._position += wanted
+        return part
+
+    def _read(self, part: Part) -> memoryview:
         try:
-            got = self._source.read(buffer, wanted, self._position, hot=active and left <= HOT_TAIL)
+            got = self._source.read(part.buffer, part.count, part.position, hot=part.hot)
         except OSError as exc:
             raise LogReadError(self._log.directory, f"reading the log of {self._log.tp}") from exc
-        if got < wanted:
-            raise CorruptRecord(f"the file ends {wanted - got} bytes too early")
-        self._position += got
-        data = buffer[:got]
-        return Block(data, self._walk.feed(data))
-
-    def _buffer(self, count: int) -> memoryview:
-        """One of two in turn: while one is written, the other is read into."""
-        self._turn = 1 - self._turn
-        while len(self._pair) < 2:
-            self._pair.append(self._buffers.take(count))
-        if len(self._pair[self._turn]) < count:
-            self._buffers.give(self._pair[self._turn])
-            self._pair[self._turn] = self._buffers.take(count)
-        return self._pair[self._turn]
+        if got < part.count:
+            raise CorruptRecord(f"the file ends {part.count - got} bytes too early")
+        return part.buffer[:got]
 
 
 def open_stream(source: Log, copy: FutureLog, buffers: Buffers, reads: Executor | None) -> Stream | None:

@@ -27,7 +27,7 @@ from storage_node.move.host import MoveHost
 from storage_node.move.marker import Marker, Reason, State
 from storage_node.move.moving import Move
 from storage_node.move.reconcile import fits_source
-from storage_node.move.throttle import MAX_CHUNK
+from storage_node.move.throttle import LIMITED_CHUNK
 
 BEFORE_LOCK = failpoints.register("swap.before_lock")
 AFTER_TAIL = failpoints.register("swap.after_tail")
@@ -121,7 +121,7 @@ class Swapper:
             finally:
                 self._copier.leave(move)
             future.flush()
-            if reached and future.size - began < MAX_CHUNK:
+            if reached and future.size - began < LIMITED_CHUNK:
                 return fits_source(move)
         return False
 

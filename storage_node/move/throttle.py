@@ -23,7 +23,8 @@ PEAK = 1.02  # times the rate, while catching up
 LATE = 0.005  # seconds a write may take before it counts as late
 RESOLUTION = 1e-6  # seconds that are not worth sleeping
 MIN_CHUNK = 16 << 10
-MAX_CHUNK = 2 << 20
+MAX_CHUNK = 8 << 20  # without a limit: what disks like best
+LIMITED_CHUNK = 2 << 20
 CHUNK_SECONDS = 0.01
 BLOCK = 4096  # chunks are whole blocks of a disk
 
@@ -116,9 +117,11 @@ def _checked(rate: int | None) -> int | None:
 
 
 def chunk_size(*rates: int | None) -> int:
-    """Bytes to copy at once: a hundredth of a second's worth of the lowest rate, between 16 KiB and 2 MiB."""
+    """Bytes to copy at once: a hundredth of a second's worth of the lowest rate, between 16 KiB and 2 MiB;
+    8 MiB where nothing limits.
+    """
     limits = [rate for rate in rates if rate is not None]
     if not limits:
         return MAX_CHUNK
     chunk = int(min(limits) * CHUNK_SECONDS)
-    return max(MIN_CHUNK, min(MAX_CHUNK, chunk // BLOCK * BLOCK))
+    return max(MIN_CHUNK, min(LIMITED_CHUNK, MAX_CHUNK, chunk // BLOCK * BLOCK))
