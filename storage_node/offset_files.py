@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from storage_node.directories.directory import LogDirectory
 from storage_node.log.log import Log
 from storage_node.move.host import PartitionLike
+from storage_node.partition import Partition
 from storage_node.replicas import Replicas
 from storage_node.types import TopicPartition
 
@@ -23,6 +24,8 @@ class _Writers:
     done: int = 0
     moving: dict[TopicPartition, PartitionLike] = field(default_factory=dict)
     """Partitions that are about to be swapped into the directory, until they are or their copy is gone."""
+    target: LogDirectory | None = None
+    """The directory, once something was about to be swapped into it."""
 
 
 class OffsetFiles:
@@ -45,6 +48,7 @@ class OffsetFiles:
             mine = writers.asked
             if moving is not None:
                 writers.moving[moving.tp] = moving
+                writers.target = directory
         with writers.lock:
             if writers.done >= mine:
                 return
@@ -60,6 +64,26 @@ class OffsetFiles:
         """Up to where each log is on the disk."""
         with self._writers[directory.name].lock:
             self._write_recovery_points(directory, self._logs(directory))
+
+    def truncate(self, partition: Partition, offset: int) -> None:
+        """Cut a replica and its copy off at `offset` (LogManager.truncateTo); raises like `Partition.truncate_to` too.
+
+        Before anything is appended again the recovery points are lowered on the disk: a start would take the new
+        records below the old points for flushed.
+        """
+        with partition.lock:
+            try:
+                partition.truncate_to(offset)
+            finally:
+                self._lower(partition.directory, partition.tp, partition.log)
+                copy = partition.future
+                target = self._writers[copy.directory].target if copy is not None else None
+                if copy is not None and target is not None:
+                    self._lower(target, partition.tp, copy)
+
+    def _lower(self, directory: LogDirectory, tp: TopicPartition, log: Log) -> None:
+        with self._writers[directory.name].lock:
+            directory.recovery_points.lower({tp: log.recovery_point})
 
     def log_starts(self, directory: LogDirectory) -> None:
         """Log start offsets that the first segment's name does not tell already."""

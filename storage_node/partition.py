@@ -201,7 +201,7 @@ class Partition:
         return count
 
     def truncate_to(self, offset: int) -> None:
-        """Cut both copies off at `offset`."""
+        """Cut both copies off at `offset`; `OffsetFiles.truncate` also lowers their recovery points on the disk."""
         with self.lock:
             self.log.truncate_to(offset)
             future = self.future

@@ -6,7 +6,7 @@ Never needs the controller. Logs of a directory that was stopped cleanly are ope
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,7 +94,20 @@ def start_up(
     finally:
         for pool in pools.values():
             pool.shutdown()
+    for directory in dirs.online():
+        _lower(directory, started.partitions)
     return started
+
+
+def _lower(directory: LogDirectory, partitions: Iterable[Partition]) -> None:
+    """Note which logs end before their recovery points: the next start would take what is appended now for flushed."""
+    points = {
+        partition.tp: partition.log.recovery_point for partition in partitions if partition.directory is directory
+    }
+    try:
+        directory.recovery_points.lower(points)
+    except StorageError as error:
+        directory.fail_on(error)
 
 
 def _offsets(directory: LogDirectory, clean: Mapping[str, CleanShutdown]) -> Offsets:

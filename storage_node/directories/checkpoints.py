@@ -115,6 +115,24 @@ class OffsetCheckpoint:
             if after != before or problem is not None:
                 self._write(after)
 
+    def lower(self, limits: Mapping[TopicPartition, int]) -> None:
+        """Let these entries be no higher than this, durably, also on a full disk: the whole file goes there.
+
+        For recovery points, where a missing file is only slower.
+        """
+        with self._lock:
+            before, _ = self.read_lenient()
+            low = {tp: limit for tp, limit in limits.items() if before.get(tp, 0) > limit}
+            if not low:
+                return
+            try:
+                self._write({**before, **low})
+            except HighWatermarkIOError as error:
+                if not atomic.is_no_room(error):
+                    raise
+                with atomic.io_errors(self.directory, f"removing {self.path.name}", HighWatermarkIOError):
+                    atomic.remove(self.path)
+
     def _write(self, offsets: Mapping[TopicPartition, int]) -> None:
         with atomic.io_errors(self.directory, f"writing {self.path.name}", HighWatermarkIOError):
             atomic.write_atomic(self.path, encode(offsets), _POINTS)

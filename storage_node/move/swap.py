@@ -78,6 +78,7 @@ class Swapper:
         if not self._catch_up(move):
             return None
         source_path = move.source.path / delete_name(move.tp, new_delete_id())
+        version = future.version
         self._host.checkpoint(move.target, partition)
         failpoint(BEFORE_LOCK)
         # What came in meanwhile is flushed too, so that the flush under the lock is a small one.
@@ -87,7 +88,8 @@ class Swapper:
             return None
         began = time.monotonic()
         try:
-            if not self._finish_copy(move, began + TAIL_SECONDS):
+            # A copy that was cut since then is below what the target's checkpoint says of it.
+            if not self._finish_copy(move, began + TAIL_SECONDS) or future.version != version:
                 return None
             self._promote(move, source_path)
         finally:

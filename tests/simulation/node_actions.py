@@ -71,7 +71,7 @@ class NodeActions(NodeLife):
         offset = promises.start + (promises.end - promises.start) * part // 4
         with self.doing():
             promises.truncating(offset)
-            partition.truncate_to(offset)
+            self.running.offset_files.truncate(partition, offset)
             promises.truncated(partition.log.log_end_offset)
 
     def retention(self, part: int) -> None:

@@ -2,24 +2,64 @@
 
 from __future__ import annotations
 
-import os
+from collections import Counter
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from tests.simulation.node_life import NodeLife
 from tests.simulation.node_machine import NodeMachine
+from tests.support.scale import FULL, scaled, tally
+
+LIVES = 100
+"""In each part. Parts differ in their seed and are the same in every run, so that they may be run beside each other,
+and one that fails may be repeated by its number.
+"""
+PARTS = scaled(4, 100)
+MUST_HAPPEN = (
+    "moves made, queued",
+    "copies, caught_up",
+    "copies, stopped",
+    "cancels",
+    "swaps, swapped",
+    "power losses",
+)
+"""In each part, or its lives are not about what they should be."""
 
 
-def test_x() -> None:
-    s = int(os.environ.get("SEED", "0"))
-    NodeMachine._hypothesis_internal_use_seed = s
-    run_state_machine_as_test(
-        NodeMachine,
-        settings=settings(
-            max_examples=int(os.environ.get("N", 300)),
-            stateful_step_count=30,
-            deadline=None,
-            database=None,
-            suppress_health_check=list(HealthCheck),
-        ),
-    )
+class CountedMachine(NodeMachine):
+    """Counts its lives."""
+
+    lived = 0
+
+    def teardown(self) -> None:
+        type(self).lived += 1
+        super().teardown()
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_promise_is_broken_in_random_lives(part: int) -> None:
+    machine = seed(part)(type("Machine", (CountedMachine,), {}))
+    before = Counter(NodeLife.counts)
+    with tally("random lives of a node on simulated disks") as lives:
+        run_state_machine_as_test(
+            machine,
+            settings=settings(
+                max_examples=LIVES,
+                stateful_step_count=30,
+                deadline=None,
+                database=None,
+                # Who repeats a failing part wants its shortest life; a run of all tests has no time for that.
+                phases=[Phase.generate, Phase.shrink] if FULL else [Phase.generate],
+                report_multiple_bugs=False,
+                suppress_health_check=list(HealthCheck),
+            ),
+        )
+        lives.count += machine.lived
+    done = Counter(NodeLife.counts) - before
+    assert not [what for what in MUST_HAPPEN if not done[what]], done
+    with tally("times these nodes died") as deaths:
+        deaths.count += done["kills"] + done["power losses"]
+    with tally("swaps in these lives") as swaps:
+        swaps.count += done["swaps, swapped"]
