@@ -33,7 +33,8 @@ AFTER_MARKER = failpoints.register("delete.after_marker")
 AFTER_FILES = failpoints.register("delete.after_files")
 AFTER_REMOVED = failpoints.register("delete.after_removed")
 
-_RETRY = 1.0  # seconds until a guarded deletion that may not be done yet is looked at again
+_RETRY = 1.0  # seconds until a deletion that may not be done yet, or has failed, is looked at again
+_LONGEST = 300.0  # and at most, when it fails again and again
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +52,7 @@ class Deletion:
     log: Log | None = None
     removing: threading.Lock = field(default_factory=threading.Lock)
     tried: bool = False  # when it was due
+    pause: float = _RETRY
     gone: bool = False
 
 
@@ -117,14 +119,11 @@ class Deletions:
                 try:
                     self._try(deletion)
                 except StorageError as error:
-                    # A disk that is full to the last byte may take the marker a moment later; another start else.
                     _log.error("removing %s failed: %s", deletion.path, error)
-                    if not atomic.is_no_room(error):
-                        self._forget(deletion)
-                except Exception:
-                    # One that cannot be removed must not keep the others; the next start tries it again.
+                    self._failed(deletion, error)
+                except Exception as error:
                     _log.exception("removing %s failed", deletion.path)
-                    self._forget(deletion)
+                    self._failed(deletion, error)
             with self._changed:
                 if self._closed:
                     return
@@ -159,6 +158,18 @@ class Deletions:
             return True
         partition = self._host.partition(deletion.tp)
         return partition is not None and partition.directory.online and partition.generation > deletion.generation
+
+    def _failed(self, deletion: Deletion, error: Exception) -> None:
+        """One that cannot be removed must not keep the others: it is tried again later, in a directory that is lost by
+        a start.
+        """
+        if not deletion.directory.online:
+            self._forget(deletion)
+        elif not (isinstance(error, StorageError) and atomic.is_no_room(error)):
+            # (A disk that is full to the last byte may take the marker a moment later.)
+            deletion.due_ms = self._now_ms() + int(deletion.pause * 1000)
+            deletion.pause = min(deletion.pause * 2, _LONGEST)
+            deletion.tried = False
 
     def _forget(self, deletion: Deletion) -> None:
         with self._changed:

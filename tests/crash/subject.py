@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import threading
 import time
@@ -147,14 +148,18 @@ class Subject(Harness):
             outcome = self.run(planned(status))
             assert outcome == "swapped", f"the move of {status.tp} to {status.directory} ends {outcome}"
 
-    def leftovers(self) -> list[str]:
+    def leftovers(self) -> list[Path]:
         """What of moves and deletions is left on the disks."""
         names = [entry for path in self.paths for entry in Path(path).iterdir()]
-        return [f"{p.parent.name}/{p.name}" for p in names if p.name.endswith((".move", ".delete"))]
+        return [path for path in names if path.name.endswith((".move", ".delete"))]
 
     def clear(self) -> None:
         """Wait until nothing of moves and deletions is left."""
-        until(lambda: not self.leftovers(), 20, f"left over: {self.leftovers()}")
+        with contextlib.suppress(AssertionError):
+            until(lambda: not self.leftovers(), 20)
+        left = {f"{path.parent.name}/{path.name}": sorted(os.listdir(path)) for path in self.leftovers()}
+        engine = self.node.engine
+        assert not left, f"left over: {left}; moves: {engine.statuses()}; deletions: {engine._deletions.pending()}"
 
     # What it promises
 

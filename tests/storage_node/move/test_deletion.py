@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,11 +12,12 @@ from storage_node import failpoints
 from storage_node.errors import MetadataIOError
 from storage_node.log.config import LogConfig
 from storage_node.move import marker as markers
-from storage_node.move.deletion import Deletion, Deletions, remove
+from storage_node.move.deletion import Deletion, Deletions, remove, wall_clock_ms
 from storage_node.move.marker import Marker, Reason, State
 from tests.storage_node.move.harness import TP, SmallNode, eventually
 
 NAME = "t-0." + "0" * 32 + ".delete"
+OTHER = "t-0." + "1" * 32 + ".delete"
 
 
 @pytest.fixture
@@ -25,9 +27,9 @@ def node(tmp_path: Path) -> Iterator[SmallNode]:
     node.close()
 
 
-def left(node: SmallNode, generation: int = 0) -> Deletion:
+def left(node: SmallNode, generation: int = 0, name: str = NAME) -> Deletion:
     """A source that a swap left behind in `a`."""
-    path = node.dir("a").path / NAME
+    path = node.dir("a").path / name
     path.mkdir()
     (path / "00000000000000000000.log").write_bytes(b"x")
     (path / "folder").mkdir()
@@ -78,6 +80,43 @@ def test_what_a_removal_left_is_no_copy_any_more(node: SmallNode) -> None:
     remove(deletion)
     remove(deletion)  # nothing is there any more, which is what was wanted
     assert not deletion.path.exists()
+
+
+@pytest.mark.parametrize("what", ["files", "marker"])
+def test_a_removal_that_failed_is_tried_again_without_a_restart(what: str, node: SmallNode) -> None:
+    """Something that was put into the folder while it went, say: the disk is well, and the next try succeeds."""
+    node.add(where="b").generation = 1
+    deletion, other = left(node), left(node, name=OTHER)
+    deletions = Deletions(node, wall_clock_ms)
+    stray = [deletion.path / "stray"]
+
+    def put() -> None:
+        if stray:
+            stray.pop().touch()
+
+    with failpoints.active({f"delete.after_{what}": put if what == "files" else "raise"}) as armed:
+        deletions.schedule(deletion)
+        assert armed.wait_hit(f"delete.after_{what}", 1)
+    deletions.schedule(other)
+    eventually(lambda: deletions.pending() == [])
+    assert not deletion.path.exists() and not other.path.exists() and node.dir("a").online
+    deletions.close()
+
+
+def test_in_a_directory_that_was_lost_it_is_left_to_a_start(node: SmallNode) -> None:
+    node.add(where="b").generation = 1
+    deletion = left(node)
+    deletions = Deletions(node, wall_clock_ms)
+
+    def lose() -> None:
+        node.dir("a").fail("gone")
+        raise MetadataIOError(str(node.dir("a").path), "removing") from OSError(errno.EIO, "Input/output error")
+
+    with failpoints.active({"delete.after_files": lose}):
+        deletions.schedule(deletion)
+        eventually(lambda: deletions.pending() == [])
+    assert deletion.path.exists()
+    deletions.close()
 
 
 def test_symlinks_are_not_followed(node: SmallNode, tmp_path: Path) -> None:
