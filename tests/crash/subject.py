@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import random
 import threading
 import time
@@ -157,7 +156,7 @@ class Subject(Harness):
         """Wait until nothing of moves and deletions is left."""
         with contextlib.suppress(AssertionError):
             until(lambda: not self.leftovers(), 20)
-        left = {f"{path.parent.name}/{path.name}": sorted(os.listdir(path)) for path in self.leftovers()}
+        left = {f"{path.parent.name}/{path.name}": sorted(e.name for e in path.iterdir()) for path in self.leftovers()}
         engine = self.node.engine
         assert not left, f"left over: {left}; moves: {engine.statuses()}; deletions: {engine._deletions.pending()}"
 
