@@ -5,6 +5,7 @@ producer is at work, and ends without a clean stop unless it says so. Runs in a 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import itertools
 import json
@@ -35,6 +36,8 @@ READY = "ready"  # a file in the ledger's folder: from now on the node is at wor
 BEGUN, GO, THREADS = "begun", "go", "threads"
 PASSED = "passed"  # the failpoints that were passed, a line each
 CUT = "cut"  # there once the power went at a failpoint
+
+_PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +80,14 @@ def start(life: Life) -> BaseProcess:
     return process
 
 
+def die_with_parent() -> None:
+    """A life whose test was killed is not to go on for ever."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def live(life: Life) -> None:
     """The process of a life."""
+    die_with_parent()
     logging.disable(logging.CRITICAL)
     if life.points:
         failpoints.configure({"REHOME_FAILPOINTS": life.points})

@@ -28,18 +28,21 @@ pytestmark = [pytest.mark.timeout(1800 if FULL else 180), pytest.mark.usefixture
 _DIGIT = re.compile(r"\d")
 
 
-def chosen(points: Sequence[KillPoint]) -> list[KillPoint]:
-    """One of each kind: the same call of the same kind of thread on the same kind of file, in whatever directory."""
-    alike: dict[tuple[str, str], list[KillPoint]] = defaultdict(list)
+def alike(points: Sequence[KillPoint]) -> list[list[KillPoint]]:
+    """Those of each kind: the same call of the same kind of thread on the same kind of file, in whatever directory; in
+    the order in which they are to be tried.
+    """
+    kinds: dict[tuple[str, str], list[KillPoint]] = defaultdict(list)
     for point in points:
-        alike[_DIGIT.sub("", point.thread), _DIGIT.sub("", point.what)].append(point)
+        kinds[_DIGIT.sub("", point.thread), _DIGIT.sub("", point.what)].append(point)
     chance = random.Random(20)
-    return sorted(chance.choice(same) for same in alike.values())
+    return [chance.sample(same, len(same)) for _, same in sorted(kinds.items())]
 
 
-def die(states: States, state: str, point: KillPoint, root: Path) -> bool:
-    """Kill at a point, judge what is left; again if the kill was not there. False when it never was."""
+def die(states: States, state: str, kind: Sequence[KillPoint], root: Path) -> bool:
+    """Kill at a point of a kind, judge what is left; at another one if the kill was not there. False if none was."""
     for attempt in range(TRIES):
+        point = kind[attempt % len(kind)]
         with states.case(state, root / f"{attempt}") as case:
             killed = tracing.kill(case.life(point.act), case.disks, point)
             try:
@@ -57,14 +60,12 @@ def test_killed_at_a_system_call(state: str, act: str, states: States, tmp_path:
     with states.case(state, tmp_path / "recorded") as case:
         recorded = tracing.record(case.life(act), case.disks)
         verify.judge(case.paths, case.folder)
-    points = chosen(recorded)
+    kinds = alike(recorded)
     if not FULL:
-        points = random.Random(20).sample(points, SMALL[state, act])
+        kinds = random.Random(20).sample(kinds, SMALL[state, act])
     with tally("kills at a system call under strace, each proved") as count, ThreadPoolExecutor(2) as pool:
-        jobs = [pool.submit(die, states, state, p, tmp_path / f"{i}") for i, p in enumerate(points)]
-        missed = [point for point, job in zip(points, jobs, strict=True) if not job.result()]
-        count.count = len(points) - len(missed)
-    print(
-        f"{state} {act}: {len(recorded)} durable calls, {len(points)} chosen, {len(missed)} never met again: {missed}"
-    )
-    assert count.count >= scaled(len(points) // 2, len(points) * 3 // 4), f"too few kills happened: {missed}"
+        jobs = [pool.submit(die, states, state, kind, tmp_path / f"{i}") for i, kind in enumerate(kinds)]
+        missed = [kind[0] for kind, job in zip(kinds, jobs, strict=True) if not job.result()]
+        count.count = len(kinds) - len(missed)
+    print(f"{state} {act}: {len(recorded)} durable calls, {len(kinds)} kinds, {len(missed)} never met again: {missed}")
+    assert count.count >= scaled(len(kinds) // 2, len(kinds) * 3 // 4), f"too few kills happened: {missed}"

@@ -76,6 +76,8 @@ def record(life: Life, root: Path) -> list[KillPoint]:
         found = _CALL.match(line)
         if found is None:
             continue
+        if f"/{THREADS}>" in found[3]:
+            continue  # a thread that introduces itself, which one that is to die has done before it is traced
         tid, call = int(found[1] or main), found[2]
         counts[tid, call] += 1
         if tid in names and durable(call, found[3], root):
@@ -124,15 +126,16 @@ def _attached(life: Life, process: BaseProcess, log: Path, arguments: Sequence[s
             assert time.monotonic() < deadline, "the thread to be traced does not come, nor does the life end"
             time.sleep(0.001)
         if begun.exists():
+            tid = begun.read_text()
             errors = log.with_suffix(".err")
             with errors.open("wb") as said:
                 tracer = subprocess.Popen(
-                    ["strace", "-p", begun.read_text(), "-y", "-s", "0", "-o", str(log), *arguments], stderr=said
+                    ["strace", "-p", tid, "-y", "-s", "0", "-o", str(log), *arguments], stderr=said
                 )
             while b"attached" not in errors.read_bytes() and tracer.poll() is None:
                 time.sleep(0.001)
             # A life may come to its end while one of its threads still waits.
-            assert tracer.poll() is None or not process.is_alive(), f"strace: {errors.read_text()}"
+            assert tracer.poll() is None or not Path(f"/proc/{tid}").exists(), f"strace: {errors.read_text()}"
             (life.folder / GO).touch()
         yield
         if tracer is not None:

@@ -20,7 +20,7 @@ from storage_node.log.log import Log
 from storage_node.partition import Partition
 from storage_node.types import TopicPartition
 from tests.crash import ledger
-from tests.crash.driver import PARTITIONS, PROCESSES
+from tests.crash.driver import PARTITIONS, PROCESSES, die_with_parent
 from tests.crash.ledger import Key
 from tests.crash.subject import TOPIC, Subject
 from tests.support.node_harness import until
@@ -55,6 +55,7 @@ def judge(paths: Sequence[str], folder: Path, power: bool = False, seconds: floa
 
 
 def _main(paths: list[str], folder: Path, power: bool, seconds: float) -> None:
+    die_with_parent()
     logging.disable(logging.CRITICAL)
     problem = ""
     with (folder / STACKS).open("w") as stacks:
