@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,14 @@ def torture(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the folder; it is kept anyway when something is found.")
     ] = False,
+    containers: Annotated[
+        bool,
+        typer.Option(
+            "--containers",
+            help="Each process in a container of its own: the Docker engine kills, freezes, limits memory and cuts "
+            "networks, and log directories are volumes. Needs a Docker engine, or root, dockerd and debootstrap.",
+        ),
+    ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Show every event on standard error.")] = False,
     json: Json = False,
 ) -> None:
@@ -58,9 +67,12 @@ def torture(
 
     chosen = seed if seed is not None else random.SystemRandom().randrange(1, 1_000_000)
     folder = data.absolute() if data is not None else None
-    made = Torture(
-        Options(minutes, chosen, keep, folder), output.say, output.say if verbose else lambda _line: None
-    ).run()
+    options = Options(minutes, chosen, keep, folder)
+    if containers:
+        from ops.torture.containers import ContainerRoles
+
+        options = replace(options, roles=ContainerRoles, more=" --containers")
+    made = Torture(options, output.say, output.say if verbose else lambda _line: None).run()
     if json:
         output.print_json(made.as_json())
     else:

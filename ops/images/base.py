@@ -68,17 +68,24 @@ def ensure(say: Say) -> str:
 def mounts(project: Path, *more: Path) -> list[Mount]:
     """What a role needs of the host: the checkout, its virtual environment, the interpreter behind it, and `more`.
 
-    The interpreter of the host's own system (below /usr) is not mounted: the image has one at the same path.
+    The interpreter of the host's own system (below /usr) is not mounted: the image has one at the same path. A path
+    that is a link is followed: what it leads to is mounted where it stands, so that the link works inside as well.
     """
     wanted = [project, Path(sys.prefix), *more]
     base = Path(sys.base_prefix)
     if base != Path("/usr"):
         wanted.append(base)
     found: list[Mount] = []
-    for path in wanted:
+    for path in (each for one in wanted for each in _followed(one)):
         if not any(path == each.path or path.is_relative_to(each.path) for each in found):
             found.append(Mount(path))
     return found
+
+
+def _followed(path: Path) -> list[Path]:
+    """A path and what it leads to, where it or a folder above it is a link."""
+    path, real = path.absolute(), path.resolve()
+    return [path] if real == path else [path, real]
 
 
 def _pull(name: str) -> str:

@@ -46,15 +46,15 @@ def ready(spec: StackSpec, process: ProcessSpec) -> bool:
 
 def _check(spec: StackSpec, process: ProcessSpec, binary: str) -> Callable[[], bool]:
     if process.name == TEMPORAL:
-        return lambda: ports.answers(spec.temporal_port) and _set_retention(spec, binary)
+        return lambda: ports.answers(spec.temporal_port) and temporal_works(spec.temporal_address, binary)
     if process.name == CONTROLLER:
-        return lambda: _has_poller(spec, binary)
+        return lambda: controller_works(spec.temporal_address, spec.cluster, binary)
     port = int(process.addresses["kafka"].rpartition(":")[2])
     return lambda: ports.answers(port) and registered(port)
 
 
-def _temporal(spec: StackSpec, binary: str, *arguments: str) -> str | None:
-    command = [binary, *arguments, "--address", spec.temporal_address, "--output", "json"]
+def _temporal(address: str, binary: str, *arguments: str) -> str | None:
+    command = [binary, *arguments, "--address", address, "--output", "json"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=15, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -62,22 +62,22 @@ def _temporal(spec: StackSpec, binary: str, *arguments: str) -> str | None:
     return answer.stdout if answer.returncode == 0 else None
 
 
-def _set_retention(spec: StackSpec, binary: str) -> bool:
+def temporal_works(address: str, binary: str) -> bool:
     """The server works when it takes this; the dev server would keep closed runs for a day only."""
     arguments = ("operator", "namespace", "update", "--namespace", NAMESPACE, "--retention", RETENTION)
-    return _temporal(spec, binary, *arguments) is not None
+    return _temporal(address, binary, *arguments) is not None
 
 
-def _has_poller(spec: StackSpec, binary: str) -> bool:
+def controller_works(address: str, cluster: str, binary: str) -> bool:
     """Whether the owner of the metadata is there: its run is open and answers a query, which takes a working worker."""
-    arguments = ("workflow", "query", "--namespace", NAMESPACE, "--workflow-id", spec.cluster, "--type", "describe")
-    return _temporal(spec, binary, *arguments) is not None
+    arguments = ("workflow", "query", "--namespace", NAMESPACE, "--workflow-id", cluster, "--type", "describe")
+    return _temporal(address, binary, *arguments) is not None
 
 
-def registered(port: int) -> bool:
+def registered(port: int, host: str = HOST) -> bool:
     """Whether the node answers and has heard from a controller, now or before it was last stopped."""
     try:
-        answer = private_client.call(HOST, port, "status", timeout=2)
+        answer = private_client.call(host, port, "status", timeout=2)
     except (OSError, ValueError, KeyError, private_client.PrivateCallFailed):
         return False
     return int(answer["generation"]) > 0

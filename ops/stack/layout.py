@@ -147,11 +147,12 @@ def server_properties(spec: StackSpec, node: int) -> dict[str, str]:
     }
 
 
-def _temporal(spec: StackSpec, binary: str) -> ProcessSpec:
-    command = (
+def temporal_command(binary: str, host: str, port: int, ui_port: int, database: Path) -> tuple[str, ...]:
+    """The command line of a Temporal dev server that listens at `host`."""
+    return (
         binary, "server", "start-dev",
-        "--ip", HOST, "--port", str(spec.temporal_port), "--ui-port", str(spec.ui_port),
-        "--db-filename", str(spec.database),
+        "--ip", host, "--port", str(port), "--ui-port", str(ui_port),
+        "--db-filename", str(database),
         "--sqlite-pragma", "journal_mode=WAL", "--sqlite-pragma", "synchronous=NORMAL",
         # Without these one workflow gets ten activities a second, and a timer below a second takes a second.
         "--dynamic-config-value", "history.transferProcessorMaxPollRPS=2000",
@@ -159,6 +160,10 @@ def _temporal(spec: StackSpec, binary: str) -> ProcessSpec:
         "--dynamic-config-value", 'history.timerProcessorMaxTimeShift="50ms"',
         "--log-level", "error",
     )  # fmt: skip
+
+
+def _temporal(spec: StackSpec, binary: str) -> ProcessSpec:
+    command = temporal_command(binary, HOST, spec.temporal_port, spec.ui_port, spec.database)
     return ProcessSpec(
         TEMPORAL,
         command,

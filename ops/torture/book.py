@@ -64,9 +64,9 @@ class Book:
         with self._guard:
             self.actions[action] += 1
 
-    def killed(self, what: str) -> None:
+    def killed(self, what: str, times: int = 1) -> None:
         with self._guard:
-            self.kills[what] += 1
+            self.kills[what] += times
 
     def close(self) -> None:
         with self._guard:

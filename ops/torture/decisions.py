@@ -37,7 +37,12 @@ WEIGHTS: dict[str, int] = {
     "kill-temporal": 2,
     "freeze-node": 4,
     "die-at-point": 9,
-    "cut-node": 3,
+}
+#: What comes on top where a container engine holds the roles.
+BY_ENGINE: dict[str, int] = {
+    "cut-role": 6,
+    "freeze-role": 3,
+    "squeeze-node": 5,
 }
 
 #: Mean seconds between two decisions.
@@ -62,10 +67,11 @@ class Decision:
         return low + self.picks[which] * (high - low)
 
 
-def decisions(seed: int) -> Iterator[Decision]:
+def decisions(seed: int, *, by_engine: bool = False) -> Iterator[Decision]:
     """The endless row of decisions of a seed."""
     source = random.Random(seed)
-    actions, weights = list(WEIGHTS), list(WEIGHTS.values())
+    table = WEIGHTS | BY_ENGINE if by_engine else WEIGHTS
+    actions, weights = list(table), list(table.values())
     number = 0
     while True:
         number += 1

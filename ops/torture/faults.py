@@ -24,6 +24,8 @@ AT_ONCE = 2
 START_SECONDS = 180.0
 #: Seconds that an armed node gets to reach its point.
 POINT_SECONDS = 8.0
+#: Bytes that a squeezed node may have: from too little to start with to enough for a while.
+LEAST_MEMORY, MOST_MEMORY = 48 << 20, 192 << 20
 
 MOVE_PREFIXES = ("create.", "copy.", "swap.", "delete.", "undo.")
 CANCEL_PREFIXES = ("cancel.", "discard.")
@@ -58,8 +60,9 @@ class Faults:
             self._roles.arm(node, "")
         for name in all_names(self._roles):
             self._roles.thaw(name)
-            if self._roles.can_cut:
+            if self._roles.by_engine:
                 self._roles.mend(name)
+                self._roles.loosen(name)
             try:
                 self._start(name)
             except OpsError as error:
@@ -77,24 +80,43 @@ class Faults:
         return self._kill(TEMPORAL, decision.between(1, 0, 3))
 
     def freeze_node(self, decision: Decision) -> tuple[str, str]:
-        name, seconds = node_name(decision.pick(0, self._roles.nodes)), decision.between(1, 0.3, 8)
-        with self._trouble(name):
-            self._roles.freeze(name)
-            self._stop.wait(seconds)
-            self._roles.thaw(name)
-        self._book.killed(f"{name} frozen")
-        return name, f"stood still for {seconds:.1f} s"
+        return self._freeze(node_name(decision.pick(0, self._roles.nodes)), decision.between(1, 0.3, 8))
 
-    def cut_node(self, decision: Decision) -> tuple[str, str]:
-        name, seconds = node_name(decision.pick(0, self._roles.nodes)), decision.between(1, 0.5, 8)
-        if not self._roles.can_cut:
-            return name, "left out: its network cannot be cut here"
+    def freeze_role(self, decision: Decision) -> tuple[str, str]:
+        return self._freeze(decision.pick(0, (CONTROLLER, TEMPORAL)), decision.between(1, 0.3, 8))
+
+    def cut_role(self, decision: Decision) -> tuple[str, str]:
+        name, seconds = decision.pick(0, self._mostly_nodes()), decision.between(1, 0.5, 8)
         with self._trouble(name):
             self._roles.cut(name)
             self._stop.wait(seconds)
             self._roles.mend(name)
         self._book.killed(f"{name} cut off")
         return name, f"was cut off for {seconds:.1f} s"
+
+    def squeeze_node(self, decision: Decision) -> tuple[str, str]:
+        """Restart a node with little memory: it may do its work, or be killed for it once or again."""
+        name, seconds = node_name(decision.pick(0, self._roles.nodes)), decision.between(1, 4, 15)
+        size = int(decision.between(2, LEAST_MEMORY, MOST_MEMORY))
+        struck = 0
+        with self._trouble(name):
+            self._roles.squeeze(name, size)
+            until = time.monotonic() + seconds
+            while time.monotonic() < until and not self._stop.wait(0.2):
+                if not self._roles.alive(name):
+                    struck += 1
+                    self._roles.squeeze(name, size)
+            self._roles.loosen(name)
+            self._start(name)
+        self._book.killed(f"{name} restarted under a memory limit")
+        if struck:
+            self._book.killed(f"{name} killed for memory", struck)
+        word = f"killed for it {struck} times" if struck else "it was enough"
+        return name, f"had {size / 2**20:.0f} MiB for {seconds:.1f} s, {word}"
+
+    def _mostly_nodes(self) -> tuple[str, ...]:
+        nodes = tuple(node_name(node) for node in self._roles.nodes)
+        return (*nodes, *nodes, CONTROLLER, TEMPORAL)
 
     def die_at_point(self, decision: Decision) -> tuple[str, str]:
         """Arm one failpoint of a node and give it something to pass it with; start it again once it has died."""
@@ -140,6 +162,14 @@ class Faults:
             self._stop.wait(seconds)
             took = self._start(name)
         return name, f"back {took:.1f} s after its start, away for {seconds + took:.1f} s"
+
+    def _freeze(self, name: str, seconds: float) -> tuple[str, str]:
+        with self._trouble(name):
+            self._roles.freeze(name)
+            self._stop.wait(seconds)
+            self._roles.thaw(name)
+        self._book.killed(f"{name} frozen")
+        return name, f"stood still for {seconds:.1f} s"
 
     def _start(self, name: str) -> float:
         """Start it, again if it does not come up at once; the seconds it took."""

@@ -61,7 +61,9 @@ class Nemesis:
             "kill-temporal": self.faults.kill_temporal,
             "freeze-node": self.faults.freeze_node,
             "die-at-point": self.faults.die_at_point,
-            "cut-node": self.faults.cut_node,
+            "cut-role": self.faults.cut_role,
+            "freeze-role": self.faults.freeze_role,
+            "squeeze-node": self.faults.squeeze_node,
         }
 
     @property
@@ -71,7 +73,7 @@ class Nemesis:
 
     def run(self, until: float) -> None:
         """Carry out decisions until the monotonic time `until`, or `stop`."""
-        for decision in decisions(self._seed):
+        for decision in decisions(self._seed, by_engine=self._roles.by_engine):
             if self._stop.wait(min(decision.pause, max(0.0, until - time.monotonic()))) or time.monotonic() >= until:
                 return
             if not self._busy.acquire(timeout=0.5):

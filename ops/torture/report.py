@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.console import Console
@@ -31,6 +31,8 @@ class Report:
     problems: Sequence[str]
     folder: str
     again: str
+    engine: Mapping[str, int] = field(default_factory=dict)
+    """What the container engine itself counted of the faults, where there is one."""
 
     @property
     def verdict(self) -> str:
@@ -86,7 +88,12 @@ def moves(evidence: Evidence) -> dict[str, int]:
 
 def show(report: Report, screen: Console) -> None:
     """The tables, the findings, the verdict, and how to repeat it."""
-    groups = (("operations", report.counts), ("moves", report.moves), ("faults", report.kills))
+    groups = (
+        ("operations", report.counts),
+        ("moves", report.moves),
+        ("faults", report.kills),
+        ("engine", report.engine),
+    )
     lines = [
         [name if number == 0 else "", what, f"{amount:,}"]
         for name, values in groups

@@ -48,8 +48,8 @@ class Roles(Protocol):
     def cluster(self) -> str: ...
 
     @property
-    def can_cut(self) -> bool:
-        """Whether `cut` and `mend` work here."""
+    def by_engine(self) -> bool:
+        """Whether a container engine holds the processes: whether `cut`, `mend`, `squeeze` and `loosen` work here."""
 
     def up(self) -> None:
         """Make and start everything; returns when it works."""
@@ -73,6 +73,15 @@ class Roles(Protocol):
 
     def mend(self, name: str) -> None: ...
 
+    def squeeze(self, name: str, size: int) -> None:
+        """Kill a role and start it again with so many bytes of memory, without waiting until it works."""
+
+    def loosen(self, name: str) -> bool:
+        """Give a role back its memory; whether the kernel killed it for want of it. It need not run any more."""
+
+    def witnessed(self) -> dict[str, int]:
+        """What the engine itself counted of all this, by event; empty where there is none."""
+
     def alive(self, name: str) -> bool:
         """Whether its process is there, frozen or not."""
 
@@ -89,18 +98,46 @@ class Roles(Protocol):
         """Arm failpoints of a running node (`name=action`, see storage_node.failpoints); "" disarms."""
 
 
+class FailpointFiles:
+    """The files by which running nodes are armed (see storage_node.failpoints), one per node in one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def environment(self, node: int) -> dict[str, str]:
+        """What a node's process must be started with."""
+        return {"REHOME_FAILPOINTS": f"@{self._file(node)}"}
+
+    def arm(self, node: int, points: str) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self._file(node).with_suffix(".tmp")
+        temporary.write_text(points)
+        temporary.replace(self._file(node))
+
+    def _file(self, node: int) -> Path:
+        return self.folder / node_name(node)
+
+
+def private_call(host: str, port: int, node: int, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
+    """A node's private API. Raises `OpsError`."""
+    try:
+        return private_client.call(host, port, op, timeout=timeout, **fields)
+    except (OSError, ValueError, private_client.PrivateCallFailed) as error:
+        raise OpsError(f"node {node} does not answer {op}: {error or type(error).__name__}") from error
+
+
 class LocalRoles:
     """Processes of this machine, by the dev stack."""
 
+    by_engine = False
+
     def __init__(self, data: Path, say: Callable[[str], None]) -> None:
-        self._data = data
-        self._points = data / "failpoints"
-        environment = {node_name(n): {"REHOME_FAILPOINTS": f"@{self._file(n)}"} for n in range(1, NODES + 1)}
-        self._stack = Stack(data / "stack", say, environment)
+        self._say = say
+        self._points = FailpointFiles(data / "failpoints")
+        environment = {node_name(node): self._points.environment(node) for node in range(1, NODES + 1)}
+        self._stack = Stack(data / "stack", environment=environment)  # every restart would be told, too
         self._frozen: set[str] = set()
         self._guard = threading.Lock()
-
-    can_cut = False
 
     @property
     def nodes(self) -> tuple[int, ...]:
@@ -124,11 +161,10 @@ class LocalRoles:
         return self._stack
 
     def up(self) -> None:
-        temporal_server.ensure(lambda _line: None)
-        self._points.mkdir(parents=True, exist_ok=True)
+        temporal_server.ensure(self._say)
         self._stack.make_folder()
         for node in range(1, NODES + 1):
-            self._file(node).write_text("")
+            self._points.arm(node, "")
         block = ports.free_block(NODES + 1, start=27000)
         spec = self._stack.prepare({"nodes": NODES, "dirs": DIRS, "port": block, "temporal_port": block + NODES})
         for node in spec.node_ids:
@@ -169,6 +205,15 @@ class LocalRoles:
     def mend(self, name: str) -> None:
         raise OpsError(f"the network of {name} was not cut")
 
+    def squeeze(self, name: str, size: int) -> None:
+        raise OpsError(f"the memory of {name} cannot be limited: it is a process of this machine")
+
+    def loosen(self, name: str) -> bool:
+        raise OpsError(f"the memory of {name} was not limited")
+
+    def witnessed(self) -> dict[str, int]:
+        return {}
+
     def alive(self, name: str) -> bool:
         return name in self._stack.running()
 
@@ -179,20 +224,11 @@ class LocalRoles:
         return Path(directory)
 
     def call(self, node: int, op: str, timeout: float = 3.0, **fields: Any) -> dict[str, Any]:
-        spec = self._stack.spec()
-        host, _, port = spec.node_address(node).partition(":")
-        try:
-            return private_client.call(host, int(port), op, timeout=timeout, **fields)
-        except (OSError, ValueError, private_client.PrivateCallFailed) as error:
-            raise OpsError(f"node {node} does not answer {op}: {error or type(error).__name__}") from error
+        host, _, port = self._stack.spec().node_address(node).partition(":")
+        return private_call(host, int(port), node, op, timeout, **fields)
 
     def arm(self, node: int, points: str) -> None:
-        temporary = self._file(node).with_suffix(".tmp")
-        temporary.write_text(points)
-        temporary.replace(self._file(node))
-
-    def _file(self, node: int) -> Path:
-        return self._points / node_name(node)
+        self._points.arm(node, points)
 
     def _signal(self, name: str, number: signal.Signals) -> None:
         record = self._stack.running().get(name)

@@ -55,7 +55,7 @@ class Torture:
         self._folder.mkdir(parents=True, exist_ok=True)
         if any(self._folder.iterdir()):
             raise OpsError(f"{self._folder} is not empty; choose an empty folder")
-        self._roles = options.roles(self._folder, lambda _line: None)
+        self._roles = options.roles(self._folder, say)
         self._book = Book(self._folder, tell)
         self._moving = Moving(self._roles)
         self._workload = Workload(self._roles, self._folder, options.seed)
@@ -92,6 +92,7 @@ class Torture:
             tuple(self._book.problems),
             str(self._folder) if keep else "",
             again,
+            self._roles.witnessed(),
         )
         if keep:
             (self._folder / "report.json").write_text(json.dumps(made.as_json(), indent=2) + "\n")

@@ -24,6 +24,18 @@ def test_what_is_mounted_covers_the_checkout_and_the_interpreter() -> None:
     assert Path("/usr") not in found
 
 
+def test_a_linked_environment_works_inside_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout whose .venv is a link: the link is seen inside, so what it leads to must be there, where it stands."""
+    real, checkout = tmp_path / "shared" / "venv", tmp_path / "checkout"
+    real.mkdir(parents=True)
+    checkout.mkdir()
+    (checkout / ".venv").symlink_to(real)
+    monkeypatch.setattr(sys, "prefix", str(checkout / ".venv"))
+    found = [mount.path for mount in base.mounts(checkout)]
+    assert checkout in found and real in found
+    assert checkout / ".venv" not in found
+
+
 def test_nothing_is_mounted_twice() -> None:
     found = base.mounts(PROJECT, PROJECT / "ops", Path("/elsewhere/file"))
     assert len({mount.path for mount in found}) == len(found)

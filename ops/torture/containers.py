@@ -1,0 +1,317 @@
+"""The roles under torture, each in a container of its own: faults are the Docker engine's, log directories its volumes.
+
+Everything that a run makes in the engine carries its label and is removed by it. Volumes of the engine's local driver
+lead to folders below the run's own, so that disks can be read from outside while and after the containers work on
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import string
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import docker
+import javaproperties
+from docker.types import IPAMConfig, IPAMPool
+from testcontainers.core.docker_client import DockerClient
+from testcontainers.core.network import Network
+
+from ops.images import base
+from ops.images.engine import engine
+from ops.stack import health, layout, ports, temporal_server
+from ops.stack.errors import OpsError
+from ops.stack.interrupts import uninterrupted
+from ops.stack.layout import CONTROLLER, NAMESPACE, TEMPORAL, WORKER, node_name
+from ops.torture.box import LABEL, ROOMY, Box, Plan, engine_errors
+from ops.torture.roles import DIRS, NODES, PROPERTIES, FailpointFiles, private_call
+from ops.torture.witness import Witness
+from storage_node.directories.formatting import format_directories
+
+KAFKA_PORT, TEMPORAL_PORT, UI_PORT = 9092, 7233, 8233
+CLUSTER = "rehome"
+#: Where roles find their things inside.
+INSIDE = Path("/var/lib/rehome")
+#: The last part of the first address, Temporal's; the engine's own is lower.
+FIRST_ADDRESS = 16
+READY_SECONDS = 120.0
+ENGINE_SECONDS = 60
+
+Say = Callable[[str], None]
+
+
+class ContainerRoles:
+    """Containers of one run on a network of their own."""
+
+    by_engine = True
+
+    def __init__(self, data: Path, say: Say) -> None:
+        self._data, self._say = data, say
+        self._run = f"rehome-{uuid4().hex[:8]}"
+        self._points = FailpointFiles(data / "failpoints")
+        self._boxes: dict[str, Box] = {}
+        self._addresses: dict[str, str] = {}
+        self._binary = ""
+        self._witness: Witness | None = None
+        self._cleanup = contextlib.ExitStack()
+
+    @property
+    def nodes(self) -> tuple[int, ...]:
+        return tuple(range(1, NODES + 1))
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"{self._addresses[node_name(node)]}:{KAFKA_PORT}" for node in self.nodes)
+
+    @property
+    def temporal_address(self) -> str:
+        return f"{self._addresses[TEMPORAL]}:{TEMPORAL_PORT}"
+
+    @property
+    def cluster(self) -> str:
+        return CLUSTER
+
+    # Start and end
+
+    def up(self) -> None:
+        """An engine, the image, a network, volumes, containers. Raises `OpsError` when one of them cannot be had."""
+        self._binary = temporal_server.ensure(self._say)
+        self._cleanup.enter_context(engine())
+        image = base.ensure(self._say)
+        with engine_errors("it does not answer"):
+            client = DockerClient(timeout=ENGINE_SECONDS).client
+        self._cleanup.callback(client.close)
+        self._cleanup.callback(self._remove_all, client)
+        with engine_errors("cannot make a network"):
+            network = self._network(client)
+        with engine_errors("cannot make volumes"):
+            plans = self._plans(client)
+        with engine_errors("cannot listen to its events"):
+            self._witness = Witness(DockerClient(timeout=None).client, self._run, network.name)
+            self._cleanup.callback(self._witness.stop)
+            self._witness.start()
+        with engine_errors("cannot make the containers"):
+            self._boxes = {plan.name: Box(plan, image, network, self._run) for plan in plans}
+        self._cleanup.callback(self._keep_logs)
+        self._say(f"starting {len(plans)} containers")
+        self.start(TEMPORAL)
+        with ThreadPoolExecutor(len(plans)) as pool:
+            list(pool.map(self.start, [plan.name for plan in plans if plan.name != TEMPORAL]))
+
+    def down(self) -> None:
+        with uninterrupted():
+            self._cleanup.close()
+
+    def _network(self, client: Any) -> Any:
+        """A network whose addresses are ours to give, in a range that the engine found free."""
+        labels = {"labels": {LABEL: self._run}}
+        trial = Network(docker_network_kw=dict(labels)).create()
+        try:
+            config = client.networks.get(trial.id).attrs["IPAM"]["Config"][0]
+        finally:
+            trial.remove()
+        pool = IPAMPool(subnet=config["Subnet"], gateway=config.get("Gateway"))
+        made = Network(docker_network_kw={**labels, "ipam": IPAMConfig(pool_configs=[pool])}).create()
+        prefix = config["Subnet"].partition("/")[0].rpartition(".")[0]
+        names = (TEMPORAL, CONTROLLER, *(node_name(node) for node in self.nodes))
+        self._addresses = {name: f"{prefix}.{FIRST_ADDRESS + number}" for number, name in enumerate(names)}
+        return client.networks.get(made.id)
+
+    def _volume(self, client: Any, role: str, name: str) -> str:
+        """A volume of the engine for one folder of a role; its name."""
+        folder = self._folder(role, name)
+        folder.mkdir(parents=True, exist_ok=True)
+        chosen = f"{self._run}-{role}-{name}"
+        client.volumes.create(
+            chosen,
+            driver="local",
+            driver_opts={"type": "none", "o": "bind", "device": str(folder)},
+            labels={LABEL: self._run},
+        )
+        return chosen
+
+    def _folder(self, role: str, name: str) -> Path:
+        """Where a role's volume can be seen from outside."""
+        return self._data / "volumes" / role / name
+
+    def _plans(self, client: Any) -> list[Plan]:
+        """What each container is, and the volumes it needs, made."""
+        user = f"{os.getuid()}:{os.getgid()}"
+        environment = {
+            "TEMPORAL_ADDRESS": self.temporal_address,
+            "TEMPORAL_NAMESPACE": NAMESPACE,
+            "REHOME_EXPORT_DIR": str(INSIDE / "export"),
+            "HOME": "/tmp",
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        seen = {mount.path: str(mount.path) for mount in base.mounts(WORKER.parent)}
+        binary = Path(self._binary).resolve()
+        database = INSIDE / "temporal" / "temporal.db"
+        command = layout.temporal_command(str(binary), "0.0.0.0", TEMPORAL_PORT, UI_PORT, database)
+        plans = [
+            Plan(
+                TEMPORAL,
+                command,
+                self._addresses[TEMPORAL],
+                user,
+                {"HOME": "/tmp"},
+                {self._volume(client, TEMPORAL, "database"): str(database.parent)},
+                {binary: str(binary)},
+            ),
+            Plan(
+                CONTROLLER,
+                (sys.executable, str(WORKER), "controller", "--cluster", CLUSTER),
+                self._addresses[CONTROLLER],
+                user,
+                environment,
+                {self._volume(client, CONTROLLER, "export"): str(INSIDE / "export")},
+                seen,
+            ),
+        ]
+        for node in self.nodes:
+            name = node_name(node)
+            letters = string.ascii_lowercase[:DIRS]
+            volumes = {self._volume(client, name, f"disk-{each}"): str(INSIDE / f"disk-{each}") for each in letters}
+            config = self._configure(node)
+            plans.append(
+                Plan(
+                    name,
+                    (sys.executable, str(WORKER), "node", "--config", str(INSIDE / "config" / config.name)),
+                    self._addresses[name],
+                    user,
+                    {**environment, **self._points.environment(node)},
+                    volumes,
+                    {**seen, config.parent: str(INSIDE / "config"), self._points.folder: str(self._points.folder)},
+                )
+            )
+        return plans
+
+    def _configure(self, node: int) -> Path:
+        """Format a node's directories, write its server.properties; answers where that is."""
+        name = node_name(node)
+        format_directories([self.disk(node, directory) for directory in self.log_dirs(node)], CLUSTER, node)
+        self._points.arm(node, "")
+        values = {
+            "node.id": str(node),
+            # Bound to every address: a node that is started, or goes on, while it is cut off has none of its own.
+            "listeners": f"PLAINTEXT://0.0.0.0:{KAFKA_PORT}",
+            "advertised.listeners": f"PLAINTEXT://{self._addresses[name]}:{KAFKA_PORT}",
+            "log.dirs": ",".join(self.log_dirs(node)),
+            "private.api.remote.enable": "true",
+            **PROPERTIES,
+        }
+        path = self._data / "config" / name / "server.properties"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(javaproperties.dumps(values, timestamp=False))
+        return path
+
+    def _remove_all(self, client: Any) -> None:
+        """Containers, volumes and networks of this run, whoever was making them when it ended."""
+        ours = {"label": f"{LABEL}={self._run}"}
+        for container in client.containers.list(all=True, filters=ours, ignore_removed=True):
+            with contextlib.suppress(docker.errors.NotFound):
+                container.remove(force=True, v=True)
+        for volume in client.volumes.list(filters=ours):
+            with contextlib.suppress(docker.errors.NotFound):
+                volume.remove(force=True)
+        for network in client.networks.list(filters=ours):
+            with contextlib.suppress(docker.errors.NotFound):
+                network.remove()
+
+    def _keep_logs(self) -> None:
+        """What the containers said goes where the logs of a run are."""
+        folder = self._data / "logs"
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, box in self._boxes.items():
+            with contextlib.suppress(OpsError):
+                (folder / f"{name}.log").write_bytes(box.log())
+
+    # Power over the roles
+
+    def kill(self, name: str) -> bool:
+        return self._box(name).kill()
+
+    def start(self, name: str) -> None:
+        box = self._box(name)
+        if box.alive():
+            return
+        box.start()
+        until = time.monotonic() + READY_SECONDS
+        pause = 0.05
+        while not self._ready(name):
+            if not box.alive():
+                raise OpsError(f"{name} ended while it started; {box.last_words()}")
+            if time.monotonic() > until:
+                raise OpsError(
+                    f"{name} was not ready at {self._addresses[name]} after {READY_SECONDS:.0f} s; {box.last_words()} "
+                    "(this machine must reach the engine's networks, which an engine in a virtual machine keeps to "
+                    "itself)"
+                )
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.5)
+
+    def freeze(self, name: str) -> None:
+        self._box(name).pause()
+
+    def thaw(self, name: str) -> None:
+        self._box(name).unpause()
+
+    def cut(self, name: str) -> None:
+        self._box(name).disconnect()
+
+    def mend(self, name: str) -> None:
+        self._box(name).connect()
+
+    def squeeze(self, name: str, size: int) -> None:
+        box = self._box(name)
+        box.kill()
+        box.limit(size)
+        box.start()
+
+    def loosen(self, name: str) -> bool:
+        box = self._box(name)
+        struck = box.died_of_memory()
+        box.limit(ROOMY)
+        return struck
+
+    def alive(self, name: str) -> bool:
+        return self._box(name).alive()
+
+    def witnessed(self) -> dict[str, int]:
+        return self._witness.counts if self._witness is not None else {}
+
+    def _ready(self, name: str) -> bool:
+        host = self._addresses[name]
+        if name == TEMPORAL:
+            return ports.answers(TEMPORAL_PORT, host) and health.temporal_works(self.temporal_address, self._binary)
+        if name == CONTROLLER:
+            return health.controller_works(self.temporal_address, CLUSTER, self._binary)
+        return ports.answers(KAFKA_PORT, host) and health.registered(KAFKA_PORT, host)
+
+    def _box(self, name: str) -> Box:
+        try:
+            return self._boxes[name]
+        except KeyError:
+            raise OpsError(f"there is no container of {name}") from None
+
+    # Disks and calls
+
+    def log_dirs(self, node: int) -> tuple[str, ...]:
+        return tuple(str(INSIDE / f"disk-{letter}") for letter in string.ascii_lowercase[:DIRS])
+
+    def disk(self, node: int, directory: str) -> Path:
+        return self._folder(node_name(node), Path(directory).name)
+
+    def call(self, node: int, op: str, timeout: float = 3.0, **fields: Any) -> dict[str, Any]:
+        return private_call(self._addresses[node_name(node)], KAFKA_PORT, node, op, timeout, **fields)
+
+    def arm(self, node: int, points: str) -> None:
+        self._points.arm(node, points)
