@@ -21,7 +21,9 @@ def remove_orphans(directory: Path, manifests: Sequence[Manifest]) -> None:
         leftover.unlink(missing_ok=True)
 
 
-def prune(directory: Path, manifests: Sequence[Manifest], before: datetime, overlap: timedelta) -> Sequence[Manifest]:
+def prune(
+    directory: Path, manifests: tuple[Manifest, ...], before: datetime, overlap: timedelta
+) -> tuple[Manifest, ...]:
     """Remove the oldest exports, those taken before a time; answers those that are left. The lock must be held.
 
     The newest answer to each question stays, and so do all that hold runs which the next export would find again. What
