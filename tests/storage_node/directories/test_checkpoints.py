@@ -108,3 +108,21 @@ def test_io_errors_name_the_directory(checkpoint: OffsetCheckpoint) -> None:
     checkpoint.path.mkdir()
     with pytest.raises(HighWatermarkIOError):
         checkpoint.read()
+
+
+def test_lowering_changes_what_is_too_high_only(checkpoint: OffsetCheckpoint) -> None:
+    checkpoint.write({T0: 7, T1: 3})
+    with failpoints.active({"checkpoint.start": "raise:EIO"}):
+        checkpoint.lower({T0: 7, T1: 5})
+    checkpoint.lower({T0: 6, T1: 5, TopicPartition("other", 0): 0})
+    assert checkpoint.read() == {T0: 6, T1: 3}
+
+
+def test_lowering_without_room_drops_the_file(checkpoint: OffsetCheckpoint) -> None:
+    checkpoint.write({T0: 7})
+    with failpoints.active({"checkpoint.written": "raise:ENOSPC"}):
+        checkpoint.lower({T0: 6})
+    assert not checkpoint.path.exists()
+    checkpoint.write({T0: 7})
+    with failpoints.active({"checkpoint.written": "raise:EIO"}), pytest.raises(HighWatermarkIOError):
+        checkpoint.lower({T0: 6})
