@@ -64,6 +64,11 @@ class Book:
         with self._guard:
             self.actions[action] += 1
 
+    def done(self) -> tuple[int, int]:
+        """How many deeds were begun, and how many faults done."""
+        with self._guard:
+            return self.actions.total(), self.kills.total()
+
     def killed(self, what: str, times: int = 1) -> None:
         with self._guard:
             self.kills[what] += times

@@ -276,11 +276,11 @@ class ContainerRoles:
         box.limit(size)
         box.start()
 
-    def loosen(self, name: str) -> bool:
-        box = self._box(name)
-        struck = box.died_of_memory()
-        box.limit(ROOMY)
-        return struck
+    def starved(self, name: str) -> bool:
+        return self._box(name).died_of_memory()
+
+    def loosen(self, name: str) -> None:
+        self._box(name).limit(ROOMY)
 
     def alive(self, name: str) -> bool:
         return self._box(name).alive()

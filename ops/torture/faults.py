@@ -98,13 +98,14 @@ class Faults:
         """Restart a node with little memory: it may do its work, or be killed for it once or again."""
         name, seconds = node_name(decision.pick(0, self._roles.nodes)), decision.between(1, 4, 15)
         size = int(decision.between(2, LEAST_MEMORY, MOST_MEMORY))
-        struck = 0
+        struck = ended = 0
         with self._trouble(name):
             self._roles.squeeze(name, size)
             until = time.monotonic() + seconds
             while time.monotonic() < until and not self._stop.wait(0.2):
                 if not self._roles.alive(name):
-                    struck += 1
+                    starved = self._roles.starved(name)
+                    struck, ended = struck + starved, ended + (not starved)
                     self._roles.squeeze(name, size)
             self._roles.loosen(name)
             self._start(name)
@@ -112,6 +113,7 @@ class Faults:
         if struck:
             self._book.killed(f"{name} killed for memory", struck)
         word = f"killed for it {struck} times" if struck else "it was enough"
+        word += f", ended {ended} times by itself" if ended else ""
         return name, f"had {size / 2**20:.0f} MiB for {seconds:.1f} s, {word}"
 
     def _mostly_nodes(self) -> tuple[str, ...]:

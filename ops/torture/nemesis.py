@@ -71,11 +71,12 @@ class Nemesis:
         """What it can be told to do."""
         return set(self._deeds)
 
-    def run(self, until: float) -> None:
-        """Carry out decisions until the monotonic time `until`, or `stop`."""
+    def run(self, until: float, tick: Callable[[], None]) -> None:
+        """Carry out decisions until the monotonic time `until`, or `stop`; `tick` is called now and then."""
         for decision in decisions(self._seed, by_engine=self._roles.by_engine):
             if self._stop.wait(min(decision.pause, max(0.0, until - time.monotonic()))) or time.monotonic() >= until:
                 return
+            tick()
             if not self._busy.acquire(timeout=0.5):
                 self._book.note(decision.action, "", "left out: all hands are busy", decision.number)
                 continue

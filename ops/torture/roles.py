@@ -76,8 +76,11 @@ class Roles(Protocol):
     def squeeze(self, name: str, size: int) -> None:
         """Kill a role and start it again with so many bytes of memory, without waiting until it works."""
 
-    def loosen(self, name: str) -> bool:
-        """Give a role back its memory; whether the kernel killed it for want of it. It need not run any more."""
+    def starved(self, name: str) -> bool:
+        """Whether the kernel killed something in it for want of memory since its last start."""
+
+    def loosen(self, name: str) -> None:
+        """Give a role back its memory; it need not run any more."""
 
     def witnessed(self) -> dict[str, int]:
         """What the engine itself counted of all this, by event; empty where there is none."""
@@ -208,7 +211,10 @@ class LocalRoles:
     def squeeze(self, name: str, size: int) -> None:
         raise OpsError(f"the memory of {name} cannot be limited: it is a process of this machine")
 
-    def loosen(self, name: str) -> bool:
+    def starved(self, name: str) -> bool:
+        return False
+
+    def loosen(self, name: str) -> None:
         raise OpsError(f"the memory of {name} was not limited")
 
     def witnessed(self) -> dict[str, int]:

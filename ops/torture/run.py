@@ -30,6 +30,8 @@ T = TypeVar("T")
 #: Seconds after the healing within which everything must have come to an end (C12).
 QUIET_SECONDS = 150.0
 GATHER_SECONDS = 60.0
+#: Seconds between two signs that the torture goes on.
+SIGN_SECONDS = 20.0
 EVIDENCE = "evidence.pickle"
 
 
@@ -52,8 +54,12 @@ class Torture:
     def __init__(self, options: Options, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
         self._options, self._say = options, say
         self._folder = options.folder or Path(tempfile.mkdtemp(prefix="rehome-torture-"))
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if any(self._folder.iterdir()):
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            empty = not any(self._folder.iterdir())
+        except OSError as error:
+            raise OpsError(f"cannot use the folder {self._folder}: {error.strerror}; choose another") from error
+        if not empty:
             raise OpsError(f"{self._folder} is not empty; choose an empty folder")
         self._roles = options.roles(self._folder, say)
         self._book = Book(self._folder, tell)
@@ -115,7 +121,9 @@ class Torture:
                     self._torment(nemesis, swaps, rates)
                 except KeyboardInterrupt:
                     self._interrupted = True
-                    self._say("interrupted: judging what was done so far")
+                    self._say(
+                        "interrupted: judging what was done so far (once more ends it at once, without a verdict)"
+                    )
             # Whoever interrupts again wants it to end now, without a verdict.
             with interruptible():
                 return self._look(nemesis, swaps, rates)
@@ -141,7 +149,18 @@ class Torture:
         rates.start()
         self._workload.start()
         self._say(f"torturing for {self._options.minutes:g} minutes with seed {self._options.seed}")
-        nemesis.run(time.monotonic() + self._options.minutes * 60)
+        began = told = time.monotonic()
+
+        def tick() -> None:
+            nonlocal told
+            if time.monotonic() - told >= SIGN_SECONDS:
+                told = time.monotonic()
+                done, faults = self._book.done()
+                self._say(
+                    f"{(told - began) / 60:.1f} of {self._options.minutes:g} minutes: {done} deeds, {faults} faults"
+                )
+
+        nemesis.run(began + self._options.minutes * 60, tick)
 
     def _look(self, nemesis: Nemesis, swaps: SwapWatch, rates: RateWatch) -> Evidence:
         self._say("healing")

@@ -12,7 +12,7 @@ from ops.torture.box import LABEL
 
 #: Events of containers that are trouble or its end; health checks, attachments and the like are not counted.
 TOLD = {"kill": "killed", "oom": "out of memory", "pause": "paused", "unpause": "unpaused", "start": "started"}
-CUT = {"disconnect": "network cut", "connect": "network given back"}
+CUT = "network cut and given back"
 READY_SECONDS = 10.0
 
 
@@ -26,6 +26,7 @@ class Witness:
         self._guard = threading.Lock()
         self._counts: Counter[str] = Counter()
         self._running: set[Any] = set()
+        self._cut: set[Any] = set()
         self._thread = threading.Thread(target=self._listen, name="engine's events", daemon=True)
 
     def start(self) -> None:
@@ -57,12 +58,18 @@ class Witness:
         about = actor.get("Attributes", {})
         with self._guard:
             if event.get("Type") == "network" and about.get("name") == self._network:
-                # A start connects and an end disconnects as well: only those in between were asked for.
-                if action in CUT and about.get("container") in self._running:
-                    self._counts[CUT[action]] += 1
+                # A start connects and an end disconnects as well, the latter before or after the container is told
+                # dead: a cut is a disconnect and a connect of one that ran on.
+                container = about.get("container")
+                if action == "disconnect" and container in self._running:
+                    self._cut.add(container)
+                elif action == "connect" and container in self._cut:
+                    self._cut.discard(container)
+                    self._counts[CUT] += 1
             elif event.get("Type") == "container" and about.get(LABEL) == self._run:
                 if action == "die":
                     self._running.discard(actor.get("ID"))
+                    self._cut.discard(actor.get("ID"))
                 elif action == "start":
                     self._running.add(actor.get("ID"))
                 if action in TOLD:

@@ -68,6 +68,13 @@ def test_the_command_tells_it_to_programs(
     assert row["seed"] == 7 and row["checks"]["C1"]
 
 
+def test_a_folder_that_cannot_be_made_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert main.run(["torture", "--data", str(tmp_path / "file" / "below")]) == 1
+    told = capsys.readouterr().err
+    assert "error: cannot use the folder" in told and "choose another" in told
+
+
 def test_a_folder_with_something_in_it_is_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "precious").touch()
     assert main.run(["torture", "--data", str(tmp_path)]) == 1
