@@ -10,6 +10,7 @@ KEEP ?=
 TESTS ?= tests
 MINUTES ?= 30
 SEED ?=
+CONTAINERS ?=
 
 .PHONY: help setup setup-dev run test torture stack bench lint format clean
 
@@ -40,9 +41,9 @@ run: setup ## the main job on an embedded stack of its own (KEEP=1 leaves it up)
 test: setup-dev ## all tests (TESTS=path for some)
 	@$(PY) -m pytest $(TESTS)
 
-torture: setup-dev ## the full sets: every crash point, power cuts, failing disks, then MINUTES=30 of torture (SEED=)
+torture: setup-dev ## the full sets: every crash point, power cuts, failing disks, then MINUTES=30 of torture (SEED=, CONTAINERS=1)
 	@REHOME_FULL=1 $(PY) -m pytest --timeout 7200 tests/simulation tests/crash tests/faults
-	@$(VENV)/bin/rehome torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	@$(VENV)/bin/rehome torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(CONTAINERS),--containers)
 
 stack: setup ## the embedded stack in the foreground, in DATA=.rehome, until Ctrl-C
 	@$(VENV)/bin/rehome stack up --data $(DATA)

@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -80,6 +81,28 @@ def mounts(project: Path, *more: Path) -> list[Mount]:
         if not any(path == each.path or path.is_relative_to(each.path) for each in found):
             found.append(Mount(path))
     return found
+
+
+def interpreter(tag: str, project: Path) -> tuple[str, dict[str, str]]:
+    """The program that runs this checkout's code in the image, and the environment it needs. Raises `NoImage`.
+
+    That is our own interpreter, mounted; or, where ours is the system's and the image keeps its own elsewhere, the
+    image's of the same version with our packages.
+    """
+    if Path(sys.base_prefix) != Path("/usr"):
+        return sys.executable, {}
+    own = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    volumes = [word for mount in mounts(project) for word in ("--volume", f"{mount.path}:{mount.path}:ro")]
+    why = ""
+    for program, settings in ((sys.executable, {}), (own, {"PYTHONPATH": sysconfig.get_path("platlib")})):
+        given = [word for name, value in settings.items() for word in ("--env", f"{name}={value}")]
+        done = _docker(
+            "run", "--rm", *volumes, *given, tag, program, "-c", "import temporalio.bridge.temporal_sdk_bridge"
+        )
+        if done.returncode == 0:
+            return program, settings
+        why = _last(done)
+    raise NoImage(f"{tag} runs neither {sys.executable} nor {own}: {why}")
 
 
 def _followed(path: Path) -> list[Path]:

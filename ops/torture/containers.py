@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import string
-import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -92,7 +91,7 @@ class ContainerRoles:
         with engine_errors("cannot make a network"):
             network = self._network(client)
         with engine_errors("cannot make volumes"):
-            plans = self._plans(client)
+            plans = self._plans(client, *base.interpreter(image, WORKER.parent))
         with engine_errors("cannot listen to its events"):
             self._witness = Witness(DockerClient(timeout=None).client, self._run, network.name)
             self._cleanup.callback(self._witness.stop)
@@ -141,7 +140,7 @@ class ContainerRoles:
         """Where a role's volume can be seen from outside."""
         return self._data / "volumes" / role / name
 
-    def _plans(self, client: Any) -> list[Plan]:
+    def _plans(self, client: Any, program: str, settings: dict[str, str]) -> list[Plan]:
         """What each container is, and the volumes it needs, made."""
         user = f"{os.getuid()}:{os.getgid()}"
         environment = {
@@ -151,6 +150,7 @@ class ContainerRoles:
             "HOME": "/tmp",
             "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
+            **settings,
         }
         seen = {mount.path: str(mount.path) for mount in base.mounts(WORKER.parent)}
         binary = Path(self._binary).resolve()
@@ -168,7 +168,7 @@ class ContainerRoles:
             ),
             Plan(
                 CONTROLLER,
-                (sys.executable, str(WORKER), "controller", "--cluster", CLUSTER),
+                (program, str(WORKER), "controller", "--cluster", CLUSTER),
                 self._addresses[CONTROLLER],
                 user,
                 environment,
@@ -184,7 +184,7 @@ class ContainerRoles:
             plans.append(
                 Plan(
                     name,
-                    (sys.executable, str(WORKER), "node", "--config", str(INSIDE / "config" / config.name)),
+                    (program, str(WORKER), "node", "--config", str(INSIDE / "config" / config.name)),
                     self._addresses[name],
                     user,
                     {**environment, **self._points.environment(node)},

@@ -25,7 +25,7 @@ START_SECONDS = 180.0
 #: Seconds that an armed node gets to reach its point.
 POINT_SECONDS = 8.0
 #: Bytes that a squeezed node may have: from too little to start with to enough for a while.
-LEAST_MEMORY, MOST_MEMORY = 48 << 20, 192 << 20
+LEAST_MEMORY, MOST_MEMORY = 44 << 20, 112 << 20
 
 MOVE_PREFIXES = ("create.", "copy.", "swap.", "delete.", "undo.")
 CANCEL_PREFIXES = ("cancel.", "discard.")

@@ -49,6 +49,23 @@ def test_without_an_engine_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -
         pass
 
 
+def test_our_own_interpreter_is_taken_where_it_is_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "base_prefix", "/opt/python")
+    assert base.interpreter("any", PROJECT) == (sys.executable, {})
+
+
+@pytest.mark.docker
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="Debian's packages have an interpreter 3.11 only")
+def test_an_image_that_lacks_our_interpreter_runs_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The interpreter is the system's (so it is not mounted), and the image keeps one of the same version elsewhere."""
+    with docker_with_base() as image:
+        monkeypatch.setattr(sys, "base_prefix", "/usr")
+        monkeypatch.setattr(sys, "executable", "/usr/bin/not-in-the-image")
+        program, environment = base.interpreter(image, PROJECT)
+        assert program == f"python{sys.version_info.major}.{sys.version_info.minor}"
+        assert "site-packages" in environment["PYTHONPATH"]
+
+
 @pytest.mark.docker
 def test_the_base_image_runs_what_a_role_needs_and_nothing_is_left() -> None:
     def folders() -> set[Path]:
