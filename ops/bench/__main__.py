@@ -18,6 +18,8 @@ from ops.bench.bench import Bench
 from ops.bench.table import Figure, as_rows, print_table
 from ops.kafka.broker import KafkaUnavailable
 
+WIDTH = 160
+
 #: By the name that --only takes, in the order of the table.
 BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
     "steps": steps.steps,
@@ -55,6 +57,8 @@ def main() -> int:
     parser.add_argument("--only", type=_chosen, default=list(BENCHES), help=f"some of {','.join(BENCHES)}")
     options = parser.parse_args()
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=WIDTH)  # a file has no width of its own
     # Told to end, it ends as at Ctrl-C: with everything stopped that it has started.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="rehome-bench-", dir=Path.cwd()))

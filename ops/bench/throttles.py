@@ -17,7 +17,7 @@ from storage_node.move import probe
 
 RATES = (1 * MB, 20 * MB, 200 * MB)
 MOVERS = (1, 4)
-SECONDS = 8
+SECONDS = 12
 """How long a run takes at its rate."""
 IDLE = 3.0
 MEAN, SECOND, TENTH = 0.01, 1.05, 2.0

@@ -20,12 +20,14 @@ SLICE = 0.1  # seconds slept at most before rate and stop are looked at again
 TOLERANCE = 0.005  # seconds' worth of bytes that may go out at once after an idle time
 CATCH_UP = 0.5  # seconds of delay that may be caught up; who comes later was idle
 PEAK = 1.02  # times the rate, while catching up
-LATE = 0.005  # seconds a write may take before it counts as late
+LATE = 0.01  # seconds a write may take longer than usual before it counts as late
+USUAL = 1 / 16  # the share of the last write in what is usual
+USUAL_MOST = 0.03  # seconds that are never more than usual
 RESOLUTION = 1e-6  # seconds that are not worth sleeping
 MIN_CHUNK = 16 << 10
 MAX_CHUNK = 8 << 20  # without a limit: what disks like best
 LIMITED_CHUNK = 2 << 20
-CHUNK_SECONDS = 0.01
+CHUNK_SECONDS = 0.005
 BLOCK = 4096  # chunks are whole blocks of a disk
 
 
@@ -48,6 +50,7 @@ class RateLimiter:
         self._drained = 0.0  # bytes, ever; more than was charged is what may be caught up
         self._peak_charged = 0.0  # the same of the second bucket,
         self._peak_drained = 0.0  # in which nothing is saved up
+        self._usual = 0.0  # seconds that a write takes
         self._at = -math.inf  # when the two `drained` were right
 
     @property
@@ -90,11 +93,16 @@ class RateLimiter:
 
     def wrote(self, count: int, since: float) -> None:
         """`count` bytes that `acquire` let pass were written just now, by somebody who began at `since`."""
-        if self._rate is None or self._clock.monotonic() - since <= LATE:
+        if self._rate is None:
             return
         with self._lock:
-            self._drain()
-            self._peak_charged += count
+            took = self._clock.monotonic() - since
+            late = took > self._usual + LATE
+            # Writes that all take as long come as far apart as they were let pass: only the odd one is late.
+            self._usual = min(USUAL_MOST, self._usual + (took - self._usual) * USUAL)
+            if late:
+                self._drain()
+                self._peak_charged += count
 
     def _drain(self) -> None:
         now = self._clock.monotonic()
@@ -117,7 +125,7 @@ def _checked(rate: int | None) -> int | None:
 
 
 def chunk_size(*rates: int | None) -> int:
-    """Bytes to copy at once: a hundredth of a second's worth of the lowest rate, between 16 KiB and 2 MiB;
+    """Bytes to copy at once: 5 ms' worth of the lowest rate, between 16 KiB and 2 MiB;
     8 MiB where nothing limits.
     """
     limits = [rate for rate in rates if rate is not None]

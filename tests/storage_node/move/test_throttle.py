@@ -93,6 +93,28 @@ def test_a_long_stall_is_made_up_for_slowly() -> None:
     assert writes.busiest(1.0) <= 1.05
 
 
+@pytest.mark.parametrize(("movers", "write"), [(1, 0.0045), (4, 0.014)])
+def test_a_disk_whose_writes_all_take_long_is_not_late(movers: int, write: float) -> None:
+    """It would be throttled below the rate for ever."""
+    limiter, chunk = RateLimiter(200 * MB), chunk_size(200 * MB)
+    sent, began = [0] * movers, time.monotonic()
+
+    def run(number: int) -> None:
+        while time.monotonic() - began < 1.5:
+            limiter.acquire(chunk)
+            since = time.monotonic()
+            time.sleep(write)  # the disk at work
+            limiter.wrote(chunk, since)
+            sent[number] += chunk
+
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(movers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sum(sent) / (time.monotonic() - began) == pytest.approx(200 * MB, rel=0.08)
+
+
 @pytest.mark.feature("113-10")
 def test_the_mean_in_real_time_over_several_threads() -> None:
     limiter = RateLimiter(20 * MB)
@@ -186,6 +208,6 @@ def test_no_rate_is_not_zero(rate: int) -> None:
 def test_chunks() -> None:
     assert chunk_size(None, None) == MAX_CHUNK
     assert chunk_size(1 * MB, None) == MIN_CHUNK
-    assert chunk_size(200 * MB, 4 * MB) == 9 * 4096
+    assert chunk_size(200 * MB, 16 * MB) == 19 * 4096
     assert chunk_size(20 * MB) <= 200_000
     assert chunk_size(10_000 * MB) == LIMITED_CHUNK
