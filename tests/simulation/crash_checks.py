@@ -6,7 +6,7 @@ import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from storage_node.directories import names, partition_metadata
+from storage_node.directories import meta_properties, names, partition_metadata
 from storage_node.errors import CorruptRecord
 from storage_node.log.batch import headers
 from storage_node.move import marker as markers
@@ -28,6 +28,8 @@ class FoundCopy:
     topic_id: str
     start: int
     values: tuple[bytes, ...]
+    unborn: bool
+    """Without marker and segments: its creation did not come to its end."""
 
     @property
     def whole(self) -> bool:
@@ -66,7 +68,7 @@ def copies(states: Mapping[str, inodes.State]) -> list[FoundCopy]:
     found = []
     for disk, state in states.items():
         for name, inode in sorted(state.root.entries.items()):
-            if inode.is_dir and name.startswith(TP.topic):
+            if inode.is_dir:
                 files = inode.entries.items()
                 told = tuple(sorted((n, bytes(i.content)) for n, i in files if n in _TELLING or n.endswith(".log")))
                 copy = _copy(disk, name, told)
@@ -87,12 +89,14 @@ def _copy(disk: str, name: str, told: tuple[tuple[str, bytes], ...]) -> FoundCop
             marker = markers.decode(files[markers.NAME], name)
         except markers.MarkerCorrupt:
             corrupt = True
-    told = files.get(partition_metadata.FILE, b"")
-    topic_id = partition_metadata.decode(told) if told else ""
+    metadata = files.get(partition_metadata.FILE, b"")
+    topic_id = partition_metadata.decode(metadata) if metadata else ""
     start, values = _values(files)
     if (names.parse(name).tp or (marker.tp if marker is not None else None)) != TP:
         return None
-    return FoundCopy(disk, name, kind, marker, corrupt, topic_id or (marker.topic_id if marker else ""), start, values)
+    whose = topic_id or (marker.topic_id if marker else "")
+    unborn = marker is None and not corrupt and not any(name.endswith(".log") for name in files)
+    return FoundCopy(disk, name, kind, marker, corrupt, whose, start, values, unborn)
 
 
 def _values(files: Mapping[str, bytes]) -> tuple[int, tuple[bytes, ...]]:
@@ -111,31 +115,6 @@ def _values(files: Mapping[str, bytes]) -> tuple[int, tuple[bytes, ...]]:
     return start, tuple(values)
 
 
-#: Beside the partition's folders, what a start goes by.
-_READ = ("cluster-image", "recovery-point-offset-checkpoint", "log-start-offset-checkpoint")
-
-
-def coarse(world: World) -> int:
-    """The same for worlds that only differ in how much of the promised the copies hold, not in which holds more."""
-    found = copies(world.disks)
-    held = [copy.promised(world.truth) for copy in found]
-    order = tuple(sorted({*held, world.truth.needed}).index(count) for count in held)
-    return hash((world.truth.topic_id, order, tuple((copy.summary(), copy.whole) for copy in found)))
-
-
-def outline(world: World, without: str = "") -> int:
-    """The same for worlds that differ only in what no start decides by: indexes, snapshots, half-written files."""
-    truth = world.truth
-    states = {name: state for name, state in world.disks.items() if name != without}
-    told = [(*copy.summary(), copy.name, copy.start, copy.values) for copy in copies(states)]
-    rest = []
-    for name, state in states.items():
-        files = state.root.entries
-        rest.append((name, *(bytes(files[file].content) if file in files else b"" for file in _READ)))
-    promised = (truth.topic_id, truth.acked, truth.flushed, truth.needed, truth.start, truth.tried, truth.lost)
-    return hash((promised, truth.image.version, tuple(told), tuple(rest)))
-
-
 def best(found: Iterable[FoundCopy], truth: Truth) -> int:
     """The most promised records that any whole copy of the topic holds; -1 when there is no copy."""
     return max((c.promised(truth) for c in found if c.whole and c.topic_id in ("", truth.topic_id)), default=-1)
@@ -149,7 +128,8 @@ class Violation(AssertionError):
 class Expected:
     """What a start on a world has to come to, taken before it.
 
-    `best` is what the best copy holds that is there; `online`: every disk is there and nothing was ever taken away.
+    `best` is what the best copy holds that is there; `online`: nothing was ever taken away for good, and every disk is
+    there that holds anything of the partition, or that the metadata assigns to it.
     """
 
     best: int
@@ -162,7 +142,19 @@ class Expected:
         truth = world.truth
         here = best(copies({name: state for name, state in world.disks.items() if name not in away}), truth)
         needed = min(truth.needed, max(here, 0)) if truth.lost else truth.needed
-        return cls(here, not away and not truth.lost and bool(truth.topic_id), needed)
+        there = not away or (here >= 0 and not any(_concerned(world, name) for name in away))
+        return cls(here, there and not truth.lost and bool(truth.topic_id), needed)
+
+
+def _concerned(world: World, disk: str) -> bool:
+    """Whether a disk has to do with the partition: holds anything of it, or is the one that some image assigns."""
+    state = world.disks[disk]
+    if copies({disk: state}):
+        return True
+    row = world.truth.image.partition(TP)
+    file = state.root.entries[meta_properties.FILE]
+    own = meta_properties.decode(bytes(file.content)).directory_id
+    return row is not None and row.directory_of(1) == own
 
 
 def check_started(life: Life, expected: Expected, *, heard: bool) -> None:

@@ -7,26 +7,31 @@ and so are those of the script going on after it. Worlds that cannot be told apa
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from storage_node.directories import meta_properties
 from storage_node.directories.formatting import format_directories
 from storage_node.move.boot_plan import Rename, WriteMarker
 from tests.simulation import crash_checks as checks
+from tests.simulation import crash_keys as keys
 from tests.simulation.crash_checks import Expected, Violation
 from tests.simulation.crash_node import CLUSTER
 from tests.simulation.crash_scripts import Script, blank
 from tests.simulation.crash_world import Arena, Life, Recorder, World
+from tests.simulation.inodes import State
 from tests.simulation.machine import Machine
 from tests.simulation.patching import simulated
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """How the machine comes back: `disk` is in error, not there, or replaced by an empty one."""
+    """How the machine comes back: `disk` is in error, not there, an empty folder (where it is mounted otherwise), or
+    replaced by an empty one that the operator has formatted.
+    """
 
-    kind: str = "good"  # good, bad, missing, wiped
+    kind: str = "good"  # or one of KINDS
     disk: str = ""
 
     def __str__(self) -> str:
@@ -34,6 +39,8 @@ class Condition:
 
 
 GOOD = Condition()
+KINDS = ("bad", "missing", "unmounted", "wiped")
+_AWAY = ("bad", "missing", "unmounted")
 
 
 def conditions(names: Iterable[str], kinds: Iterable[str]) -> list[Condition]:
@@ -57,9 +64,12 @@ class Found:
 class Explorer:
     """Explores one script; `found` has what came of it.
 
-    `whole`: power losses leave every state of one disk with every state of the others, and the node is started on all
-    worlds that differ in anything; else the other disks keep or lose all, and of worlds that differ only in what no
-    start decides by one is started on. `kinds` are the conditions beside "all good" under which each world is started.
+    `whole`: power losses leave every state of one disk with every state of the others, all unflushed bytes kept or all
+    lost, and the node is started, with all disks good, on all worlds that differ in anything; and every state of one
+    disk, each unflushed file kept or lost by itself, with the two ends of the others, of which each outline is started
+    on once. Else the other disks keep or lose all, and each outline is started on once. Under the other conditions
+    (their `kinds`) each outline is started on, or else each that is canonically another (see `crash_keys`). A second
+    crash begins from all that are canonically different, and after it they are started on.
     `posix`: a flush makes durable what POSIX says, not what a journal keeps besides.
     """
 
@@ -79,37 +89,42 @@ class Explorer:
         self._settled: set[int] = set()
         self._returned: set[int] = set()
         self._mixed: set[int] = set()
+        self._begun: set[tuple[int, str]] = set()
+        self._gone_on: set[int] = set()
         self._calls = 0
+        self._stack = ExitStack()
 
     def __enter__(self) -> Explorer:
-        self.arena.__enter__()
+        self._stack.enter_context(self.script.around())
+        self._stack.enter_context(self.arena)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.arena.__exit__()
+        self._stack.close()
 
     # The script
 
     def first(self, start: World | None = None) -> list[World]:
         """The worlds that one crash of the script leaves."""
-        recorder = Recorder(self.worlds, product=self.whole)
+        recorder = Recorder(self.worlds, product=self.whole, mixed=keys.outline if self.whole else None)
         life = Life(self.arena, start or blank(*self.script.disks), recorder)
         life.start()
         self.script.run(life)
         life.end()
-        self.found.count["crash points"] += recorder.points
+        self._counted(recorder)
         self.found.count["worlds after one crash"] += len(recorder.worlds)
         for name, known in self.earlier.items():
             seen: set[int] = set()
             for world in recorder.worlds:
-                key = checks.coarse(replace(world, disks={name: world.disks[name]}))
+                key = keys.canonical(replace(world, disks={name: world.disks[name]}))
                 if key not in seen:
                     seen.add(key)
                     known.append((world.when, world))
         return recorder.worlds
 
     def second(self, world: World, every: int = 1) -> list[World]:
-        """The worlds that a crash leaves which comes during the start on this one, or when the script goes on after it.
+        """The worlds that a crash leaves which comes during the start on this one, under any condition, or when the
+        script goes on after it; those that are canonically the same once.
 
         `every`: of the points at which it may come only each so many-th is taken, another one in each call.
         """
@@ -117,12 +132,32 @@ class Explorer:
         offset = self._calls % every
         found: list[World] = []
         for condition in (GOOD, *conditions(world.disks, self.kinds)):
-            recorder = Recorder(self.worlds, product=self.whole, wanted=lambda n: n % every == offset)
+            key = (keys.canonical(world, condition.disk), str(condition))
+            if every == 1 and key in self._begun:
+                continue
+            self._begun.add(key)
+            away = {condition.disk: world.disks[condition.disk]} if condition.kind in _AWAY else {}
+            recorder = self._again_recorder(every, offset, away)
             self.start(world, condition, recorder)
-            found += recorder.worlds
-        found += self._on(world, Recorder(self.worlds, product=self.whole, wanted=lambda n: n % every == offset))
+            self._counted(recorder)
+            found += [replace(new, at=f"{world.at}\n    then  {condition}, {new.at}") for new in recorder.worlds]
+        on = self._on(world, self._again_recorder(every, offset, {}))
+        found += [replace(new, at=f"{world.at}\n    then  {new.at}") for new in on]
         self.found.count["worlds after two crashes"] += len(found)
         return found
+
+    def _again_recorder(self, every: int, offset: int, away: Mapping[str, State]) -> Recorder:
+        return Recorder(
+            self.worlds,
+            key=keys.canonical,
+            product=False,
+            wanted=None if every == 1 else lambda number: number % every == offset,
+            away=away,
+        )
+
+    def _counted(self, recorder: Recorder) -> None:
+        self.found.count["crash points"] += recorder.points
+        self.found.count["crashes"] += recorder.left
 
     def _on(self, world: World, recorder: Recorder) -> list[World]:
         life = Life(self.arena, world, recorder)
@@ -133,16 +168,20 @@ class Explorer:
             checks.settle(life)
             life.hear()
             checks.settle(life)
-            self.script.run(life)
-            life.end()
+            # Starts come to few different ends, from which the script goes on in the same way.
+            key = keys.canonical(World(life.machine.snapshot(), life.truth))
+            if key not in self._gone_on:
+                self._gone_on.add(key)
+                self.script.run(life)
+                life.end()
         except Violation as violation:
             self.found.violated(violation, world.at, "the script goes on")
-        self.found.count["crash points"] += recorder.points
+        self._counted(recorder)
         return recorder.worlds
 
     def distinct(self, worlds: Iterable[World]) -> list[World]:
-        """One of all that differ only in what no start decides by."""
-        return list({checks.outline(world): world for world in worlds}.values())
+        """One of all that are canonically the same."""
+        return list({keys.canonical(world): world for world in worlds}.values())
 
     # Starts
 
@@ -154,14 +193,14 @@ class Explorer:
 
     def start(self, world: World, condition: Condition, recorder: Recorder | None = None) -> World | None:
         """Start on a world under one condition and check what must hold; answers the world afterwards."""
-        key = (self._key(world, condition.disk), str(condition))
+        key = (self._key(world, condition.disk if condition.kind != "good" else ""), str(condition))
         try:
             if key not in self.starts or recorder is not None:
                 self.starts[key] = None
                 self.found.count["starts"] += 1
                 self.starts[key] = self._start(world, condition, recorder)
             after = self.starts[key]
-            if after is not None and condition.kind in ("bad", "missing"):
+            if after is not None and condition.kind in _AWAY:
                 after = replace(after, disks={**after.disks, condition.disk: world.disks[condition.disk]})
                 self._back(after)
             return after
@@ -178,20 +217,20 @@ class Explorer:
                 truth = replace(world.truth, lost=True)
                 at = f"{world.at}; {name} as of {before.at}"
                 mixed = World({**world.disks, name: before.disks[name]}, truth, at, world.when)
-                key = checks.outline(mixed) if self.whole else checks.coarse(mixed)
+                key = keys.outline(mixed) if self.whole else keys.canonical(mixed)
                 if key not in self._mixed:
                     self._mixed.add(key)
                     self.found.count["older disks"] += 1
                     self.start(mixed, GOOD)
 
     def _key(self, world: World, without: str = "") -> int:
-        if not self.whole:
-            return checks.outline(world, without)
-        return replace(world, disks={name: state for name, state in world.disks.items() if name != without}).key()
+        if without:
+            return keys.outline(world, without) if self.whole else keys.canonical(world, without)
+        return world.key() if self.whole else keys.outline(world)
 
     def _start(self, world: World, condition: Condition, recorder: Recorder | None) -> World | None:
         disk = condition.disk
-        away = frozenset({disk} if condition.kind in ("bad", "missing") else ())
+        away = frozenset({disk} if condition.kind in _AWAY else ())
         if condition.kind == "wiped":
             world = _wiped(world, disk)
         expected = Expected.of(world, away)
@@ -201,6 +240,8 @@ class Explorer:
             life.machine.disks[disk].fail()
         elif condition.kind == "missing":
             del life.machine.disks[disk]
+        elif condition.kind == "unmounted":
+            life.machine.disks[disk].unmount()
         life.start()
         checks.check_started(life, expected, heard=False)
         again = self._noted(life, world, away)
@@ -215,7 +256,10 @@ class Explorer:
         life.delete_due()
         checks.check_kept(life, world, expected)
         after = life.end(f"{world.at}, started with {condition}")
-        after = replace(after, disks={**world.disks, **after.disks})
+        if condition.kind == "unmounted" and life.machine.disks[disk].tree().keys() - {".lock"}:
+            raise Violation(f"something was made in the folder where {disk} was: {life.machine.disks[disk].tree()}")
+        there = {name: state for name, state in after.disks.items() if name not in away}
+        after = replace(after, disks={**world.disks, **there})
         if again is not None:
             self._again(*again, order, away)
         if not after.truth.topic_id:

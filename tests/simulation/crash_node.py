@@ -271,7 +271,10 @@ class QuietNode(Node):
         super()._take_over(started)
 
     def start(self) -> None:
-        with patch("storage_node.node.MoveEngine", self._engine), patch("storage_node.descriptors.raise_limit", lambda *_: None):
+        with (
+            patch("storage_node.node.MoveEngine", self._engine),
+            patch("storage_node.descriptors.raise_limit", lambda *_: None),
+        ):
             super().start()
 
     def _engine(self, *args: Any, **kwargs: Any) -> MoveEngine:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from unittest.mock import patch
 
+from storage_node.directories import names
 from storage_node.directories.formatting import format_directories
 from tests.simulation.crash_node import CLUSTER
 from tests.simulation.crash_world import Life, Truth, World
@@ -15,11 +19,12 @@ from tests.simulation.patching import simulated
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """What is done, on how many disks."""
+    """What is done, on how many disks; `around` is what production meets there beside the disks."""
 
     name: str
     run: Callable[[Life], None]
     disks: tuple[str, ...] = ("a", "b")
+    around: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 def blank(*names: str) -> World:
@@ -119,7 +124,7 @@ def target_fails(life: Life) -> None:
     life.tell()
 
 
-def target_flush_fails(life: Life) -> None:
+def target_flush_fails(life: Life, error: int = errno.EIO) -> None:
     """The target's rename is done and its flush fails: the source is taken back, and both names may be there."""
     fill(life)
     if life.request("b"):
@@ -128,13 +133,18 @@ def target_flush_fails(life: Life) -> None:
         disk = life.machine.disks["b"]
 
         def renamed() -> None:
-            disk.fail(ops=FLUSHES)
+            disk.fail(error, FLUSHES)
 
         life.when("rename", "t-0.move -> ", renamed)
         life.swap()
     life.append(2, flush=True)
     life.append()
     life.tell()
+
+
+def target_flush_finds_no_room(life: Life) -> None:
+    """The same, and what the flush says is that there is no room: it has failed all the same."""
+    target_flush_fails(life, errno.ENOSPC)
 
 
 def seal_fails(life: Life) -> None:
@@ -224,6 +234,44 @@ def topic_deleted(life: Life) -> None:
     move_to(life, "b")
 
 
+def topic_deleted_after(life: Life) -> None:
+    """The topic is deleted after the swap, while the source waits for its removal; nothing comes after it."""
+    if not life.controller.image.gone:
+        fill(life)
+        move_to(life, "b")
+        life.append(flush=True)
+        life.delete_topic()
+    life.delete_due()
+
+
+def target_full(life: Life) -> None:
+    """There is no room for the copy; the target stays online, and the copy goes on when there is room again."""
+    fill(life)
+    disk = life.machine.disks["b"]
+    if life.request("b"):
+        disk.capacity = disk.used
+        life.append(3, flush=True)
+        life.copy()
+        life.swap()
+        life.append()
+        disk.capacity = None
+        if disk.faults == [] and not life.node.directory_named("b").online:
+            raise AssertionError("a full disk was taken offline")
+    move_to(life, "b")
+    life.append(flush=True)
+    life.delete_due()
+
+
+def bystander(life: Life) -> None:
+    """A third disk has nothing to do with it, and may be away."""
+    fill(life)
+    move_to(life, "b")
+    life.append(flush=True)
+    life.delete_due()
+    move_to(life, "a")
+    life.append(flush=True)
+
+
 def records_deleted(life: Life) -> None:
     """DeleteRecords before, during and after the copy."""
     fill(life)
@@ -238,6 +286,11 @@ def records_deleted(life: Life) -> None:
     life.tell()
     life.append(flush=True)
     life.delete_due()
+
+
+def short_names() -> AbstractContextManager[object]:
+    """Names may only be so long that each `.delete` is shortened and its marker alone tells the partition."""
+    return patch.object(names, "NAME_MAX", 40)
 
 
 SCRIPTS = {
@@ -256,5 +309,10 @@ SCRIPTS = {
         Script("another target", retarget, ("a", "b", "c")),
         Script("topic deleted", topic_deleted),
         Script("records deleted", records_deleted),
+        Script("topic deleted after the swap", topic_deleted_after),
+        Script("target full", target_full),
+        Script("target's flush finds no room", target_flush_finds_no_room),
+        Script("bystander", bystander, ("a", "b", "c")),
+        Script("names too long", move, around=short_names),
     )
 }

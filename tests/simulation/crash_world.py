@@ -7,7 +7,7 @@ what a script says, keeps the promises up to date, and lets a `Recorder` take th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 
@@ -18,7 +18,7 @@ from storage_node.move import swap
 from storage_node.move.status import MoveState
 from tests.simulation.crash_node import TP, Controller, Ids, QuietNode, config_for, record, threadless
 from tests.simulation.disks import State
-from tests.simulation.losses import after_loss, dirty_files
+from tests.simulation.losses import after_loss, choices, dirty_files
 from tests.simulation.machine import Machine, Step
 from tests.simulation.patching import simulated
 
@@ -93,50 +93,65 @@ def power_losses(machine: Machine, product: bool) -> Iterator[dict[str, State]]:
     keep or lose all.
     """
     each = [list(_losses(disk.state)) for disk in machine.disks.values()]
-    if product:
-        combined = itertools.product(*each)
-    else:
-        stars = [
-            itertools.product(*(states if place == chosen else _ends(states) for place, states in enumerate(each)))
-            for chosen in range(len(each))
-        ]
-        combined = itertools.chain(*stars)
+    combined = itertools.product(*each) if product else _stars(each, each)
     for states in combined:
         yield dict(zip(machine.disks, states, strict=True))
 
 
-def _ends(states: list[State]) -> list[State]:
-    return [states[0], states[-1]] if len(states) > 1 else states
+def mixed_losses(machine: Machine) -> Iterator[dict[str, State]]:
+    """The same, each unflushed file keeping or losing its bytes by itself (see `losses.choices`); the other disks have
+    their two ends.
+    """
+    each = [list(_losses(disk.state, mixed=True)) for disk in machine.disks.values()]
+    for states in _stars(each, [list(_losses(disk.state)) for disk in machine.disks.values()]):
+        yield dict(zip(machine.disks, states, strict=True))
 
 
-def _losses(state: State) -> Iterator[State]:
+def _stars(each: list[list[State]], others: list[list[State]]) -> Iterator[tuple[State, ...]]:
+    """Every state of one disk with the first and the last of the others, for each disk."""
+    ends = [states[:1] + states[-1:] if len(states) > 1 else states for states in others]
+    for chosen, states in enumerate(each):
+        yield from itertools.product(*(states if place == chosen else end for place, end in enumerate(ends)))
+
+
+def _losses(state: State, mixed: bool = False) -> Iterator[State]:
     """The one that kept most first, the one that lost most last."""
     for kept in range(len(state.journal), -1, -1):
         dirty = dirty_files(state, kept)
-        for keep in (True, False) if dirty else (False,):
-            yield after_loss(state, kept, {inode.number: bytes(inode.content) for inode in dirty} if keep else {})
+        count = len(dirty)
+        for chosen in choices(count) if mixed else dict.fromkeys(((True,) * count, (False,) * count)):
+            files = itertools.compress(dirty, chosen)
+            yield after_loss(state, kept, {inode.number: inode.written(len(inode.pending)) for inode in files})
 
 
 class Recorder:
-    """Collects the worlds that crashes during a life would leave, each once.
+    """Collects the worlds that crashes during a life would leave, each once by its `key`.
 
-    `kills` and `losses` say of what kind; `seen` may be shared, so that what was found elsewhere does not count again.
+    `seen` may be shared, so that what was found elsewhere does not count again. `product`: see `power_losses`. Of the
+    points at which a crash may come those `wanted` are looked at; `away` is what disks hold that are not there. With
+    `mixed` the worlds of `mixed_losses` are taken too, each once by this key.
     """
 
     def __init__(
         self,
         seen: set[int] | None = None,
         *,
-        losses: bool = True,
+        key: Callable[[World], int] = World.key,
+        mixed: Callable[[World], int] | None = None,
         product: bool = True,
         wanted: Callable[[int], bool] | None = None,
+        away: Mapping[str, State] | None = None,
     ) -> None:
         self.seen: set[int] = set() if seen is None else seen
         self.worlds: list[World] = []
         self.points = 0
-        self._losses = losses
+        self.left = 0
+        """How many worlds there were, those that were seen before included."""
+        self._key = key
+        self._mixed = mixed
         self._product = product
         self._wanted = wanted
+        self._away = away or {}
 
     def take(self, machine: Machine, truth: Truth, at: str) -> None:
         """The machine may crash here."""
@@ -144,13 +159,18 @@ class Recorder:
         if self._wanted is not None and not self._wanted(self.points):
             return
         self._add(World(machine.snapshot(), truth, f"killed before {at}", self.points))
-        if self._losses:
-            after = replace(truth, needed=min(truth.needed, truth.flushed))
-            for number, disks in enumerate(power_losses(machine, self._product)):
-                self._add(World(disks, after, f"power loss {number} before {at}", self.points))
+        after = replace(truth, needed=min(truth.needed, truth.flushed))
+        for number, disks in enumerate(power_losses(machine, self._product)):
+            self._add(World(disks, after, f"power loss {number} before {at}", self.points))
+        if self._mixed is not None:
+            for number, disks in enumerate(mixed_losses(machine)):
+                self._add(World(disks, after, f"power loss, mixed {number}, before {at}", self.points), self._mixed)
 
-    def _add(self, world: World) -> None:
-        key = world.key()
+    def _add(self, world: World, key_of: Callable[[World], int] | None = None) -> None:
+        self.left += 1
+        if self._away:
+            world = replace(world, disks=dict(sorted({**world.disks, **self._away}.items())))
+        key = (key_of or self._key)(world)
         if key not in self.seen:
             self.seen.add(key)
             self.worlds.append(world)

@@ -22,11 +22,12 @@ from storage_node.move import swap
 from storage_node.move.marker import Marker
 from storage_node.move.moving import Move
 from storage_node.move.swap import Swapper
+from tests.simulation.crash_explore import KINDS as ALL_KINDS
 from tests.simulation.crash_explore import Explorer, Found
 from tests.simulation.crash_scripts import SCRIPTS
 from tests.support.scale import FULL, scaled, tally
 
-KINDS = ("bad", "missing", "wiped") if FULL else ("bad", "wiped")
+KINDS = ALL_KINDS if FULL else ("bad", "unmounted", "wiped")
 
 
 @pytest.fixture(autouse=True)
