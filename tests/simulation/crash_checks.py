@@ -129,21 +129,26 @@ class Expected:
     """What a start on a world has to come to, taken before it.
 
     `best` is what the best copy holds that is there; `online`: nothing was ever taken away for good, and every disk is
-    there that holds anything of the partition, or that the metadata assigns to it.
+    there that holds anything of the partition, or that the metadata assigns to it. `places` are the disks with a copy:
+    one that the operator takes away for good, before the controller heard of it, may be followed by an empty one
+    elsewhere.
     """
 
     best: int
     online: bool
     needed: int
+    places: frozenset[str]
 
     @classmethod
     def of(cls, world: World, away: frozenset[str]) -> Expected:
         """Of a world some of whose disks are not there."""
         truth = world.truth
-        here = best(copies({name: state for name, state in world.disks.items() if name not in away}), truth)
+        found = copies({name: state for name, state in world.disks.items() if name not in away})
+        here = best(found, truth)
         needed = min(truth.needed, max(here, 0)) if truth.lost else truth.needed
         there = not away or (here >= 0 and not any(_concerned(world, name) for name in away))
-        return cls(here, there and not truth.lost and bool(truth.topic_id), needed)
+        places = frozenset(copy.disk for copy in found)
+        return cls(here, there and not truth.lost and bool(truth.topic_id), needed, places)
 
 
 def _concerned(world: World, disk: str) -> bool:
@@ -164,7 +169,8 @@ def check_started(life: Life, expected: Expected, *, heard: bool) -> None:
     here = {name: disk.state for name, disk in life.machine.disks.items() if not disk.faults}
     if partition is not None and truth.topic_id and partition.topic_id == truth.topic_id and not partition.offline:
         start, values = values_in(partition.log)
-        if expected.best < 0 and truth.acked and not heard:
+        made = partition.directory.path.name not in expected.places
+        if expected.best < 0 and truth.acked and not heard and not (truth.lost and made):
             raise Violation(f"served from {partition.log.path}, where no whole copy is left")
         _check_served(truth, start, values, expected)
         current = [c for c in copies(here) if c.kind == "current"]

@@ -132,7 +132,7 @@ class Explorer:
         offset = self._calls % every
         found: list[World] = []
         for condition in (GOOD, *conditions(world.disks, self.kinds)):
-            key = (keys.canonical(world, condition.disk), str(condition))
+            key = (keys.canonical(world), str(condition))
             if every == 1 and key in self._begun:
                 continue
             self._begun.add(key)
@@ -193,20 +193,31 @@ class Explorer:
 
     def start(self, world: World, condition: Condition, recorder: Recorder | None = None) -> World | None:
         """Start on a world under one condition and check what must hold; answers the world afterwards."""
-        key = (self._key(world, condition.disk if condition.kind != "good" else ""), str(condition))
+        key = (self._start_key(world, condition), str(condition))
+        known = key in self.starts and recorder is None
         try:
-            if key not in self.starts or recorder is not None:
+            if not known:
                 self.starts[key] = None
                 self.found.count["starts"] += 1
                 self.starts[key] = self._start(world, condition, recorder)
+            elif not self.whole:
+                return self.starts[key]
             after = self.starts[key]
             if after is not None and condition.kind in _AWAY:
+                # It may have come from a world that differs in what the disk holds that was away.
                 after = replace(after, disks={**after.disks, condition.disk: world.disks[condition.disk]})
                 self._back(after)
             return after
         except Violation as violation:
             self.found.violated(violation, world.at, condition)
             return None
+
+    def _start_key(self, world: World, condition: Condition) -> int:
+        if condition.kind == "good":
+            return self._key(world)
+        if not self.whole:
+            return keys.canonical(world)
+        return keys.outline(world, condition.disk)
 
     def start_with_older(self, world: World) -> None:
         """Start on a world in which one disk is as it was at some time before."""
@@ -223,9 +234,7 @@ class Explorer:
                     self.found.count["older disks"] += 1
                     self.start(mixed, GOOD)
 
-    def _key(self, world: World, without: str = "") -> int:
-        if without:
-            return keys.outline(world, without) if self.whole else keys.canonical(world, without)
+    def _key(self, world: World) -> int:
         return world.key() if self.whole else keys.outline(world)
 
     def _start(self, world: World, condition: Condition, recorder: Recorder | None) -> World | None:

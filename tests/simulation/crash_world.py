@@ -313,6 +313,7 @@ class Life:
         """A topic of this name; after a deletion another one."""
         if TP.topic in self.controller.image.topics:
             self.hear()
+            self.tell()
             return
         topic_id = TOPIC_IDS[len(self.controller.image.gone)]
         self.controller.create_topic(topic_id)
