@@ -102,7 +102,7 @@ def _scan_one(directory: LogDirectory) -> tuple[list[tuple[TopicPartition, Copy]
             strange[path] = "name and marker do not say the same" if tp is not None else "it says of no partition"
             continue
         unborn = name.kind == "current" and marker is None and not corrupt and not _has_segments(directory, path)
-        seen.append((tp, Copy(directory.id, path, name.kind, marker, corrupt, unborn)))
+        seen.append((tp, Copy(directory.id, path, name.kind, marker, corrupt, unborn=unborn)))
     return seen, strange
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.move import marker as markers
+from storage_node.move.boot import decide
+from storage_node.move.boot_apply import apply
 from storage_node.move.boot_scan import scan
 from storage_node.move.marker import Marker
 from storage_node.types import TopicPartition
@@ -75,3 +77,27 @@ def test_a_directory_that_cannot_be_listed_goes_offline(two: list[LogDirectory],
     two[1].path.rename(tmp_path / "gone")
     assert list(scan(two).found) == [TopicPartition("a", 0)]
     assert [directory.online for directory in two] == [True, False]
+
+
+def test_a_folder_in_which_no_log_was_made_is_told_from_a_replica(two: list[LogDirectory]) -> None:
+    here, there = (directory.path for directory in two)
+    (here / "t-0").mkdir()
+    (here / "t-0" / "partition.metadata").touch()
+    (there / "t-0").mkdir()
+    (there / "t-0" / f"{0:020d}.log").touch()
+    first, second = scan(two).found[TopicPartition("t", 0)].current
+    assert (first.unborn, second.unborn) == (True, False)
+    assert (first.end, second.end) == (-1, -1), "nobody has looked where they end"
+
+
+def test_a_replica_whose_creation_was_cut_off_gives_way_to_the_one_made_elsewhere(two: list[LogDirectory]) -> None:
+    here, there = (directory.path for directory in two)
+    tp = TopicPartition("t", 0)
+    (here / "t-0").mkdir()
+    (there / "t-0").mkdir()
+    (there / "t-0" / f"{0:020d}.log").touch()
+    plan = decide(scan(two).found[tp], frozenset(), "id-b")
+    assert (plan.state, plan.path) == ("online", there / "t-0")
+    apply(plan)
+    assert not (here / "t-0").exists()
+    assert decide(scan(two).found[tp], frozenset(), "id-b").path == there / "t-0"
