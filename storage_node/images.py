@@ -119,6 +119,9 @@ class Images:
 
     def _create(self, wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]], *, first: bool) -> None:
         places = self._place(wanted, first)
+        if places:
+            # Whichever directories are left at the next start then know that one which is missing may hold a replica.
+            self._node.dirs.images.flush(ANSWER)
         by_directory: dict[str, list[tuple[TopicPartition, str, LogConfig]]] = {}
         rows = {tp: row for tp, _, row in wanted}
         for tp, topic, _ in wanted:

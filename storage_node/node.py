@@ -149,6 +149,7 @@ class Node:
         if stored is not None:
             try:
                 self.metadata.publish(decode(stored.image))
+                self.dirs.images.spread(stored)
             except BadImage as error:
                 log.error("the cluster image on disk is not used: %s", error)
 

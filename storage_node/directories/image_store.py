@@ -6,6 +6,7 @@ checksum covers the numbers and the image. At a start the newest valid file of a
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Sequence
@@ -88,6 +89,7 @@ class ImageStore:
         self._idle = threading.Condition(self._lock)
         self._waiting: dict[str, StoredImage] = {}
         self._busy: dict[str, Future[None]] = {}
+        self._found: dict[str, tuple[int, int]] = {}  # what `load` has read, by directory
 
     def load(self) -> tuple[StoredImage | None, tuple[str, ...]]:
         """The newest valid image over all online directories, and a sentence about each file that is not valid.
@@ -102,7 +104,9 @@ class ImageStore:
             path = directory.path / FILE
             try:
                 with atomic.io_errors(directory.name, f"reading {FILE}"):
-                    images.append(decode(atomic.read_bytes(path, _LIMIT), path))
+                    stored = decode(atomic.read_bytes(path, _LIMIT), path)
+                images.append(stored)
+                self._found[directory.name] = stored.order
             except MalformedFile as exc:
                 problems.append(str(exc))
             except MetadataIOError as exc:
@@ -110,6 +114,13 @@ class ImageStore:
                     problems.append(str(exc))
                     directory.fail_on(exc)
         return newest(images), tuple(problems)
+
+    def spread(self, stored: StoredImage) -> None:
+        """Start to keep what `load` has answered in the online directories that have an older one, or none."""
+        for directory in self._directories:
+            if directory.online and self._found.get(directory.name, (-1, -1)) < stored.order:
+                with contextlib.suppress(LogDirectoryOffline):
+                    self._start(directory, stored)
 
     def save(self, image: str, generation: int, version: int) -> None:
         """Start to keep an image in every online directory and wait until the first of them (the metadata directory,

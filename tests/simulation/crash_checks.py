@@ -38,7 +38,9 @@ class FoundCopy:
         if self.corrupt:
             return self.kind == "current"
         if self.kind == "current":
-            return marker is None or marker.state in (State.CURRENT, State.SEALED)
+            # With a swap's last word in its marker it was on its way to be a `.delete`.
+            given_up = marker is not None and marker.state is State.DELETED and marker.reason == Reason.SWAP
+            return marker is None or marker.state in (State.CURRENT, State.SEALED) or given_up
         if marker is None:
             return False
         if self.kind == "move":

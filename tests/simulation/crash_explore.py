@@ -140,7 +140,9 @@ class Explorer:
             recorder = self._again_recorder(every, offset, away)
             self.start(world, condition, recorder)
             self._counted(recorder)
-            found += [replace(new, at=f"{world.at}\n    then  {condition}, {new.at}") for new in recorder.worlds]
+            for new in recorder.worlds:
+                at = f"{world.at}\n    then  {condition}, {new.at}"
+                found.append(replace(new, at=at, without=condition.disk if away else ""))
         on = self._on(world, self._again_recorder(every, offset, {}))
         found += [replace(new, at=f"{world.at}\n    then  {new.at}") for new in on]
         self.found.count["worlds after two crashes"] += len(found)
@@ -188,7 +190,7 @@ class Explorer:
     def start_everywhere(self, world: World, recorder: Recorder | None = None) -> None:
         """Start on a world under every condition."""
         self.start(world, GOOD, recorder)
-        for condition in conditions(world.disks, self.kinds):
+        for condition in conditions([world.without] if world.without else world.disks, self.kinds):
             self.start(world, condition, recorder)
 
     def start(self, world: World, condition: Condition, recorder: Recorder | None = None) -> World | None:

@@ -76,6 +76,7 @@ def canonical(world: World) -> int:
     return hash(
         (
             truth.lost,
+            world.without,
             _whose(truth.topic_id, truth),
             tuple(offsets[number] for number in _promised(truth)),
             of_image(truth.image),

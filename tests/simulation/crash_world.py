@@ -55,6 +55,8 @@ class World:
     at: str = ""
     when: int = 0
     """At which point of its life the crash was."""
+    without: str = ""
+    """The disk that was away then: the next one to be away is this one again, after it was there again any."""
 
     def key(self) -> int:
         """The same for worlds that cannot be told apart; ids drawn by chance are not looked at."""
