@@ -204,8 +204,7 @@ class LaneCopy:
         states = []
         for move in self._call.replicas:
             status = self._statuses.get(rows.partition_of(move))
-            state, rate = (status.state, status.rate) if status else ("queued", 0.0)
-            states.append(rows.progress(self._row(move), state, rate, next_in))
+            states.append(rows.progress(self._row(move), status, next_in))
         info = activity.info()
         handle = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
         try:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from storage_node.move.status import MoveStatus
 
 #: What adds up over attempts, steps and restarts of the node.
-TOTALS = ("seconds_queued", "seconds_copying", "seconds_throttled", "seconds_stalled", "attempts")
+TOTALS = ("seconds_queued", "seconds_copying", "seconds_throttled", "seconds_stalled", "attempts", "bytes_written")
 _FIELDS = frozenset(field.name for field in fields(MoveRow))
 
 #: The engine's state -> what the step `copy` ends with for this replica; any other state is still under way.
@@ -108,6 +108,8 @@ def from_status(move: ReplicaMove, status: MoveStatus, outcome: str, base: MoveR
         seconds_stalled=status.seconds_stalled,
         seconds_locked=status.seconds_locked,
         attempts=status.attempt,
+        bytes_written=status.bytes_written,
+        seconds_by_reason=dict(status.seconds_by_reason),
     )
     if status.error:
         error = classify_name(status.error, status.message)
@@ -150,32 +152,43 @@ def added(row: MoveRow, base: MoveRow | None) -> MoveRow:
     if base is None:
         return row
     totals = {name: getattr(row, name) + getattr(base, name) for name in TOTALS}
+    spent, before = row.seconds_by_reason, base.seconds_by_reason
+    by_reason = {
+        reason: round(spent.get(reason, 0.0) + before.get(reason, 0.0), 3) for reason in sorted({*spent, *before})
+    }
     return replace(
         row,
         source=row.source or base.source,
         bytes_total=max(row.bytes_total, base.bytes_total),
         bytes_copied=max(row.bytes_copied, base.bytes_copied),
         bytes_resumed=max(row.bytes_resumed, base.bytes_resumed),
+        seconds_by_reason=by_reason,
         **totals,
     )
 
 
-def progress(row: MoveRow, state: str, rate: float, next_in: float) -> dict[str, Any]:
-    """What the signal `copy_progress` carries for one replica; `rate` in bytes per second.
+def progress(row: MoveRow, status: MoveStatus | None, next_in: float) -> dict[str, Any]:
+    """What the signal `copy_progress` carries for one replica; rates in bytes per second.
 
-    Bytes are those of the row. The next report comes in at most `next_in` seconds, if the node can send one.
+    Bytes and seconds are those of the row. The next report comes in at most `next_in` seconds, if the node can send
+    one.
     """
     return {
         "topic": row.topic,
         "partition": row.partition,
-        "state": state,
+        "state": str(status.state) if status is not None else "queued",
         "bytes_total": row.bytes_total,
         "directory": row.directory,
         "bytes_copied": row.bytes_copied,
         "bytes_resumed": row.bytes_resumed,
-        "rate": rate,
+        "rate": status.rate if status is not None else 0.0,
+        "append_rate": status.append_rate if status is not None else 0.0,
+        "stall": str(status.stall) if status is not None else "",
+        "stall_message": status.stall_message if status is not None else "",
         "next_in": round(next_in, 3),
         "attempt": row.attempts,
         "seconds_copying": row.seconds_copying,
         "seconds_throttled": row.seconds_throttled,
+        "bytes_written": row.bytes_written,
+        "seconds_by_reason": row.seconds_by_reason,
     }

@@ -275,9 +275,11 @@ class MoveReplica:
         """How far the run is; of copies what their node reported last, and how long ago that was."""
         clock = time.time()  # of whoever asks: the run's own clock stands still while nothing happens
         waiting_for = self._waiting_for(clock)
-        rows = [moves.progress(replica, clock, waiting_for) for replica in self._replicas.values()]
+        rows = [moves.progress(replica, clock, waiting_for, self._paused) for replica in self._replicas.values()]
         total, done = sum(row["bytes_total"] for row in rows), sum(row["bytes_copied"] for row in rows)
-        rate = sum(row["rate"] for row in rows if row["phase"] == COPYING)
+        copying = [row for row in rows if row["phase"] == COPYING]
+        rate, growth = sum(row["rate"] for row in copying), sum(row["append_rate"] for row in copying)
+        held = moves.held_by(rows)
         now = self._phases[-1] if self._phases else ("", 0.0, None)
         return {
             "workflow_id": workflow.info().workflow_id,
@@ -290,7 +292,9 @@ class MoveReplica:
             "bytes_total": total,
             "bytes_copied": done,
             "rate": rate,
-            "eta_seconds": moves.eta(total, done, rate),
+            "eta_seconds": moves.eta(total, done, rate, growth, "" if held is None else held["stall"]),
+            "stall": held["stall"] if held else "",
+            "stall_message": held["stall_message"] if held else "",
             "started": self._started,
             "sla": self._sla(clock),
             "replicas": rows,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from temporalio import workflow
@@ -24,6 +24,9 @@ class Stopped:
 
     unclaimed: bool = False
     died: bool = False
+
+
+_FIELDS = frozenset(field.name for field in fields(MoveRow))
 
 
 def start_step(
@@ -97,8 +100,9 @@ def rows_in(failure: FailureError) -> list[MoveRow]:
     rows: list[MoveRow] = []
     for each in found if isinstance(found, list) else []:
         try:
-            rows.append(MoveRow(**each))
-        except TypeError:
+            # A node of a newer version may tell more than this one knows.
+            rows.append(MoveRow(**{name: value for name, value in each.items() if name in _FIELDS}))
+        except (TypeError, AttributeError):
             return []
     return rows
 

@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from rich.table import Table
+from rich.console import Group
+from rich.text import Text
 
 from ops.cli import nodes, output, runs
 from ops.cli.kafka_admin import NodeAddress
-from ops.cli.moves_view import COLUMNS, MoveLine, cells, join, of_node, shared_folder
+from ops.cli.moves_view import COLUMNS, MoveLine, cells, join, of_node, reasons, shared_folder
 from ops.cli.target import Target
 from ops.stack.errors import OpsError
 
@@ -48,19 +49,21 @@ def gather(target: Target, *, ask_temporal: bool = True) -> Gathered:
             stopped.append(where.node)
             notes.append(f"the moves of node {where.node} are stopped; see: rehome node resume-moves {where.node}")
     open_runs: list[runs.OpenRun] = []
+    fenced: list[int] = []
     if ask_temporal and target.temporal_address:
         try:
-            open_runs = runs.with_temporal(target, lambda client: runs.open_moves(client, target.cluster))
+            open_runs, fenced = runs.with_temporal(target, lambda client: runs.open_and_fenced(client, target.cluster))
         except OpsError as error:
             notes.append(str(error))
     away = {where.node for where, answer in zip(known, answers, strict=True) if isinstance(answer, OpsError)}
-    return Gathered(join(lines, open_runs, away), stopped, notes)
+    return Gathered(join(lines, open_runs, away, fenced), stopped, notes)
 
 
-def table(shown: Gathered) -> Table:
-    """The table for people."""
+def table(shown: Gathered) -> Group:
+    """The table for people, and below it a sentence for each move that something holds."""
     shared = shared_folder(shown.lines)
-    return output.table(COLUMNS, [cells(line, shared) for line in shown.lines])
+    held = [Text(sentence) for sentence in reasons(shown.lines, shared)]
+    return Group(output.table(COLUMNS, [cells(line, shared) for line in shown.lines]), *held)
 
 
 def _ask(where: NodeAddress) -> dict[str, Any] | OpsError:

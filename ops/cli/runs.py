@@ -79,6 +79,22 @@ async def open_moves(client: Client, cluster: str) -> list[OpenRun]:
     return list(await asyncio.gather(*(one(*run) for run in found)))
 
 
+async def open_and_fenced(client: Client, cluster: str) -> tuple[list[OpenRun], list[int]]:
+    """The open moves, and the nodes that the controller does not take as alive (none when it does not answer)."""
+    return await asyncio.gather(open_moves(client, cluster), _fenced(client, cluster))
+
+
+async def _fenced(client: Client, cluster: str) -> list[int]:
+    handle = client.get_workflow_handle(names.cluster_id(cluster))
+    try:
+        answer = await asyncio.wait_for(handle.query("describe"), PROGRESS_SECONDS)
+    except Exception as error:
+        logging.getLogger(__name__).debug("the controller does not say who is fenced: %s", error)
+        return []
+    nodes = answer.get("nodes", []) if isinstance(answer, dict) else []
+    return [int(one["node"]) for one in nodes if isinstance(one, dict) and one.get("fenced")]
+
+
 async def _attempt(client: Client, workflow_id: str, run_id: str) -> int:
     """The attempt of the step under way, as the server counts it; 0 between two steps."""
     try:

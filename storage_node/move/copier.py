@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from functools import partial
 
 from storage_node import failpoints
 from storage_node.errors import CorruptRecord, LogDirectoryOffline, OffsetOutOfRange
@@ -21,7 +22,9 @@ from storage_node.move.blocks import Buffers
 from storage_node.move.flusher import PacedFlush
 from storage_node.move.future import segment_files
 from storage_node.move.moving import Move
+from storage_node.move.pace import Paces
 from storage_node.move.reconcile import fit_to_source
+from storage_node.move.stall import Doing
 from storage_node.move.stream import Block, Stream, open_stream
 from storage_node.move.throttle import LIMITED_CHUNK, RateLimiter, chunk_size
 
@@ -50,12 +53,14 @@ class Copier:
         flushes: Executor,
         check_claim: Callable[[Move], None],
         reads: Executor | None = None,
+        paces: Paces | None = None,
     ) -> None:
         """`flushes` flush beside the copying, `reads` read ahead of it; without `reads` nothing is read ahead."""
         self.limiter = node_limiter
         self._flushes = flushes
         self._check_claim = check_claim
         self._reads = reads
+        self._paces = paces or Paces()
         self._buffers = Buffers()
         self._probe = probe.wanted()
 
@@ -64,14 +69,13 @@ class Copier:
 
         Raises `Halted`, `CorruptSource`, StaleClaim, or a StorageError naming the directory.
         """
-        began = time.monotonic()
-        waited = move.seconds_throttled + move.seconds_stalled
+        move.begin_copying()
         try:
             self.check(move)
             future = move.future
             assert future is not None
             fit_to_source(move)
-            flush = PacedFlush(self._flushes, move.target.name, move.path)
+            flush = PacedFlush(self._flushes, move.target.name, move.path, partial(self._wrote, move))
             try:
                 self._copy_all(move, flush)
             finally:
@@ -79,18 +83,29 @@ class Copier:
                     self.leave(move)
                 finally:
                     flush.close()
-            future.flush()
+            self._flush_rest(move, flush)
             failpoint(CAUGHT_UP)
         finally:
-            waited = move.seconds_throttled + move.seconds_stalled - waited
-            move.seconds_copying += max(0.0, time.monotonic() - began - waited)
+            move.end_copying()
+
+    def _wrote(self, move: Move, count: int, seconds: float) -> None:
+        self._paces.note(move.target.name, False, count, seconds)
+
+    def _flush_rest(self, move: Move, flush: PacedFlush) -> None:
+        """Flush what came after the last paced flush."""
+        assert move.future is not None
+        count, seconds = flush.unflushed
+        began = time.monotonic()
+        with move.watch.doing(Doing.FLUSH):
+            move.future.flush()
+        self._wrote(move, count, seconds + time.monotonic() - began)
 
     def _copy_all(self, move: Move, flush: PacedFlush) -> None:
         future = move.future
         assert future is not None
         unnoted = 0
         while True:
-            first = future.log_end_offset
+            first, before = future.log_end_offset, move.watch.waited(Doing.WRITE)
             count = self.step(move)
             if not count:
                 break
@@ -98,11 +113,15 @@ class Copier:
             if unnoted >= NOTE_INTERVAL:
                 unnoted = 0
                 future.note_flushed()
-            stalled = flush.wrote(segment_files(future, first), count)
+            writing = move.watch.waited(Doing.WRITE) - before
+            with move.watch.doing(Doing.FLUSH):
+                stalled = flush.wrote(segment_files(future, first), count, writing)
             if stalled:
                 move.seconds_stalled += stalled
                 failpoint(AFTER_FLUSH)
-        move.seconds_stalled += flush.drain()
+        with move.watch.doing(Doing.FLUSH):
+            stalled = flush.drain()
+        move.seconds_stalled += stalled
         failpoint(AFTER_FLUSH)
 
     def check(self, move: Move) -> None:
@@ -138,7 +157,7 @@ class Copier:
             if stream is None or stream.version != future.version:
                 self.leave(move)
                 stream = move.stream = open_stream(source, future, self._buffers, self._reads)
-            block = stream.next(chunk) if stream is not None else None
+            block = self._next(move, stream, chunk) if stream is not None else None
         except CorruptRecord as error:
             doubted = stream.expected if stream is not None else at
             self.leave(move)
@@ -165,9 +184,18 @@ class Copier:
         """
         stream, move.stream = move.stream, None
         if stream is not None:
+            self._paces.note(move.source.name, True, *stream.measured)
             stream.close()
         if move.future is not None and move.target.online:
             move.future.cut()
+
+    def _next(self, move: Move, stream: Stream, chunk: int) -> Block | None:
+        """The next block of the source."""
+        with move.watch.doing(Doing.READ):
+            block = stream.next(chunk)
+        if block is not None:
+            move.watch.read(len(block.data))
+        return block
 
     def _write(self, move: Move, stream: Stream, block: Block) -> bool:
         """False if the copy was truncated since this was read."""
@@ -177,7 +205,9 @@ class Copier:
             if future.version != stream.version:
                 return False
             began = time.monotonic()
-            future.write(stream.target, block.data, block.walked)
+            with move.watch.doing(Doing.WRITE):
+                future.write(stream.target, block.data, block.walked)
+            move.watch.wrote(len(block.data))
         if self._probe is not None:
             self._probe(len(block.data))
         for limiter in (move.limiter, self.limiter):
@@ -217,8 +247,10 @@ class Copier:
         def told() -> bool:
             return bool(move.stop) or time.monotonic() >= until
 
-        slept = move.limiter.acquire(count, told)
-        slept += self.limiter.acquire(count, told)
+        with move.watch.doing(Doing.RUN_LIMIT):
+            slept = move.limiter.acquire(count, told)
+        with move.watch.doing(Doing.NODE_LIMIT):
+            slept += self.limiter.acquire(count, told)
         move.throttled(slept)
         # Also if nothing was slept: told to stop, the limiter lets go uncharged.
         self.check(move)

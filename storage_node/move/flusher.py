@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from pathlib import Path
 
@@ -26,7 +27,10 @@ BEFORE_FLUSH = failpoints.register("copy.before_flush")
 class PacedFlush:
     """The flushes of one copy; used by one copier. A flush that failed is never tried again."""
 
-    def __init__(self, executor: Executor, directory: str, path: Path) -> None:
+    def __init__(
+        self, executor: Executor, directory: str, path: Path, measured: Callable[[int, float], None] = lambda *_: None
+    ) -> None:
+        """`measured` is told of each flush: how many bytes, and the seconds that writing and flushing them took."""
         self._executor = executor
         self._directory = directory
         self._path = path
@@ -34,9 +38,12 @@ class PacedFlush:
         self._dirty: set[str] = set()
         self._under_way: Future[None] | None = None
         self._bytes = 0
+        self._seconds = 0.0
+        self._measured = measured
 
-    def wrote(self, files: list[str], count: int) -> float:
-        """Note `count` bytes written into `files` (names); answers the seconds this had to wait for an earlier flush.
+    def wrote(self, files: list[str], count: int, seconds: float = 0.0) -> float:
+        """Note `count` bytes written into `files` (names) in `seconds`; answers the seconds this had to wait for an
+        earlier flush.
 
         Raises LogFlushError for a flush that failed.
         """
@@ -50,6 +57,7 @@ class PacedFlush:
                 ):
                     self._fds[name] = os.open(self._path / name, os.O_RDONLY | os.O_CLOEXEC)
         self._bytes += count
+        self._seconds += seconds
         if self._bytes < INTERVAL:
             return 0.0
         waited = self.drain()
@@ -70,6 +78,11 @@ class PacedFlush:
         """Whether a flush has just ended well and none is under way."""
         return self._under_way is None
 
+    @property
+    def unflushed(self) -> tuple[int, float]:
+        """The bytes that no flush has begun with yet, and the seconds that writing them took."""
+        return self._bytes, self._seconds
+
     def close(self) -> None:
         """Wait for the flush under way and let go of the files. Raises LogFlushError: also of a copy that is stopped,
         or failed for another reason, a flush that failed says that the disk is bad.
@@ -86,16 +99,19 @@ class PacedFlush:
         done = [name for name in self._fds if name != active]
         closing = [self._fds.pop(name) for name in done]
         self._dirty.clear()
-        self._bytes = 0
-        self._under_way = self._executor.submit(self._flush, fds, closing)
+        count, self._bytes = self._bytes, 0
+        seconds, self._seconds = self._seconds, 0.0
+        self._under_way = self._executor.submit(self._flush, fds, closing, count, seconds)
 
-    def _flush(self, fds: list[int], closing: list[int]) -> None:
+    def _flush(self, fds: list[int], closing: list[int], count: int, seconds: float) -> None:
+        began = time.monotonic()
         try:
             failpoint(BEFORE_FLUSH)
             for fd in fds:
                 os.fdatasync(fd)
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             fsync_dir(self._path)
+            self._measured(count, seconds + time.monotonic() - began)
         except OSError as error:
             raise LogFlushError(self._directory, f"flushing the copy {self._path.name}") from error
         finally:

@@ -13,7 +13,8 @@ from storage_node.move.copier import Copier, CorruptSource, Halted
 from storage_node.move.creation import no_room
 from storage_node.move.future import open_copy
 from storage_node.move.lookup import Lookup
-from storage_node.move.moving import Move
+from storage_node.move.moving import Move, Shared
+from storage_node.move.pace import Paces
 from storage_node.move.registry import Registry
 from storage_node.move.scheduler import MoveScheduler
 from storage_node.move.status import MoveState
@@ -46,9 +47,10 @@ class Movers:
         self._registry = registry
         self._discard_copy = discard_copy
         self._scheduler = MoveScheduler(slots)
+        self._shared = Shared(limiter, self._scheduler, Paces())
         self.flushes = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="move-flush")
         self._reads = ThreadPoolExecutor(max_workers=2 * slots, thread_name_prefix="move-read")
-        self._copier = Copier(limiter, self.flushes, registry.check, self._reads)
+        self._copier = Copier(limiter, self.flushes, registry.check, self._reads, self._shared.paces)
         self._threads: list[threading.Thread] = []
         self._starting = threading.Lock()
 
@@ -58,6 +60,7 @@ class Movers:
             if move.state.under_way and move.attempt:
                 return
             move.stop = ""
+            move.shared = self._shared
             move.attempt += 1
             move.become(MoveState.QUEUED)
         self._scheduler.add(move.lane)

@@ -5,19 +5,33 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.move.future import FutureLog
 from storage_node.move.host import PartitionLike
 from storage_node.move.marker import Marker
-from storage_node.move.scheduler import Waiting
+from storage_node.move.pace import Paces
+from storage_node.move.scheduler import MoveScheduler, Waiting
+from storage_node.move.stall import CopyFacts, MoveFacts, Stall, judge
 from storage_node.move.status import MoveState, MoveStatus
 from storage_node.move.stream import Stream
 from storage_node.move.throttle import RateLimiter
+from storage_node.move.watch import Watch
 from storage_node.types import TopicPartition
 
 _RATE_WINDOW = 3.0  # seconds over which the current rate is taken
+_TOLD_FOR = 0.1  # seconds for which a reason that was found is told again
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all moves of a node have in common, as far as it can hold one of them."""
+
+    limiter: RateLimiter
+    scheduler: MoveScheduler
+    paces: Paces
 
 
 class Move:
@@ -60,7 +74,11 @@ class Move:
         self.seconds_throttled = 0.0
         self.seconds_stalled = 0.0
         self.seconds_locked = 0.0
+        self.watch = Watch()
+        self.shared: Shared | None = None  # until it is queued for the first time
         self.changed = threading.Condition()
+        self._copying: tuple[float, float] | None = None  # when the copier came in, and what it had waited until then
+        self._told = (Stall(), CopyFacts(), float("-inf"))
         self._active = 0
         self._queued_at = time.monotonic()
         self._samples: deque[tuple[float, int]] = deque(maxlen=256)
@@ -86,6 +104,8 @@ class Move:
         """Change the state and wake who waits."""
         with self.changed:
             now = time.monotonic()
+            self.watch.settle(self.state, self._told[0].reason)
+            self._told = (Stall(), CopyFacts(), float("-inf"))
             if self.state is MoveState.QUEUED and state is not MoveState.QUEUED:
                 self.seconds_queued += now - self._queued_at
             elif state is MoveState.QUEUED and self.state is not MoveState.QUEUED:
@@ -101,6 +121,23 @@ class Move:
         wanted = MoveState.THROTTLED if seconds > 0 else MoveState.COPYING
         if self.state is not wanted and self.state in (MoveState.COPYING, MoveState.THROTTLED):
             self.state = wanted
+
+    def begin_copying(self) -> None:
+        """From now on the copier's time counts."""
+        self.watch.begin()
+        self._copying = (time.monotonic(), self.seconds_throttled + self.seconds_stalled)
+
+    def end_copying(self) -> None:
+        """What the copier did not wait, it copied."""
+        self.seconds_copying, self._copying = self.seconds_copying + self._copying_now(), None
+
+    def _copying_now(self) -> float:
+        """Seconds of copying since the copier came in."""
+        since = self._copying
+        if since is None:
+            return 0.0
+        waited = self.seconds_throttled + self.seconds_stalled - since[1]
+        return max(0.0, time.monotonic() - since[0] - waited)
 
     def enter(self) -> bool:
         """The copier comes in; False when it was told to leave before it began."""
@@ -143,6 +180,50 @@ class Move:
         future = self.future
         if future is not None:
             self._samples.append((time.monotonic(), future.size))
+            if self.watch.due:
+                self.stall()
+
+    def stall(self) -> tuple[Stall, CopyFacts]:
+        """What holds it now, and what that was made of; the time since the last call is put down to it."""
+        told, copy, at = self._told
+        state = self.state
+        if time.monotonic() - at < _TOLD_FOR:
+            return told, copy
+        copy = self._copy_facts() if state in (MoveState.COPYING, MoveState.THROTTLED) else CopyFacts()
+        offline = next((one for one in (self.source, self.target) if not one.online), None)
+        ahead = None
+        if state is MoveState.QUEUED and self.shared is not None:
+            ahead = self.shared.scheduler.ahead(self.lane)
+        told = judge(
+            MoveFacts(
+                state=state,
+                message=self.message,
+                offline=f"{offline.name} is offline ({offline.failure})" if offline is not None else "",
+                ahead=ahead,
+                copy=copy,
+            )
+        )
+        with self.changed:
+            if self.state is state:
+                self.watch.settle(state, told.reason)
+                self._told = (told, copy, time.monotonic())
+        return told, copy
+
+    def _copy_facts(self) -> CopyFacts:
+        shared, future, source_size = self.shared, self.future, self.partition.log.size
+        if shared is None or future is None:
+            return CopyFacts()
+        if self.watch.due:
+            self.watch.look(source_size)
+        return self.watch.copy_facts(
+            self.source.name,
+            self.target.name,
+            shared.paces,
+            run_limit=self.limiter.rate,
+            node_limit=shared.limiter.rate,
+            sharing=shared.scheduler.running,
+            left=max(0, source_size - future.size),
+        )
 
     def _rate(self) -> float:
         now = time.monotonic()
@@ -157,6 +238,7 @@ class Move:
         copied = future.size if future is not None else self.bytes_found
         if self.state is MoveState.SWAPPED:
             copied = self.partition.log.size
+        stall, copy = self.stall()
         queued = self.seconds_queued
         if self.state is MoveState.QUEUED:
             queued += time.monotonic() - self._queued_at
@@ -174,7 +256,7 @@ class Move:
             bytes_resumed=self.bytes_resumed,
             rate=self._rate(),
             seconds_queued=queued,
-            seconds_copying=self.seconds_copying,
+            seconds_copying=self.seconds_copying + self._copying_now(),
             seconds_throttled=self.seconds_throttled,
             seconds_stalled=self.seconds_stalled,
             seconds_locked=self.seconds_locked,
@@ -183,4 +265,9 @@ class Move:
             attempt=self.attempt,
             lag=self.lag,
             throttle=self.limiter.rate,
+            bytes_written=self.watch.written,
+            append_rate=copy.append_rate,
+            stall=stall.reason if stall.reason.stalled else "",
+            stall_message=stall.message,
+            seconds_by_reason={name: round(value, 3) for name, value in self.watch.seconds.items()},
         )

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from storage_node.move.stall import Ahead
 from storage_node.types import TopicPartition
 
 
@@ -86,6 +87,30 @@ class MoveScheduler:
         """What waits, in plain order (the choice also looks at which disks are busy then)."""
         with self._changed:
             return sorted(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """How many copies are under way."""
+        return len(self._running)
+
+    def ahead(self, move: Waiting) -> Ahead:
+        """What a move that waits is behind; with several movers as of now, since it depends on who ends first."""
+        with self._changed:
+            running, waiting = sorted(self._running), list(self._waiting)
+        load: dict[str, int] = {}
+        if self.slots > 1:
+            for busy in running:
+                load[busy.source] = load.get(busy.source, 0) + 1
+                load[busy.target] = load.get(busy.target, 0) + 1
+
+        def order(one: Waiting) -> tuple[int, Waiting]:
+            return load.get(one.source, 0) + load.get(one.target, 0), one
+
+        return Ahead(
+            tuple((busy.tp, busy.source, busy.target) for busy in running),
+            tuple(one.tp for one in sorted(waiting, key=order) if order(one) < order(move)),
+            self.slots,
+        )
 
     def close(self) -> None:
         """Let every waiting mover go."""

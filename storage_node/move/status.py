@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
@@ -37,7 +37,11 @@ class MoveStatus:
 
     `bytes_copied` counts what the copy holds, `bytes_resumed` how much of it was found valid on disk when this
     process went on with it. `seconds_stalled` is time spent waiting for flushes, `seconds_locked` the last swap's
-    time under the partition's lock. `error` is a stable type name (LogDirOffline, TargetFull, CorruptSource,
+    time under the partition's lock. `bytes_written` is what this process wrote into the copy, `append_rate` how fast
+    the source grows. `stall` is what holds the move now (`stall.StallReason`, "" when it copies), `stall_message` says
+    so with names and figures, `seconds_by_reason` is where its time went.
+
+    `error` is a stable type name (LogDirOffline, TargetFull, CorruptSource,
     StaleClaim, MovesStopped, NodeFailure), `message` one sentence.
     """
 
@@ -63,6 +67,11 @@ class MoveStatus:
     attempt: int = 0
     lag: int = 0  # offsets between the ends of source and copy
     throttle: int | None = None
+    bytes_written: int = 0
+    append_rate: float = 0.0
+    stall: str = ""
+    stall_message: str = ""
+    seconds_by_reason: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, with topic and partition apart."""

@@ -6,6 +6,7 @@ tells the copy, too, and what was read before that is not written any more.
 
 from __future__ import annotations
 
+import time
 from bisect import bisect_right
 from collections import deque
 from concurrent.futures import Executor, Future
@@ -65,6 +66,13 @@ class Stream:
         self._source = Source(segment)
         self._ahead: deque[tuple[Part, Future[memoryview]]] = deque()
         self._written: memoryview | None = None
+        self._took: list[tuple[int, float]] = []  # bytes and seconds of each read; several threads append
+
+    @property
+    def measured(self) -> tuple[int, float]:
+        """Bytes read so far, and the seconds that took, ahead or not."""
+        took = list(self._took)
+        return sum(count for count, _ in took), sum(seconds for _, seconds in took)
 
     @property
     def expected(self) -> int:
@@ -119,10 +127,12 @@ class Stream:
         return part
 
     def _read(self, part: Part) -> memoryview:
+        began = time.monotonic()
         try:
             got = self._source.read(part.buffer, part.count, part.position, hot=part.hot)
         except OSError as exc:
             raise LogReadError(self._log.directory, f"reading the log of {self._log.tp}") from exc
+        self._took.append((got, time.monotonic() - began))
         if got < part.count:
             raise CorruptRecord(f"the file ends {part.count - got} bytes too early")
         return part.buffer[:got]

@@ -82,6 +82,9 @@ class MoveRow:
     seconds_locked: float = 0.0  # the swap's time under the partition's lock
     attempts: int = 0
     delete_after: float = 0.0  # seconds until the `.delete` of this replica is due
+    bytes_written: int = 0  # written by this run's copiers, over all attempts: what was found on disk is not among it
+    #: Where the time went: copying, queued, run_limit, node_limit, slow_disk, growing_source, stopped, offline.
+    seconds_by_reason: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

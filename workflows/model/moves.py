@@ -79,6 +79,11 @@ STEPS: Mapping[str, str] = {
 #: What a replica that reached the directory asked for may be called in a result.
 SUCCEEDED = (calls.SWAPPED, calls.DELETED, calls.IN_PLACE)
 
+# What holds a replica, beside the words of its node (storage_node.move.stall.StallReason).
+AWAY = "away"  # its node is down, cut off or fenced
+STOPPED = "stopped"
+GROWING_SOURCE = "growing_source"
+
 #: A copy of which nothing was heard for so many seconds beyond what its node promised: the node is away, or too busy.
 SILENCE = 15.0
 #: What a node promises that has not said when it reports next.
@@ -94,6 +99,7 @@ _SUMS = (
     "seconds_locked",
     "attempts",
     "bytes_total",
+    "bytes_written",
 )
 
 
@@ -185,6 +191,10 @@ def merge_rows(before: MoveRow, after: MoveRow) -> MoveRow:
         old, new = getattr(before, each.name), getattr(after, each.name)
         values[each.name] = max(old, new) if each.name in _SUMS else (new or old)
     values["delete_after"] = after.delete_after
+    spent, more = before.seconds_by_reason, after.seconds_by_reason
+    values["seconds_by_reason"] = {
+        reason: max(spent.get(reason, 0.0), more.get(reason, 0.0)) for reason in sorted({*spent, *more})
+    }
     if after.outcome != calls.FAILED and after.outcome != calls.SUPERSEDED:
         values["error"], values["message"] = after.error, after.message
     return MoveRow(**values)
@@ -256,15 +266,50 @@ def sla(seconds: float | None, started: float, in_place: float | None, now: floa
     return {"seconds": seconds, "deadline": round(started + seconds, 3), "took": took, "met": met}
 
 
-def eta(total: int, done: int, rate: float) -> float | None:
-    """Seconds until a copy is done at this rate (bytes/s); None when it cannot be told, 0 when nothing is left."""
+def eta(total: int, done: int, rate: float, append_rate: float = 0.0, stall: str = "") -> float | None:
+    """Seconds until a copy is done at this rate (bytes/s) while its source grows at `append_rate`.
+
+    None when it cannot be told or never comes, 0 when nothing is left.
+    """
     left = max(total - done, 0)
     if left == 0:
         return 0.0 if total else None
-    return round(left / rate, 1) if rate > 0 else None
+    if stall == GROWING_SOURCE or rate <= append_rate:
+        return None
+    return round(left / (rate - append_rate), 1)
 
 
-def progress(replica: Replica, now: float, waiting_for: str = "") -> dict[str, Any]:
+def _stall(replica: Replica, live: Mapping[str, Any], now: float, waiting_for: str, paused: bool) -> tuple[str, str]:
+    """What holds a replica, and a sentence: the node's own word while it is heard of, else what the run knows."""
+    if replica.ended:
+        return "", ""
+    if waiting_for:
+        age = (
+            f"was last heard of {max(0.0, now - replica.heard):.0f} s ago" if replica.heard else "was not heard of yet"
+        )
+        return AWAY, f"{waiting_for} {age}: it is down, cut off or fenced"
+    if paused and replica.phase in BEFORE_SWAP:
+        return STOPPED, "the run is paused"
+    if replica.phase != COPYING:
+        return "", ""
+    return str(live.get("stall", "")), str(live.get("stall_message", ""))
+
+
+def held_by(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The replica of a run's `progress` that tells what holds the run; None while any of it gets on.
+
+    A source that grows faster than its copy comes first: with it the run has no end.
+    """
+    held = [row for row in rows if row["stall"]]
+    growing = [row for row in held if row["stall"] == GROWING_SOURCE]
+    if growing:
+        return growing[0]
+    if any(row["phase"] in UNDER_WAY and row["phase"] != WAITING and not row["stall"] for row in rows):
+        return None
+    return held[0] if held else None
+
+
+def progress(replica: Replica, now: float, waiting_for: str = "", paused: bool = False) -> dict[str, Any]:
     """What `progress` tells of one replica: the last report of its copy, or what the last step answered.
 
     While the run waits for its node, `waiting_for` names it: what was heard last stands, `report_age` seconds old
@@ -276,6 +321,8 @@ def progress(replica: Replica, now: float, waiting_for: str = "") -> dict[str, A
     done = total if replica.phase in (SWAPPING, WAITING, DELETING, DONE) else min(done, total)
     away = bool(waiting_for) and not replica.ended
     rate = 0.0 if away else float(live.get("rate", 0.0))
+    growth = 0.0 if away else float(live.get("append_rate", 0.0))
+    stall, sentence = _stall(replica, live, now, waiting_for, paused)
     return {
         "topic": replica.move.topic,
         "partition": replica.move.partition,
@@ -289,7 +336,11 @@ def progress(replica: Replica, now: float, waiting_for: str = "") -> dict[str, A
         "bytes_copied": done,
         "bytes_resumed": int(live.get("bytes_resumed", replica.row.bytes_resumed)),
         "rate": rate,
-        "eta_seconds": eta(total, done, rate) if replica.phase == COPYING else None,
+        "append_rate": growth,
+        "eta_seconds": eta(total, done, rate, growth, stall) if replica.phase == COPYING else None,
+        "stall": stall,
+        "stall_message": sentence,
+        "seconds_by_reason": dict(live.get("seconds_by_reason") or replica.row.seconds_by_reason),
         "attempt": int(live.get("attempt", replica.row.attempts)),
         "report_age": round(max(0.0, now - replica.heard), 3) if replica.heard else None,
         "outcome": replica.row.outcome if replica.ended else "",

@@ -10,6 +10,9 @@ import pytest
 from ops.stack import ports
 from ops.stack.stack import Stack
 
+#: One copying thread, so that a second move waits for the first.
+THREADS = "\nnum.replica.alter.log.dirs.threads=1\n"
+
 
 @pytest.fixture(scope="package")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
@@ -22,7 +25,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         for node in spec.node_ids:  # a move ends when its source is deleted
             properties = spec.node_home(node) / "server.properties"
             text = properties.read_text()
-            properties.write_text(text.replace("file.delete.delay.ms=5000", "file.delete.delay.ms=500"))
+            properties.write_text(text.replace("file.delete.delay.ms=5000", "file.delete.delay.ms=500") + THREADS)
         made.up()
         yield made
     finally:

@@ -111,6 +111,39 @@ def test_a_nodes_line_has_the_time_to_go() -> None:
     assert moves_view.cells(line)[6:10] == ["40 B 40%", "100 B", "20 B/s", "3.0 s"]
 
 
+HELD = {"stall": "queued", "stall_message": "queued behind t-0 (/disks/a -> /disks/b)"}
+
+
+def test_what_holds_a_move_stands_in_a_word_and_in_a_sentence() -> None:
+    (line,) = moves_view.of_node(1, [status("orders", 0, **HELD)])
+    assert moves_view.cells(line)[-1] == "other moves"
+    assert moves_view.reasons([line], "/disks/") == ["orders-0: queued behind t-0 (a -> b)"]
+    assert (line.as_json()["stall"], line.as_json()["stall_message"]) == tuple(HELD.values())
+    (free,) = moves_view.of_node(1, [status("orders", 0)])
+    assert moves_view.cells(free)[-1] == "-" and moves_view.reasons([free]) == []
+
+
+def test_a_source_that_grows_takes_longer_or_has_no_end() -> None:
+    def eta(**values: object) -> float | None:
+        return moves_view.of_node(1, [status("orders", 0, **values)])[0].eta
+
+    assert eta(append_rate=10.0) == 6.0
+    assert eta(append_rate=20.0) is None
+    assert eta(append_rate=10.0, stall="growing_source") is None
+
+
+def test_a_node_that_is_away_or_fenced_is_the_reason() -> None:
+    nodes = moves_view.of_node(1, [status("orders", 0)])
+    (line,) = moves_view.join(nodes, [], fenced={1})
+    assert (line.stall, line.phase) == ("fenced", "copying")
+    assert line.stall_message == "the controller does not take node 1 as alive (fenced), though it answers"
+    (queued,) = moves_view.join(moves_view.of_node(1, [status("orders", 0, **HELD)]), [], fenced={1})
+    assert queued.stall == "queued", "its own reason goes first"
+    (gone,) = moves_view.join([], [run("r", status("orders", 0, phase="copying"))], away={1}, fenced={1})
+    assert (gone.phase, gone.stall, gone.eta) == ("node away", "away", None)
+    assert gone.stall_message == "node 1 does not answer, and the controller has fenced it"
+
+
 def test_no_rate_no_time_to_go() -> None:
     assert moves_view.eta(100, 40, 0.0) is None
     assert moves_view.eta(100, 100, 0.0) == 0.0

@@ -1,0 +1,176 @@
+"""What holds a move, as people see it on a real stack: the table, --json, the query of the run, and its result."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+from temporalio.client import Client
+
+from ops.cli import main as cli
+from ops.cli import runs
+from ops.cli.target import resolve
+from ops.stack.stack import Stack
+from tests.ops.cli.test_on_stack import another, eventually, where
+
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
+
+Rehome = Callable[..., Any]
+
+
+@pytest.fixture
+def rehome(data: Path, capsys: pytest.CaptureFixture[str]) -> Rehome:
+    """Run a command on the stack: its value, or with `table` what people see."""
+
+    def run(*arguments: str, table: bool = False) -> Any:
+        capsys.readouterr()
+        found = cli.run([*arguments, "--data", str(data), *([] if table else ["--json"])])
+        shown = capsys.readouterr()
+        assert found == 0, shown.err
+        return shown.out if table else json.loads(shown.out)
+
+    return run
+
+
+@pytest.fixture
+def producer(stack: Stack) -> Producer:
+    return Producer({"bootstrap.servers": stack.spec().bootstrap, "acks": "1", "linger.ms": 20, "log_level": 0})
+
+
+@pytest.fixture
+def topics(stack: Stack, rehome: Rehome, producer: Producer) -> Iterator[Callable[..., list[str]]]:
+    """Makes topics of one partition and 6 MB in the first directory of node 1; their moves are cancelled afterwards."""
+    made: list[str] = []
+
+    def make(count: int) -> list[str]:
+        names = sorted(f"s{uuid4().hex[:8]}" for _ in range(count))
+        for name in names:
+            rehome("topic", "create", name)
+            made.append(name)
+            fill(producer, name, 600)
+            node, directory = where(rehome, name)
+            if directory.name != "disk-a":
+                rehome("move", f"{name}-0", "--node", str(node), "--to", str(directory.parent / "disk-a"), "--wait")
+        return names
+
+    yield make
+    for row in rehome("moves")["moves"]:
+        if row["topic"] in made:
+            rehome("cancel", row["id"])
+    for name in made:
+        rehome("topic", "delete", name)
+
+
+def fill(producer: Producer, topic: str, count: int) -> None:
+    for number in range(count):
+        producer.produce(topic, value=number.to_bytes(4, "big") * 2500, partition=0)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+def line(rehome: Rehome, topic: str) -> Any:
+    return next((row for row in rehome("moves")["moves"] if row["topic"] == topic), {})
+
+
+def progress(data: Path, workflow_id: str) -> Any:
+    async def ask(client: Client) -> Any:
+        return await client.get_workflow_handle(workflow_id).query("progress")
+
+    return runs.with_temporal(resolve(data), ask)
+
+
+def move(rehome: Rehome, topic: str, throttle: str, *more: str) -> tuple[str, int, Path]:
+    node, directory = where(rehome, topic)
+    target = str(another(directory))
+    started = rehome("move", f"{topic}-0", "--node", str(node), "--to", target, "--throttle", throttle, *more)
+    return started["id"], node, directory
+
+
+def test_behind_whom_a_move_is_queued_and_what_throttles_the_other(
+    rehome: Rehome, topics: Callable[..., list[str]], data: Path
+) -> None:
+    pairs: dict[int, list[str]] = {}
+    while not any(len(pair) >= 2 for pair in pairs.values()):
+        (name,) = topics(1)
+        pairs.setdefault(where(rehome, name)[0], []).append(name)
+    first, second = next(pair for pair in pairs.values() if len(pair) >= 2)[:2]
+    holds, _node, directory = move(rehome, first, "300kB")
+    eventually(lambda: line(rehome, first).get("bytes_copied"))
+    waits, _, _ = move(rehome, second, "300kB")
+
+    target = another(directory)
+    queued = f"queued behind {first}-0 ({directory} -> {target}), which has the only copying thread"
+    eventually(lambda: line(rehome, second).get("stall") == "queued")
+    assert line(rehome, second)["stall_message"] == queued
+    assert line(rehome, second)["eta"] is None
+
+    throttled = eventually(lambda: (row := line(rehome, first)).get("stall") == "run_limit" and row)
+    assert "by the move's own limit of 300 kB/s" in throttled["stall_message"]
+    assert throttled["eta"] > 1
+
+    shown = rehome("moves", table=True)
+    print(shown)
+    assert f"{second}-0: queued behind {first}-0 (disk-a -> {target.name})" in shown
+    assert f"{first}-0: held back" in shown and "its limit" in shown and "other moves" in shown
+
+    told = eventually(lambda: (found := progress(data, waits))["stall"] == "queued" and found)
+    assert told["stall_message"] == queued
+    assert progress(data, holds)["replicas"][0]["stall"] in ("run_limit", "")
+
+    rehome("cancel", holds)
+    eventually(lambda: line(rehome, second).get("bytes_copied"))
+    row = eventually(lambda: progress(data, waits)["replicas"][0]["seconds_by_reason"])
+    assert row["queued"] > 0
+
+
+def test_a_source_that_grows_faster_than_its_copy_has_no_time_to_go(
+    rehome: Rehome, topics: Callable[..., list[str]], producer: Producer, data: Path
+) -> None:
+    (name,) = topics(1)
+    stop = threading.Event()
+
+    def grow() -> None:
+        while not stop.wait(0.05):
+            fill(producer, name, 10)  # about 2 MB/s
+
+    growing = threading.Thread(target=grow)
+    growing.start()
+    try:
+        started, _node, _directory = move(rehome, name, "200kB")
+        row = eventually(lambda: (row := line(rehome, name)).get("stall") == "growing_source" and row)
+        shown = rehome("moves", table=True)
+        print(shown)
+    finally:
+        stop.set()
+        growing.join()
+    assert row["append_rate"] > 500_000 > row["rate"] and row["eta"] is None
+    assert row["stall_message"].startswith("the source grows by ")
+    assert "by the move's own limit of 200 kB/s): there is no end in sight" in row["stall_message"]
+    assert f"{name}-0: the source grows by" in shown and "growing source" in shown
+    assert started
+
+    eventually(lambda: line(rehome, name).get("stall") == "run_limit")
+    assert line(rehome, name)["eta"] is not None
+
+
+def test_a_node_that_is_away_is_named(stack: Stack, rehome: Rehome, topics: Callable[..., list[str]]) -> None:
+    (name,) = topics(1)
+    _started, node, _directory = move(rehome, name, "300kB")
+    eventually(lambda: line(rehome, name).get("bytes_copied"))
+    rehome("stack", "kill", f"node-{node}")
+    try:
+        row = line(rehome, name)
+        assert (row["stall"], row["eta"]) == ("away", None)
+        assert row["stall_message"].startswith(f"node {node} does not answer")
+        fenced = f"node {node} does not answer, and the controller has fenced it"
+        eventually(lambda: line(rehome, name)["stall_message"] == fenced)
+        print(rehome("moves", table=True))
+    finally:
+        rehome("stack", "start", f"node-{node}")
+    eventually(lambda: line(rehome, name).get("phase") in ("copying", "throttled"), 30)

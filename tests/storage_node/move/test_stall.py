@@ -1,0 +1,187 @@
+"""What holds a move: which reason is told for which facts, in words that a person can use, and where the time went."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage_node.move.stall import (
+    Ahead,
+    CopyFacts,
+    DiskFacts,
+    MoveFacts,
+    Stall,
+    StallReason,
+    eta,
+    judge,
+    rate,
+    share_out,
+)
+from storage_node.types import TopicPartition
+
+
+def tp(number: int) -> TopicPartition:
+    return TopicPartition("t", number)
+
+
+def disk(now: float, usual: float, waited: float = 4.5, *, reading: bool = False, hanging: float = 0.0) -> DiskFacts:
+    return DiskFacts("/d/disk-b", reading, now, usual, usual * 1.5, waited, hanging)
+
+
+def facts(state: str = "copying", **copy: object) -> MoveFacts:
+    return MoveFacts(state, copy=CopyFacts(**({"seconds": 5.0} | copy)))  # type: ignore[arg-type]
+
+
+RUNNING = (tp(0), "disk-a", "disk-b")
+TABLE = [
+    ("gets on", facts(), StallReason.COPYING, ""),
+    (
+        "one thread",
+        MoveFacts("queued", ahead=Ahead((RUNNING,))),
+        StallReason.QUEUED,
+        "queued behind t-0 (disk-a -> disk-b), which has the only copying thread",
+    ),
+    (
+        "others come first",
+        MoveFacts("queued", ahead=Ahead((RUNNING,), (tp(1), tp(2)))),
+        StallReason.QUEUED,
+        "queued behind t-0 (disk-a -> disk-b), which has the only copying thread; before it come t-1, t-2",
+    ),
+    (
+        "two threads, many before",
+        MoveFacts("queued", ahead=Ahead((RUNNING, (tp(1), "a", "c")), tuple(map(tp, range(2, 9))), 2)),
+        StallReason.QUEUED,
+        "queued behind t-0 (disk-a -> disk-b), t-1 (a -> c), which have all 2 copying threads; "
+        "before it come t-2, t-3, t-4 and 4 more",
+    ),
+    ("a thread is free", MoveFacts("queued"), StallReason.QUEUED, "queued: the next copying thread takes it"),
+    (
+        "its own limit",
+        facts("throttled", held_by_run=4.7, run_limit=300_000),
+        StallReason.RUN_LIMIT,
+        "held back 94% of the last 5 s by the move's own limit of 300 kB/s",
+    ),
+    (
+        "the node's limit",
+        facts("throttled", held_by_run=0.1, held_by_node=4.0, node_limit=20_000_000, sharing=3),
+        StallReason.NODE_LIMIT,
+        "held back 82% of the last 5 s by the node's limit of 20 MB/s, which 3 moves share",
+    ),
+    ("hardly held", facts(held_by_run=0.4, run_limit=10), StallReason.COPYING, ""),
+    (
+        "a slow disk",
+        facts(disks=(disk(2e6, 200e6),)),
+        StallReason.SLOW_DISK,
+        "/d/disk-b writes at 2 MB/s; since the start it did 200 MB/s (median), 300 MB/s at best",
+    ),
+    (
+        "a disk that hangs",
+        facts(disks=(disk(0.0, 200e6, hanging=3.2),)),
+        StallReason.SLOW_DISK,
+        "/d/disk-b has not answered for 3.2 s; since the start it did 200 MB/s (median), 300 MB/s at best",
+    ),
+    ("as slow as ever", facts(disks=(disk(2e6, 4e6),)), StallReason.COPYING, ""),
+    ("nothing to compare with", facts(disks=(disk(2e6, 0.0),)), StallReason.COPYING, ""),
+    ("slow, but not what is waited for", facts(disks=(disk(2e6, 200e6, 0.9),)), StallReason.COPYING, ""),
+    ("read from memory before", facts(disks=(disk(100e6, 5e9, reading=True),)), StallReason.COPYING, ""),
+    (
+        "a source that runs away",
+        facts(watched=6, append_rate=2e6, copy_rate=1e6, left=50_000_000, held_by_run=4.5, run_limit=1_000_000),
+        StallReason.GROWING_SOURCE,
+        "the source grows by 2 MB/s and is copied at 1 MB/s (held back 90% of the last 5 s by the move's own limit of "
+        "1 MB/s): there is no end in sight",
+    ),
+    (
+        "appended to, and caught up soon",
+        facts(watched=6, append_rate=2e6, copy_rate=3e6, left=50_000_000),
+        StallReason.COPYING,
+        "",
+    ),
+    ("follows closely", facts(watched=6, append_rate=2e6, copy_rate=2e6, left=1_000_000), StallReason.COPYING, ""),
+    ("watched for a moment only", facts(watched=1, append_rate=2e6, left=50_000_000), StallReason.COPYING, ""),
+    (
+        "a disk that hangs lets every source run away",
+        facts(watched=6, append_rate=2e6, copy_rate=0, left=50_000_000, disks=(disk(0.0, 1e8, hanging=5.0),)),
+        StallReason.SLOW_DISK,
+        None,
+    ),
+    (
+        "stopped",
+        MoveFacts("stopped", "stopped by the operator"),
+        StallReason.STOPPED,
+        "stopped by the operator",
+    ),
+    (
+        "offline",
+        MoveFacts("failed", "x", offline="/d/disk-b is offline (EIO)"),
+        StallReason.OFFLINE,
+        "/d/disk-b is offline (EIO)",
+    ),
+    ("in place", MoveFacts("swapped"), StallReason.COPYING, ""),
+]
+
+
+@pytest.mark.parametrize(
+    ("given_facts", "reason", "message"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
+def test_the_reason(given_facts: MoveFacts, reason: StallReason, message: str | None) -> None:
+    found = judge(given_facts)
+    assert found.reason is reason
+    assert message is None or found == Stall(reason, message)
+
+
+def test_no_time_to_go_where_there_is_no_end() -> None:
+    assert eta(100, 20, 0) == 5
+    assert eta(100, 20, 10) == 10
+    assert eta(100, 20, 20) is None and eta(100, 20, 30) is None and eta(100, 0, 0) is None
+    assert eta(100, 20, 10, "growing_source") is None
+    assert eta(0, 0, 30) == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 B/s"), (999, "999 B/s"), (20e6, "20 MB/s"), (1.5e6, "1.5 MB/s"), (999.7, "1 kB/s")]
+)
+def test_rates_for_people(value: float, text: str) -> None:
+    assert rate(value) == text
+
+
+seconds = st.floats(0, 1e4)
+STATES = ["queued", "copying", "throttled", "swapping", "stopped", "swapped", "failed"]
+
+
+@given(seconds, st.sampled_from(STATES), st.sampled_from(StallReason), st.floats(-1, 1e4), st.floats(-1, 1e4))
+def test_time_goes_to_reasons_and_none_is_lost_or_made(
+    passed: float, state: str, reason: StallReason, run: float, node: float
+) -> None:
+    spent = share_out(passed, state, reason, run, node)
+    assert all(value >= 0 for value in spent.values())
+    under_way = state in ("queued", "copying", "throttled", "stopped")
+    assert sum(spent.values()) == pytest.approx(passed if under_way else 0.0)
+
+
+amounts = st.floats(0, 1e10)
+
+
+@given(
+    st.sampled_from(STATES),
+    st.builds(
+        CopyFacts,
+        seconds=st.floats(0, 10),
+        held_by_run=st.floats(0, 10),
+        held_by_node=st.floats(0, 10),
+        run_limit=st.none() | st.integers(1, 10**9),
+        disks=st.tuples(
+            st.builds(DiskFacts, st.just("d"), st.booleans(), amounts, amounts, amounts, st.floats(0, 10), seconds)
+        ),
+        watched=st.floats(0, 10),
+        append_rate=amounts,
+        copy_rate=amounts,
+        left=st.integers(0, 10**12),
+    ),
+)
+def test_a_reason_has_a_sentence_and_a_move_that_gets_on_has_none(state: str, copy: CopyFacts) -> None:
+    found = judge(MoveFacts(state, copy=copy))
+    assert found.reason.stalled == bool(found.message)
+    if found.reason is StallReason.GROWING_SOURCE:
+        assert eta(copy.left, copy.copy_rate, copy.append_rate) is None
