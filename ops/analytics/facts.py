@@ -22,8 +22,8 @@ MOVE = ("namespace", "workflow_id", "chain", "topic", "partition")
 #: Activities of a move.
 STEPS = (calls.CREATE_MOVE, calls.COPY, calls.SWAP, calls.CANCEL_MOVE, calls.DELETE_REPLICA)
 
-_TEXTS = ("outcome", "source", "directory", "error", "message")
-_LONGS = ("claim", "bytes_total", "bytes_copied", "bytes_resumed")
+_TEXTS = ("outcome", "source", "directory", "error", "message", "stall", "stall_message")
+_LONGS = ("claim", "bytes_total", "bytes_copied", "bytes_resumed", "bytes_written")
 _DOUBLES = ("seconds_queued", "seconds_copying", "seconds_throttled", "seconds_stalled", "seconds_locked")
 NUMBERS = (*_LONGS[1:], *_DOUBLES)
 
@@ -33,7 +33,11 @@ def _texts(*names: str) -> T.ArrayType:
     return T.ArrayType(T.StructType([T.StructField(name, T.StringType()) for name in names]))
 
 
-_ROWS = _texts("topic", "partition", "attempts", *_TEXTS, *_LONGS, *_DOUBLES)
+_BY_REASON = T.StructField(
+    "seconds_by_reason", T.StructType([T.StructField(r, T.StringType()) for r in schema.TOLD_REASONS])
+)
+_ROW = _texts("topic", "partition", "attempts", *_TEXTS, *_LONGS, *_DOUBLES).elementType
+_ROWS = T.ArrayType(T.StructType([*_ROW.fields, _BY_REASON]))  # type: ignore[attr-defined]
 _ASKED = _texts("topic", "partition", "node", "directory", "throttle", "deadline_seconds", "sla_seconds")
 
 
@@ -124,6 +128,7 @@ def move_facts(runs: DataFrame, activities: DataFrame, events: DataFrame, as_of:
     numbers = {name: F.col(name).try_cast("double").cast("bigint") for name in _LONGS}
     numbers |= {name: F.col(name).try_cast("double") for name in _DOUBLES}
     numbers |= {name: F.col(name).try_cast("int") for name in ("partition", "attempts")}
+    numbers |= {f"spent_{name}": F.col(f"seconds_by_reason.{name}").try_cast("double") for name in schema.TOLD_REASONS}
     return conform(
         rows.withColumns(numbers).where(F.col("topic").isNotNull() & F.col("partition").isNotNull()), schema.MOVE_FACTS
     )

@@ -73,18 +73,56 @@ def move_report(
                 "message": F.coalesce(F.nullif("message", F.lit("")), "failure_message"),
                 "phase": F.when(F.col("open"), F.coalesce("open_phase", F.lit(schema.WAITING))),
                 "duration_seconds": seconds_between(F.col("started"), F.coalesce("finished", now)),
-                "mean_rate": F.when((busy > 0) & (F.col("bytes_copied") > 0), F.col("bytes_copied") / busy),
+                "bytes_written": own_bytes(),
+                "spent": spent(),
+                "stall": F.when(F.col("open"), F.col("last_stall.stall")),
+                "stall_message": F.when(F.col("open"), F.col("last_stall.stall_message")),
                 "throttle": F.coalesce("call_throttle", "throttle"),
                 "as_of": now,
             }
         )
-        .withColumn("met_sla", met_sla(now))
+        .withColumns(
+            {
+                "met_sla": met_sla(now),
+                "mean_rate": F.when((busy > 0) & (F.col("bytes_written") > 0), F.col("bytes_written") / busy),
+            }
+        )
     )
     numbers = {name: F.coalesce(name, F.lit(0)) for name in NUMBERS} | {
         "attempts": F.coalesce("attempts", F.lit(0)),
         "seconds_delete_wait": F.coalesce("seconds_delete_wait", F.lit(0.0)),
     }
     return conform(report.withColumns(numbers), schema.MOVE_REPORT)
+
+
+def own_bytes() -> Column:
+    """The bytes that a run's own copiers wrote, which alone belong to its seconds: not what it found on disk.
+
+    A history of an older version does not say. There what was resumed after the run's own retry is taken as its own,
+    and what was there at its first attempt is not.
+    """
+    found = F.greatest(F.col("bytes_copied") - F.coalesce("bytes_resumed", F.lit(0)), F.lit(0))
+    older = F.when(F.col("attempts") > 1, F.col("bytes_copied")).otherwise(found)
+    return F.when(_told(), F.col("bytes_written")).otherwise(older)
+
+
+def _told() -> Column:
+    """Whether the history says where the time went, and with it what was written."""
+    return F.coalesce(*[f"spent_{reason}" for reason in schema.TOLD_REASONS]).isNotNull()
+
+
+def spent() -> Column:
+    """Seconds by reason; a history of an older version tells of its own limit and the node's as one."""
+    older = {
+        "copying": F.col("seconds_copying") + F.col("seconds_stalled"),
+        "queued": F.col("seconds_queued"),
+        "run_limit": F.col("seconds_throttled"),
+    }
+    parts: list[Column] = []
+    for reason in schema.TOLD_REASONS:
+        value = F.when(_told(), F.col(f"spent_{reason}")).otherwise(older.get(reason, F.lit(None)))
+        parts += [F.lit(reason), F.coalesce(value, F.lit(0.0))]
+    return F.create_map(*parts, F.lit(schema.AWAY), F.coalesce("seconds_away", F.lit(0.0)))
 
 
 def met_sla(now: Column) -> Column:
@@ -138,7 +176,7 @@ def sla_summary(report: DataFrame, as_of: datetime) -> DataFrame:
             F.percentile(F.when(done, F.col("duration_seconds")), F.lit(0.5)).alias("p50_seconds"),
             F.percentile(F.when(done, F.col("duration_seconds")), F.lit(0.95)).alias("p95_seconds"),
             F.max(F.when(done, F.col("duration_seconds"))).alias("max_seconds"),
-            F.sum(F.when(busy > 0, F.col("bytes_copied"))).alias("copied"),
+            F.sum(F.when(busy > 0, F.col("bytes_written"))).alias("copied"),
             F.sum(busy).alias("busy"),
         )
     )
@@ -211,7 +249,8 @@ def _totals(facts: DataFrame) -> DataFrame:
         F.min(F.when(F.col("class") == F.col("final"), F.col("told_at"))).alias("final_at"),
         *[last(name).alias(name) for name in ("directory", "error", "message")],
         F.min_by("source", F.when(F.col("source") != "", order)).alias("source"),
-        *[F.max(name).alias(name) for name in NUMBERS],
+        *[F.max(name).alias(name) for name in (*NUMBERS, *(f"spent_{reason}" for reason in schema.TOLD_REASONS))],
+        F.max_by(F.struct("stall", "stall_message"), F.when(F.col("step") == "progress", order)).alias("last_stall"),
         F.max(F.greatest(F.coalesce("attempts", F.lit(0)), F.coalesce("attempt", F.lit(0)))).alias("attempts"),
     )
 
@@ -221,6 +260,7 @@ def _times(phases: DataFrame) -> DataFrame:
     return phases.groupBy(*MOVE).agg(
         F.max_by("phase", F.when(F.col("open"), F.col("ended"))).alias("open_phase"),
         F.sum(F.when(F.col("phase") == schema.DELETE_WAIT, F.col("seconds"))).alias("seconds_delete_wait"),
+        F.sum(F.when(F.col("phase") == schema.WAITING, F.col("seconds"))).alias("seconds_away"),
     )
 
 

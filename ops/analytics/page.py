@@ -52,6 +52,9 @@ def render(report: Report) -> str:
         total=report.total,
         headline=headline(report.total),
         alarms=tuple(alarms(report.moves)),
+        lost=lost(report.moves),
+        words=REASON_WORDS,
+        reasons=schema.REASONS,
         times=tuple(times(report.moves, report.phases)),
         intervals=report.phases[-MOST_ROWS:],
         moves=tuple(reversed(report.moves[-MOST_ROWS:])),
@@ -104,9 +107,27 @@ def alarms(moves: Sequence[Move]) -> Iterator[tuple[str, Move, str]]:
             yield "late" if move.open or move.outcome in _DONE else move.outcome, move, _late(move)
         elif move.outcome in (schema.FAILED, schema.TIMED_OUT, schema.TERMINATED):
             yield move.outcome, move, move.message or move.reason or "no reason is in its history"
+        elif move.open and move.stall in _WORTH_A_LOOK:
+            yield "open", move, move.stall_message or move.stall or ""
         elif move.open and (move.seconds_stalled > STALLED_FROM or move.reason):
             yield "open", move, move.message or move.reason or f"stalled for {duration(move.seconds_stalled)}"
 
+
+#: What an open move does not get over by itself, or not soon.
+_WORTH_A_LOOK = ("slow_disk", "growing_source", "offline", "stopped")
+
+#: Reasons in words, as the page has them.
+REASON_WORDS = {
+    "copying": "copying",
+    "queued": "queued behind other moves",
+    "run_limit": "held back by its own limit",
+    "node_limit": "held back by the node’s limit",
+    "slow_disk": "slow disk",
+    "growing_source": "source grew faster than the copy",
+    "stopped": "paused or stopped",
+    "offline": "directory offline",
+    "away": "node away or fenced, or a retry awaited",
+}
 
 _DONE = (schema.MOVED, schema.IN_PLACE)
 
@@ -118,6 +139,17 @@ def _late(move: Move) -> str:
     if move.outcome in _DONE:
         return f"in place after its deadline: {told}"
     return f"{move.message or move.reason or move.outcome} ({told})"
+
+
+def lost(moves: Sequence[Move]) -> tuple[tuple[str, float, float, Move], ...]:
+    """Where the time of all moves went: the reason, its seconds, its share, and the move that it took most of."""
+    totals = {reason: sum(move.spent.get(reason, 0.0) for move in moves) for reason in schema.REASONS}
+    whole = sum(totals.values())
+    return tuple(
+        (reason, seconds, seconds / whole, max(moves, key=lambda move: move.spent.get(reason, 0.0)))
+        for reason, seconds in totals.items()
+        if seconds > 0
+    )
 
 
 def times(moves: Sequence[Move], phases: Sequence[Phase]) -> Iterator[tuple[Move, dict[str, float]]]:

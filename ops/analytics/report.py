@@ -34,6 +34,7 @@ class Move:
     bytes_total: int
     bytes_copied: int
     bytes_resumed: int
+    bytes_written: int
     mean_rate: float | None
     throttle: float | None
     attempts: int
@@ -43,6 +44,9 @@ class Move:
     seconds_stalled: float
     seconds_locked: float
     seconds_delete_wait: float
+    spent: dict[str, float]
+    stall: str | None
+    stall_message: str | None
     deadline_seconds: float | None
     deadline: str | None
     met_sla: str

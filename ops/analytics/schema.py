@@ -100,6 +100,21 @@ ACTIVITY_EXECUTIONS = _table(
     heartbeat_at=_TIME,
 )
 
+#: Where a node says that a move's time went (`storage_node.move.stall.StallReason`).
+TOLD_REASONS = (
+    "copying",
+    "queued",
+    "run_limit",
+    "node_limit",
+    "slow_disk",
+    "growing_source",
+    "stopped",
+    "offline",
+)
+#: And what no node can say: it was away, cut off or fenced, or a retry was waited for.
+AWAY = "away"
+REASONS = (*TOLD_REASONS, AWAY)
+
 _MOVE_KEY = {
     "namespace": _STRING,
     "workflow_id": _STRING,
@@ -137,6 +152,10 @@ MOVE_FACTS = _table(
     seconds_stalled=_DOUBLE,
     seconds_locked=_DOUBLE,
     attempts=_INT,
+    bytes_written=_LONG,
+    stall=_STRING,
+    stall_message=_STRING,
+    **{f"spent_{reason}": _DOUBLE for reason in TOLD_REASONS},
 )
 
 #: Silver: one row per replica per phase. `measured` is false where only the length is known and not the place.
@@ -167,6 +186,7 @@ MOVE_REPORT = _table(
     bytes_total=_LONG,
     bytes_copied=_LONG,
     bytes_resumed=_LONG,
+    bytes_written=_LONG,
     mean_rate=_DOUBLE,
     throttle=_DOUBLE,
     attempts=_INT,
@@ -176,6 +196,9 @@ MOVE_REPORT = _table(
     seconds_stalled=_DOUBLE,
     seconds_locked=_DOUBLE,
     seconds_delete_wait=_DOUBLE,
+    spent=T.MapType(_STRING, _DOUBLE),
+    stall=_STRING,
+    stall_message=_STRING,
     deadline_seconds=_DOUBLE,
     deadline=_TIME,
     met_sla=_STRING,

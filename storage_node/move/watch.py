@@ -17,8 +17,7 @@ from storage_node.move import stall
 from storage_node.move.pace import Paces
 from storage_node.move.stall import CopyFacts, DiskFacts, Doing, StallReason
 
-WINDOW = 5.0  # seconds over which waiting is looked at
-GROWTH_WINDOW = 10.0  # seconds over which the source's growth is
+WINDOW = 5.0  # seconds that are looked at
 INTERVAL = 0.25  # seconds between two looks
 
 
@@ -97,7 +96,7 @@ class Watch:
                 self._appended += max(0, source_size - self._source_size)
             self._source_size = source_size
             self._looks.append(self._now(now))
-            while len(self._looks) > 2 and now - self._looks[1].at >= GROWTH_WINDOW:
+            while len(self._looks) > 2 and now - self._looks[1].at >= WINDOW:
                 self._looks.popleft()
 
     def begin(self) -> None:

@@ -300,12 +300,14 @@ def moved(
     at += 0.04
     length = queued + copying + throttled + stalled + (2.0 if attempts > 1 else 0.01)
     facts: dict[str, Any] = {
-        "bytes_copied": size - resumed,
+        "bytes_copied": size,
         "bytes_resumed": resumed,
+        "bytes_written": size - resumed,  # what it resumed was there before this run
         "seconds_queued": queued,
         "seconds_copying": copying,
         "seconds_throttled": throttled,
         "seconds_stalled": stalled,
+        "seconds_by_reason": {"copying": copying, "queued": queued, "run_limit": throttled, "slow_disk": stalled},
         "attempts": attempts,
     }
     run.activity(COPY, argument, at, at + length, rows(row(CAUGHT_UP, **facts)), attempt=attempts, queue=long)

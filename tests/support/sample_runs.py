@@ -90,8 +90,11 @@ def under_way(name: str = "now", start: float = 10.0, sla: float = 3000.0) -> Ru
     beat = MoveRow(
         "payments", 4, CREATED, source, "/data/n3/d2", 1, bytes_total=5_000_000_000, bytes_copied=1_200_000_000,
         bytes_resumed=700_000_000, seconds_queued=3.0, seconds_copying=40.0, seconds_throttled=20.0,
-        seconds_stalled=1.5, attempts=3,
+        seconds_stalled=1.5, attempts=3, seconds_by_reason={"queued": 3.0, "copying": 41.5, "growing_source": 20.0},
     )  # fmt: skip
+    for after, told in ((1.2, "queued"), (11.2, "growing_source")):
+        report = {"topic": "payments", "partition": 4, "state": "copying", "bytes_copied": 10, "stall": told}
+        run.signal("copy_progress", start + after, [report | {"stall_message": f"{told}: told"}])
     run.open_activity(COPY, argument, start + 0.2, 3, rows(beat))
     return run
 
@@ -136,12 +139,24 @@ def paused(name: str = "paused", start: float = 20.0) -> RunBuilder:
     source, target = "/data/n2/d1", "/data/n2/d2"
     run.activity(CREATE_MOVE, argument, start, start + 0.1, rows(MoveRow("orders", 9, CREATED, source, target, 1)))
     run.update("pause", start + 4.0)
-    first = MoveRow("orders", 9, CREATED, source, target, 1, bytes_total=200, bytes_copied=80, seconds_copying=4.0)
+    first = MoveRow(
+        "orders",
+        9,
+        CREATED,
+        source,
+        target,
+        1,
+        bytes_total=200,
+        bytes_copied=80,
+        seconds_copying=4.0,
+        bytes_written=80,
+        seconds_by_reason={"copying": 4.0},
+    )
     run.activity_canceled(COPY, argument, start + 0.2, start + 4.5, rows(first))
     run.update("resume", start + 64.5)
     second = MoveRow(
         "orders", 9, CAUGHT_UP, source, target, 1, bytes_total=200, bytes_copied=200, bytes_resumed=80,
-        seconds_copying=10.0,
+        seconds_copying=10.0, bytes_written=200, seconds_by_reason={"copying": 10.0},
     )  # fmt: skip
     run.activity(COPY, argument, start + 64.5, start + 70.6, rows(second))
     done = MoveRow("orders", 9, SWAPPED, source, target, 1, seconds_locked=0.003)

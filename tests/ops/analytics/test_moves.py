@@ -34,7 +34,7 @@ def test_a_move_that_went_well(told: Told) -> None:
     move = told.move("clicks-5")
     assert (move.outcome, move.reason, move.node, move.open) == ("moved", None, 3, False)
     assert (move.source, move.directory) == ("/data/n3/d1", "/data/n3/d2")
-    assert (move.bytes_total, move.bytes_copied, move.bytes_resumed) == (175_000_000, 111_000_000, 64_000_000)
+    assert (move.bytes_total, move.bytes_copied, move.bytes_resumed) == (175_000_000, 175_000_000, 64_000_000)
     assert move.attempts == 2
     assert (move.seconds_queued, move.seconds_copying, move.seconds_throttled) == pytest.approx((0.5, 10.5, 4.0))
     assert move.seconds_locked == 0.004
@@ -44,6 +44,35 @@ def test_a_move_that_went_well(told: Told) -> None:
     assert move.duration_seconds == pytest.approx(17.09)
     assert move.seconds_delete_wait == pytest.approx(5.03)
     assert (move.deadline_seconds, move.met_sla) == (40.0, "yes")
+
+
+def test_where_the_time_of_a_move_went_is_told_by_reason(told: Told) -> None:
+    spent = told.move("clicks-5").spent
+    assert set(spent) == set(schema.REASONS)
+    assert {name: value for name, value in spent.items() if value} == pytest.approx(
+        {"copying": 10.5, "queued": 0.5, "run_limit": 4.0, "away": 2.0}
+    )
+    open_one = told.move("payments-4", 3)
+    assert {name: value for name, value in open_one.spent.items() if value and name != "away"} == pytest.approx(
+        {"copying": 41.5, "queued": 3.0, "growing_source": 20.0}
+    )
+    assert (open_one.stall, open_one.stall_message) == ("growing_source", "growing_source: told")
+    assert told.move("clicks-5").stall is None
+
+
+def test_a_history_that_tells_no_reasons_has_its_times_and_its_rate(told: Told) -> None:
+    move = told.move("audit-0")
+    assert {name: value for name, value in move.spent.items() if value and name != "away"} == pytest.approx(
+        {"copying": 8.0, "queued": 0.5}
+    )
+    assert move.mean_rate == pytest.approx(410_000_000 / 8.0)
+
+
+def test_a_rate_counts_what_the_run_itself_wrote(told: Told) -> None:
+    adopted = told.move("clicks-5")
+    assert (adopted.bytes_copied, adopted.bytes_written) == (175_000_000, 111_000_000)
+    again = told.move("orders-9")  # of 200 bytes it had copied 80 itself when it was paused
+    assert again.bytes_written == 200
 
 
 def test_a_failed_move_tells_why_and_what_was_done_until_then(told: Told) -> None:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from ops.analytics.charts import MOST
-from ops.analytics.page import headline, render, write_page
+from ops.analytics.page import alarms, headline, lost, render, write_page
 from ops.analytics.table import print_report
 from tests.ops.analytics.sample import EMPTY, FAILED, LATE, NASTY, OPEN, WELL, report, total
 
@@ -128,3 +128,17 @@ def test_on_a_narrow_terminal_no_row_is_broken(width: int) -> None:
     lines = [line for line in printed(width).splitlines() if line.strip().startswith(("orders-0", "payments-1"))]
     assert len(lines) == 2
     assert all(len(line) <= width and ("yes" in line or "no" in line) for line in lines)
+
+
+def test_the_page_says_why_time_was_lost() -> None:
+    held = replace(OPEN, stall="growing_source", stall_message="the source grows by 2 MB/s & more")
+    moves = (WELL, replace(held, spent={"growing_source": 30.0, "run_limit": 10.0}))
+    told = {reason: (seconds, share, most.replica) for reason, seconds, share, most in lost(moves)}
+    assert told["run_limit"] == (12.0, pytest.approx(12 / 52), "clicks-2")
+    assert told["growing_source"] == (30.0, pytest.approx(30 / 52), "clicks-2")
+    assert "slow_disk" not in told and lost(()) == ()
+    (alarm,) = alarms([held])
+    assert alarm[2] == "the source grows by 2 MB/s & more"
+    html = render(report(*moves))
+    assert 'data-reason="growing_source"' in html and "source grew faster than the copy" in html
+    assert "the source grows by 2 MB/s &amp; more" in html

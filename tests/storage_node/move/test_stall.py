@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +21,7 @@ from storage_node.move.stall import (
     share_out,
 )
 from storage_node.types import TopicPartition
+from tests.storage_node.move.harness import TP, SmallNode, eventually
 
 
 def tp(number: int) -> TopicPartition:
@@ -185,3 +188,28 @@ def test_a_reason_has_a_sentence_and_a_move_that_gets_on_has_none(state: str, co
     assert found.reason.stalled == bool(found.message)
     if found.reason is StallReason.GROWING_SOURCE:
         assert eta(copy.left, copy.copy_rate, copy.append_rate) is None
+
+
+def test_a_copy_tells_where_its_time_goes_while_it_goes(tmp_path: Path) -> None:
+    node = SmallNode(tmp_path, rate=400_000)
+    node.add()
+    node.fill(800)
+    claim = node.engine.create(TP, node.path("b")).claim
+    node.engine.start_copy(TP, claim)
+    eventually(lambda: (s := node.engine.status(TP)) is not None and s.stall == "node_limit")
+    eventually(lambda: (s := node.engine.status(TP)) is not None and s.bytes_copied > 300_000)
+    status = node.engine.status(TP)
+    assert status is not None and "by the node's limit of 400 kB/s" in status.stall_message
+    # A node that is killed now must not lose what it has done: times count while the copier is at it.
+    spent = status.seconds_queued + status.seconds_copying + status.seconds_throttled + status.seconds_stalled
+    assert spent == pytest.approx(sum(status.seconds_by_reason.values()), abs=0.3) and spent > 0.5
+    assert status.seconds_by_reason["node_limit"] > 0.4
+    node.close()
+
+    again = SmallNode(tmp_path)
+    again.finish(claim)
+    ended = again.engine.status(TP)
+    assert ended is not None and ended.bytes_resumed > 0
+    assert ended.bytes_written == ended.bytes_copied - ended.bytes_resumed, "what was there before was not written"
+    assert ended.stall == ended.stall_message == ""
+    again.close()
