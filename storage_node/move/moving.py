@@ -176,12 +176,10 @@ class Move:
     # Facts
 
     def sample(self) -> None:
-        """Note the size of the copy, for the rate."""
-        future = self.future
-        if future is not None:
-            self._samples.append((time.monotonic(), future.size))
-            if self.watch.due:
-                self.stall()
+        """Note what was written, for the rate; a batch that is not whole yet counts, though the copy does not hold it."""
+        self._samples.append((time.monotonic(), self.watch.written))
+        if self.watch.due:
+            self.stall()
 
     def stall(self) -> tuple[Stall, CopyFacts]:
         """What holds it now, and what that was made of; the time since the last call is put down to it."""
