@@ -176,7 +176,7 @@ class Move:
     # Facts
 
     def sample(self) -> None:
-        """Note what was written, for the rate; a batch that is not whole yet counts, though the copy does not hold it."""
+        """Note what was written, for the rate; a batch that is not whole yet counts, though no copy holds it."""
         self._samples.append((time.monotonic(), self.watch.written))
         if self.watch.due:
             self.stall()
