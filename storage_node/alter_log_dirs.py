@@ -10,13 +10,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from storage_node.admin import DEFAULT_TIMEOUT
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import movable
-from storage_node.errors import ErrorCode, RequestRefused, RequestTimedOut, StorageError
+from storage_node.errors import ErrorCode, LogDirectoryOffline, RequestRefused, RequestTimedOut, StorageError
 from storage_node.move.status import MoveState, MoveStatus
 from storage_node.partition import Partition
 from storage_node.ports import ChangeResult, PlannedMove, ReplicaDirectory
@@ -33,6 +34,10 @@ ANY = "any"
 USAGE_PATIENCE = 5.0
 #: Between two looks at whether a directory that is waited for has failed, seconds.
 LOOK = 0.2
+#: How long work may still take when one of its directories is offline, seconds: long enough to find out by itself.
+GIVEN_UP = 4.0
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +76,7 @@ class LogDirRequests:
         for tp, path in wanted.items():
             try:
                 target = self._target(tp, path)
-                if self._moves_elsewhere(tp, target):
-                    await asyncio.to_thread(self._cancel_other, tp, target)
+                await self._cancel_other(tp, target)
                 if target is not None and self._is_wish(tp, target):
                     wishes.append((tp, target))
                 move = self._to_move(tp, target)
@@ -107,12 +111,31 @@ class LogDirRequests:
         status = self._node.engine.status(tp)
         return status is not None and is_open(status) and (target is None or status.directory != target.name)
 
-    def _cancel_other(self, tp: TopicPartition, target: LogDirectory | None) -> None:
+    async def _cancel_other(self, tp: TopicPartition, target: LogDirectory | None) -> None:
         """End a movement to elsewhere: another target, or the directory where the replica is, which means cancel."""
-        if not self._moves_elsewhere(tp, target):
+        status = self._node.engine.status(tp)
+        if status is None or not self._moves_elsewhere(tp, target) or tp not in self._node.replicas.served:
             return
-        if self._node.replicas.served.get(tp) is not None:
-            self.cancel(tp, "another directory was asked for" if target is not None else "cancelled by request")
+        touched = [self._node.dirs.by_path(path) for path in (status.directory, status.source)]
+        pool = next((directory for directory in touched if directory.online), touched[0])
+        reason = "another directory was asked for" if target is not None else "cancelled by request"
+        await self._unless_hung(pool.submit(self.cancel, tp, reason), touched)
+
+    async def _unless_hung(self, job: Future[T], touched: Sequence[LogDirectory]) -> T:
+        """What comes of work in a directory's pool; nobody waits for what a disk keeps that has been given up.
+
+        Raises LogDirectoryOffline, or RequestTimedOut while all of them are online.
+        """
+        waiting, until = asyncio.wrap_future(job), time.monotonic() + DEFAULT_TIMEOUT
+        while not waiting.done() and time.monotonic() < until:
+            await asyncio.wait([waiting], timeout=LOOK)
+            if not all(directory.online for directory in touched):
+                until = min(until, time.monotonic() + GIVEN_UP)
+        if waiting.done():
+            return await waiting
+        for directory in touched:
+            directory.check_online()
+        raise RequestTimedOut(f"log directory {touched[0].path} did not answer in time")
 
     def cancel(self, tp: TopicPartition, reason: str) -> MoveStatus | None:
         """Cancel a movement without asking anybody; None when there is none. Blocking."""
@@ -199,14 +222,12 @@ class LogDirRequests:
     async def _create(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove:
         """In the target's pool: a disk that hangs holds up only its own moves; what it makes later is undone."""
         making = target.submit(self._make, partition, target, raised)
-        waiting, until = asyncio.wrap_future(making), time.monotonic() + DEFAULT_TIMEOUT
-        while not waiting.done() and target.online and time.monotonic() < until:
-            await asyncio.wait([waiting], timeout=LOOK)
-        if waiting.done():
-            return await waiting
-        making.add_done_callback(lambda _: self._take_back(partition.tp))
-        target.check_online()
-        raise RequestTimedOut(f"log directory {target.path} did not answer in time")
+        try:
+            return await self._unless_hung(making, (target, partition.directory))
+        except (LogDirectoryOffline, RequestTimedOut):
+            if not making.done():
+                making.add_done_callback(lambda _: self._take_back(partition.tp))
+            raise
 
     def _take_back(self, tp: TopicPartition) -> None:
         """What was made after its request had been answered; a node that stops leaves it to the next start."""

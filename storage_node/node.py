@@ -53,6 +53,9 @@ from storage_node.wishes import Wishes
 
 log = logging.getLogger(__name__)
 
+#: Seconds that a start may still take where it waits for one disk, after a directory was taken offline.
+START_PATIENCE = 15.0
+
 
 class Node:
     """One storage node, from `start` to `stop`. Calls block; the listener has a loop of its own."""
@@ -83,6 +86,8 @@ class Node:
         self._failure_listeners: list[Callable[[LogDirectory, str], None]] = []
         self._state = threading.Lock()
         self._running = False
+        self._patient = threading.Event()
+        """Set while nobody waits for a disk alone: logs are being opened, or the node is up."""
 
     # Start and stop
 
@@ -93,8 +98,13 @@ class Node:
         """
         config = self.config
         descriptors.raise_limit()
+        patience = config.log_dir_failure_timeout_ms / 1000
         self.dirs = DirectoryManager.open(
-            config.log_dirs, node_id=self.id, cluster_id=config.cluster_id or None, threads=config.io_threads_per_dir
+            config.log_dirs,
+            node_id=self.id,
+            cluster_id=config.cluster_id or None,
+            threads=config.io_threads_per_dir,
+            patience=patience,
         )
         try:
             self.listener.bind()
@@ -112,8 +122,12 @@ class Node:
                 delete_delay_ms=config.log.file_delete_delay_ms,
             )
             self.dirs.on_failure(self._directory_failed)
+            self._watch = health.Watch(self.dirs.directories, config.health_check_ms / 1000, patience)
+            self._watch.start()
             image = self.metadata.image
-            started = start_up(self.dirs, clean, image, self.id, config.log, config.recovery_threads_per_dir)
+            threads = config.recovery_threads_per_dir
+            started = start_up(self.dirs, clean, image, self.id, config.log, threads, self._patient.set)
+            self._patient.clear()
             self._take_over(started)
             self.images.reconcile(image)
             self.admin = Admin(self)
@@ -123,20 +137,17 @@ class Node:
         except BaseException:
             self._abandon()
             raise
-        self._watch = health.Watch(
-            self.dirs.directories,
-            config.health_check_ms / 1000,
-            config.log_dir_failure_timeout_ms / 1000,
-        )
-        self._watch.start()
         self.housekeeping.start()
         self._running = True
+        self._patient.set()
         log.info("node %d listens on %s:%d, incarnation %s", self.id, self.host, self.port, self.incarnation)
 
     def _abandon(self) -> None:
         """A start that failed: everything on disk stays as it is for the next one."""
         self.listener.stop()
         self.failures.stop()
+        if hasattr(self, "_watch"):
+            self._watch.stop(1.0)
         if hasattr(self, "engine"):
             self.engine.close()
         close_logs(self.dirs, self.replicas, self.offset_files, 1, self.epoch, clean=False)
@@ -155,6 +166,10 @@ class Node:
 
     def _take_over(self, started: Started) -> None:
         self.replicas.add_all(started.partitions)
+        for directory in self.dirs.directories:
+            # It failed after its replicas were opened, and whoever took them offline did not see these.
+            if not directory.online and (late := self.replicas.in_directory(directory)):
+                self.lose(directory, late)
         self.recovered_bytes = started.recovered_bytes
         self.replicas.set_offline(started.offline)
         for plan in started.plans:
@@ -318,6 +333,8 @@ class Node:
         held += [row for tp, row in known.items() if tp not in elsewhere]
         self.failures.note(directory, reason, held, self.engine.statuses())
         self._tell_listeners(directory, reason)
+        if not self._patient.is_set():
+            threading.Thread(target=self._unless_stuck, args=(directory,), name="start", daemon=True).start()
         if not self.dirs.online():
             self.halt(
                 f"node {self.id} stops: all its log directories are offline, the last one, {directory.path}, since "
@@ -327,6 +344,14 @@ class Node:
             self.halt(
                 f"node {self.id} stops: its metadata log directory {directory.path} is offline since {reason}; repair "
                 f"it, or put another one first in log.dirs, and start the node again"
+            )
+
+    def _unless_stuck(self, directory: LogDirectory) -> None:
+        """A start that hangs in a disk ends here; the next one finds the disk silent, and leaves it out."""
+        if not self._patient.wait(START_PATIENCE):
+            self.halt(
+                f"node {self.id} stops: its start hangs in log directory {directory.path} ({directory.failure}); start "
+                f"the node again, which leaves that directory offline until it answers"
             )
 
     def _tell_listeners(self, directory: LogDirectory, reason: str) -> None:

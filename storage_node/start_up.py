@@ -6,7 +6,8 @@ Never needs the controller. Logs of a directory that was stopped cleanly are ope
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,6 +30,10 @@ from storage_node.partition import Partition
 from storage_node.types import TopicPartition
 
 log = logging.getLogger(__name__)
+
+#: How long the opening of a replica may take once its directory is offline, and between two looks at that, seconds.
+_PATIENCE = 3.0
+_LOOK = 0.2
 
 
 @dataclass(slots=True)
@@ -66,8 +71,11 @@ def start_up(
     node: int,
     defaults: LogConfig,
     threads: int,
+    looked: Callable[[], None] = lambda: None,
 ) -> Started:
     """Decide, repair and open everything; `threads` logs are opened at a time in each directory.
+
+    `looked` is called once all directories have been looked at: from then on one that hangs holds up nobody.
 
     A directory that fails on the way is offline in `dirs`; its replicas are offline, the others are not affected.
     """
@@ -77,6 +85,7 @@ def start_up(
     for path, why in scanned.unknown.items():
         log.warning("%s is left alone: %s", path, why)
     plans = _decide(dirs, scanned.found, image, node)
+    looked()
     pools = {
         name: ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"open-{Path(name).name}") for name in offsets
     }
@@ -89,11 +98,13 @@ def start_up(
             else:
                 found = offsets[directory.name]
                 jobs.append((plan, pools[directory.name].submit(_open, plan, directory, found, image, node, defaults)))
+        deadlines: dict[str, float] = {}
         for plan, job in jobs:
-            _collect(started, plan, job.result(), dirs)
+            _collect(started, plan, _result(plan, job, _directory(dirs, plan), deadlines), dirs)
     finally:
-        for pool in pools.values():
-            pool.shutdown()
+        for name, pool in pools.items():
+            hangs = not dirs.by_path(name).online
+            pool.shutdown(wait=not hangs, cancel_futures=hangs)
     for directory in dirs.online():
         _lower(directory, started.partitions)
     return started
@@ -108,6 +119,24 @@ def _lower(directory: LogDirectory, partitions: Iterable[Partition]) -> None:
         directory.recovery_points.lower(points)
     except StorageError as error:
         directory.fail_on(error)
+
+
+def _result(plan: BootPlan, job: Future[Opened], directory: LogDirectory | None, deadlines: dict[str, float]) -> Opened:
+    """What became of a replica; nobody waits long for one whose directory is offline, which may be because it hangs.
+
+    `deadlines`: until when all replicas of such a directory together are waited for.
+    """
+    wait = 0.0 if directory is not None and directory.name in deadlines else _LOOK
+    while True:
+        try:
+            return job.result(wait)
+        except TimeoutError:
+            if directory is None or directory.online:
+                continue
+            left = deadlines.setdefault(directory.name, time.monotonic() + _PATIENCE) - time.monotonic()
+            if left <= 0:
+                return Opened(plan, reason=f"log directory {directory.path} is offline: {directory.failure}")
+            wait = min(left, _LOOK)
 
 
 def _offsets(directory: LogDirectory, clean: Mapping[str, CleanShutdown]) -> Offsets:

@@ -15,15 +15,6 @@ from tests.support import scale
 ROOT = Path(__file__).parent.parent
 FEATURES = Path(__file__).with_name("features.tsv")
 
-#: The suites of simulated, cut and failing disks are being built: `make torture` runs them.
-collect_ignore = (
-    []
-    if scale.FULL
-    else [
-        "faults",
-    ]
-)
-
 _carried: dict[str, list[str]] = {}
 _passed: set[str] = set()
 _failed: set[str] = set()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_node import failpoints
-from storage_node.directories import atomic, layout, meta_properties, names
+from storage_node.directories import atomic, health, layout, meta_properties, names
 from storage_node.directories.directory import reason_of
 from storage_node.directories.errors import MalformedMetaProperties
 from storage_node.directories.lock import DirectoryLock
@@ -70,18 +70,24 @@ def prepare(
     cluster_id: str | None = None,
     format: bool = False,
     forget: Collection[str] = (),
+    patience: float | None = None,
 ) -> Prepared:
     """Check, lock and bring in step all of log.dirs; on success the caller owns the locks.
 
-    A directory (not the metadata directory) that fails while it is locked or written is in the plan's `offline`.
+    A directory (not the metadata directory) that fails while it is locked or written is in the plan's `offline`; so is
+    one that does not answer within `patience` seconds (None: however long it takes), which is not touched again.
     Raises StartRefused, also as DirectoryInUse; then no lock is held.
     """
     what = "the directories are not formatted" if format else f"node {node_id} does not start"
-    facts = layout.look(paths)
-    layout.check(facts, what)
-    ordered = [fact.path for fact in facts]
+    ordered = [layout.normalise(path) for path in paths]
     locks: dict[str, DirectoryLock] = {}
     broken: dict[str, str] = {}
+    if patience is not None:
+        reason = f"it did not answer within {patience:g} s when the node started: the disk hangs"
+        broken = dict.fromkeys(health.unanswering(ordered, patience), reason)
+    facts = layout.look([path for path in ordered if path not in broken])
+    if facts or not broken:
+        layout.check(facts, what)
     with ExitStack() as undo:
         undo.callback(_release, locks)
         # Every pass either succeeds or finds one more broken directory, and decides again without it.

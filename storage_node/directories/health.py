@@ -24,7 +24,7 @@ from storage_node.failpoints import failpoint
 if TYPE_CHECKING:
     from storage_node.directories.directory import LogDirectory
 
-__all__ = ["FILE", "Watch", "probe", "silent"]
+__all__ = ["FILE", "Watch", "probe", "silent", "unanswering"]
 
 _log = logging.getLogger(__name__)
 
@@ -133,6 +133,28 @@ def silent(directories: Iterable[LogDirectory], seconds: float) -> list[LogDirec
     for _, thread in asked:
         thread.join(max(0.0, until - time.monotonic()))
     return [directory for directory, thread in asked if thread.is_alive()]
+
+
+def unanswering(paths: Iterable[str], seconds: float) -> list[str]:
+    """Those of the paths that do not answer at all within `seconds`, asked side by side before a start touches them.
+
+    One that answers with an error is for whoever uses it to judge. Only a directory that was formatted is written to.
+    """
+    asked: list[tuple[str, threading.Thread]] = []
+    for path in paths:
+        thread = threading.Thread(target=_touch, args=(Path(path),), name=f"asked-{Path(path).name}", daemon=True)
+        thread.start()
+        asked.append((path, thread))
+    until = time.monotonic() + seconds
+    for _, thread in asked:
+        thread.join(max(0.0, until - time.monotonic()))
+    return [path for path, thread in asked if thread.is_alive()]
+
+
+def _touch(path: Path) -> None:
+    with contextlib.suppress(OSError, StorageError):
+        if (path / "meta.properties").is_file() and not path.is_symlink():
+            probe(path, f"{FILE}.{os.getpid()}.{threading.get_ident()}")
 
 
 def _ask(directory: LogDirectory) -> None:

@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 #: Seconds that all directories together have to let go of their threads and locks, and one that is offline.
 _CLOSING: Final = 30.0
 _CLOSING_OFFLINE: Final = 1.0
+_CLOSING_BESIDE: Final = 5.0  # while another is offline: a thread of this one may hang in that one
 
 
 class DirectoryManager:
@@ -51,14 +52,21 @@ class DirectoryManager:
 
     @classmethod
     def open(
-        cls, paths: Sequence[str | Path], *, node_id: int, cluster_id: str | None = None, threads: int = 2
+        cls,
+        paths: Sequence[str | Path],
+        *,
+        node_id: int,
+        cluster_id: str | None = None,
+        threads: int = 2,
+        patience: float | None = None,
     ) -> DirectoryManager:
         """Check log.dirs, take the locks, bring every meta.properties in step. Directories in error are there, offline.
 
-        `cluster_id` is checked where it is given, else the files tell it; `threads` are the I/O threads per directory.
+        `cluster_id` is checked where it is given, else the files tell it; `threads` are the I/O threads per directory;
+        `patience`: seconds that a directory has to answer, or it counts as one that hangs (None: as many as it likes).
         Raises StartRefused (also as DirectoryInUse) with the sentence for the operator.
         """
-        prepared = prepare(paths, node_id=node_id, cluster_id=cluster_id)
+        prepared = prepare(paths, node_id=node_id, cluster_id=cluster_id, patience=patience)
         ids = dict(prepared.plan.ids)
         failures = dict(prepared.plan.offline)
         directories = [
@@ -156,7 +164,7 @@ class DirectoryManager:
             thread = threading.Thread(target=directory.close, name=f"close-{directory.path.name}", daemon=True)
             thread.start()
             closing.append((directory, thread))
-        until = time.monotonic() + _CLOSING
+        until = time.monotonic() + (_CLOSING if len(self.online()) == len(self.directories) else _CLOSING_BESIDE)
         for directory, thread in closing:
             thread.join(max(0.0, until - time.monotonic()) if directory.online else _CLOSING_OFFLINE)
             if thread.is_alive():

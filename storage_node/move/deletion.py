@@ -33,6 +33,7 @@ AFTER_MARKER = failpoints.register("delete.after_marker")
 AFTER_FILES = failpoints.register("delete.after_files")
 AFTER_REMOVED = failpoints.register("delete.after_removed")
 
+_LOOK = 0.2  # seconds between two looks at whether a directory that is waited for has failed
 _RETRY = 1.0  # seconds until a deletion that may not be done yet, or has failed, is looked at again
 _LONGEST = 300.0  # and at most, when it fails again and again
 
@@ -57,7 +58,9 @@ class Deletion:
 
 
 class Deletions:
-    """All `.delete`s of a node. Thread-safe; a thread of its own removes what is due."""
+    """All `.delete`s of a node. Thread-safe; a thread for each directory removes what is due there, so that a disk that
+    hangs holds up nobody else's.
+    """
 
     def __init__(self, host: MoveHost, now_ms: Callable[[], int]) -> None:
         self._host = host
@@ -65,7 +68,7 @@ class Deletions:
         self._pending: list[Deletion] = []
         self._changed = threading.Condition()
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self._threads: dict[str, tuple[LogDirectory, threading.Thread]] = {}
 
     def schedule(self, deletion: Deletion) -> None:
         """Remove it when it is due; one that is scheduled already keeps its place."""
@@ -73,9 +76,12 @@ class Deletions:
             if self._closed or any(other.path == deletion.path for other in self._pending):
                 return
             self._pending.append(deletion)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="deletions", daemon=True)
-                self._thread.start()
+            directory = deletion.directory
+            if directory.name not in self._threads:
+                name = f"deletions-{directory.path.name}"
+                thread = threading.Thread(target=self._run, args=(directory,), name=name, daemon=True)
+                self._threads[directory.name] = directory, thread
+                thread.start()
             self._changed.notify_all()
 
     def pending(self, tp: TopicPartition | None = None) -> list[Deletion]:
@@ -102,20 +108,21 @@ class Deletions:
         return wait
 
     def close(self) -> None:
-        """Stop; what waits is scheduled again at the next start."""
+        """Stop; what waits is scheduled again at the next start. What hangs in a disk is left behind."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join()
+        for directory, thread in self._threads.values():
+            while thread.is_alive() and directory.online:
+                thread.join(_LOOK)
         for deletion in self.pending():
-            if deletion.log is not None:
+            if deletion.log is not None and deletion.directory.online:
                 with contextlib.suppress(StorageError):
                     deletion.log.close(clean=False)
 
-    def _run(self) -> None:
+    def _run(self, directory: LogDirectory) -> None:
         while True:
-            for deletion in self.pending():
+            for deletion in self._in(directory):
                 try:
                     self._try(deletion)
                 except StorageError as error:
@@ -128,14 +135,21 @@ class Deletions:
                 if self._closed:
                     return
                 now = self._now_ms()
-                waits = [_RETRY if d.tried else max(0.0, (d.due_ms - now) / 1000) for d in self._pending]
+                here = [deletion for deletion in self._pending if deletion.directory is directory]
+                waits = [_RETRY if d.tried else max(0.0, (d.due_ms - now) / 1000) for d in here]
                 self._changed.wait(min(waits, default=None))
                 if self._closed:
                     return
 
+    def _in(self, directory: LogDirectory) -> list[Deletion]:
+        return [deletion for deletion in self.pending() if deletion.directory is directory]
+
     def _try(self, deletion: Deletion) -> float:
         """Remove it if it may go now; answers the seconds until it is worth trying again."""
-        with deletion.removing:
+        while not deletion.removing.acquire(timeout=_LOOK):
+            if not deletion.directory.online:
+                return _RETRY  # whoever is at it may hang in that disk
+        try:
             if deletion.gone:
                 return 0.0
             wait = (deletion.due_ms - self._now_ms()) / 1000
@@ -152,6 +166,8 @@ class Deletions:
                 raise
             self._forget(deletion)
             return 0.0
+        finally:
+            deletion.removing.release()
 
     def _safe(self, deletion: Deletion) -> bool:
         if not deletion.guarded:
@@ -181,10 +197,7 @@ class Deletions:
 def remove(deletion: Deletion) -> None:
     """Remove a `.delete` now: its files, its marker, its folder, flushed. Raises StorageError."""
     path = deletion.path
-    try:
-        found = markers.read(path)
-    except markers.MarkerCorrupt:
-        found = None
+    found = markers.read_any(path)
     with io_errors(deletion.directory.name, f"looking at {path.name}"):
         there = path.is_dir() and not path.is_symlink()
     if not there:

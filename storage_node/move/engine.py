@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,12 +23,13 @@ from storage_node.errors import (
     Superseded,
 )
 from storage_node.move import marker as markers
+from storage_node.move import patience
 from storage_node.move.boot_plan import BootPlan, ResumeMove, ScheduleDelete, SuspendMove
 from storage_node.move.copier import Copier, Halted
 from storage_node.move.creation import no_room, retire, take_away, write_source
 from storage_node.move.creator import Creator, Request
 from storage_node.move.deletion import Deletion, Deletions, wall_clock_ms
-from storage_node.move.future import FutureLog, bytes_found
+from storage_node.move.future import bytes_found
 from storage_node.move.host import MoveHost, PartitionLike
 from storage_node.move.lookup import Lookup
 from storage_node.move.marker import Marker, Reason
@@ -73,7 +73,9 @@ class MoveEngine:
         self._limiter = RateLimiter(rate)
         self._switch = StopSwitch(host.directories())
         self._deletions = Deletions(host, now_ms)
-        self._movers = Movers(self._node, self._registry, self._limiter, slots, self._discard_copy)
+        self._movers = Movers(
+            self._node, self._registry, self._limiter, slots, self._discard_copy, len(host.directories())
+        )
         copier = Copier(self._limiter, self._movers.flushes, self._registry.check)
         self._swapper = Swapper(host, copier, swap_seconds)
         self._creator = Creator(self._node, self._registry, self._switch, self._cancel)
@@ -259,7 +261,8 @@ class MoveEngine:
 
     def _discard_copy(self, move: Move) -> None:
         partition = move.partition
-        with partition.lock:
+        # Whoever holds the lock of a replica whose disk hangs has it for ever; nobody else is at work there then.
+        with patience.held(partition.lock, (move.source,)):
             partition.future = None
         if not move.target.online:
             # It cannot be told now: a claim above its own makes the start that sees it again finish the cancel.
@@ -323,7 +326,7 @@ class MoveEngine:
             with partition.lock:
                 log = partition.log
                 due = self._now_ms() + log.config.file_delete_delay_ms
-                found = markers.read(log.path) or Marker(tp.topic, tp.partition, topic_id=partition.topic_id)
+                found = markers.read_any(log.path) or Marker(tp.topic, tp.partition, topic_id=partition.topic_id)
                 gone = retire(partition.directory, log.path, found, Reason(reason), due)
                 log.relocated(gone)
             self._deletions.unguard(tp)
@@ -339,12 +342,13 @@ class MoveEngine:
 
     def stop_moves(self) -> None:
         """Stop all moves now and refuse new ones; remembered over restarts, or else raises StorageError."""
+        self._switch.turn_on()
+        moving = [move for move in self._registry.all() if move.state.under_way]
+        for move in moving:
+            move.stop = move.stop or STOPPED_BY_OPERATOR
         try:
             self._switch.set(True)
         finally:
-            moving = [move for move in self._registry.all() if move.state.under_way]
-            for move in moving:
-                move.stop = move.stop or STOPPED_BY_OPERATOR
             for move in moving:
                 self._movers.halt(move, STOPPED_BY_OPERATOR, HALT_SECONDS)
 
@@ -388,47 +392,40 @@ class MoveEngine:
     def close(self, clean: bool = False) -> None:
         """Stop copying and deleting; everything on disk stays as it is for the next start.
 
-        `clean`: copies are flushed, so that the next start goes on without checking them again.
-        A swap under way ends or gives way first. Afterwards nothing more is changed: the directories may be another
-        process's soon.
+        `clean`: copies are flushed, so that the next start goes on without checking them again. A swap under way ends
+        or gives way first. Afterwards nothing more is changed: the directories may be another process's soon.
         """
         self._closed = True
         for move in self._registry.all():
             self._movers.halt(move, "the node stops", HALT_SECONDS)
-        until = time.monotonic() + HALT_SECONDS
+        hangs = False
         for guard in self._registry.guards():
-            if guard.acquire(timeout=max(0.0, until - time.monotonic())):
-                guard.release()
+            with patience.held(guard, self._node.host.directories(), 0.0 if hangs else None) as free:
+                hangs = hangs or not free
         self._movers.close()
         self._deletions.close()
         for move in self._registry.all():
-            if move.future is not None:
-                self._close_copy(move, move.future, clean)
-
-    def _close_copy(self, move: Move, copy: FutureLog, clean: bool) -> None:
-        try:
-            if clean and move.target.online:
-                copy.flush()
-                copy.note_flushed()
-            copy.close(clean=False)
-        except StorageError as error:
-            self._node.fail(error)
-        except RequestRefused as error:
-            log.info("the copy of %s is checked at the next start: %s", move.tp, error)
+            self._movers.close_copy(move, clean)
 
     # Helpers
 
     @contextlib.contextmanager
     def _changing(self, tp: TopicPartition) -> Iterator[None]:
         """The partition's guard; refused once the node stops."""
-        with self._registry.guard(tp):
+        guard = self._registry.guard(tp)
+        if not patience.acquire(guard, self._node.host.directories()):
+            raise RequestTimedOut(f"a step on {tp} hangs in a log directory that is offline; only a restart ends it")
+        try:
             if self._closed:
                 raise RequestTimedOut(f"the node stops; {tp} is as it was")
-            try:
-                yield
-            except StorageError as error:
-                self._node.fail(error)  # whichever disk it was, and whoever asked
-                raise
+            yield
+        except StorageError as error:
+            self._node.fail(error)  # whichever disk it was, and whoever asked
+            raise
+        except markers.MarkerCorrupt as error:
+            raise explain(error) from error
+        finally:
+            guard.release()
 
     def _moving(self, tp: TopicPartition, claim: int) -> Move:
         move = self._registry.get(tp)
@@ -447,3 +444,4 @@ class MoveEngine:
         for move in self._registry.all():
             if directory in (move.source, move.target):
                 self._movers.failed(move, LogDirectoryOffline(directory.name, reason))
+                self._movers.give_up(move)

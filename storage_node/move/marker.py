@@ -147,6 +147,14 @@ def read(path: Path) -> Marker | None:
     return decode(data, str(file))
 
 
+def read_any(path: Path) -> Marker | None:
+    """Like `read`, for what goes whatever its marker says: None also for one that cannot be used."""
+    try:
+        return read(path)
+    except MarkerCorrupt:
+        return None
+
+
 def write(path: Path, marker: Marker) -> None:
     """Write the marker into the partition's directory `path`; it is on the disk when this returns.
 
@@ -163,8 +171,9 @@ def write_in_any_case(path: Path, marker: Marker) -> bool:
 
     What a crash leaves of it then is new, old or corrupt, and a folder with a corrupt marker is never taken for a copy
     as long as there is another. Where none stands none is made, and the answer is False: only a replica that was never
-    moved is without one, and what its name says is then all that is known of it.
+    moved is without one, and what its name says is then all that is known of it. A folder in its place is put aside.
     """
+    _put_aside(path)
     try:
         write(path, marker)
         return True
@@ -184,6 +193,16 @@ def write_in_any_case(path: Path, marker: Marker) -> bool:
             finally:
                 os.close(fd)
         return True
+
+
+def _put_aside(path: Path) -> None:
+    """Something that is no file stands where the marker belongs: it gets another name, and goes with the rest."""
+    with io_errors(path.parent, f"putting {path.name}/{NAME} aside"):
+        if (path / NAME).is_dir() and not (path / NAME).is_symlink():
+            number = 1
+            while (aside := path / f"{NAME}.{number}").exists():
+                number += 1
+            (path / NAME).rename(aside)
 
 
 def _canonical(document: dict[str, Any]) -> bytes:

@@ -8,15 +8,23 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-from storage_node.errors import LogDirectoryOffline, NotEnoughSpace, RequestRefused, StaleClaim, StorageError
+from storage_node.errors import (
+    ErrorCode,
+    LogDirectoryOffline,
+    NotEnoughSpace,
+    RequestRefused,
+    StaleClaim,
+    StorageError,
+)
 from storage_node.move.copier import Copier, CorruptSource, Halted
 from storage_node.move.creation import no_room
 from storage_node.move.future import open_copy
 from storage_node.move.lookup import Lookup
+from storage_node.move.marker import MarkerCorrupt
 from storage_node.move.moving import Move, Shared
 from storage_node.move.pace import Paces
 from storage_node.move.registry import Registry
-from storage_node.move.scheduler import MoveScheduler
+from storage_node.move.scheduler import MoveScheduler, Waiting
 from storage_node.move.status import MoveState
 from storage_node.move.throttle import RateLimiter
 
@@ -29,11 +37,17 @@ STALE_CLAIM = "StaleClaim"
 MOVES_STOPPED = "MovesStopped"
 NODE_FAILURE = "NodeFailure"
 
+_LOOK = 0.2  # seconds between two looks at which threads are still waited for
+
 STOPPED_BY_OPERATOR = "stopped by the operator"  # why copiers leave when all moves of the node are stopped
 
 
 class Movers:
-    """As many copying threads as there are slots, started when the first move is queued."""
+    """As many copying threads as there are slots, started when the first move is queued.
+
+    A thread whose move lost a directory may hang in that disk for ever: it gives its slot to a new thread at once, and
+    ends when it comes back.
+    """
 
     def __init__(
         self,
@@ -42,16 +56,20 @@ class Movers:
         limiter: RateLimiter,
         slots: int,
         discard_copy: Callable[[Move], None],
+        directories: int = 1,
     ) -> None:
         self._node = node
         self._registry = registry
         self._discard_copy = discard_copy
         self._scheduler = MoveScheduler(slots)
         self._shared = Shared(limiter, self._scheduler, Paces())
-        self.flushes = ThreadPoolExecutor(max_workers=slots, thread_name_prefix="move-flush")
-        self._reads = ThreadPoolExecutor(max_workers=2 * slots, thread_name_prefix="move-read")
+        # Each directory that fails may keep as many as there are slots; threads are made when they are needed.
+        most = slots * (directories + 1)
+        self.flushes = ThreadPoolExecutor(max_workers=most, thread_name_prefix="move-flush")
+        self._reads = ThreadPoolExecutor(max_workers=2 * most, thread_name_prefix="move-read")
         self._copier = Copier(limiter, self.flushes, registry.check, self._reads, self._shared.paces)
         self._threads: list[threading.Thread] = []
+        self._busy: dict[threading.Thread, Waiting] = {}
         self._starting = threading.Lock()
 
     def queue(self, move: Move) -> None:
@@ -65,10 +83,22 @@ class Movers:
             move.become(MoveState.QUEUED)
         self._scheduler.add(move.lane)
         with self._starting:
-            while len(self._threads) < self._scheduler.slots:
-                thread = threading.Thread(target=self._run, name=f"mover-{len(self._threads)}", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._fill()
+
+    def _fill(self) -> None:
+        while len(self._threads) < self._scheduler.slots:
+            thread = threading.Thread(target=self._run, name=f"mover-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def give_up(self, move: Move) -> None:
+        """A directory of a move is offline: nobody waits for its copier any more, and others get its slot."""
+        with self._starting:
+            for thread in [thread for thread, lane in self._busy.items() if lane == move.lane]:
+                self._scheduler.done(self._busy.pop(thread))
+                if thread in self._threads:
+                    self._threads.remove(thread)
+                self._fill()
 
     def halt(self, move: Move, reason: str, timeout: float) -> bool:
         """Take a move out of queue and copier; False if the copier does not leave in time."""
@@ -79,15 +109,41 @@ class Movers:
         return left
 
     def close(self) -> None:
-        """End the threads; every move must have been halted before."""
+        """End the threads; every move must have been halted before. Those that were given up are left behind."""
         self._scheduler.close()
-        for thread in self._threads:
-            thread.join()
-        self.flushes.shutdown()
-        self._reads.shutdown()
+        while True:
+            with self._starting:
+                left = [thread for thread in self._threads if thread.is_alive()]
+            if not left:
+                break
+            left[0].join(_LOOK)
+        # No copier is left that would wait for one of theirs.
+        self.flushes.shutdown(wait=False)
+        self._reads.shutdown(wait=False)
+
+    def close_copy(self, move: Move, clean: bool) -> None:
+        """Let go of a copy's files; `clean`: flushed and noted, so that the next start need not check all of it.
+
+        Those on a disk that may keep whoever writes there are left as they are.
+        """
+        copy = move.future
+        if copy is None or not move.target.online:
+            return
+        try:
+            if clean:
+                copy.flush()
+                copy.note_flushed()
+            copy.close(clean=False)
+        except StorageError as error:
+            self._node.fail(error)
+        except RequestRefused as error:
+            _log.info("the copy of %s is checked at the next start: %s", move.tp, error)
 
     def _run(self) -> None:
+        me = threading.current_thread()
         while (lane := self._scheduler.take()) is not None:
+            with self._starting:
+                self._busy[me] = lane
             try:
                 move = self._registry.get(lane.tp)
                 if move is not None and move.state is MoveState.QUEUED and move.enter():
@@ -99,11 +155,17 @@ class Movers:
             except Exception:
                 _log.exception("the mover of %s failed", lane.tp)
             finally:
-                self._scheduler.done(lane)
+                with self._starting:
+                    given_up = self._busy.pop(me, None) is None
+                if not given_up:
+                    self._scheduler.done(lane)
+            if given_up:
+                return
 
     def _copy(self, move: Move) -> None:
         move.become(MoveState.COPYING)
         try:
+            self._copier.check(move)
             self._open(move)
             self._copier.run(move)
         except Halted as halted:
@@ -123,9 +185,9 @@ class Movers:
         future = move.future
         if future is None:
             future = open_copy(move.path, move.partition.log, move.target.name)
-            self._copier.check(move)  # checking a large copy takes its time
-            move.future = future
             with move.partition.lock:
+                self._copier.check(move)  # checking a large copy takes its time
+                move.future = future
                 move.partition.future = future
         move.bytes_resumed = future.size
         move.recovered = True
@@ -145,9 +207,10 @@ class Movers:
                     LOG_DIR_OFFLINE,
                     f"{move.tp} cannot be moved: {directory.name} is offline ({directory.failure})",
                 )
-        if not move.target.online:
+        if not move.target.online and move.partition.future is move.future:
             # The replica lives on without its copy (KIP-113); the folder is left for the next start to judge.
             # Without the partition's lock, which another thread may hold that waits for this directory to be offline.
+            # A copier that comes back late may find the copy of the next move there, which is none of its business.
             move.partition.future = None
         move.become(MoveState.FAILED, kind, message)
 
@@ -184,4 +247,6 @@ def explain(error: BaseException) -> BaseException:
         return NotEnoughSpace(str(error))
     if isinstance(error, CorruptSource | Halted):
         return RequestRefused(str(error))
+    if isinstance(error, MarkerCorrupt):
+        return RequestRefused(f"{error}; move it away and start the node again", ErrorCode.KAFKA_STORAGE_ERROR)
     return error

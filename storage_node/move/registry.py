@@ -148,6 +148,10 @@ class StopSwitch:
         if self._on:
             raise MovesStopped("moves of this node are stopped; `rehome node resume-moves` lets them go on")
 
+    def turn_on(self) -> None:
+        """Refuse from now on; `set` makes it durable."""
+        self._on = True
+
     def set(self, on: bool) -> None:
         """Write or remove the file in every directory that is online; raises StorageError for one that fails.
 

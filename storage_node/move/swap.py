@@ -152,6 +152,7 @@ class Swapper:
         try:
             with io_errors(move.target.name, f"sealing {move.path.name}"):
                 self._seal(move)
+            move.target.check_online()
         except StorageError:
             self._undo(move, None)
             raise
@@ -172,12 +173,15 @@ class Swapper:
         target_path = move.target.path / replica_name(move.tp)
         promoted = False
         try:
+            move.target.check_online()
             with io_errors(move.target.name, f"renaming {move.path.name} to {target_path.name}"):
                 with full_is_no_room():
                     rename_new(move.path, target_path)
                 promoted = True
                 failpoint(AFTER_TARGET_RENAMED)
                 fsync_dir(move.target.path)
+            # A disk that answered after it was given up: nothing is served from it, so the source is taken back.
+            move.target.check_online()
         except StorageError as error:
             if not move.target.fail_on(error) and promoted:
                 # Under its final name it may be found or not; a disk that is used on must not have it.
@@ -204,8 +208,8 @@ class Swapper:
         failpoint(AFTER_SEAL)
 
     def _undo(self, move: Move, renamed: Path | None) -> None:
-        """Give the source back, two generations higher; its directory goes offline if even that cannot be made
-        durable.
+        """Give the source back, two generations higher, or else with the seal undone; its directory goes offline if
+        neither can be made durable.
         """
         partition = move.partition
         path = partition.log.path
@@ -214,10 +218,7 @@ class Swapper:
             with io_errors(move.source.name, f"taking back {path.name}"):
                 here = renamed or path
                 found = markers.read(here) or Marker(move.tp.topic, move.tp.partition, source_id=move.source.id)
-                if not markers.write_in_any_case(here, found.settled(generation)):
-                    # Nothing would tell the sealed copy, should it come back, from what is appended here now.
-                    move.source.fail(f"{path.name} cannot be taken back: no room for its marker")
-                    return
+                marked = markers.write_in_any_case(here, found.settled(generation))
                 failpoint(UNDO_AFTER_MARKER)
                 if renamed is not None:
                     with full_is_no_room():
@@ -228,7 +229,23 @@ class Swapper:
         except (StorageError, markers.MarkerCorrupt) as error:
             move.source.fail(error)
             return
-        partition.generation = generation
+        if marked:
+            partition.generation = generation
+        elif not self._unseal(move):
+            # Nothing would tell the sealed copy, should it come back, from what is appended here now.
+            move.source.fail(f"{path.name} cannot be taken back on {move.source.name}: no room for its marker")
+
+    def _unseal(self, move: Move) -> bool:
+        """Where the source had no marker and has no room for one, the copy says instead that it is no whole one."""
+        copying = replace(move.marker, state=State.COPYING, seal_leo=-1, seal_hw=-1)
+        try:
+            move.target.check_online()
+            markers.write(move.path, copying)
+        except StorageError as error:
+            move.target.fail_on(error)
+            return False
+        move.marker = copying
+        return True
 
     # After the lock
 
@@ -240,7 +257,7 @@ class Swapper:
             move.marker = settled
             with contextlib.suppress(OSError):
                 (move.target.path / replica_name(move.tp) / FLUSHED).unlink(missing_ok=True)
-            gone = markers.read(source_path)
+            gone = markers.read_any(source_path)
             if gone is not None:
                 full = f"{replica_name(move.tp)}.{source_path.name.rsplit('.', 2)[1]}.delete"
                 markers.write(

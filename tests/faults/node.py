@@ -151,7 +151,8 @@ class FaultyNode(Harness):
         gc.collect()
 
     def begin_again(self) -> None:
-        """Start a new node where one was stopped."""
+        """Start a new node where one was stopped, once the disks that hung have let go of it."""
+        until(lambda: not any(thread.name.startswith("close-") for thread in threading.enumerate()))
         self.node = self._new(0)
         self.start()
 

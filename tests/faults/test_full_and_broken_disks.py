@@ -113,6 +113,28 @@ def test_a_full_source_refuses_records_and_can_be_left(
     assert lost(node, writer.acknowledged) == []
 
 
+@pytest.mark.fuse
+@needs_fuse
+def test_a_source_that_has_no_room_for_any_name_serves_on(start: Start) -> None:
+    node = start()
+    node.fill(80)
+    assert not (node.replica.log.path / markers.NAME).exists()
+    with undisturbed(node), Writer(node, "t") as writer:
+        # Neither a marker can be made, nor can the replica get the name under which it would be removed.
+        with node.source_disk.failing("rename", path=r"/t-0(/partition\.move\.tmp)?$", errno=errno.ENOSPC):
+            assert node.alter(TP, node.paths[2]) is ErrorCode.NONE
+            ended = node.ended()
+            assert ended.state is MoveState.FAILED and node.paths[1] in ended.message, ended
+            known = len(writer.acknowledged)
+            until(lambda: len(writer.acknowledged) > known + 5)
+            assert node.source.online and node.target.online
+        assert node.alter(TP, node.paths[2]) is ErrorCode.NONE
+        assert until(lambda: (s := node.status()) is not None and s.state is MoveState.SWAPPED)
+    assert writer.errors == []
+    node.again()
+    assert lost(node, writer.acknowledged) == []
+
+
 @pytest.mark.root
 @needs_root
 def test_a_flush_that_fails_because_there_is_less_disk_than_it_says_at_the_target(

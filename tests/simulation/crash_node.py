@@ -72,6 +72,9 @@ class _NoThread:
 
     def join(self, *_: object) -> None: ...
 
+    def is_alive(self) -> bool:
+        return False
+
 
 class _Listener:
     """Nobody connects."""
@@ -279,7 +282,6 @@ class QuietNode(Node):
 
     def _engine(self, *args: Any, **kwargs: Any) -> MoveEngine:
         engine = MoveEngine(*args, **kwargs, now_ms=lambda: self.clock_ms)
-        engine._deletions._thread = _NoThread()  # type: ignore[assignment]
         engine._movers._threads = [_NoThread()] * 64  # type: ignore[list-item]
         return engine
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from storage_node import failpoints
+from storage_node.directories.atomic import NoRoom
 from storage_node.errors import LogFlushError, NotEnoughSpace, RequestRefused, StorageError
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
@@ -112,6 +114,75 @@ def test_moving_away_from_a_full_disk_makes_room_on_it(mount: Callable[[str], Pa
     eventually(lambda: node.listing() == {"a": [], "b": ["t-0"]})
     assert node.dir("a").online and os.statvfs(disk).f_bavail * 4096 > 200_000
     node.close()
+
+
+POINTS = [name for name in failpoints.registered() if name.startswith(("create.", "swap.", "delete."))]
+
+
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize("point", POINTS)
+def test_a_replica_without_a_marker_leaves_a_full_disk_although_the_node_is_killed(
+    point: str, mount: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """What is on the disks at a point of the move is what a start after kill -9 finds."""
+    disk, later = mount("a"), tmp_path / "later"
+    node = SmallNode(tmp_path, config=CONFIG)
+    node.add()
+    node.fill(300)
+    whole = values(node.partitions[TP].log)
+    fill_up(disk)
+
+    def keep() -> None:
+        if not later.exists():
+            for name in ("a", "b"):
+                shutil.copytree(tmp_path / name, later / name, ignore=shutil.ignore_patterns("filler", ".lock"))
+
+    with failpoints.active({point: keep}):
+        assert markers.read(node.partitions[TP].log.path) is None
+        node.move("b")
+        eventually(lambda: node.listing() == {"a": [], "b": ["t-0"]})
+    assert later.exists(), f"{point} was not passed"
+    assert node.dir("a").online and values(node.partitions[TP].log) == whole
+    node.close()
+    again = SmallNode(later, config=CONFIG)
+    assert values(again.partitions[TP].log) == whole
+    if again.partitions[TP].directory.path.name == "a":
+        again.move("b", owner="another")
+    eventually(lambda: again.listing() == {"a": [], "b": ["t-0"]})
+    assert values(again.partitions[TP].log) == whole
+    again.close()
+
+
+@pytest.mark.root
+@needs_root
+@pytest.mark.parametrize("point", ["swap.after_seal", "swap.after_source_renamed"])
+def test_a_swap_that_fails_on_a_full_disk_without_a_marker_costs_no_directory(
+    point: str, mount: Callable[[str], Path], tmp_path: Path
+) -> None:
+    disk = mount("a")
+    node = SmallNode(tmp_path, config=CONFIG)
+    partition = node.add()
+    node.fill(300)
+    fill_up(disk)
+    status = node.engine.create(TP, node.path("b"), owner="run")
+    node.engine.start_copy(TP, status.claim)
+    assert node.engine.wait(TP, status.claim, 20).state is MoveState.CAUGHT_UP
+
+    def no_room() -> None:
+        raise NoRoom(errno.ENOSPC, "No space left on device")
+
+    with failpoints.active({point: no_room}), pytest.raises((NotEnoughSpace, RequestRefused, StorageError)):
+        node.engine.swap(TP, status.claim)
+    assert node.dir("a").online and node.dir("b").online
+    (disk / "filler").unlink()
+    assert partition.append(batch(b"after")).base_offset == 300
+    node.close()
+    again = SmallNode(tmp_path, config=CONFIG)
+    if again.partitions[TP].directory.path.name == "a":
+        again.move("b", owner="another")
+    assert b"after" in values(again.partitions[TP].log)[-1] and again.partitions[TP].log.log_end_offset == 301
+    again.close()
 
 
 @pytest.mark.root

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import conftest
+
 ROOT = Path(__file__).resolve().parents[4]
 TABLE = Path(__file__).parents[1] / "known_bugs.tsv"
 
@@ -102,6 +104,12 @@ def test_a_row_names_tests_that_exist_or_why_there_is_none(row: list[str]) -> No
     for test in row[3].split(" "):
         path, _, name = test.partition("::")
         assert name.startswith("test_") and name in names_in(path), f"{test} does not exist"
+
+
+def test_every_run_takes_the_tests_that_are_named() -> None:
+    named = {test.partition("::")[0] for row in ROWS if row[3] != "-" for test in row[3].split(" ")}
+    left_out = {path for path in named if path.split("/")[1] in getattr(conftest, "collect_ignore", ())}
+    assert not left_out, "these run with `make torture` only"
 
 
 def test_few_rows_are_not_applicable() -> None:

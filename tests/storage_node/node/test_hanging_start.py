@@ -1,0 +1,118 @@
+"""A start meets a directory that hangs: it is offline with the reason, the others are served."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_node import node as node_module
+from storage_node.directories.errors import StartRefused
+from storage_node.log.batch import build_batch
+from storage_node.types import TopicPartition
+from tests.support.io_faults import Faults, install
+from tests.support.node_harness import Harness, running, until
+from tests.support.wire import Client
+
+HASTY = {"log.dir.failure.timeout.ms": "1000", "log.dir.health.check.interval.ms": "200"}
+#: Seconds for a start beside a disk that hangs.
+PROMPT = 10.0
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    installed = install(monkeypatch)
+    yield installed
+    installed.clear()
+
+
+@pytest.fixture
+def stopped(tmp_path: Path, faults: Faults) -> Iterator[Harness]:
+    """A node with a replica in each directory, stopped by a crash; it is for the test to start."""
+    with running(tmp_path, extra=HASTY) as harness:
+        harness.create_topic("t", 3)
+        client = Client(harness)
+        for partition in range(3):
+            assert client.produce("t", partition, build_batch([b"x"])).error == 0
+        client.close()
+        harness.settle()
+        harness.stop(clean=False)
+        harness.node = harness._new(0)
+        yield harness
+        faults.clear()
+
+
+def in_directory(harness: Harness, path: str) -> TopicPartition:
+    """The replica whose folder is there."""
+    (name,) = [entry.name for entry in Path(path).glob("t-?")]
+    return TopicPartition("t", int(name[-1]))
+
+
+def check(harness: Harness, bad: str, lost: TopicPartition) -> None:
+    """One directory is offline with its replica, the others take records."""
+    directory = harness.node.dirs.by_path(bad)
+    assert not directory.online and "did not answer within 1 s" in (directory.failure or "")
+    assert lost in harness.node.replicas.offline and "hangs" in harness.node.replicas.offline[lost]
+    client = Client(harness)
+    assert client.produce("t", lost.partition, build_batch([b"y"])).error == 56
+    for tp in harness.node.replicas.served:
+        assert client.produce("t", tp.partition, build_batch([b"y"])).base_offset == 1
+    assert len(harness.node.replicas.served) == 2
+    client.close()
+
+
+@pytest.mark.parametrize("call", ["stat", "open", "fsync"])
+def test_a_directory_that_hangs_when_the_node_starts(call: str, stopped: Harness, faults: Faults) -> None:
+    bad = stopped.paths[1]
+    lost = in_directory(stopped, bad)
+    faults.hang(call, f"{bad}*")
+    began = time.monotonic()
+    stopped.start()
+    assert time.monotonic() - began < PROMPT
+    check(stopped, bad, lost)
+    until(lambda: stopped.controller.failed, what="the controller is told")
+    faults.clear()
+    stopped.restart()
+    assert len(stopped.node.replicas.served) == 3, "the next start serves it again"
+
+
+def test_a_directory_that_begins_to_hang_while_its_logs_are_opened(stopped: Harness, faults: Faults) -> None:
+    bad = stopped.paths[2]
+    lost = in_directory(stopped, bad)
+    # Its other files answer, and so does what is asked before the start; the health check finds it out.
+    rule = faults.hang("open", f"{bad}/{lost}/*.log")
+    faults.hang("fsync", f"{bad}/health-check")
+    began = time.monotonic()
+    stopped.start()
+    assert time.monotonic() - began < PROMPT and rule.hits
+    check(stopped, bad, lost)
+
+
+def test_a_metadata_directory_that_hangs_refuses_the_start(stopped: Harness, faults: Faults) -> None:
+    faults.hang("open", f"{stopped.paths[0]}/*")
+    with pytest.raises(StartRefused, match="did not answer within 1 s when the node started"):
+        stopped.start()
+    faults.clear()
+    stopped.start()
+
+
+def test_a_start_that_hangs_in_a_disk_itself_ends_the_node(
+    stopped: Harness, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_module, "START_PATIENCE", 1.0)
+    bad = stopped.paths[1]
+    rule = faults.hang("open", f"{bad}/t-*/partition.move")
+    faults.hang("fsync", f"{bad}/health-check")
+    said: list[str] = []
+
+    def halt(sentence: str) -> None:
+        said.append(sentence)
+        faults.clear()
+
+    stopped.node.halt = halt
+    stopped.start()
+    assert rule.hits and len(said) == 1
+    assert said[0].startswith("node 1 stops: its start hangs in log directory ") and bad in said[0]
+    assert "start the node again" in said[0]
