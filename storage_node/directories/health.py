@@ -154,7 +154,7 @@ def unanswering(paths: Iterable[str], seconds: float) -> list[str]:
 def _touch(path: Path) -> None:
     with contextlib.suppress(OSError, StorageError):
         if (path / "meta.properties").is_file() and not path.is_symlink():
-            probe(path, f"{FILE}.{os.getpid()}.{threading.get_ident()}")
+            probe(path)
 
 
 def _ask(directory: LogDirectory) -> None:
