@@ -36,8 +36,8 @@ def _texts(*names: str) -> T.ArrayType:
 _BY_REASON = T.StructField(
     "seconds_by_reason", T.StructType([T.StructField(r, T.StringType()) for r in schema.TOLD_REASONS])
 )
-_ROW = _texts("topic", "partition", "attempts", *_TEXTS, *_LONGS, *_DOUBLES).elementType
-_ROWS = T.ArrayType(T.StructType([*_ROW.fields, _BY_REASON]))  # type: ignore[attr-defined]
+_NAMES = ("topic", "partition", "attempts", *_TEXTS, *_LONGS, *_DOUBLES)
+_ROWS = T.ArrayType(T.StructType([*(T.StructField(name, T.StringType()) for name in _NAMES), _BY_REASON]))
 _ASKED = _texts("topic", "partition", "node", "directory", "throttle", "deadline_seconds", "sla_seconds")
 
 
