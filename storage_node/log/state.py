@@ -101,6 +101,9 @@ class LogState:
             for segment in reversed(segments):
                 segment.remove()
             removed, segments = [*removed, *segments], []
+        if removed:
+            # Or they would come back after the next loss of power, behind what is appended from now on.
+            self._home.sync()
         self._epochs, stored = recovery.load_epochs(self._home, segments)
         if not segments:
             end = log_start_offset

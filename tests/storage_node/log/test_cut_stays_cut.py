@@ -1,0 +1,71 @@
+"""What a start cut off does not come back after the next loss of power, behind what was appended since."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_node.log.batch import build_batch
+from storage_node.log.config import LogConfig
+from storage_node.log.log import Log
+from storage_node.types import TopicPartition
+from tests.simulation.machine import Machine
+from tests.simulation.patching import simulated
+from tests.simulation.promises import read_all
+
+TP = TopicPartition("t", 0)
+CONFIG = LogConfig(segment_bytes=200)
+HERE = Path("/sim/a/t-0")
+
+
+@pytest.fixture
+def machine() -> Iterator[Machine]:
+    """A disk on which a name is durable only once its folder was flushed (POSIX)."""
+    machine = Machine("a", names_follow=False)
+    with simulated(machine):
+        yield machine
+
+
+def value(number: int) -> bytes:
+    return b"%010d" % number
+
+
+def opened() -> Log:
+    return Log.open(HERE, TP, CONFIG, directory="/sim/a")
+
+
+def append(log: Log, *numbers: int) -> None:
+    for number in numbers:
+        log.append_as_leader(build_batch([value(number)], timestamp=1), 0)
+
+
+def after_losses(machine: Machine) -> set[tuple[bytes, ...]]:
+    """What the log may hold after a loss of power now."""
+    found = set()
+    for states in list(machine.power_loss_states()):
+        machine.restore(states)
+        found.add(tuple(read_all(opened())[2].values()))
+    return found
+
+
+@pytest.mark.parametrize("lost", ["the end of a segment", "bytes in a segment"])
+def test_what_a_start_cut_off_does_not_come_back(machine: Machine, lost: str) -> None:
+    log = opened()
+    append(log, 0, 1, 2, 3)  # two in each segment
+    log.flush()
+    machine.kill()
+    file = HERE / "00000000000000000000.log"
+    data = file.read_bytes()
+    half = len(data) // 2
+    if lost == "the end of a segment":
+        file.write_bytes(data[:half])
+    else:
+        file.write_bytes(data[:half] + b"\x00" * 30 + data[half + 30 :])
+    machine.disks["a"].sync()
+    log = opened()
+    assert log.log_end_offset == 1
+    append(log, 11)
+    log.flush()
+    assert after_losses(machine) == {(value(0), value(11))}
