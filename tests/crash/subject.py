@@ -28,6 +28,7 @@ from tests.support.node_harness import CLUSTER_ID, Harness, make_config, until
 
 TOPIC = "t"
 ROUNDS = 10  # of a producer, in the shortest life
+CLEAR = 45.0  # seconds; a busy disk takes many for a dozen flushes
 CONFIGS = {"segment.bytes": "12000"}
 SETTINGS = {
     "file.delete.delay.ms": "0",
@@ -155,7 +156,7 @@ class Subject(Harness):
     def clear(self) -> None:
         """Wait until nothing of moves and deletions is left."""
         with contextlib.suppress(AssertionError):
-            until(lambda: not self.leftovers(), 20)
+            until(lambda: not self.leftovers(), CLEAR)
         left = {f"{path.parent.name}/{path.name}": sorted(e.name for e in path.iterdir()) for path in self.leftovers()}
         engine = self.node.engine
         assert not left, f"left over: {left}; moves: {engine.statuses()}; deletions: {engine._deletions.pending()}"

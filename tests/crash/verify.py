@@ -37,7 +37,7 @@ class Seen:
     places: dict[str, Any] = field(default_factory=dict)
 
 
-def judge(paths: Sequence[str], folder: Path, power: bool = False, seconds: float = 60.0) -> None:
+def judge(paths: Sequence[str], folder: Path, power: bool = False, seconds: float = 120.0) -> None:
     """Raise AssertionError for whatever is wrong; afterwards the ledger holds what was found.
 
     `power`: only what was flushed had to survive.
