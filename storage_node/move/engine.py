@@ -364,9 +364,8 @@ class MoveEngine:
         for action in plan.actions:
             if isinstance(action, ScheduleDelete):
                 directory = self._node.directory(action.path.parent)
-                later = self._now_ms() + self._delay_ms(
-                    action.tp
-                )  # at most, should the clock have been set back meanwhile
+                # At most, should the clock have been set back meanwhile.
+                later = self._now_ms() + self._delay_ms(action.tp)
                 due = min(action.delete_at_ms or later, later)
                 self._deletions.schedule(
                     Deletion(action.tp, action.path, directory, action.generation, due, action.guarded)
