@@ -20,7 +20,8 @@ SLICE = 0.1  # seconds slept at most before rate and stop are looked at again
 TOLERANCE = 0.005  # seconds' worth of bytes that may go out at once after an idle time
 CATCH_UP = 0.5  # seconds of delay that may be caught up; who comes later was idle
 PEAK = 1.02  # times the rate, while catching up
-LATE = 0.01  # seconds a write may take longer than usual before it counts as late
+BURST = 0.02  # seconds' worth of bytes that may go out at once while catching up: threads are not woken to the moment
+LATE = 0.005  # seconds a write may take longer than usual before it counts as late
 USUAL = 1 / 16  # the share of the last write in what is usual
 USUAL_MOST = 0.03  # seconds that are never more than usual
 RESOLUTION = 1e-6  # seconds that are not worth sleeping
@@ -63,6 +64,8 @@ class RateLimiter:
         with self._lock:
             self._drain()
             self._rate = _checked(rate)
+            if self._drained >= self._charged:
+                self._at = -math.inf  # nobody waits: the time until somebody does is no delay to be caught up
 
     def acquire(self, count: int, should_stop: Callable[[], bool] = lambda: False) -> float:
         """Wait until `count` bytes may be written; answers the seconds slept. Told to stop, it ends uncharged."""
@@ -78,7 +81,9 @@ class RateLimiter:
                 rate = self._rate
                 wait = 0.0
                 if rate is not None:
-                    wait = max(mine - self._drained, (my_peak - self._peak_drained) / PEAK) / rate - TOLERANCE
+                    mean = mine - self._drained - TOLERANCE * rate
+                    peak = my_peak - self._peak_drained - max(BURST * rate, count)
+                    wait = max(mean, peak / PEAK) / rate
                 if wait <= RESOLUTION:
                     return slept
             if should_stop():

@@ -193,6 +193,17 @@ def test_a_new_rate_holds_for_the_rest() -> None:
     assert clock.now == pytest.approx(6, abs=0.2)
 
 
+def test_the_time_from_a_new_rate_to_the_first_chunk_is_not_saved_up() -> None:
+    clock = FakeClock()
+    limiter = RateLimiter(None, clock)
+    limiter.acquire(1)
+    limiter.set_rate(MB)
+    clock.now += 0.4  # the move is only being made
+    for _ in range(100):
+        limiter.acquire(100_000)
+    assert clock.now == pytest.approx(0.4 + 10, abs=0.02)
+
+
 def test_unlimited_never_sleeps() -> None:
     clock = FakeClock()
     limiter = RateLimiter(None, clock)
