@@ -180,8 +180,7 @@ def _current(
         return None, Current.PARTIAL
     if best.generation < metadata_generation and assigned_id in missing_ids and assigned_id != best.directory_id:
         return None, Current.STALE
-    if best.marker is not None and best.marker.state is State.SEALED and best.marker.source_id in missing_ids:
-        # The last flush of the swap may have failed, and the source been taken back and written to.
+    if _successor_missing(best, missing_ids):
         return None, Current.STALE
     if not all(_taking_back(copy, best) for copy in found.deletes if newer_source(copy, best)):
         return None, Current.STALE
@@ -193,12 +192,30 @@ def _apart(found: Found) -> tuple[Found, tuple[Copy, ...]]:
 
     A replica whose creation fails (a full disk), or is cut off by a crash, may leave such a one and be made elsewhere.
     """
-    unborn = tuple(copy for copy in found.current if copy.unborn)
-    born = tuple(copy for copy in found.current if not copy.unborn)
+    unborn = tuple(copy for copy in found.current if _never_was(copy))
+    born = tuple(copy for copy in found.current if not _never_was(copy))
     marked = any(copy.marker is not None for copy in found.move) or any(copy.can_come_back for copy in found.deletes)
     if not born and not marked:
         born, unborn = unborn[:1], unborn[1:]
     return (replace(found, current=born), unborn) if unborn else (found, ())
+
+
+def _never_was(copy: Copy) -> bool:
+    """Whether a folder never was a replica: it has no segments, or a start that saw so was about to remove it."""
+    marker = copy.marker
+    return copy.unborn or (marker is not None and marker.state is State.DELETED and marker.reason == Reason.CANCEL)
+
+
+def _successor_missing(copy: Copy, missing_ids: frozenset[str]) -> bool:
+    """Whether a directory is missing that may hold what came after this copy.
+
+    Of a sealed one: the last flush of the swap may have failed, and the source been taken back and written to. One that
+    a start was about to set aside had a newer one beside it.
+    """
+    marker = copy.marker
+    if marker is None or marker.state not in (State.SEALED, State.DELETED):
+        return False
+    return bool({marker.source_id, marker.target_id} - {copy.directory_id} & missing_ids)
 
 
 def _taking_back(source: Copy, best: Copy) -> bool:

@@ -188,7 +188,7 @@ class Plan:
             case Verdict.PROMOTE:
                 assert move is not None
                 for copy in found.current:
-                    self._discard(copy, found, Reason.SWAP)
+                    self._discard(copy, found, Reason.SWAP, move.directory_id)
                 self._promote(move, known)
             case Verdict.ROLL_BACK | Verdict.ROLL_BACK_RESUME | Verdict.ROLL_BACK_CANCEL:
                 assert back is not None
@@ -228,7 +228,7 @@ class Plan:
         self.served = winner
         for other in found.current:
             if other.path != winner.path:
-                self._discard(other, found, Reason.SWAP)
+                self._discard(other, found, Reason.SWAP, winner.directory_id)
 
     def _promote(self, move: Copy, known: int) -> None:
         path = move.path.with_name(replica_name(self.tp))
@@ -315,13 +315,17 @@ class Plan:
         self.actions.append(WriteMarker(copy.path, marker))
         return replace(copy, marker=marker, corrupt=False)
 
-    def _discard(self, copy: Copy, found: Found, reason: Reason) -> None:
-        """Turn a directory into a `.delete` with a reason that stands in its marker before the name changes."""
+    def _discard(self, copy: Copy, found: Found, reason: Reason, successor: str = "") -> None:
+        """Turn a directory into a `.delete` with a reason that stands in its marker before the name changes, and for
+        the source of a swap the id of the directory that holds the newer copy.
+        """
         marker = copy.marker or Marker(self.tp.topic, self.tp.partition, generation=copy.generation)
         name, full = self._delete_path(copy, found)
         if reason is Reason.CANCEL and marker.state is not State.CANCELLED:
             marker = replace(marker, state=State.CANCELLED)
         marker = replace(marker, state=State.DELETED, reason=reason, full_name=full)
+        if successor:
+            marker = replace(marker, source_id=copy.directory_id, target_id=successor)
         gone = replace(self._mark(copy, marker), kind="delete")
         self.actions.append(Rename(copy.path, name))
         self._schedule(replace(gone, path=name), guarded=reason is Reason.SWAP)

@@ -192,6 +192,8 @@ def _check_served(truth: Truth, start: int, values: tuple[bytes, ...], expected:
     for offset in range(max(start, truth.start), end):
         value = values[offset - start]
         right = truth.acked[offset] if offset < len(truth.acked) else truth.tried
+        if truth.lost and value.startswith(b"%05d." % offset):
+            continue  # of the copies that are left one may have been overtaken
         if value != right:
             raise Violation(f"offset {offset} has {value!r} instead of {right!r}")
     if end < expected.needed:

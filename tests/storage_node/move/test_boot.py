@@ -163,6 +163,27 @@ def test_of_two_replicas_the_newer_one_wins() -> None:
     assert [a.guarded for a in plan.actions if isinstance(a, ScheduleDelete)] == [True]
 
 
+def test_a_replica_that_was_being_set_aside_waits_for_the_newer_one() -> None:
+    """The start that set it aside was killed before the rename: what came after it may be in the missing directory."""
+    first = boot(current("a", 2), current("b", 1, state=State.SEALED))
+    mark = next(a for a in first.actions if isinstance(a, WriteMarker) and a.path == Path("/b/t-0"))
+    cut_off = Copy("b", mark.path, "current", mark.marker)
+    assert (boot(cut_off, missing="a").state, boot(cut_off, missing="c").state) == ("offline", "online")
+    again = boot(current("a", 2), cut_off)
+    assert str(again.path) == "/a/t-0"
+    assert [str(a.source) for a in again.actions if isinstance(a, Rename)] == ["/b/t-0"]
+
+
+def test_the_removal_of_a_folder_that_never_was_a_replica_is_finished() -> None:
+    """A start that was killed between its marker and its name must not leave two replicas."""
+    never = Copy("b", Path("/b/t-0"), "current", unborn=True)
+    first = boot(current("a", bare=True), never)
+    mark = next(a for a in first.actions if isinstance(a, WriteMarker))
+    again = boot(current("a", bare=True), replace(never, marker=mark.marker, unborn=False))
+    assert str(again.path) == "/a/t-0"
+    assert [str(a.source) for a in again.actions if isinstance(a, Rename)] == ["/b/t-0"]
+
+
 def test_of_two_equal_replicas_none_is_served() -> None:
     assert boot(current("a", 1), current("b", 1)).state == "offline"
     assert boot(current("a", bare=True), current("b", bare=True)).actions == ()
