@@ -141,7 +141,7 @@ def chosen(found: list[tuple[str, str, int]], count: int) -> list[Fault]:
 def test_any_operation_of_a_move_fails(start: Start) -> None:
     failures: list[str] = []
     with tally("faults injected through FUSE") as counted:
-        for fault in chosen(everything(start), scaled(30, 10_000)):
+        for fault in chosen(everything(start), scaled(20, 10_000)):
             try:
                 counted.count += try_one(start, fault)
             except Exception as error:
