@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,9 +127,10 @@ def _build(archive: Path, say: Say) -> str:
         return "that takes root and debootstrap"
     say(f"making a base image of Debian's packages ({SUITE}; under a minute)")
     with _work_folder(archive.parent) as work:
-        command = [debootstrap, "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, str(work / "root")]
+        # In a mount namespace of its own, so that what it mounts goes with it however it ends: the folder is removed.
+        command = ["unshare", "--mount", debootstrap, "--variant=minbase", f"--include={','.join(PACKAGES)}"]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS, check=False)
+            done = _run_whole([*command, SUITE, str(work / "root")], BUILD_SECONDS)
         except subprocess.TimeoutExpired:
             return f"debootstrap did not end within {BUILD_SECONDS:.0f} s"
         if done.returncode:
@@ -141,6 +143,21 @@ def _build(archive: Path, say: Say) -> str:
         packed.replace(archive)
     done = _docker("import", str(archive), TAG)
     return f"docker import: {_last(done)}" if done.returncode else ""
+
+
+def _run_whole(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
+    """Run a command that has children of its own: whoever ends it early ends all of them, and waits for that."""
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        try:
+            out, err = process.communicate(timeout=seconds)
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 @contextmanager

@@ -145,6 +145,11 @@ class Box:
         with engine_errors(f"cannot read the log of {self.plan.name}"):
             return bytes(self._container.logs())
 
+    def remove(self) -> None:
+        """Remove the container, running or not, and let go of the engine."""
+        with engine_errors(f"cannot remove {self.plan.name}"):
+            self._made.stop()
+
     def last_words(self) -> str:
         """The last line it said, for a sentence."""
         lines = self.log().decode(errors="replace").strip().splitlines()

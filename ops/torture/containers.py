@@ -81,6 +81,9 @@ class ContainerRoles:
 
     def up(self) -> None:
         """An engine, the image, a network, volumes, containers. Raises `OpsError` when one of them cannot be had."""
+        for path in (self._data, WORKER.parent):
+            if ":" in str(path):
+                raise OpsError(f"{path} cannot be mounted into a container: its name has a colon in it")
         self._binary = temporal_server.ensure(self._say)
         self._cleanup.enter_context(engine())
         image = base.ensure(self._say)
@@ -98,7 +101,7 @@ class ContainerRoles:
             self._witness.start()
         with engine_errors("cannot make the containers"):
             self._boxes = {plan.name: Box(plan, image, network, self._run) for plan in plans}
-        self._cleanup.callback(self._keep_logs)
+        self._cleanup.callback(self._end)
         self._say(f"starting {len(plans)} containers")
         self.start(TEMPORAL)
         with ThreadPoolExecutor(len(plans)) as pool:
@@ -226,13 +229,19 @@ class ContainerRoles:
             with contextlib.suppress(docker.errors.NotFound):
                 network.remove()
 
-    def _keep_logs(self) -> None:
-        """What the containers said goes where the logs of a run are."""
+    def _end(self) -> None:
+        """What the containers said goes where the logs of a run are; then they go. `_remove_all` sees what is left."""
         folder = self._data / "logs"
         folder.mkdir(parents=True, exist_ok=True)
-        for name, box in self._boxes.items():
+
+        def end(box: Box) -> None:
             with contextlib.suppress(OpsError):
-                (folder / f"{name}.log").write_bytes(box.log())
+                (folder / f"{box.plan.name}.log").write_bytes(box.log())
+            with contextlib.suppress(OpsError):
+                box.remove()
+
+        with ThreadPoolExecutor(len(self._boxes)) as pool:
+            list(pool.map(end, self._boxes.values()))
 
     # Power over the roles
 
