@@ -219,6 +219,11 @@ class Swapper:
                 here = renamed or path
                 found = markers.read(here) or Marker(move.tp.topic, move.tp.partition, source_id=move.source.id)
                 marked = markers.write_in_any_case(here, found.settled(generation))
+                if not marked and not move.target.online:
+                    # Nothing would tell the sealed copy, should it come back, from what is appended here now: the name
+                    # stays what it is, so that no start takes it for the newest replica while that disk is away.
+                    move.source.fail(f"{path.name} cannot be taken back on {move.source.name}: no room for its marker")
+                    return
                 failpoint(UNDO_AFTER_MARKER)
                 if renamed is not None:
                     with full_is_no_room():
@@ -232,7 +237,6 @@ class Swapper:
         if marked:
             partition.generation = generation
         elif not self._unseal(move):
-            # Nothing would tell the sealed copy, should it come back, from what is appended here now.
             move.source.fail(f"{path.name} cannot be taken back on {move.source.name}: no room for its marker")
 
     def _unseal(self, move: Move) -> bool:
