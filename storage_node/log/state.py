@@ -113,6 +113,8 @@ class LogState:
         self._segments = tuple(segments)
         self._log_start_offset = max(log_start_offset, segments[0].base_offset)
         exact = clean and not loaded.scanned
+        # What a dead process created is there by name, and nobody knows whether its name is on the disk.
+        self._names_dirty |= not exact
         self._recovery_point = end if exact else min(recovery_point, end)
         self._producers = recovery.load_producers(self._home, segments, end, exact=exact, now_ms=now_ms)
         recovery.tidy_snapshots(self._home, segments)

@@ -1,4 +1,4 @@
-"""What a start cut off does not come back after the next loss of power, behind what was appended since."""
+"""What a start found, and what it cut off, after the next loss of power."""
 
 from __future__ import annotations
 
@@ -69,3 +69,13 @@ def test_what_a_start_cut_off_does_not_come_back(machine: Machine, lost: str) ->
     append(log, 11)
     log.flush()
     assert after_losses(machine) == {(value(0), value(11))}
+
+
+def test_a_flush_makes_the_names_durable_that_a_start_found(machine: Machine) -> None:
+    log = opened()
+    log.flush()
+    machine.disks["a"].sync()
+    append(log, 0, 1, 2, 3)
+    machine.kill()
+    opened().flush()
+    assert after_losses(machine) == {tuple(value(number) for number in range(4))}
