@@ -180,9 +180,9 @@ def write_in_any_case(path: Path, marker: Marker) -> bool:
     except MetadataIOError as error:
         if not is_no_room(error):
             raise
-        if not (path / NAME).exists():
-            return False
         with io_errors(path.parent, f"writing {path / NAME}"):
+            if not (path / NAME).exists():
+                return False
             fd = os.open(path / NAME, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 data = encode(marker)

@@ -17,7 +17,7 @@ LIVES = 100
 """In each part. Parts differ in their seed and are the same in every run, so that they may be run beside each other,
 and one that fails may be repeated by its number.
 """
-PARTS = scaled(4, 100)
+PARTS = scaled(6, 100)
 MUST_HAPPEN = {
     "moves made, queued", "copies, caught_up", "copies, stopped", "copies, failed", "cancels",
     "swaps, swapped", "swaps, behind", "batches", "starts", "kills", "power losses",

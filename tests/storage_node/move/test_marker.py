@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from storage_node.errors import MetadataIOError
 from storage_node.move import marker as markers
 from storage_node.move.marker import Marker, MarkerCorrupt, Reason, State
 from storage_node.types import TopicPartition
+from tests.simulation.machine import Machine
+from tests.simulation.patching import simulated
 
 NUMBERS = st.integers(-1, 2**62)
 MARKERS = st.builds(
@@ -78,3 +81,16 @@ def test_errors_name_the_log_directory(tmp_path: Path) -> None:
         markers.write(folder, Marker("t", 0))
     assert raised.value.directory == str(tmp_path)
     assert markers.read(folder) is None
+
+
+def test_a_disk_that_is_full_and_then_fails_is_a_failed_disk() -> None:
+    machine = Machine("a")
+    with simulated(machine):
+        path = Path("/sim/a/t-0")
+        path.mkdir()
+        marker = Marker("t", 0, claim=1)
+        markers.write(path, marker)
+        machine.disks["a"].fail(errno.ENOSPC, frozenset({"write"}), times=1)
+        machine.disks["a"].fail(errno.EIO, frozenset({"stat"}), after=1)
+        with pytest.raises(MetadataIOError):
+            markers.write_in_any_case(path, marker)
