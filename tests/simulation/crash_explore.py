@@ -80,7 +80,7 @@ class Explorer:
         self.whole = whole
         self.kinds = tuple(kinds)
         self.found = found or Found()
-        self.arena = Arena(*script.disks, names_follow=not posix)
+        self.arena = Arena(*script.disks, loose=posix)
         self.worlds: set[int] = set()
         self.starts: dict[tuple[int, str], World | None] = {}
         """Where each start came to, as far as the disks go that were there."""

@@ -17,7 +17,8 @@ from storage_node.metadata import ClusterImage
 from storage_node.move import swap
 from storage_node.move.status import MoveState
 from tests.simulation.crash_node import TP, Controller, Ids, QuietNode, config_for, record, threadless
-from tests.simulation.disks import State
+from tests.simulation.disks import Disk, Inode, State
+from tests.simulation.inodes import set_name
 from tests.simulation.losses import after_loss, choices, dirty_files
 from tests.simulation.machine import Machine, Step
 from tests.simulation.patching import simulated
@@ -178,15 +179,32 @@ class Recorder:
             self.worlds.append(world)
 
 
-class Stopped(Exception):
-    """The node did not start; the message is the operator's."""
+class _LooseDisk(Disk):
+    """What POSIX promises of a flush: of a file its bytes, of a folder its own names; nothing in any other folder."""
+
+    def flush(self, inode: Inode) -> None:
+        if not inode.is_dir:
+            inode.flushed()
+            return
+        state = self.state
+        mine = [all(folder is inode for folder, _, _ in op) for op in state.journal]
+        for op in itertools.compress(state.journal, mine):
+            for folder, name, child in op:
+                set_name(folder.durable_entries, name, child)
+        state.journal[:] = [op for op, own in zip(state.journal, mine, strict=True) if not own]
+        state.forced += sum(mine)
 
 
 class Arena:
-    """A machine, and production turned to it without threads, for as many lives as one likes, one after the other."""
+    """A machine, and production turned to it without threads, for as many lives as one likes, one after the other.
 
-    def __init__(self, *names: str, names_follow: bool = True) -> None:
-        self.machine = Machine(*names, names_follow=names_follow)
+    `loose`: its disks have no journal that keeps more than what was flushed.
+    """
+
+    def __init__(self, *names: str, loose: bool = False) -> None:
+        self.machine = Machine(*names, names_follow=not loose)
+        for disk in self.machine.disks.values() if loose else ():
+            disk.__class__ = _LooseDisk
         self._disks = dict(self.machine.disks)
         self._ids = Ids()
         self._stack = ExitStack()
