@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,19 @@ def test_without_an_engine_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(NoEngine, match="start Docker, or set DOCKER_HOST"), engine():
         pass
+
+
+def test_a_command_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> None:
+    """debootstrap is a script that runs many others: none of them may go on in a folder that is being removed."""
+    ready = tmp_path / "pid"
+    script = f"sh -c 'echo $$ > {ready}; exec sleep 60' & wait"
+    with pytest.raises(subprocess.TimeoutExpired):
+        base._run_whole(["sh", "-c", script], 2.0)
+    child = Path(f"/proc/{ready.read_text().strip()}")
+    until = time.monotonic() + 10
+    while child.exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    assert not child.exists()
 
 
 def test_our_own_interpreter_is_taken_where_it_is_mounted(monkeypatch: pytest.MonkeyPatch) -> None:
