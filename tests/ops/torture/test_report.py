@@ -14,7 +14,8 @@ from ops.torture.checks import CHECKS, check
 from ops.torture.report import Report
 from ops.torture.run import Torture
 from tests.ops.torture import forge
-from tests.ops.torture.test_checks import lost_tail, stuck_run
+from tests.ops.torture.forged_disks import stuck_run
+from tests.ops.torture.forged_records import lost_tail
 
 
 def made(findings: bool) -> Report:
