@@ -29,6 +29,12 @@ def create_topic(bootstrap: str, topic: str, configs: Mapping[str, str] | None =
     future.result(30)
 
 
+def delete_topic(bootstrap: str, topic: str) -> None:
+    """Give the room of a topic back to the benchmarks that follow."""
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
+
+
 def produce(bootstrap: str, topic: str, total_bytes: int, *, acks: str = "1", partition: int = 0) -> float:
     """Fill one partition with 1 KiB records in batches of up to 1 MB; bytes per second until all are acknowledged."""
     failed: list[str] = []

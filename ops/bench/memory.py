@@ -8,9 +8,8 @@ import threading
 from collections.abc import Iterator
 
 import psutil
-from confluent_kafka.admin import AdminClient
 
-from ops.bench import big_moves, wire_moves
+from ops.bench import big_moves, clients, wire_moves
 from ops.bench.bench import Bench, Stack
 from ops.bench.table import Figure
 
@@ -54,7 +53,7 @@ def memory(bench: Bench) -> list[Figure]:
     with _sampled(stack.node_pid) as samples:
         for _ in range(times):
             _move(stack, "memory")
-    _delete(stack, "memory")
+    clients.delete_topic(stack.bootstrap, "memory")
     grown = max(samples) - before
     return [
         Figure(
@@ -71,8 +70,3 @@ def memory(bench: Bench) -> list[Figure]:
 def _move(stack: Stack, topic: str) -> None:
     with wire_moves.Mover(stack.bootstrap) as mover:
         mover.move({(topic, 0): wire_moves.other_disk(stack.disks, topic)}, look=0.2)
-
-
-def _delete(stack: Stack, topic: str) -> None:
-    """Give the room back to the benchmarks that follow."""
-    AdminClient({"bootstrap.servers": stack.bootstrap}).delete_topics([topic])[topic].result(30)

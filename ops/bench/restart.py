@@ -55,7 +55,7 @@ def restart(bench: Bench) -> list[Figure]:
                 None if cold else took < WANTED,
             )
         )
-        AdminClient({"bootstrap.servers": stack.bootstrap}).delete_topics([topic])[topic].result(30)
+        clients.delete_topic(stack.bootstrap, topic)
     return lines
 
 

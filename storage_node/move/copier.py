@@ -7,6 +7,7 @@ what it has in common with the source, and goes on from there.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from storage_node.move.flusher import PacedFlush
 from storage_node.move.future import segment_files
 from storage_node.move.moving import Move
 from storage_node.move.pace import Paces
+from storage_node.move.pauses import LARGE, Pauses
 from storage_node.move.reconcile import fit_to_source
 from storage_node.move.stall import Doing
 from storage_node.move.stream import Block, Stream, open_stream
@@ -54,14 +56,19 @@ class Copier:
         check_claim: Callable[[Move], None],
         reads: Executor | None = None,
         paces: Paces | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
-        """`flushes` flush beside the copying, `reads` read ahead of it; without `reads` nothing is read ahead."""
+        """`flushes` flush beside the copying, `reads` read ahead of it; without `reads` nothing is read ahead.
+
+        With `pauses` large copies give way to swaps.
+        """
         self.limiter = node_limiter
         self._flushes = flushes
         self._check_claim = check_claim
         self._reads = reads
         self._paces = paces or Paces()
         self._buffers = Buffers()
+        self._pauses = pauses
         self._probe = probe.wanted()
 
     def run(self, move: Move) -> None:
@@ -75,7 +82,7 @@ class Copier:
             future = move.future
             assert future is not None
             fit_to_source(move)
-            flush = PacedFlush(self._flushes, move.target.name, move.path, partial(self._wrote, move))
+            flush = PacedFlush(self._flushes, move.target.name, move.path, partial(self._wrote, move), self._pauses)
             try:
                 self._copy_all(move, flush)
             finally:
@@ -152,6 +159,8 @@ class Copier:
             fit_to_source(move)
             return 1 if future.log_end_offset < source.log_end_offset else 0
         chunk = chunk_size(self.limiter.rate, move.limiter.rate) if limited else LIMITED_CHUNK
+        if self._pauses is not None and source.size - future.size > LARGE:
+            self._pauses.give_way()
         stream = move.stream
         try:
             if stream is None or stream.version != future.version:
@@ -205,7 +214,7 @@ class Copier:
             if future.version != stream.version:
                 return False
             began = time.monotonic()
-            with move.watch.doing(Doing.WRITE):
+            with move.watch.doing(Doing.WRITE), self._working():
                 future.write(stream.target, block.data, block.walked)
             move.watch.wrote(len(block.data))
         if self._probe is not None:
@@ -213,6 +222,9 @@ class Copier:
         for limiter in (move.limiter, self.limiter):
             limiter.wrote(len(block.data), began)
         return True
+
+    def _working(self) -> contextlib.AbstractContextManager[None]:
+        return self._pauses.working() if self._pauses is not None else contextlib.nullcontext()
 
     def _doubt(self, move: Move, at: int, upto: int, error: CorruptRecord) -> None:
         """What was read is no batch. Raises `CorruptSource` unless it was only truncated while it was read."""

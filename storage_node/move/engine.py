@@ -77,7 +77,7 @@ class MoveEngine:
             self._node, self._registry, self._limiter, slots, self._discard_copy, len(host.directories())
         )
         copier = Copier(self._limiter, self._movers.flushes, self._registry.check)
-        self._swapper = Swapper(host, copier, swap_seconds)
+        self._swapper = Swapper(host, copier, self._movers.pauses, swap_seconds)
         self._creator = Creator(self._node, self._registry, self._switch, self._cancel)
         for directory in host.directories():
             directory.on_failure(self._directory_failed)

@@ -18,6 +18,7 @@ from storage_node import failpoints
 from storage_node.directories.atomic import fsync_dir, io_errors
 from storage_node.errors import LogFlushError
 from storage_node.failpoints import failpoint
+from storage_node.move.pauses import Pauses
 
 INTERVAL = 16 << 20
 
@@ -28,9 +29,18 @@ class PacedFlush:
     """The flushes of one copy; used by one copier. A flush that failed is never tried again."""
 
     def __init__(
-        self, executor: Executor, directory: str, path: Path, measured: Callable[[int, float], None] = lambda *_: None
+        self,
+        executor: Executor,
+        directory: str,
+        path: Path,
+        measured: Callable[[int, float], None] = lambda *_: None,
+        pauses: Pauses | None = None,
     ) -> None:
-        """`measured` is told of each flush: how many bytes, and the seconds that writing and flushing them took."""
+        """`measured` is told of each flush: how many bytes, and the seconds that writing and flushing them took.
+
+        With `pauses` flushes give way to swaps.
+        """
+        self._pauses = pauses
         self._executor = executor
         self._directory = directory
         self._path = path
@@ -101,7 +111,15 @@ class PacedFlush:
         self._dirty.clear()
         count, self._bytes = self._bytes, 0
         seconds, self._seconds = self._seconds, 0.0
-        self._under_way = self._executor.submit(self._flush, fds, closing, count, seconds)
+        self._under_way = self._executor.submit(self._flush_in_turn, fds, closing, count, seconds)
+
+    def _flush_in_turn(self, fds: list[int], closing: list[int], count: int, seconds: float) -> None:
+        if self._pauses is None:
+            self._flush(fds, closing, count, seconds)
+            return
+        self._pauses.give_way()
+        with self._pauses.working():
+            self._flush(fds, closing, count, seconds)
 
     def _flush(self, fds: list[int], closing: list[int], count: int, seconds: float) -> None:
         began = time.monotonic()

@@ -23,6 +23,7 @@ from storage_node.move.lookup import Lookup
 from storage_node.move.marker import MarkerCorrupt
 from storage_node.move.moving import Move, Shared
 from storage_node.move.pace import Paces
+from storage_node.move.pauses import Pauses
 from storage_node.move.registry import Registry
 from storage_node.move.scheduler import MoveScheduler, Waiting
 from storage_node.move.status import MoveState
@@ -67,7 +68,8 @@ class Movers:
         most = slots * (directories + 1)
         self.flushes = ThreadPoolExecutor(max_workers=most, thread_name_prefix="move-flush")
         self._reads = ThreadPoolExecutor(max_workers=2 * most, thread_name_prefix="move-read")
-        self._copier = Copier(limiter, self.flushes, registry.check, self._reads, self._shared.paces)
+        self.pauses = Pauses()
+        self._copier = Copier(limiter, self.flushes, registry.check, self._reads, self._shared.paces, self.pauses)
         self._threads: list[threading.Thread] = []
         self._busy: dict[threading.Thread, Waiting] = {}
         self._starting = threading.Lock()

@@ -26,6 +26,7 @@ from storage_node.move.future import FLUSHED, carry_history
 from storage_node.move.host import MoveHost
 from storage_node.move.marker import Marker, Reason, State
 from storage_node.move.moving import Move
+from storage_node.move.pauses import Pauses
 from storage_node.move.reconcile import fits_source
 from storage_node.move.throttle import LIMITED_CHUNK
 
@@ -63,9 +64,10 @@ class Swapper:
     A copy that has not reached its source after `seconds` of catching up is "behind".
     """
 
-    def __init__(self, host: MoveHost, copier: Copier, seconds: float = CATCH_UP_SECONDS) -> None:
+    def __init__(self, host: MoveHost, copier: Copier, pauses: Pauses, seconds: float = CATCH_UP_SECONDS) -> None:
         self._host = host
         self._copier = copier
+        self._pauses = pauses
         self._seconds = seconds
 
     def swap(self, move: Move, delay_ms: int, now_ms: int) -> Swapped | None:
@@ -81,21 +83,9 @@ class Swapper:
         version = future.version
         self._host.checkpoint(move.target, partition)
         failpoint(BEFORE_LOCK)
-        # What came in meanwhile is flushed too, so that the flush under the lock is a small one.
-        if not self._catch_up(move):
-            return None
-        if not partition.lock.acquire(timeout=LOCK_WAIT_SECONDS):
-            return None
-        began = time.monotonic()
-        try:
-            # A copy that was cut since then is below what the target's checkpoint says of it.
-            if not self._finish_copy(move, began + TAIL_SECONDS) or future.version != version:
+        with self._pauses.asked():
+            if not self._take_over(move, source_path, version):
                 return None
-            self._promote(move, source_path)
-        finally:
-            move.seconds_locked = time.monotonic() - began
-            partition.lock.release()
-            self._copier.leave(move)
         failpoint(AFTER_REFERENCES)
         source_generation = move.marker.generation - 1
         self._settle(move, source_path, now_ms + delay_ms)
@@ -106,6 +96,30 @@ class Swapper:
             move.source.fail_on(error)
         failpoint(AFTER_CHECKPOINTS)
         return Swapped(source_path, source_generation, now_ms + delay_ms)
+
+    def _take_over(self, move: Move, source_path: Path, version: int) -> bool:
+        """Promote the copy under the partition's lock; False with nothing changed when the source ran away.
+
+        `version` is the copy's when the target's checkpoint was written.
+        """
+        partition, future = move.partition, move.future
+        assert future is not None
+        # What came in meanwhile is flushed too, so that the flush under the lock is a small one.
+        if not self._catch_up(move):
+            return False
+        if not partition.lock.acquire(timeout=LOCK_WAIT_SECONDS):
+            return False
+        began = time.monotonic()
+        try:
+            # A copy that was cut since then is below what the target's checkpoint says of it.
+            if not self._finish_copy(move, began + TAIL_SECONDS) or future.version != version:
+                return False
+            self._promote(move, source_path)
+        finally:
+            move.seconds_locked = time.monotonic() - began
+            partition.lock.release()
+            self._copier.leave(move)
+        return True
 
     # Before the lock
 

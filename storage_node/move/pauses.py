@@ -1,0 +1,68 @@
+"""Large copies pause for a moment while a swap holds its partition's lock: what it flushes is not behind their bytes.
+
+Nobody waits long for another: a swap only for the blocks that are on their way, a copy not at all while it has just
+paused, so that many swaps in a row do not starve it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SETTLE = 0.05
+"""Seconds that a swap waits for blocks and flushes on their way."""
+LONGEST = 0.1
+"""Seconds that a copy pauses at most."""
+SHARE = 4
+"""After a pause a copy goes on for at least so many times as long."""
+LARGE = 32 << 20
+"""Bytes still to be copied below which a copy does not pause: it is over sooner than it would disturb."""
+
+
+class Pauses:
+    """Of all copies of a node. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._busy = 0
+        self._asked = 0
+        self._not_before = 0.0
+
+    def give_way(self) -> None:
+        """Wait while a swap asks for it, seldom and not for long."""
+        if not self._asked:
+            return
+        began = time.monotonic()
+        with self._changed:
+            if began < self._not_before:
+                return
+            self._changed.wait_for(lambda: not self._asked, LONGEST)
+            now = time.monotonic()
+            self._not_before = now + SHARE * (now - began)
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """A block or a flush is on its way to the disk."""
+        with self._changed:
+            self._busy += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._busy -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def asked(self) -> Iterator[None]:
+        """Copies are asked to pause until the block ends."""
+        with self._changed:
+            self._asked += 1
+            self._changed.wait_for(lambda: not self._busy, SETTLE)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._asked -= 1
+                self._changed.notify_all()
