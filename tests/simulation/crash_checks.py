@@ -146,11 +146,17 @@ class Expected:
         """Of a world some of whose disks are not there."""
         truth = world.truth
         found = copies({name: state for name, state in world.disks.items() if name not in away})
-        here = best(found, truth)
+        here = best(_newest(found) if truth.lost else found, truth)
         needed = min(truth.needed, max(here, 0)) if truth.lost else truth.needed
         there = not away or (here >= 0 and not any(_concerned(world, name) for name in away))
         places = frozenset(copy.disk for copy in found)
         return cls(here, there and not truth.lost and bool(truth.topic_id), needed, places)
+
+
+def _newest(found: list[FoundCopy]) -> list[FoundCopy]:
+    """The whole copies that no other has overtaken: of a disk that is older than the others nothing else is asked."""
+    ages = [(copy.marker.generation if copy.marker is not None else 0, copy) for copy in found if copy.whole]
+    return [copy for age, copy in ages if age == max(ages, key=lambda pair: pair[0])[0]]
 
 
 def _concerned(world: World, disk: str) -> bool:

@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
 from storage_node.directories import meta_properties
+from storage_node.directories.errors import StartRefused
 from storage_node.directories.formatting import format_directories
 from storage_node.move.boot_plan import Rename, WriteMarker
 from tests.simulation import crash_checks as checks
@@ -40,7 +41,7 @@ class Condition:
 
 GOOD = Condition()
 KINDS = ("bad", "missing", "unmounted", "wiped")
-_AWAY = ("bad", "missing", "unmounted")
+_AWAY = ("bad", "missing")
 
 
 def conditions(names: Iterable[str], kinds: Iterable[str]) -> list[Condition]:
@@ -252,7 +253,7 @@ class Explorer:
         elif condition.kind == "missing":
             del life.machine.disks[disk]
         elif condition.kind == "unmounted":
-            life.machine.disks[disk].unmount()
+            return self._refused(life, disk)
         life.start()
         checks.check_started(life, expected, heard=False)
         again = self._noted(life, world, away)
@@ -267,8 +268,6 @@ class Explorer:
         life.delete_due()
         checks.check_kept(life, world, expected)
         after = life.end(f"{world.at}, started with {condition}")
-        if condition.kind == "unmounted" and life.machine.disks[disk].tree().keys() - {".lock"}:
-            raise Violation(f"something was made in the folder where {disk} was: {life.machine.disks[disk].tree()}")
         there = {name: state for name, state in after.disks.items() if name not in away}
         after = replace(after, disks={**world.disks, **there})
         if again is not None:
@@ -276,6 +275,21 @@ class Explorer:
         if not after.truth.topic_id:
             checks.check_gone(self._restarted(after, order, away))
         return after
+
+    def _refused(self, life: Life, disk: str) -> None:
+        """A start that finds an empty folder instead of a disk says so, and touches nothing."""
+        life.machine.disks[disk].unmount()
+        before = {name: _told_by(one.tree()) for name, one in life.machine.disks.items()}
+        try:
+            life.start()
+        except StartRefused as refused:
+            if "not mounted" not in str(refused):
+                raise Violation(f"the node does not start: {refused}") from refused
+        else:
+            raise Violation(f"the node starts although {disk} is not mounted")
+        if before != {name: _told_by(one.tree()) for name, one in life.machine.disks.items()}:
+            raise Violation("a start that is refused has changed something")
+        self.found.count["refused starts"] += 1
 
     def _restarted(self, world: World, order: Sequence[str], away: frozenset[str]) -> Life:
         life = Life(self.arena, world, None, order)
@@ -325,6 +339,11 @@ def _told(life: Life) -> tuple[object, ...]:
     if partition is None:
         return (sorted(map(str, life.node.replicas.offline)),)
     return (partition.directory.path.name, partition.generation, partition.log.log_end_offset, partition.offline)
+
+
+def _told_by(tree: dict[str, bytes | None]) -> dict[str, bytes | None]:
+    """All but the lock, which a start that is refused takes as well."""
+    return {name: data for name, data in tree.items() if name != ".lock"}
 
 
 def _wiped(world: World, disk: str) -> World:
