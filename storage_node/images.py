@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LOOK = 0.2  # seconds between two looks at whether a directory that is waited for has failed
+KNOWN = 1.0  # seconds for the other directories to have an image, before replicas are made that only it tells of
 ANSWER = 5.0  # seconds for a health check, once something has not come to an end
 
 
@@ -121,7 +122,7 @@ class Images:
         places = self._place(wanted, first)
         if places:
             # Whichever directories are left at the next start then know that one which is missing may hold a replica.
-            self._node.dirs.images.flush(ANSWER)
+            self._node.dirs.images.flush(KNOWN)
         by_directory: dict[str, list[tuple[TopicPartition, str, LogConfig]]] = {}
         rows = {tp: row for tp, _, row in wanted}
         for tp, topic, _ in wanted:

@@ -1,9 +1,9 @@
 """Every crash point of everything that a move does, on the production node: killed or without power, once or twice in
 a row, and started again with every disk there, one in error, not there, replaced, or put back as it was earlier.
 
-What is checked after each start stands in `crash_checks`, which worlds count as one in `crash_keys`. The full set starts
-on every world that one crash leaves, and after two crashes on each that is canonically another. The small set starts on
-the outlines of those that one crash leaves with every disk good, and on samples of the rest.
+What is checked after each start stands in `crash_checks`, which worlds count as one in `crash_keys`. The full set
+starts on every world that one crash leaves, and after two crashes on each that is canonically another. The small set
+starts on the outlines of those that one crash leaves with every disk good, and on samples of the rest.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from storage_node.move import swap
 from storage_node.move.marker import Marker
 from storage_node.move.moving import Move
 from storage_node.move.swap import Swapper
-from tests.simulation.crash_explore import KINDS as ALL_KINDS
 from tests.simulation.crash_explore import GOOD, Explorer, Found
+from tests.simulation.crash_explore import KINDS as ALL_KINDS
 from tests.simulation.crash_scripts import SCRIPTS
 from tests.support.scale import FULL, scaled, tally
 

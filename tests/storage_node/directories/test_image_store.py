@@ -111,3 +111,18 @@ def test_a_slow_disk_delays_nobody_and_gets_the_newest_at_last(directories: list
     assert store.flush(5)
     assert ImageStore([slow]).load()[0] == StoredImage(1, 19, "image 19")
     assert all(future.result(5) for future in blocked)
+
+
+def test_what_was_found_is_spread_to_the_directories_that_are_behind(directories: list[LogDirectory]) -> None:
+    """So that whichever directory is left at the next start knows what the newest image says."""
+    put(directories[0], 1, 4, "behind")
+    put(directories[1], 1, 5, "newest")
+    store = ImageStore(directories)
+    stored, _ = store.load()
+    assert stored is not None
+    untouched = (directories[1].path / "cluster-image").stat().st_ino
+    store.spread(stored)
+    assert store.flush(5)
+    for directory in directories:
+        assert ImageStore([directory]).load() == (stored, ())
+    assert (directories[1].path / "cluster-image").stat().st_ino == untouched
