@@ -51,7 +51,7 @@ def test_every_crash(name: str) -> None:
         worlds = explorer.first()
         for world in worlds:
             explorer.start(world, GOOD)
-        chosen = worlds if FULL else explorer.distinct(worlds)[::4]
+        chosen = worlds if FULL else explorer.distinct(worlds)[::8]
         for world in chosen:
             explorer.start_everywhere(world)
         for world in chosen[:: scaled(5, 1)]:
@@ -66,7 +66,7 @@ def test_every_crash_after_a_crash(name: str) -> None:
     """The next crash comes during the start, or when the script goes on after it."""
     with Explorer(SCRIPTS[name], whole=False, kinds=TWICE) as explorer, tally("worlds after two crashes") as counted:
         first = explorer.distinct(explorer.first())
-        every = scaled(max(1, len(first) // 2), 1)
+        every = scaled(len(first), 1)
         for world in first[every // 2 :: every]:
             for second in explorer.second(world, scaled(61, 1)):
                 explorer.start_everywhere(second)
