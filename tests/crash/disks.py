@@ -23,6 +23,8 @@ _NO_LOG_FLUSH = struct.pack("I", 2)
 #: A minute of waiting for one of the few loop devices that a machine has is nothing unusual; ten are.
 _LOOP_PATIENCE = 600.0
 
+_UNMOUNT_PATIENCE = 60.0  # seconds
+
 _NAME = "crash-disk"  # of images, followed by the process they belong to
 
 MAKE = {
@@ -78,7 +80,7 @@ class Disk:
 
     def unmount(self) -> None:
         """Unmount; waits a little for what a dying process still holds."""
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + _UNMOUNT_PATIENCE
         while self.mounted:
             try:
                 _run("umount", str(self.mount_point))
@@ -87,6 +89,13 @@ class Disk:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
+        # A process that has just got mounts of its own (a container that starts) may still hold it: mounted again
+        # now, it would be the one whose power is cut.
+        alive = Path("/sys/fs", self.kind, Path(self.loop).name)
+        while alive.exists():
+            if time.monotonic() > deadline:
+                raise OSError(f"{self.loop} is not let go of, although nothing is mounted on {self.mount_point}")
+            time.sleep(0.02)
 
     def check(self) -> None:
         """Let the file system's own checker look, without changing anything; not mounted. Raises OSError."""
