@@ -35,7 +35,7 @@ from workflows.model.calls import (
     ProbeResult,
     ReplicaMove,
 )
-from workflows.runner import workflow_runner
+from workflows.runner import in_one_batch, workflow_runner
 
 Answer = Callable[[MoveCall], Awaitable[MoveResult]]
 
@@ -315,14 +315,18 @@ class FakeExporter:
 
 
 @asynccontextmanager
-async def orchestrator(client: Client, cluster: str, *activities: Callable[..., Any]) -> AsyncIterator[Worker]:
-    """The controller's worker: all workflows, and what activities the test gives it."""
-    async with Worker(
+async def orchestrator(
+    client: Client, cluster: str, *activities: Callable[..., Any], cached: int = 1000
+) -> AsyncIterator[Worker]:
+    """The controller's worker: all workflows, and what activities the test gives it; `cached` runs stay in memory."""
+    worker = Worker(
         client,
         task_queue=names.cluster_queue(cluster),
         workflows=workflows.ALL,
         activities=list(activities),
         workflow_runner=workflow_runner(),
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
-    ) as worker:
+        max_cached_workflows=cached,
+    )
+    async with in_one_batch(worker):
         yield worker

@@ -1,0 +1,42 @@
+"""A controller's worker that has nothing in memory: every task begins with a replay of all before it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.worker import Replayer
+
+import workflows
+from tests.support.temporal import TemporalServer
+from tests.workflows.fakes import FakeMember, orchestrator
+from tests.workflows.test_cluster import Scene, run, topic
+from workflows.runner import workflow_runner
+
+pytestmark = pytest.mark.temporal
+
+STARTS = 5
+QUIET = 0.5  # seconds until the last answer to a push has been taken in, and has led to nothing
+FAILED = EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+
+
+def test_whoever_goes_on_with_a_run_decides_as_who_began_it(temporal_server: TemporalServer, task_queue: str) -> None:
+    """An update right after a task that led to nothing (the last answer to a push) is handled after it, as before."""
+
+    async def scene(it: Scene) -> None:
+        it.workers[0] = await it._enter(orchestrator(it.client, it.name, it.prober.probe_node, cached=0))
+        handle = await it.up()
+        for number in range(STARTS):
+            await it.members[0].submit(handle, topic(f"t{number}"))
+            await asyncio.sleep(QUIET)
+            again = FakeMember(3, f"start {number}")
+            it.members[2] = it.prober.members[3] = again
+            await again.submit(handle, again.registration(""))
+            await asyncio.sleep(QUIET)
+        events = [event async for event in handle.fetch_history_events()]
+        assert [event.event_id for event in events if event.event_type == FAILED] == []
+        history = await handle.fetch_history()
+        await Replayer(workflows=workflows.ALL, workflow_runner=workflow_runner()).replay_workflow(history)
+
+    run(temporal_server, task_queue, scene)
