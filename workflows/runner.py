@@ -20,7 +20,7 @@ def in_one_batch(worker: Worker) -> Worker:
     """Let all that a workflow task brings be there before workflow code runs; for every worker of these workflows.
 
     A worker that begins afresh joins a task that led to nothing with the one it was given, if that is an update: the
-    update would be handled before the end of an activity which, for the first worker, had come earlier. What follows from
+    update would be handled before the end of an activity which, for the first worker, came earlier. What follows from
     the two, in another order, would be recorded, and no later replay would agree with it. The SDK knows the remedy as a
     flag that each history carries, and has not made it the default yet; temporalio is pinned.
     """
