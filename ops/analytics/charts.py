@@ -139,14 +139,14 @@ def rates(show: Shown) -> dict[str, Any]:
             "limit": move.throttle / 1e6 if move.throttle else None,
             "told": rate(move.mean_rate),
             "limited": rate(move.throttle) if move.throttle else "none",
-            "bytes": size(move.bytes_copied),
+            "bytes": size(move.bytes_written),
         }
         for move in show.moves
         if move.mean_rate is not None
     ]
     y = alt.Y("move:N", sort=None, title=None, axis=alt.Axis(labelLimit=240))
     base = alt.Chart(alt.Data(values=rows))
-    tips = [_tip("move"), _tip("told", "mean rate"), _tip("limited", "limit"), _tip("bytes", "copied")]
+    tips = [_tip("move"), _tip("told", "mean rate"), _tip("limited", "limit"), _tip("bytes", "written")]
     bars = base.mark_bar(color=_BLUE, height={"band": 0.62}).encode(
         x=alt.X("rate:Q", title="mean rate while copying (MB/s)"), y=y, tooltip=tips
     )

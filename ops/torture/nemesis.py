@@ -270,5 +270,7 @@ class Nemesis:
     def _fill(self, made: TopicFact | None) -> tuple[str, str]:
         if made is None:
             return "", "not made"
+        if not self._side.known_everywhere():
+            return made.label, "made, and left empty: not every node has heard of it"
         self._workload.fill(made, SIDE_RECORDS)
         return made.label, "made"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import replace
 
 from ops.cli.kafka_admin import KafkaAdmin
@@ -15,6 +16,8 @@ SHORT = TopicFact("ticks", "ticks", 3, retention_bytes=1 << 20, segment_bytes=25
 SIDE = "visits"
 SIDE_PARTITIONS = 2
 ANSWER_SECONDS = 10.0
+KNOWN_SECONDS = 30.0  # in which every node hears of a new life, or it is not filled
+LOOK_SECONDS = 0.2
 
 
 def configs(topic: TopicFact) -> dict[str, str]:
@@ -50,6 +53,31 @@ class Side:
                     return None
         self.lives.append(made)
         return made
+
+    def known_everywhere(self) -> bool:
+        """Wait until no node takes records for an earlier life any more.
+
+        A node that is cut off goes on with the metadata it has, and Produce names a topic, not its id: what it
+        acknowledges meanwhile belongs to the topic that was deleted, here as with Apache Kafka.
+        """
+        deadline = time.monotonic() + KNOWN_SECONDS
+        wanted = (0, 0)
+        behind = set(self._roles.nodes)
+        while behind and time.monotonic() < deadline:
+            pairs = {node: pair for node in self._roles.nodes if (pair := self._image_of(node)) is not None}
+            if wanted == (0, 0):
+                wanted = max(pairs.values(), default=wanted)
+            behind -= {node for node, pair in pairs.items() if pair >= wanted > (0, 0)}
+            if behind:
+                time.sleep(LOOK_SECONDS)
+        return not behind
+
+    def _image_of(self, node: int) -> tuple[int, int] | None:
+        try:
+            told = self._roles.call(node, "incarnation")
+            return int(told["generation"]), int(told["version"])
+        except (OpsError, OSError, KeyError):
+            return None
 
     def delete(self) -> bool:
         """End the life; whether it is gone. Raises `OpsError` when that is not known."""
