@@ -19,7 +19,7 @@ from typing import Protocol
 SLICE = 0.1  # seconds slept at most before rate and stop are looked at again
 TOLERANCE = 0.005  # seconds' worth of bytes that may go out at once after an idle time
 CATCH_UP = 0.5  # seconds of delay that may be caught up; who comes later was idle
-PEAK = 1.02  # times the rate, while catching up
+PEAK = 1.03  # times the rate, while catching up
 BURST = 0.015  # seconds' worth of bytes that may go out at once while catching up: threads are not woken to the moment
 LATE = 0.005  # seconds a write may take longer than usual before it counts as late
 USUAL = 1 / 16  # the share of the last write in what is usual
