@@ -152,6 +152,8 @@ def same_generation_after_an_undo() -> Iterator[None]:
         yield
 
 
+EXPLORATIONS = 3
+
 MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], str]] = {
     "no flush of the source's name": (lambda: without_flush_of("a"), "move"),
     "no flush of the target's name": (lambda: without_flush_of("b"), "move"),
@@ -178,7 +180,8 @@ def test_the_model_finds_what_is_wrong_with_another_protocol(mutation: str) -> N
     """
     mutated, script = MUTATIONS[mutation]
     with mutated():
-        assert first_violation(script, posix=True)
+        # Ids and names differ from one exploration to the next, and with them which of two equal worlds is gone into.
+        assert any(first_violation(script, posix=True) for _ in range(EXPLORATIONS))
 
 
 @pytest.mark.parametrize("script", ["move", "target's flush fails"])
