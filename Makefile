@@ -12,7 +12,7 @@ MINUTES ?= 30
 SEED ?=
 CONTAINERS ?=
 
-.PHONY: help setup setup-dev run test torture stack bench lint format clean
+.PHONY: help setup setup-dev run test conformance torture stack bench lint format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -40,6 +40,9 @@ run: setup ## the main job on an embedded stack of its own (KEEP=1 leaves it up)
 
 test: setup-dev ## all tests (TESTS=path for some)
 	@$(PY) -m pytest $(TESTS)
+
+conformance: setup-dev ## the same tests against our nodes and against Apache Kafka; the table of cases in build/conformance.md
+	@$(PY) -m pytest tests/conformance -m "" --kinds rehome,apache
 
 torture: setup-dev ## the full sets: every crash point, power cuts, failing disks, then MINUTES=30 of torture (SEED=, CONTAINERS=1)
 	@REHOME_FULL=1 $(PY) -m pytest --timeout 7200 tests/simulation tests/crash tests/faults

@@ -26,6 +26,11 @@ def read_features() -> dict[str, tuple[str, str]]:
     return {row[0]: (row[1], row[2] if len(row) > 2 else "") for row in rows}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    kinds = "kinds of cluster for tests/conformance: rehome, apache, or both with a comma between"
+    parser.addoption("--kinds", default="rehome", help=kinds)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     known = read_features()
     for item in items:

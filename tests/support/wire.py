@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from kio.index import load_request_schema, load_response_schema
+from kio.index import api_key_map, load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from storage_node.protocol.codec import _build
@@ -43,8 +43,9 @@ def encode_request(key: int, version: int, values: dict[str, Any], correlation: 
 class Client:
     """One connection; `send_*` and `receive_*` for pipelining, the rest does both."""
 
-    def __init__(self, harness: Harness) -> None:
-        self.socket: socket.socket = raw_connection(harness, 30)
+    def __init__(self, where: Harness | str) -> None:
+        """`where`: a harness, or host:port."""
+        self.socket: socket.socket = connection_to(where) if isinstance(where, str) else raw_connection(where, 30)
         self._correlation = 0
         self._pending: list[tuple[int, int, int]] = []
 
@@ -73,6 +74,10 @@ class Client:
     def ask(self, key: int, version: int, values: dict[str, Any] | None = None) -> Any:
         self.send(key, version, values or {})
         return self.receive()[1]
+
+    def call(self, api: int | str, version: int, **values: Any) -> Any:
+        """The answer to a request by key or name ("DescribeLogDirs"); fields by kio's names."""
+        return self.ask(key_of(api), version, values)
 
     # Produce
 
@@ -145,6 +150,22 @@ class Client:
     def fetch_many(self, wanted: list[tuple[str, int, int]], **kwargs: Any) -> list[Row]:
         self._send_fetch(wanted, **kwargs)
         return self.receive_fetch()
+
+
+def key_of(api: int | str) -> int:
+    """The key of an API by its name, "DescribeLogDirs" or "describe_log_dirs"; a key is taken as it is."""
+    if isinstance(api, int):
+        return api
+    wanted = api.replace("_", "").lower()
+    return next(key for key, name in api_key_map.items() if name.replace("_", "") == wanted)
+
+
+def connection_to(address: str, timeout: float = 30.0) -> socket.socket:
+    """A plain connection to host:port."""
+    host, _, port = address.rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=timeout)
+    connection.settimeout(timeout)
+    return connection
 
 
 def receive_frame(connection: socket.socket) -> bytes:

@@ -1,0 +1,278 @@
+"""A cluster of three as the conformance tests see it: storage nodes of ours, or Apache Kafka's brokers.
+
+What is done to it goes over the wire, in the same way for both kinds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ops.kafka.cluster import KafkaCluster
+from ops.stack import ports
+from ops.stack.stack import Stack
+from storage_node.log import build_batch
+from tests.conformance.differences import DIFFERENCES
+from tests.support.wire import Client
+
+T = TypeVar("T")
+
+REHOME = "rehome"
+APACHE = "apache"
+KINDS = (REHOME, APACHE)
+
+NODES = (1, 2, 3)
+WAIT = 20.0
+PATIENCE = timedelta(seconds=20)
+
+TOPIC_RESOURCE = 2
+BROKER_RESOURCE = 4
+SET, DELETE = 0, 1
+
+#: For both kinds: what is deleted goes after a second, retention looks every second, nothing is made by its name.
+COMMON = {
+    "file.delete.delay.ms": "1000",
+    "log.retention.check.interval.ms": "1000",
+    "auto.create.topics.enable": "false",
+}
+
+
+class Cluster:
+    """Three nodes with two log directories each. Subclasses start, kill and end them."""
+
+    kind = ""
+
+    def __init__(self) -> None:
+        self.addresses: dict[int, str] = {}
+        #: Node -> absolute paths of its log directories, in the configuration's order.
+        self.log_dirs: dict[int, list[str]] = {}
+        self._clients: list[Client] = []
+
+    # What a kind brings
+
+    def up(self) -> None:
+        """Start all nodes and wait until they serve."""
+        raise NotImplementedError
+
+    def down(self) -> None:
+        """End everything."""
+        raise NotImplementedError
+
+    def kill(self, node: int) -> None:
+        """SIGKILL. Who kills a node starts it again."""
+        raise NotImplementedError
+
+    def stop(self, node: int) -> None:
+        """Let a node end by itself (SIGTERM)."""
+        raise NotImplementedError
+
+    def start(self, node: int) -> None:
+        """Start a node that was ended, and wait until it serves."""
+        raise NotImplementedError
+
+    def running(self, node: int) -> bool:
+        """Whether the node's process is there."""
+        raise NotImplementedError
+
+    # Both kinds
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port of all nodes, with commas."""
+        return ",".join(self.addresses.values())
+
+    def address(self, node: int) -> str:
+        """host:port of a node."""
+        return self.addresses[node]
+
+    def differs(self, id_: str) -> bool:
+        """Whether this kind is the one that differs on purpose, by a row of differences.tsv: True on our nodes."""
+        assert id_ in DIFFERENCES, f"differences.tsv has no row {id_}"
+        return self.kind == REHOME
+
+    def wire(self, node: int) -> Client:
+        """A new connection to a node, closed when the test ends."""
+        client = Client(self.addresses[node])
+        self._clients.append(client)
+        return client
+
+    def close_connections(self) -> None:
+        """Close what `wire` opened."""
+        for client in self._clients:
+            client.close()
+        self._clients.clear()
+
+    def eventually(self, what: Callable[[], T], why: str = "", seconds: float = WAIT) -> T:
+        """Poll until `what` answers something true; fails with `why` after `seconds`."""
+        until = time.monotonic() + seconds
+        while not (value := what()):
+            assert time.monotonic() < until, f"not within {seconds:.0f} s: {why or what}"
+            time.sleep(0.02)
+        return value
+
+    # Topics
+
+    def new_topic(
+        self,
+        partitions: int = 1,
+        *,
+        assignment: Mapping[int, Sequence[int]] | None = None,
+        configs: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> str:
+        """A topic with one replica per partition, its leaders known to all nodes; answers its name."""
+        topic = name or f"t{uuid.uuid4().hex[:10]}"
+        rows = [{"partition_index": p, "broker_ids": list(ids)} for p, ids in (assignment or {}).items()]
+        wanted = {
+            "name": topic,
+            "num_partitions": -1 if rows else partitions,
+            "replication_factor": -1 if rows else 1,
+            "assignments": rows,
+            "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
+        }
+        (made,) = self._once("CreateTopics", 7, topics=[wanted], timeout=PATIENCE, validate_only=False).topics
+        assert int(made.error_code) == 0, f"{topic}: {made.error_code} {made.error_message}"
+        count = len(rows) or partitions
+        self.eventually(lambda: self._ready(topic, count), f"{topic} is known to all nodes")
+        return topic
+
+    def _ready(self, topic: str, count: int) -> bool:
+        leaders = [self.leaders(topic, node) for node in self.addresses if self.running(node)]
+        if len(leaders[0]) != count or any(found != leaders[0] for found in leaders):
+            return False
+        # A leader that has not heard of it yet would answer NOT_LEADER_OR_FOLLOWER.
+        offsets = [self.end_offset(topic, partition, leader) for partition, leader in leaders[0].items()]
+        return min(offsets) >= 0
+
+    def leaders(self, topic: str, node: int = 1) -> dict[int, int]:
+        """Partition -> leader as a node tells it; only partitions that have one."""
+        (row,) = self._once("Metadata", 12, node=node, topics=[{"name": topic}], allow_auto_topic_creation=False).topics
+        return {p.partition_index: p.leader_id for p in row.partitions if p.leader_id > 0 and not int(p.error_code)}
+
+    def end_offset(self, topic: str, partition: int = 0, leader: int | None = None) -> int:
+        """The end offset by ListOffsets; -1 where the leader does not answer for it."""
+        node = leader if leader is not None else self.leaders(topic)[partition]
+        rows = [{"partition_index": partition, "timestamp": -1, "current_leader_epoch": -1}]
+        topics = [{"name": topic, "partitions": rows}]
+        answer = self._once("ListOffsets", 6, node=node, replica_id=-1, isolation_level=0, topics=topics)
+        row = answer.topics[0].partitions[0]
+        return row.offset if not int(row.error_code) else -1
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic; no node knows it any more when this returns."""
+        rows = self._once("DeleteTopics", 6, topics=[{"name": name, "topic_id": None}], timeout=PATIENCE).responses
+        assert [int(row.error_code) for row in rows] == [0]
+        self.eventually(lambda: not any(self.leaders(name, n) for n in self.addresses if self.running(n)), name)
+
+    def produce(self, topic: str, partition: int = 0, n: int = 1, size: int = 100, per_batch: int = 100) -> int:
+        """Write `n` records of `size` bytes with acks=all; answers the offset of the first."""
+        client = self.wire(self.leaders(topic)[partition])
+        now, first = int(time.time() * 1000), -1
+        for begin in range(0, n, per_batch):
+            values = [b"%08d" % i + b"v" * (size - 8) for i in range(begin, min(n, begin + per_batch))]
+            row = client.produce(topic, partition, build_batch(values, timestamp=now))
+            assert row.error == 0, f"{topic}-{partition}: {row}"
+            first = row.base_offset if first < 0 else first
+        return first
+
+    # Configurations
+
+    def set_topic_config(self, topic: str, **values: str | None) -> None:
+        """Set (None: delete) configurations of a topic; underscores stand for dots."""
+        self._alter(1, TOPIC_RESOURCE, topic, values)
+
+    def set_broker_config(self, node: int, **values: str | None) -> None:
+        """Set (None: delete) dynamic configurations of a broker; underscores stand for dots."""
+        self._alter(node, BROKER_RESOURCE, str(node), values)
+
+    def _alter(self, node: int, kind: int, name: str, values: Mapping[str, str | None]) -> None:
+        configs = [
+            {
+                "name": key.replace("_", "."),
+                "config_operation": DELETE if value is None else SET,
+                "value": value,
+            }
+            for key, value in values.items()
+        ]
+        resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]
+        (row,) = self._once("IncrementalAlterConfigs", 1, node=node, resources=resources, validate_only=False).responses
+        assert int(row.error_code) == 0, f"{name}: {row.error_code} {row.error_message}"
+
+    def _once(self, api: str, version: int, *, node: int | None = None, **values: Any) -> Any:
+        where = node if node is not None else next(n for n in self.addresses if self.running(n))
+        with contextlib.closing(Client(self.addresses[where])) as client:
+            return client.call(api, version, **values)
+
+
+class Rehome(Cluster):
+    """Storage nodes of ours with their controller and a Temporal server, each a process."""
+
+    kind = REHOME
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._stack = Stack(folder)
+        self._stack.make_folder()
+        first = ports.free_block(4, start=26000)
+        spec = self._stack.prepare({"nodes": len(NODES), "dirs": 2, "port": first, "temporal_port": first + 3})
+        for node in NODES:
+            properties = spec.node_home(node) / "server.properties"
+            kept = [line for line in properties.read_text().splitlines() if line.partition("=")[0] not in COMMON]
+            properties.write_text("\n".join([*kept, *(f"{key}={value}" for key, value in COMMON.items())]) + "\n")
+        self.addresses = {node: spec.node_address(node) for node in NODES}
+        self.log_dirs = {node: [str(path) for path in spec.log_dirs(node)] for node in NODES}
+
+    def up(self) -> None:
+        self._stack.up()
+
+    def down(self) -> None:
+        self._stack.down()
+
+    def kill(self, node: int) -> None:
+        self._stack.kill(f"node-{node}")
+
+    def stop(self, node: int) -> None:
+        self._stack.stop(f"node-{node}")
+
+    def start(self, node: int) -> None:
+        self._stack.start(f"node-{node}")
+
+    def running(self, node: int) -> bool:
+        return f"node-{node}" in self._stack.running()
+
+
+class Apache(Cluster):
+    """Apache Kafka's brokers (KRaft, combined mode)."""
+
+    kind = APACHE
+
+    def __init__(self, folder: Path, run_tool: Callable[..., Any]) -> None:
+        super().__init__()
+        properties = {**COMMON, "log.segment.delete.delay.ms": COMMON["file.delete.delay.ms"]}
+        del properties["file.delete.delay.ms"]
+        self._brokers = KafkaCluster(folder, nodes=len(NODES), log_dirs=2, properties=properties, run_tool=run_tool)
+        self.addresses = {node: self._brokers.address(node) for node in NODES}
+        self.log_dirs = {node: [str(path) for path in self._brokers.log_dirs[node]] for node in NODES}
+
+    def up(self) -> None:
+        self._brokers.__enter__()
+
+    def down(self) -> None:
+        self._brokers.__exit__()
+
+    def kill(self, node: int) -> None:
+        self._brokers.kill(node)
+
+    def stop(self, node: int) -> None:
+        self._brokers.stop(node)
+
+    def start(self, node: int) -> None:
+        self._brokers.start(node)
+
+    def running(self, node: int) -> bool:
+        return self._brokers.running(node)

@@ -1,0 +1,100 @@
+"""The clusters and Kafka's tools for the conformance tests; both start with the first test that asks for them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from types import FrameType
+
+import pytest
+
+from ops.kafka.tools import Ran, WarmTools, run, start
+from ops.stack.errors import OpsError
+from tests.conformance.clusters import APACHE, KINDS, Apache, Cluster, Rehome
+from tests.support.kafka import needed, require_kafka
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "cluster" in metafunc.fixturenames:
+        kinds = [kind.strip() for kind in metafunc.config.getoption("--kinds").split(",")]
+        unknown = [kind for kind in kinds if kind not in KINDS]
+        if unknown:
+            raise pytest.UsageError(f"--kinds: {unknown[0]} is none of {', '.join(KINDS)}")
+        metafunc.parametrize("cluster", kinds, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def warm_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmTools]:
+    """The virtual machine for Kafka's tools."""
+    require_kafka()
+    with WarmTools(tmp_path_factory.mktemp("tools")) as made:
+        yield made
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _terminated_in_order() -> Iterator[None]:
+    """SIGTERM ends the session as Ctrl-C does, so that no process of a cluster is left behind."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three nodes of one kind; all tests share them, each with topics of its own."""
+    kind = request.param
+    folder = tmp_path_factory.mktemp(kind)
+    if kind == APACHE:
+        made: Cluster = Apache(folder, request.getfixturevalue("warm_tools").run)
+    else:
+        try:
+            made = Rehome(folder)
+        except OpsError as problem:
+            needed(f"a stack of our own: {problem}")
+    try:
+        made.up()
+        yield made
+    finally:
+        made.down()
+
+
+@pytest.fixture(autouse=True)
+def _connections(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Connections that a test made end with it."""
+    yield
+    if "cluster" in request.fixturenames:
+        request.getfixturevalue("cluster").close_connections()
+
+
+class Tools:
+    """Kafka's command-line tools against one cluster."""
+
+    def __init__(self, warm: WarmTools, bootstrap: str) -> None:
+        self._warm = warm
+        self.bootstrap = bootstrap
+
+    def run(self, tool: str, *arguments: str, stdin: str = "", timeout: float = 60, own_process: bool = False) -> Ran:
+        """Exit code, standard output and standard error; `--bootstrap-server` is added where it is missing."""
+        runner = run if own_process else self._warm.run
+        return runner(tool, *arguments, bootstrap=self.bootstrap, stdin=stdin, timeout=timeout)
+
+    def out(self, tool: str, *arguments: str, stdin: str = "", timeout: float = 60) -> str:
+        """The standard output of a tool that must succeed."""
+        code, out, err = self.run(tool, *arguments, stdin=stdin, timeout=timeout)
+        assert code == 0, f"{tool} {' '.join(arguments)}: exit {code}\n{out}\n{err}"
+        return out
+
+    def start(self, tool: str, *arguments: str) -> subprocess.Popen[str]:
+        """A process of its own for a tool that runs on; the test ends it."""
+        return start(tool, *arguments, bootstrap=self.bootstrap)
+
+
+@pytest.fixture(scope="session")
+def tools(warm_tools: WarmTools, cluster: Cluster) -> Tools:
+    """Kafka's tools, told where the cluster is."""
+    return Tools(warm_tools, cluster.bootstrap)
