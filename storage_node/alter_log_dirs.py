@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, TypeVar
 from storage_node.admin import DEFAULT_TIMEOUT
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import movable
-from storage_node.errors import ErrorCode, LogDirectoryOffline, RequestRefused, RequestTimedOut, StorageError
+from storage_node.errors import (
+    ErrorCode,
+    LogDirectoryOffline,
+    LogDirNotFound,
+    RequestRefused,
+    RequestTimedOut,
+    StorageError,
+)
 from storage_node.move.status import MoveState, MoveStatus
 from storage_node.partition import Partition
 from storage_node.ports import ChangeResult, PlannedMove, ReplicaDirectory
@@ -36,6 +43,8 @@ USAGE_PATIENCE = 5.0
 LOOK = 0.2
 #: How long work may still take when one of its directories is offline, seconds: long enough to find out by itself.
 GIVEN_UP = 4.0
+#: The lag of a copy whose replica is on a directory that is offline.
+UNKNOWN_LAG = -1
 
 T = TypeVar("T")
 
@@ -99,11 +108,13 @@ class LogDirRequests:
     # The checks of AlterReplicaLogDirs, in Kafka's order
 
     def _target(self, tp: TopicPartition, path: str) -> LogDirectory | None:
-        """The directory asked for, online; None for "any"."""
+        """The directory asked for, online; None for "any". A path must be the configured one to the letter."""
         movable(tp)
         if path == ANY:
             return None
         target = self._node.dirs.by_path(path)
+        if path != target.name:
+            raise LogDirNotFound(f"{path} is not how log.dirs names the log directory {target.name}")
         target.check_online()
         return target
 
@@ -267,9 +278,14 @@ class LogDirRequests:
             current = partition.log
             lag = max(0, partition.high_watermark - current.log_end_offset)
             rows.setdefault(partition.directory.name, []).append(ReplicaInfo(tp, current.size, lag, False))
-            copy = copies.get(tp)
+            copy = copies.pop(tp, None)
             if copy is not None:
                 info = ReplicaInfo(tp, copy.bytes_copied, copy.lag, True)
+                rows.setdefault(copy.directory, []).append(info)
+        # What is left has lost its replica to a failed directory: the copy is there, how far behind nobody knows.
+        for tp, copy in copies.items():
+            if tp in self._node.replicas.offline and (asked is None or tp in asked):
+                info = ReplicaInfo(tp, copy.bytes_copied, UNKNOWN_LAG, True)
                 rows.setdefault(copy.directory, []).append(info)
         return rows
 

@@ -15,7 +15,7 @@ from ops.kafka import tools
 from ops.kafka.broker import KafkaUnavailable, ensure_libs, free_port, java_command
 from ops.kafka.tools import Ran
 
-CLUSTER_ID = "rehomeConformanceCluste"  # 22 characters, as a cluster id of Kafka's own
+CLUSTER_ID = "rehomeConformanceClust"  # 22 characters, as a cluster id of Kafka's own
 
 HEAP = "400m"
 START_SECONDS = 90.0
@@ -48,23 +48,26 @@ RunTool = Callable[..., Ran]
 
 
 class KafkaCluster:
-    """Brokers 1 to `nodes` below one folder; use as a context manager."""
+    """Brokers below one folder; use as a context manager."""
 
     def __init__(
         self,
         folder: Path,
         *,
-        nodes: int = 3,
-        log_dirs: int = 2,
+        log_dirs: Mapping[int, int],
         properties: Mapping[str, str] | None = None,
         run_tool: RunTool = tools.run,
     ) -> None:
-        """`properties` go above `PROPERTIES` in every server.properties; `run_tool` formats the folders."""
+        """`log_dirs`: how many log directories each broker has, by its id.
+
+        `properties` go above `PROPERTIES` in every server.properties; `run_tool` formats the folders.
+        """
         self.folder = folder
-        self.nodes = range(1, nodes + 1)
+        self.nodes = tuple(log_dirs)
         self.ports = {node: free_port() for node in self.nodes}
         self.log_dirs = {
-            node: [folder / f"broker-{node}" / f"disk-{i + 1}" for i in range(log_dirs)] for node in self.nodes
+            node: [folder / f"broker-{node}" / f"disk-{i + 1}" for i in range(count)]
+            for node, count in log_dirs.items()
         }
         self._controllers = {node: free_port() for node in self.nodes}
         self._properties = {**PROPERTIES, **(properties or {})}
@@ -84,9 +87,9 @@ class KafkaCluster:
         try:
             for node in self.nodes:
                 self._format(node)
-                self._launch(node)
+                self.launch(node)
             for node in self.nodes:
-                self._wait(node)
+                self.wait(node)
         except BaseException:
             self.__exit__()
             raise
@@ -122,8 +125,8 @@ class KafkaCluster:
 
     def start(self, node: int) -> None:
         """Start a broker that was ended, and wait until it serves."""
-        self._launch(node)
-        self._wait(node)
+        self.launch(node)
+        self.wait(node)
 
     def running(self, node: int) -> bool:
         """Whether the broker's process is there."""
@@ -156,7 +159,8 @@ class KafkaCluster:
         if done.code:
             raise KafkaUnavailable(f"Apache Kafka's storage could not be formatted: {(done.out + done.err)[-500:]}")
 
-    def _launch(self, node: int) -> None:
+    def launch(self, node: int) -> None:
+        """Start a broker's process, without waiting until it serves."""
         command = java_command("kafka.Kafka", str(self._config(node)), heap=HEAP)
         quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         command = [command[0], *(part for part in command[1:] if part != "-XX:+UseG1GC")]
@@ -171,7 +175,7 @@ class KafkaCluster:
                 preexec_fn=tools.die_with_parent,
             )
 
-    def _wait(self, node: int) -> None:
+    def wait(self, node: int) -> None:
         """Until the broker answers and knows all brokers that run. Raises KafkaUnavailable with its last words."""
         until = time.monotonic() + START_SECONDS
         wanted = {n for n in self.nodes if self.running(n)}

@@ -8,14 +8,18 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
+import javaproperties
+
 from ops.kafka.cluster import KafkaCluster
 from ops.stack import ports
+from ops.stack.layout import CONTROLLER
 from ops.stack.stack import Stack
+from storage_node.directories.formatting import format_directories
 from storage_node.log import build_batch
 from tests.conformance.differences import DIFFERENCES
 from tests.support.wire import Client
@@ -27,6 +31,8 @@ APACHE = "apache"
 KINDS = (REHOME, APACHE)
 
 NODES = (1, 2, 3)
+#: This node has a third log directory, for a move that gets a new target.
+WIDE = 3
 WAIT = 20.0
 PATIENCE = timedelta(seconds=20)
 
@@ -39,11 +45,16 @@ COMMON = {
     "file.delete.delay.ms": "1000",
     "log.retention.check.interval.ms": "1000",
     "auto.create.topics.enable": "false",
+    "replica.high.watermark.checkpoint.interval.ms": "500",
+    # A move is held between its chunks: several of them go into little data.
+    "replica.fetch.max.bytes": "65536",
 }
+#: What only our nodes know: a failed directory is noticed as soon as Kafka's next checkpoint would notice it.
+OURS = {"log.dir.health.check.interval.ms": "500"}
 
 
 class Cluster:
-    """Three nodes with two log directories each. Subclasses start, kill and end them."""
+    """Three nodes with two log directories each, the third with three. Subclasses start, kill and end them."""
 
     kind = ""
 
@@ -78,6 +89,12 @@ class Cluster:
     def running(self, node: int) -> bool:
         """Whether the node's process is there."""
         raise NotImplementedError
+
+    @contextlib.contextmanager
+    def no_controller(self, node: int) -> Iterator[None]:
+        """While the block runs nobody can change metadata; only `node` is sure to serve."""
+        raise NotImplementedError
+        yield
 
     # Both kinds
 
@@ -220,12 +237,15 @@ class Rehome(Cluster):
         self._stack.make_folder()
         first = ports.free_block(4, start=26000)
         spec = self._stack.prepare({"nodes": len(NODES), "dirs": 2, "port": first, "temporal_port": first + 3})
+        self.log_dirs = {node: [str(path) for path in spec.log_dirs(node)] for node in NODES}
+        self.log_dirs[WIDE].append(str(spec.node_home(WIDE) / "disk-c"))
+        format_directories(self.log_dirs[WIDE], spec.cluster, WIDE)
         for node in NODES:
             properties = spec.node_home(node) / "server.properties"
-            kept = [line for line in properties.read_text().splitlines() if line.partition("=")[0] not in COMMON]
-            properties.write_text("\n".join([*kept, *(f"{key}={value}" for key, value in COMMON.items())]) + "\n")
+            values = {**javaproperties.loads(properties.read_text()), **COMMON, **OURS}
+            values["log.dirs"] = ",".join(self.log_dirs[node])
+            properties.write_text(javaproperties.dumps(values, timestamp=False))
         self.addresses = {node: spec.node_address(node) for node in NODES}
-        self.log_dirs = {node: [str(path) for path in spec.log_dirs(node)] for node in NODES}
 
     def up(self) -> None:
         self._stack.up()
@@ -245,6 +265,14 @@ class Rehome(Cluster):
     def running(self, node: int) -> bool:
         return f"node-{node}" in self._stack.running()
 
+    @contextlib.contextmanager
+    def no_controller(self, node: int) -> Iterator[None]:
+        self._stack.kill(CONTROLLER)
+        try:
+            yield
+        finally:
+            self._stack.start(CONTROLLER)
+
 
 class Apache(Cluster):
     """Apache Kafka's brokers (KRaft, combined mode)."""
@@ -255,7 +283,7 @@ class Apache(Cluster):
         super().__init__()
         properties = {**COMMON, "log.segment.delete.delay.ms": COMMON["file.delete.delay.ms"]}
         del properties["file.delete.delay.ms"]
-        self._brokers = KafkaCluster(folder, nodes=len(NODES), log_dirs=2, properties=properties, run_tool=run_tool)
+        self._brokers = KafkaCluster(folder, log_dirs={1: 2, 2: 2, WIDE: 3}, properties=properties, run_tool=run_tool)
         self.addresses = {node: self._brokers.address(node) for node in NODES}
         self.log_dirs = {node: [str(path) for path in self._brokers.log_dirs[node]] for node in NODES}
 
@@ -276,3 +304,16 @@ class Apache(Cluster):
 
     def running(self, node: int) -> bool:
         return self._brokers.running(node)
+
+    @contextlib.contextmanager
+    def no_controller(self, node: int) -> Iterator[None]:
+        others = [other for other in NODES if other != node]
+        for other in others:
+            self.kill(other)
+        try:
+            yield
+        finally:
+            for other in others:
+                self._brokers.launch(other)
+            for each in NODES:
+                self._brokers.wait(each)

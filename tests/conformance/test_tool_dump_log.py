@@ -1,0 +1,94 @@
+"""kafka-dump-log on every kind of file in a replica's directory: before, in, and after a move."""
+
+from __future__ import annotations
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from storage_node.log import build_batch
+from tests.conformance.clusters import Cluster
+from tests.conformance.conftest import Tools
+from tests.conformance.log_dirs import NONE, ask, moves_held, others, wait_until_in, where
+
+TOOL = "kafka-dump-log"
+SEGMENT = 1 << 20
+
+
+def fill(cluster: Cluster, topic: str) -> int:
+    """Several segments, an idempotent producer's state with them; answers the end offset."""
+    client, now = cluster.wire(1), int(time.time() * 1000)
+    for sequence in range(0, 3000, 100):
+        values = [b"%08d" % (sequence + index) + b"v" * 992 for index in range(100)]
+        batch = build_batch(values, producer_id=5000, producer_epoch=0, base_sequence=sequence, timestamp=now)
+        assert client.produce(topic, 0, batch).error == NONE
+    return 3000
+
+
+def dump(tools: Tools, file: Path, *options: str) -> str:
+    code, out, err = tools.run(TOOL, "--files", str(file), *options)
+    assert (code, err) == (0, ""), f"{file.name}: {out} {err}"
+    assert out.startswith(f"Dumping {file}\n")
+    return out
+
+
+def check(tools: Tools, folder: Path, records: int) -> None:
+    """All that can be dumped is whole, indexes agree with their segments."""
+    files = sorted(folder.iterdir())
+    kinds = {path.suffix for path in files}
+    assert {".log", ".index", ".timeindex"} <= kinds
+    found: list[int] = []
+    for segment in (path for path in files if path.suffix == ".log"):
+        out = dump(tools, segment, "--deep-iteration", "--print-data-log")
+        assert f"Starting offset: {int(segment.stem)}" in out or int(segment.stem) == 0
+        assert out.count("isvalid: true") == out.count("baseOffset: ")
+        found += [int(offset) for offset in re.findall(r"^\| offset: (\d+) ", out, re.MULTILINE)]
+        assert "payload: " in out or not segment.stat().st_size
+    assert found == list(range(records))
+    for index in (path for path in files if path.suffix in (".index", ".timeindex")):
+        out = dump(tools, index)
+        assert "Found" not in out and "mismatch" not in out.lower(), out
+        assert "passed the sanity check" in dump(tools, index, "--index-sanity-check")
+        assert not re.search(r"Mismatches|do not", dump(tools, index, "--verify-index-only"))
+    for snapshot in (path for path in files if path.suffix == ".snapshot"):
+        assert re.search(r"producerId: 5000 producerEpoch: 0 .*lastTimestamp: \d+", dump(tools, snapshot))
+
+
+@pytest.mark.conformance(73, 74)
+def test_every_kind_of_file_is_read_before_and_after_a_move(cluster: Cluster, tools: Tools) -> None:
+    topic = cluster.new_topic(assignment={0: [1]}, configs={"segment.bytes": str(SEGMENT)})
+    end = fill(cluster, topic)
+    source, target = where(cluster, 1, topic), others(cluster, 1, topic)[0]
+    folder = Path(str(source), f"{topic}-0")
+    assert len(list(folder.glob("*.log"))) > 2 and list(folder.glob("*.snapshot"))
+    check(tools, folder, end)
+    assert ask(cluster, 1, topic, target) == NONE
+    wait_until_in(cluster, 1, topic, target)
+    moved = Path(target, f"{topic}-0")
+    assert {"leader-epoch-checkpoint", "partition.metadata"} <= {path.name for path in moved.iterdir()}
+    check(tools, moved, end)
+    assert (moved / "leader-epoch-checkpoint").read_text().splitlines() == ["0", "1", "0 0"]
+    written = (moved / "partition.metadata").read_text().strip()
+    assert re.fullmatch(r"version: 0\ntopic_id: [\w-]{22}", written)
+
+
+@pytest.mark.conformance(16)
+def test_the_files_of_a_copy_under_way_are_read(cluster: Cluster, tools: Tools) -> None:
+    topic = cluster.new_topic(assignment={0: [1]}, configs={"segment.bytes": str(SEGMENT)})
+    fill(cluster, topic)
+    source, target = where(cluster, 1, topic), others(cluster, 1, topic)[0]
+    with moves_held(cluster, 1):
+        assert ask(cluster, 1, topic, target) == NONE
+
+        def copy() -> Path | None:
+            folders = [path for path in Path(target).iterdir() if path.name.startswith(f"{topic}-0.")]
+            return folders[0] if folders and sum(file.stat().st_size for file in folders[0].glob("*.log")) else None
+
+        folder = cluster.eventually(copy, "a part is copied")
+        assert folder is not None
+        segment = min(folder.glob("*.log"))
+        out = dump(tools, segment, "--deep-iteration")
+        assert "| offset: 0 " in out and "isvalid: false" not in out
+        assert ask(cluster, 1, topic, str(source)) == NONE

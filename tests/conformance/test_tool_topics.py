@@ -1,0 +1,71 @@
+"""kafka-topics: create, describe, list, delete, with the words it prints."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+import pytest
+
+from tests.conformance.clusters import Cluster
+from tests.conformance.conftest import Tools
+
+TOPICS = "kafka-topics"
+
+
+def test_create_describe_list_and_delete(cluster: Cluster, tools: Tools) -> None:
+    topic = f"made-{uuid.uuid4().hex[:8]}"
+    create = ("--create", "--topic", topic, "--replica-assignment", "1,3,2", "--config", "retention.ms=123456")
+    assert tools.run(TOPICS, *create) == (0, f"Created topic {topic}.\n", "")
+    head, *rows = tools.out(TOPICS, "--describe", "--topic", topic).splitlines()
+    shown = re.fullmatch(
+        rf"Topic: {topic}\tTopicId: ([\w-]{{22}})\tPartitionCount: 3\tReplicationFactor: 1\tConfigs: (.*)", head
+    )
+    assert shown and "retention.ms=123456" in shown[2].split(",")
+    for partition, (row, leader) in enumerate(zip(rows, (1, 3, 2), strict=True)):
+        what = f"\tTopic: {topic}\tPartition: {partition}\tLeader: {leader}\tReplicas: {leader}\tIsr: {leader}\t"
+        assert row.startswith(what)
+    assert topic in tools.out(TOPICS, "--list").split()
+    assert tools.run(TOPICS, "--delete", "--topic", topic) == (0, "", "")
+    cluster.eventually(lambda: topic not in tools.out(TOPICS, "--list").split())
+
+
+def test_what_kafka_topics_says_of_mistakes(cluster: Cluster, tools: Tools) -> None:
+    topic = cluster.new_topic()
+    code, out, err = tools.run(TOPICS, "--create", "--topic", topic)
+    assert code == 1 and f"Error while executing topic command : Topic '{topic}' already exists." in out
+    assert "TopicExistsException" in err or "TopicExistsException" in out
+    assert tools.run(TOPICS, "--create", "--topic", topic, "--if-not-exists").code == 0
+    for action in ("--describe", "--delete"):
+        code, out, err = tools.run(TOPICS, action, "--topic", "no-such-topic")
+        assert code == 1
+        assert "Error while executing topic command : Topic 'no-such-topic' does not exist as expected" in out
+        assert tools.run(TOPICS, action, "--topic", "no-such-topic", "--if-exists").code == 0
+    for wrong, complaint in (
+        (("--replication-factor", "4"), "Unable to replicate the partition 4 time(s)"),
+        (("--config", "retention.ms=soon"), "retention.ms"),
+        (("--config", "no.such.config=1"), "Unknown topic config name: no.such.config"),
+        (("--partitions", "0"), "The partitions must be greater than 0"),
+    ):
+        code, out, err = tools.run(TOPICS, "--create", "--topic", f"{topic}-wrong", *wrong)
+        assert code == 1 and complaint in out + err, out + err
+    code, out, err = tools.run(TOPICS, "--create", "--topic", "not/allowed")
+    assert code == 1 and "is illegal, it contains a character other than ASCII alphanumerics" in out + err
+
+
+def test_an_internal_look_at_many_topics(cluster: Cluster, tools: Tools) -> None:
+    names = sorted(cluster.new_topic() for _ in range(3))
+    out = tools.out(TOPICS, "--describe", "--topic", "|".join(names))
+    assert re.findall(r"^Topic: (\S+)", out, re.MULTILINE) == names
+    assert tools.out(TOPICS, "--describe", "--unavailable-partitions") == ""
+    assert tools.out(TOPICS, "--describe", "--under-replicated-partitions") == ""
+
+
+@pytest.mark.parametrize("before", [1, 3])
+def test_partitions_are_added(cluster: Cluster, tools: Tools, before: int) -> None:
+    topic = cluster.new_topic(before)
+    assert tools.run(TOPICS, "--alter", "--topic", topic, "--partitions", str(before + 2)) == (0, "", "")
+    cluster.eventually(lambda: len(cluster.leaders(topic, 2)) == before + 2)
+    assert f"PartitionCount: {before + 2}" in tools.out(TOPICS, "--describe", "--topic", topic)
+    code, out, err = tools.run(TOPICS, "--alter", "--topic", topic, "--partitions", str(before))
+    assert code == 1 and "InvalidPartitionsException" in out + err
