@@ -210,7 +210,7 @@ def test_generate_proposes_and_changes_nothing(cluster: Cluster, plans: Plans, t
     assert code == 1 and "List of topics to reassign contains duplicate entries" in out
     unknown = plans.file({"version": 1, "topics": [{"topic": "no-such-topic"}]})
     code, out, _ = tools.run(TOOL, "--generate", "--topics-to-move-json-file", unknown, "--broker-list", "1")
-    assert code == 1 and "Topic no-such-topic not found" in out or "does not exist" in out or "UnknownTopic" in out
+    assert (code == 1 and "Topic no-such-topic not found" in out) or "does not exist" in out or "UnknownTopic" in out
 
 
 @pytest.mark.conformance(173, 174, 167, 179)
