@@ -152,7 +152,7 @@ class Cluster:
             "assignments": rows,
             "configs": [{"name": key, "value": value} for key, value in (configs or {}).items()],
         }
-        (made,) = self._once("CreateTopics", 7, topics=[wanted], timeout=PATIENCE, validate_only=False).topics
+        (made,) = self.call("CreateTopics", 7, topics=[wanted], timeout=PATIENCE, validate_only=False).topics
         assert int(made.error_code) == 0, f"{topic}: {made.error_code} {made.error_message}"
         count = len(rows) or partitions
         self.eventually(lambda: self._ready(topic, count), f"{topic} is known to all nodes")
@@ -168,7 +168,7 @@ class Cluster:
 
     def leaders(self, topic: str, node: int = 1) -> dict[int, int]:
         """Partition -> leader as a node tells it; only partitions that have one."""
-        (row,) = self._once("Metadata", 12, node=node, topics=[{"name": topic}], allow_auto_topic_creation=False).topics
+        (row,) = self.call("Metadata", 12, node=node, topics=[{"name": topic}], allow_auto_topic_creation=False).topics
         return {p.partition_index: p.leader_id for p in row.partitions if p.leader_id > 0 and not int(p.error_code)}
 
     def end_offset(self, topic: str, partition: int = 0, leader: int | None = None) -> int:
@@ -176,25 +176,25 @@ class Cluster:
         node = leader if leader is not None else self.leaders(topic)[partition]
         rows = [{"partition_index": partition, "timestamp": -1, "current_leader_epoch": -1}]
         topics = [{"name": topic, "partitions": rows}]
-        answer = self._once("ListOffsets", 6, node=node, replica_id=-1, isolation_level=0, topics=topics)
+        answer = self.call("ListOffsets", 6, node=node, replica_id=-1, isolation_level=0, topics=topics)
         row = answer.topics[0].partitions[0]
         return row.offset if not int(row.error_code) else -1
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic; no node knows it any more when this returns."""
-        rows = self._once("DeleteTopics", 6, topics=[{"name": name, "topic_id": None}], timeout=PATIENCE).responses
+        rows = self.call("DeleteTopics", 6, topics=[{"name": name, "topic_id": None}], timeout=PATIENCE).responses
         assert [int(row.error_code) for row in rows] == [0]
         self.eventually(lambda: not any(self.leaders(name, n) for n in self.addresses if self.running(n)), name)
 
     def produce(self, topic: str, partition: int = 0, n: int = 1, size: int = 100, per_batch: int = 100) -> int:
         """Write `n` records of `size` bytes with acks=all; answers the offset of the first."""
-        client = self.wire(self.leaders(topic)[partition])
         now, first = int(time.time() * 1000), -1
-        for begin in range(0, n, per_batch):
-            values = [b"%08d" % i + b"v" * (size - 8) for i in range(begin, min(n, begin + per_batch))]
-            row = client.produce(topic, partition, build_batch(values, timestamp=now))
-            assert row.error == 0, f"{topic}-{partition}: {row}"
-            first = row.base_offset if first < 0 else first
+        with contextlib.closing(Client(self.addresses[self.leaders(topic)[partition]])) as client:
+            for begin in range(0, n, per_batch):
+                values = [b"%08d" % i + b"v" * (size - 8) for i in range(begin, min(n, begin + per_batch))]
+                row = client.produce(topic, partition, build_batch(values, timestamp=now))
+                assert row.error == 0, f"{topic}-{partition}: {row}"
+                first = row.base_offset if first < 0 else first
         return first
 
     # Configurations
@@ -217,10 +217,11 @@ class Cluster:
             for key, value in values.items()
         ]
         resources = [{"resource_type": kind, "resource_name": name, "configs": configs}]
-        (row,) = self._once("IncrementalAlterConfigs", 1, node=node, resources=resources, validate_only=False).responses
+        (row,) = self.call("IncrementalAlterConfigs", 1, node=node, resources=resources, validate_only=False).responses
         assert int(row.error_code) == 0, f"{name}: {row.error_code} {row.error_message}"
 
-    def _once(self, api: str, version: int, *, node: int | None = None, **values: Any) -> Any:
+    def call(self, api: str, version: int, *, node: int | None = None, **values: Any) -> Any:
+        """The answer of a node (None: one that runs) to one request, over a connection of its own."""
         where = node if node is not None else next(n for n in self.addresses if self.running(n))
         with contextlib.closing(Client(self.addresses[where])) as client:
             return client.call(api, version, **values)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import FrameType
 
 import pytest
@@ -13,6 +14,8 @@ from ops.kafka.tools import Ran, WarmTools, run, start
 from ops.stack.errors import OpsError
 from tests.conformance.clusters import APACHE, KINDS, Apache, Cluster, Rehome
 from tests.support.kafka import needed, require_kafka
+
+HERE = Path(__file__).parent
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -24,11 +27,23 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("cluster", kinds, indirect=True, scope="session")
 
 
+#: What runs for this folder, and ends with its last test: tests that measure come after it.
+_started: list[Callable[[], None]] = []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    if nextitem is None or not nextitem.path.is_relative_to(HERE):
+        while _started:
+            _started.pop()()
+
+
 @pytest.fixture(scope="session")
 def warm_tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmTools]:
     """The virtual machine for Kafka's tools."""
     require_kafka()
     with WarmTools(tmp_path_factory.mktemp("tools")) as made:
+        _started.append(made.close)
         yield made
 
 
@@ -57,6 +72,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         except OpsError as problem:
             needed(f"a stack of our own: {problem}")
     try:
+        _started.append(made.down)
         made.up()
         yield made
     finally:

@@ -44,7 +44,7 @@ class Directory:
 def alter(cluster: Cluster, node: int, wanted: Mapping[tuple[str, int], str], version: int = 2) -> dict[Any, int]:
     """Ask a node for directories; answers the error code per (topic, partition)."""
     dirs = [{"path": path, "topics": [{"name": t, "partitions": [p]}]} for (t, p), path in wanted.items()]
-    answer = cluster.wire(node).call("AlterReplicaLogDirs", version, dirs=dirs)
+    answer = cluster.call("AlterReplicaLogDirs", version, node=node, dirs=dirs)
     found = [(t.topic_name, p.partition_index, int(p.error_code)) for t in answer.results for p in t.partitions]
     assert len(found) == len({row[:2] for row in found}), f"answered twice: {found}"
     return {(topic, partition): code for topic, partition, code in found}
@@ -60,7 +60,7 @@ def describe(
 ) -> dict[str, Directory]:
     """The log directories of a node by path; `topics` None: all."""
     rows = None if topics is None else [{"topic": name, "partitions": parts} for name, parts in topics.items()]
-    answer = cluster.wire(node).call("DescribeLogDirs", version, topics=rows)
+    answer = cluster.call("DescribeLogDirs", version, node=node, topics=rows)
     assert version < 3 or int(answer.error_code) == NONE
     return {
         row.log_dir: Directory(
@@ -112,9 +112,9 @@ def on_disk(cluster: Cluster, node: int, topic: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def moves_held(cluster: Cluster, node: int) -> Iterator[None]:
-    """While the block runs, moves on the node get one byte per second."""
-    cluster.set_broker_config(node, replica_alter_log_dirs_io_max_bytes_per_second="1")
+def moves_held(cluster: Cluster, node: int, rate: int = 1) -> Iterator[None]:
+    """While the block runs, moves on the node get `rate` bytes per second."""
+    cluster.set_broker_config(node, replica_alter_log_dirs_io_max_bytes_per_second=str(rate))
     try:
         yield
     finally:

@@ -57,7 +57,7 @@ def test_a_replica_that_does_not_exist_is_refused_and_placed_there_later(cluster
     assert {where(cluster, NODE, topic, partition) for partition in range(3)} == {target}
 
 
-@pytest.mark.conformance(3, 11, 14, 39, 56)
+@pytest.mark.conformance(3, 39, 56)
 @pytest.mark.feature("113-03")
 @pytest.mark.parametrize("version", offered(34))
 def test_a_move_is_accepted_at_once_and_keeps_offsets_and_records(cluster: Cluster, version: int) -> None:
@@ -154,7 +154,7 @@ def test_a_name_too_long_for_a_moving_copy_is_refused_before_anything_else(clust
         cluster.delete_topic(name)
 
 
-@pytest.mark.conformance(16, 25, 26)
+@pytest.mark.conformance(25, 26, 57)
 @pytest.mark.feature("113-04", "113-08", "113-33", "113-34")
 def test_both_copies_show_and_asking_again_changes_nothing(cluster: Cluster) -> None:
     with moving(cluster) as (topic, source, target):
@@ -220,7 +220,7 @@ def test_a_deleted_topic_takes_its_moving_copy_along(cluster: Cluster) -> None:
         cluster.eventually(lambda: on_disk(cluster, NODE, topic) == [], "both copies are off the disks")
 
 
-@pytest.mark.conformance(52, 57)
+@pytest.mark.conformance(52)
 def test_a_fetch_that_waits_outlives_the_swap(cluster: Cluster) -> None:
     topic = cluster.new_topic(assignment={0: [NODE]})
     cluster.produce(topic, 0, 10)

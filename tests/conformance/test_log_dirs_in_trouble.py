@@ -102,7 +102,7 @@ def test_what_a_killed_node_remembers(cluster: Cluster) -> None:
     wished, moved = f"wished{time.monotonic_ns()}", cluster.new_topic(assignment={0: [NODE]})
     cluster.produce(moved, 0, 400, size=1000, per_batch=20)
     source, target = where(cluster, NODE, moved), others(cluster, NODE, moved)[0]
-    with moves_held(cluster, NODE):
+    with moves_held(cluster, NODE, rate=20_000):
         assert ask(cluster, NODE, moved, target) == NONE
         wanted = {(wished, partition): target for partition in range(8)}
         assert set(alter(cluster, NODE, wanted).values()) == {UNKNOWN_TOPIC_OR_PARTITION}

@@ -74,12 +74,11 @@ def test_every_kind_of_file_is_read_before_and_after_a_move(cluster: Cluster, to
     assert re.fullmatch(r"version: 0\ntopic_id: [\w-]{22}", written)
 
 
-@pytest.mark.conformance(16)
 def test_the_files_of_a_copy_under_way_are_read(cluster: Cluster, tools: Tools) -> None:
     topic = cluster.new_topic(assignment={0: [1]}, configs={"segment.bytes": str(SEGMENT)})
     fill(cluster, topic)
     source, target = where(cluster, 1, topic), others(cluster, 1, topic)[0]
-    with moves_held(cluster, 1):
+    with moves_held(cluster, 1, rate=20_000):
         assert ask(cluster, 1, topic, target) == NONE
 
         def copy() -> Path | None:

@@ -238,7 +238,6 @@ def test_what_cannot_be_executed_changes_nothing(cluster: Cluster, plans: Plans)
         assert config(cluster, BROKER_RESOURCE, "1") == {} and config(cluster, TOPIC_RESOURCE, topic) == {}
 
 
-@pytest.mark.conformance(13, 178)
 @pytest.mark.feature("113-28", "113-45")
 def test_a_directory_that_a_broker_does_not_have_is_told(cluster: Cluster, plans: Plans) -> None:
     topic = cluster.new_topic(assignment={0: [1]})

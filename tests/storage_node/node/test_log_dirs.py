@@ -198,6 +198,29 @@ def test_an_offline_directory_is_told_and_others_still_move(harness: Harness, ad
     assert len(harness.consume("t", 10)) == 10
 
 
+@pytest.mark.feature("113-34", "113-35")
+def test_a_copy_whose_replica_is_lost_is_listed_with_an_unknown_lag(harness: Harness, admin: KafkaAdminClient) -> None:
+    harness.controller.hold_moves = True
+    harness.create_topic("t")
+    harness.produce("t", [b"x"] * 10)
+    source, target = harness.directory_of("t"), harness.other_directory("t")
+    assert ask(admin, {("t", 0): target}) == {("t", 0): NONE}
+    harness.node.dirs.by_path(source).fail("I/O error")
+    rows = describe(admin)
+    assert rows[source]["topics"] == []
+    assert {key: row["offset_lag"] for key, row in replicas(rows[target]).items()} == {("t", 0, True): -1}
+    assert not replicas(describe(admin, topic_partitions={"t": [1]})[target])
+
+
+@pytest.mark.feature("113-08", "113-26")
+def test_a_path_is_taken_to_the_letter(harness: Harness, admin: KafkaAdminClient) -> None:
+    harness.create_topic("t")
+    target = harness.other_directory("t")
+    for path in (target + "/", target + "/.", "/" + target, Path(target).name):
+        assert ask(admin, {("t", 0): path}) == {("t", 0): NO_SUCH_DIR}
+    assert ask(admin, {("t", 0): target}) == {("t", 0): NONE}
+
+
 @pytest.mark.feature("113-37")
 def test_the_rate_of_moves_follows_the_broker_config_while_running(tmp_path: Path) -> None:
     with running(tmp_path) as harness:
