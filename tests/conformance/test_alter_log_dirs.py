@@ -131,7 +131,7 @@ def test_a_partition_under_two_paths_goes_to_the_last(cluster: Cluster) -> None:
         return {"path": path, "topics": [{"name": topic, "partitions": [0]}]}
 
     for paths, end in (([there, here], here), (["/nowhere", there], there)):
-        answer = cluster.wire(NODE).call("AlterReplicaLogDirs", 2, dirs=[named(path) for path in paths])
+        answer = cluster.call("AlterReplicaLogDirs", 2, node=NODE, dirs=[named(path) for path in paths])
         assert [(t.topic_name, [int(p.error_code) for p in t.partitions]) for t in answer.results] == [(topic, [0])]
         wait_until_in(cluster, NODE, topic, end)
 

@@ -146,20 +146,10 @@ def test_retention_goes_on_before_and_after_a_move_and_leaves_nothing_behind(clu
     topic = cluster.new_topic(assignment={0: [NODE]}, configs=settings)
 
     def start_offset() -> int:
-        (row,) = (
-            cluster.wire(NODE)
-            .call(
-                "ListOffsets",
-                6,
-                replica_id=-1,
-                isolation_level=0,
-                topics=[
-                    {"name": topic, "partitions": [{"partition_index": 0, "timestamp": -2, "current_leader_epoch": -1}]}
-                ],
-            )
-            .topics[0]
-            .partitions
-        )
+        asked = {"partition_index": 0, "timestamp": -2, "current_leader_epoch": -1}
+        topics = [{"name": topic, "partitions": [asked]}]
+        answer = cluster.call("ListOffsets", 6, node=NODE, replica_id=-1, isolation_level=0, topics=topics)
+        row = answer.topics[0].partitions[0]
         return int(row.offset)
 
     cluster.produce(topic, 0, 4000, size=1000)

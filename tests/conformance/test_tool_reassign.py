@@ -65,7 +65,7 @@ def config(cluster: Cluster, kind: int, name: str) -> dict[str, str]:
     """What is set for a topic, or dynamically for one broker."""
     node = int(name) if kind == BROKER_RESOURCE else 1
     asked = [{"resource_type": kind, "resource_name": name, "configuration_keys": None}]
-    (row,) = cluster.wire(node).call("DescribeConfigs", 4, resources=asked).results
+    (row,) = cluster.call("DescribeConfigs", 4, node=node, resources=asked).results
     assert int(row.error_code) == 0
     return {c.name: c.value for c in row.configs if c.config_source in (1, 2)}
 
