@@ -4,6 +4,7 @@ import java.io.DataInputStream;
 import java.io.DataOutputStream;
 import java.io.EOFException;
 import java.io.IOException;
+import java.io.OutputStream;
 import java.io.PrintStream;
 import java.lang.reflect.Field;
 import java.lang.reflect.InvocationTargetException;
@@ -65,11 +66,13 @@ public final class WarmTools {
         PrintStream before = System.out;
         PrintStream beforeErr = System.err;
         System.setIn(new ByteArrayInputStream(strings[strings.length - 1].getBytes(StandardCharsets.UTF_8)));
-        System.setOut(new PrintStream(told, true, StandardCharsets.UTF_8));
-        System.setErr(new PrintStream(complained, true, StandardCharsets.UTF_8));
+        PrintStream toOut = new PrintStream(told, true, StandardCharsets.UTF_8);
+        PrintStream toErr = new PrintStream(complained, true, StandardCharsets.UTF_8);
+        System.setOut(toOut);
+        System.setErr(toErr);
         int status = run(strings[0], Arrays.copyOfRange(strings, 1, strings.length - 1));
-        System.out.flush();
-        System.err.flush();
+        toOut.flush();
+        toErr.flush();
         System.setOut(before);
         System.setErr(beforeErr);
         out.writeInt(status);
@@ -133,11 +136,15 @@ public final class WarmTools {
         }
     }
 
-    /** The first code counts: some tools catch everything, and then end once more. */
+    /** The process would be gone now: what some tools make of the exception, which they catch, is neither heard
+     *  nor does it change the code. */
     private static void end(int status) {
         synchronized (hooks) {
             if (code == null) {
                 code = status;
+                PrintStream nowhere = new PrintStream(OutputStream.nullOutputStream());
+                System.setOut(nowhere);
+                System.setErr(nowhere);
             }
         }
         throw new Ended(status);

@@ -44,10 +44,10 @@ def test_offsets_of_all_partitions(cluster: Cluster, tools: Tools) -> None:
     for time, second in (("latest", 7), ("earliest", 0), ("-3", 6), ("9999999999999", None)):
         out = tools.out("kafka-get-offsets", "--topic", topic, "--time", time).splitlines()
         if second is None:
-            assert [line.rpartition(":")[0] for line in out] == [f"{topic}:0", f"{topic}:1"]
+            assert out in ([], [f"{topic}:0:", f"{topic}:1:"])  # nothing is as late
             continue
-        first = "-1" if time == "-3" else "0"
-        assert out in ([f"{topic}:0:{first}", f"{topic}:1:{second}"], [f"{topic}:0:", f"{topic}:1:{second}"])
+        # A partition without records has none with the largest timestamp.
+        assert out == ([] if time == "-3" else [f"{topic}:0:0"]) + [f"{topic}:1:{second}"]
 
 
 def test_records_are_deleted_by_the_tool(cluster: Cluster, tools: Tools, tmp_path: Path) -> None:
@@ -70,5 +70,4 @@ def test_the_verifiable_producer_acknowledges_all_it_sends(cluster: Cluster, too
     sent = [event for event in events if event["name"] == "producer_send_success"]
     (summary,) = [event for event in events if event["name"] == "tool_data"]
     assert len(sent) == summary["sent"] == summary["acked"] == 2000
-    assert {event["partition"] for event in sent} == {0, 1}
     assert cluster.end_offset(topic, 0) + cluster.end_offset(topic, 1) == 2000

@@ -29,7 +29,8 @@ def fill(cluster: Cluster, topic: str) -> int:
 
 def dump(tools: Tools, file: Path, *options: str) -> str:
     code, out, err = tools.run(TOOL, "--files", str(file), *options)
-    assert (code, err) == (0, ""), f"{file.name}: {out} {err}"
+    # The tool expects every segment to begin with the first offset.
+    assert code == 0 and re.fullmatch(rf"(Non-consecutive offsets in {file}\n  -1 is followed by \d+\n)?", err), err
     assert out.startswith(f"Dumping {file}\n")
     return out
 
@@ -76,7 +77,7 @@ def test_every_kind_of_file_is_read_before_and_after_a_move(cluster: Cluster, to
 
 def test_the_files_of_a_copy_under_way_are_read(cluster: Cluster, tools: Tools) -> None:
     topic = cluster.new_topic(assignment={0: [1]}, configs={"segment.bytes": str(SEGMENT)})
-    fill(cluster, topic)
+    cluster.produce(topic, 0, 400, size=1000, per_batch=5)
     source, target = where(cluster, 1, topic), others(cluster, 1, topic)[0]
     with moves_held(cluster, 1, rate=20_000):
         assert ask(cluster, 1, topic, target) == NONE
@@ -89,5 +90,6 @@ def test_the_files_of_a_copy_under_way_are_read(cluster: Cluster, tools: Tools) 
         assert folder is not None
         segment = min(folder.glob("*.log"))
         out = dump(tools, segment, "--deep-iteration")
+        # Bytes are copied, not batches: the last one may not be whole yet.
         assert "| offset: 0 " in out and "isvalid: false" not in out
         assert ask(cluster, 1, topic, str(source)) == NONE

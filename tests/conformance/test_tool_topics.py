@@ -34,7 +34,6 @@ def test_what_kafka_topics_says_of_mistakes(cluster: Cluster, tools: Tools) -> N
     topic = cluster.new_topic()
     code, out, err = tools.run(TOPICS, "--create", "--topic", topic)
     assert code == 1 and f"Error while executing topic command : Topic '{topic}' already exists." in out
-    assert "TopicExistsException" in err or "TopicExistsException" in out
     assert tools.run(TOPICS, "--create", "--topic", topic, "--if-not-exists").code == 0
     for action in ("--describe", "--delete"):
         code, out, err = tools.run(TOPICS, action, "--topic", "no-such-topic")
@@ -56,7 +55,7 @@ def test_what_kafka_topics_says_of_mistakes(cluster: Cluster, tools: Tools) -> N
 def test_an_internal_look_at_many_topics(cluster: Cluster, tools: Tools) -> None:
     names = sorted(cluster.new_topic() for _ in range(3))
     out = tools.out(TOPICS, "--describe", "--topic", "|".join(names))
-    assert re.findall(r"^Topic: (\S+)", out, re.MULTILINE) == names
+    assert sorted(re.findall(r"^Topic: (\S+)", out, re.MULTILINE)) == names
     assert tools.out(TOPICS, "--describe", "--unavailable-partitions") == ""
     assert tools.out(TOPICS, "--describe", "--under-replicated-partitions") == ""
 
