@@ -13,6 +13,7 @@ import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
 import org.apache.kafka.common.utils.Exit;
+import org.slf4j.LoggerFactory;
 
 /**
  * Runs the main classes of Apache Kafka's command-line tools one after the other in one virtual machine.
@@ -35,6 +36,8 @@ public final class WarmTools {
     private static final List<Runnable> hooks = new ArrayList<>();
 
     public static void main(String[] arguments) throws Exception {
+        // It complains once, to standard error: not as part of the first tool's.
+        LoggerFactory.getLogger(WarmTools.class);
         DataInputStream in = new DataInputStream(System.in);
         DataOutputStream out = new DataOutputStream(System.out);
         Exit.setExitProcedure((status, message) -> end(status));

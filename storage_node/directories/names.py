@@ -101,21 +101,26 @@ def movable(tp: TopicPartition) -> None:
 
 
 def validate_topic(name: str) -> None:
-    """Check a topic's name as Kafka does: 1 to 249 of `a-zA-Z0-9._-`, not `.` or `..`; raises InvalidTopic.
+    """Check a topic's name as Kafka does, with its words: 1 to 249 of `a-zA-Z0-9._-`, not `.` or `..`.
+
+    Raises InvalidTopic.
 
     `__cluster_metadata` is refused with INVALID_REQUEST, as Kafka's controller does.
     """
     if not name:
-        raise InvalidTopic("The topic name is empty.")
+        raise InvalidTopic("Topic name is invalid: the empty string is not allowed")
     if name in (".", ".."):
-        raise InvalidTopic(f"The topic name '{name}' is not allowed.")
+        raise InvalidTopic(f"Topic name is invalid: '{name}' is not allowed")
     if f"{name}-0" == CLUSTER_METADATA:
         raise InvalidTopic(f"Creation of internal topic {name} is prohibited.", ErrorCode.INVALID_REQUEST)
     if len(name) > TOPIC_MAX:
-        raise InvalidTopic(f"The topic name has {len(name)} characters, at most {TOPIC_MAX} are allowed.")
+        raise InvalidTopic(
+            f"Topic name is invalid: the length of '{name}' is longer than the max allowed length {TOPIC_MAX}"
+        )
     if not _TOPIC.fullmatch(name):
         raise InvalidTopic(
-            f"The topic name {name!a} has characters other than ASCII letters, digits, '.', '_' and '-'."
+            f"Topic name is invalid: '{name}' contains one or more characters other than ASCII alphanumerics, "
+            "'.', '_' and '-'"
         )
 
 
