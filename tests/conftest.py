@@ -1,29 +1,26 @@
-"""Markers, the table of the proposals' features with the tests that show them, and what the large sets counted.
+"""Markers, the tables of what the tests show, and what the large sets counted.
 
-A whole run writes build/features.md: each feature by its id, shown (by which tests), superseded (by what) or open.
+A whole run writes build/features.md: each feature of the proposals by its id, shown (by which tests), superseded (by
+what) or open. A run of all tests, or of tests/conformance alone, writes build/conformance.md: each conformance case by
+its number, passed (by which tests), not applicable (why) or open. What the other of these runs found last is kept in
+build/ and stands in the table too.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
 from tests.support import scale
+from tests.support.tables import ROOT, Outcomes, read_cases, read_features
 
-ROOT = Path(__file__).parent.parent
-FEATURES = Path(__file__).with_name("features.tsv")
+CONFORMANCE = ROOT / "build" / "conformance.md"
 
-_carried: dict[str, list[str]] = {}
+_features: dict[str, list[str]] = {}
+_cases: dict[str, list[int]] = {}
 _passed: set[str] = set()
 _failed: set[str] = set()
-
-
-def read_features() -> dict[str, tuple[str, str]]:
-    """Feature id -> (title, "" or why it is superseded)."""
-    rows = (line.split("\t") for line in FEATURES.read_text().splitlines() if line)
-    return {row[0]: (row[1], row[2] if len(row) > 2 else "") for row in rows}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,14 +28,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kinds", default="rehome", help=kinds)
 
 
+@pytest.hookimpl(tryfirst=True)  # before others leave tests out
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    known = read_features()
+    features, cases = read_features(), read_cases()
     for item in items:
-        ids = [str(i) for mark in item.iter_markers("feature") for i in mark.args]
-        unknown = [i for i in ids if i not in known]
+        shown = [str(i) for mark in item.iter_markers("feature") for i in mark.args]
+        numbers = [i for mark in item.iter_markers("conformance") for i in mark.args]
+        unknown = [str(i) for i in shown if i not in features]
         if unknown:
             raise pytest.UsageError(f"{item.nodeid}: no such feature: {', '.join(unknown)}")
-        _carried[item.nodeid] = ids
+        unknown = [str(i) for i in numbers if i not in cases]
+        if unknown:
+            raise pytest.UsageError(f"{item.nodeid}: no such conformance case: {', '.join(unknown)}")
+        _features[item.nodeid], _cases[item.nodeid] = shown, numbers
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
@@ -55,11 +57,18 @@ def pytest_sessionstart() -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     for what, number, seconds in scale.read_tallies():
         terminalreporter.write_line(f"{number:>9,} {what} ({seconds:.0f} s)")
-    if config.args != ["tests"] or not (_passed or _failed):
-        return  # only a whole run says what is open
+    if not (_passed or _failed):
+        return
+    if config.args == ["tests"]:  # only a whole run says what is open
+        _write_features(terminalreporter)
+    folders = [argument.rstrip("/") for argument in config.args]
+    _write_conformance(terminalreporter if folders in (["tests"], ["tests/conformance"]) else None, config)
+
+
+def _write_features(terminalreporter: pytest.TerminalReporter) -> None:
     shown: dict[str, set[str]] = defaultdict(set)
     for nodeid in _passed - _failed:
-        for feature in _carried.get(nodeid, ()):
+        for feature in _features.get(nodeid, ()):
             shown[feature].add(nodeid.split("[")[0])
     lines = ["| feature | what | state |", "|---|---|---|"]
     count = {"shown": 0, "superseded": 0, "open": 0}
@@ -73,3 +82,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     target.write_text("\n".join(lines) + "\n")
     total = ", ".join(f"{n} {state}" for state, n in count.items())
     terminalreporter.write_line(f"features of the proposals: {total} (build/features.md)")
+
+
+def _write_conformance(terminalreporter: pytest.TerminalReporter | None, config: pytest.Config) -> None:
+    """Keep what this run found; said aloud only by a run that is one of the two."""
+    outcomes = Outcomes()
+    outcomes.merge(_cases, _passed, _failed, whole_files=not any("::" in argument for argument in config.args))
+    table, count = outcomes.table(read_cases())
+    CONFORMANCE.write_text(table)
+    if terminalreporter is not None:
+        total = ", ".join(f"{n} {state}" for state, n in count.items())
+        terminalreporter.write_line(f"conformance: {total} (build/conformance.md)")

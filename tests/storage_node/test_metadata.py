@@ -69,6 +69,7 @@ def test_look_ups() -> None:
     assert topic is not None and topic.name == "b"
 
 
+@pytest.mark.conformance(110)
 @pytest.mark.parametrize(
     ("directory", "known"), [("", None), ("AAAAAAAAAAAAAAAAAAAAAQ", None), ("AAAAAAAAAAAAAAAAAAAAAA", None), ("d", "d")]
 )

@@ -82,6 +82,7 @@ def test_an_older_epoch_changes_nothing_and_a_follower_refuses(partition: Partit
         partition.fetch(0, 100)
 
 
+@pytest.mark.conformance(59)
 @pytest.mark.feature("113-19")
 @pytest.mark.parametrize("copied", [0, 4, 8, 10])
 def test_deleted_records_go_from_both_copies(partition: Partition, copied: int) -> None:
@@ -98,6 +99,7 @@ def test_deleted_records_go_from_both_copies(partition: Partition, copied: int) 
     assert partition.delete_records(-1) == 10
 
 
+@pytest.mark.conformance(60)
 @pytest.mark.feature("113-19")
 @pytest.mark.parametrize("copied", [2, 10])
 def test_retention_shortens_both_copies(partition: Partition, copied: int) -> None:
@@ -110,6 +112,7 @@ def test_retention_shortens_both_copies(partition: Partition, copied: int) -> No
     assert future.config.retention_ms == 60_000
 
 
+@pytest.mark.conformance(58)
 @pytest.mark.feature("113-19")
 def test_truncation_cuts_both_copies(partition: Partition) -> None:
     fill(partition, 10, 8)
@@ -140,20 +143,26 @@ def test_a_duplicate_wakes_nobody(partition: Partition) -> None:
     assert seen == []
 
 
+@pytest.mark.conformance(52)
 def test_a_swap_is_not_noticed_by_a_reader(partition: Partition, tmp_path: Path) -> None:
     fill(partition, 10, 10)
     old, future = partition.log, partition.future
     assert future is not None
     other = LogDirectory(tmp_path / "b", "B")
+    seen: list[int] = []
+    partition.add_waiter(seen.append)
     with partition.lock:
         partition.swapped(future, other, 8)
     old.close()
     assert partition.future is None and partition.generation == 8 and partition.directory is other
     assert partition.fetch(5, 10_000).base_offset == 5
+    before = len(seen)
     assert partition.append(build_batch([b"x"])).base_offset == 10
+    assert len(seen) == before + 1, "who waited before the swap is told what comes after it"
     other.pool.shutdown()
 
 
+@pytest.mark.conformance(96)
 def test_offline_and_deleted_replicas_say_so(partition: Partition) -> None:
     fill(partition, 1)
     partition.take_offline("I/O error")

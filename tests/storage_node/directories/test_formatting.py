@@ -33,6 +33,7 @@ def start(dirs: list[Path], node_id: int = 1) -> Plan:
     return prepared.plan
 
 
+@pytest.mark.conformance(125)
 @pytest.mark.feature("858-01", "858-02", "858-04", "858-05")
 def test_format_then_start(dirs: list[Path]) -> None:
     result = format_directories(dirs, CLUSTER, 1)
@@ -89,6 +90,7 @@ def test_directories_of_apache_kafka_are_completed(dirs: list[Path], version: in
         assert properties.directory_ids == decided.directory_ids and len(set(properties.directory_ids)) == 3
 
 
+@pytest.mark.conformance(113, 124)
 def test_other_directories_in_error_are_offline(dirs: list[Path], tmp_path: Path) -> None:
     format_directories(dirs, CLUSTER, 1)
     ids = {d: meta_properties.decode(data).directory_id for d, data in zip(dirs, files(dirs), strict=True)}
@@ -105,6 +107,7 @@ def test_other_directories_in_error_are_offline(dirs: list[Path], tmp_path: Path
         start([dirs[1], dirs[0]])
 
 
+@pytest.mark.conformance(80)
 def test_a_file_in_place_of_a_directory_is_offline(dirs: list[Path]) -> None:
     format_directories(dirs[:2], CLUSTER, 1)
     dirs[2].write_text("a file")
@@ -165,6 +168,7 @@ def test_nothing_is_touched_under_a_running_node(dirs: list[Path]) -> None:
     start(dirs)
 
 
+@pytest.mark.conformance(125)
 def test_wrong_node_or_cluster_is_refused(dirs: list[Path]) -> None:
     format_directories(dirs, CLUSTER, 1)
     with pytest.raises(StartRefused, match=r"node 2 does not start: .*node\.id 1"):

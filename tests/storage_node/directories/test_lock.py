@@ -38,6 +38,7 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.communicate()
 
 
+@pytest.mark.conformance(82)
 def test_a_second_process_is_told_directory_and_pid(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     with pytest.raises(DirectoryInUse) as refused:
         DirectoryLock(tmp_path).acquire()
@@ -54,6 +55,7 @@ def test_the_lock_ends_with_a_kill(tmp_path: Path, other: subprocess.Popen[str])
     lock.release()
 
 
+@pytest.mark.conformance(82)
 def test_a_clean_end_removes_the_file(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     other.communicate("\n", timeout=10)
     assert list(tmp_path.iterdir()) == []

@@ -40,6 +40,7 @@ def open_manager(dirs: list[Path]) -> Iterator[Open]:
         manager.close()
 
 
+@pytest.mark.conformance(82)
 def test_a_start_takes_all_directories(dirs: list[Path], open_manager: Open) -> None:
     manager = open_manager()
     assert [d.path for d in manager.directories] == dirs and manager.online() == manager.directories

@@ -47,6 +47,7 @@ def after(found: tuple[Found, ...], decided: Plan, writes: int | None = None) ->
 IN_STEP = (ok("/1", A, (A, B, C)), ok("/2", B, (A, B, C)), ok("/3", C, (A, B, C)))
 
 
+@pytest.mark.conformance(130)
 def test_directories_in_step_are_not_written() -> None:
     decided = run(*IN_STEP)
     assert decided.writes == () and decided.offline == () and decided.missing_ids == frozenset()
@@ -91,6 +92,7 @@ def test_ids_that_no_directory_has_are_known_as_missing() -> None:
     assert set(decided.directory_ids) == {A, B}
 
 
+@pytest.mark.conformance(130)
 def test_one_file_that_lists_an_id_is_enough() -> None:
     decided = run(ok("/1", A, (A, B)), ok("/2", B, (A, B, C)))
     assert decided.missing_ids == {C}
@@ -133,6 +135,7 @@ REFUSED: list[tuple[str, tuple[Found, ...], tuple[str, ...]]] = [
 ]
 
 
+@pytest.mark.conformance(126)
 @pytest.mark.feature("858-06")
 @pytest.mark.parametrize(("found", "says"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
 def test_a_start_is_refused_with_one_clear_sentence(found: tuple[Found, ...], says: tuple[str, ...]) -> None:

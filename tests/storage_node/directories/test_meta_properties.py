@@ -89,6 +89,7 @@ def test_no_file_is_none_and_an_unreadable_one_an_io_error(tmp_path: Path) -> No
     assert failed.value.directory == str(tmp_path)
 
 
+@pytest.mark.conformance(110)
 def test_reserved_ids() -> None:
     for id in (meta_properties.MIGRATING, meta_properties.UNASSIGNED, meta_properties.LOST):
         assert meta_properties.is_directory_id(id) and meta_properties.is_reserved(id)
@@ -97,6 +98,7 @@ def test_reserved_ids() -> None:
     assert not meta_properties.is_reserved("AAAAAAAAAAAAAAAAAAAAZA")
 
 
+@pytest.mark.conformance(128)
 def test_a_new_id_is_never_unsafe_reserved_or_used() -> None:
     draws = iter(["-AAAAAAAAAAAAAAAAAAAAA", meta_properties.LOST, IDS[0], IDS[1]])
     assert meta_properties.fresh_directory_id({IDS[0]}, lambda: next(draws)) == IDS[1]

@@ -19,12 +19,14 @@ partitions = st.integers(0, 2**31 - 1)
 tps = st.builds(TopicPartition, topics, partitions)
 
 
+@pytest.mark.conformance(67)
 @given(tps)
 def test_every_name_is_read_back(tp: TopicPartition) -> None:
     assert names.parse(names.replica_name(tp)) == ReplicaName(tp, "current")
     assert names.parse(names.move_name(tp)) == ReplicaName(tp, "move")
 
 
+@pytest.mark.conformance(68, 71)
 @given(tps, st.uuids())
 def test_deleting_is_always_possible_and_read_back(tp: TopicPartition, uuid: object) -> None:
     id = str(uuid).replace("-", "")
@@ -48,6 +50,7 @@ def test_parsing_never_raises_and_means_one_spelling(name: str) -> None:
         assert parsed.tp is not None and names.replica_name(parsed.tp) == name
 
 
+@pytest.mark.conformance(67, 68)
 @pytest.mark.feature("113-02")
 @pytest.mark.parametrize(
     ("name", "expected"),
@@ -69,6 +72,7 @@ def test_the_forms_a_start_reads(name: str, expected: ReplicaName) -> None:
     assert names.parse(name) == expected
 
 
+@pytest.mark.conformance(69)
 @pytest.mark.parametrize(
     "name",
     [

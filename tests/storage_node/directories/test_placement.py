@@ -76,6 +76,7 @@ def test_new_replicas_never_widen_the_gap(before: list[DirectoryLoad], count: in
         assert after[path] - each <= min(after.values())
 
 
+@pytest.mark.conformance(78)
 @given(st.integers(1, 8), st.integers(0, 200))
 def test_equal_directories_differ_by_at_most_one(directories: int, count: int) -> None:
     chosen = Counter(assign([DirectoryLoad(f"/d{i}", GIB, 1) for i in range(directories)], count))

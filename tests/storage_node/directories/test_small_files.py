@@ -86,6 +86,7 @@ def test_a_marker_that_cannot_be_removed_does_not_count(tmp_path: Path) -> None:
         clean_shutdown.take(tmp_path)
 
 
+@pytest.mark.conformance(89)
 @pytest.mark.parametrize(
     ("directories", "epoch"),
     [

@@ -33,6 +33,7 @@ def tree(root: Path) -> list[str]:
     return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
 
 
+@pytest.mark.conformance(70, 94)
 @pytest.mark.feature("113-02")
 def test_replicas_are_told_from_what_is_not_ours(two: list[LogDirectory], tmp_path: Path) -> None:
     here, there = (directory.path for directory in two)

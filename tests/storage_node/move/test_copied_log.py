@@ -9,6 +9,7 @@ from storage_node.log.batch import build_batch
 from tests.storage_node.move.harness import TP, Make, batch, eventually, values
 
 
+@pytest.mark.conformance(58)
 @pytest.mark.feature("113-19")
 def test_what_shortens_the_replica_shortens_the_copy(make: Make) -> None:
     node = make(rate=300_000)
@@ -28,6 +29,7 @@ def test_what_shortens_the_replica_shortens_the_copy(make: Make) -> None:
     assert len(values(log)) == 50
 
 
+@pytest.mark.conformance(62)
 def test_a_log_that_starts_inside_a_batch(make: Make) -> None:
     node = make()
     partition = node.add()
@@ -61,6 +63,7 @@ def test_an_empty_partition(make: Make) -> None:
     assert partition.append(batch(b"x")).base_offset == 0
 
 
+@pytest.mark.conformance(51)
 def test_other_segments_than_the_source_are_no_matter(make: Make) -> None:
     node = make()
     partition = node.add()

@@ -30,6 +30,7 @@ def restarted(node: SmallNode, make: Make, **options: object) -> SmallNode:
     return make(names=node.names, **options)
 
 
+@pytest.mark.conformance(39)
 @pytest.mark.feature("113-01", "113-02", "113-12", "113-13", "113-15", "113-16", "113-18")
 def test_a_move_under_load_loses_nothing_and_keeps_every_offset(make: Make) -> None:
     node = make(config=LogConfig(segment_bytes=256 << 10, file_delete_delay_ms=300))
@@ -43,7 +44,7 @@ def test_a_move_under_load_loses_nothing_and_keeps_every_offset(make: Make) -> N
     assert len(data) == partition.log.log_end_offset
     assert all(value in data[offset] for offset, value in acked.items())
     assert partition.directory is node.dir("b") and partition.future is None
-    assert node.listing()["b"] == ["t-0"]
+    assert node.listing()["b"] == ["t-0"] and node.engine.statuses() == []
     eventually(lambda: node.listing()["a"] == [])
     assert node.engine.delete_now_if_due(TP) == 0.0
     assert node.checkpoints == [("b", True), ("a", False)]
@@ -302,6 +303,7 @@ def test_what_has_no_mover_waits(make: Make) -> None:
 # Restart
 
 
+@pytest.mark.conformance(53)
 @pytest.mark.feature("113-21")
 def test_a_restart_goes_on_from_what_is_valid_on_disk(make: Make) -> None:
     node = make(rate=2_000_000)
@@ -358,6 +360,7 @@ def test_what_cannot_be_moved(make: Make, monkeypatch: pytest.MonkeyPatch) -> No
     assert node.listing()["b"] == []
 
 
+@pytest.mark.conformance(65, 72)
 def test_deleting_works_for_any_name_and_takes_the_copy_first(make: Make) -> None:
     node = make(config=LogConfig(file_delete_delay_ms=0))
     long = TopicPartition("t" * 249, 0)

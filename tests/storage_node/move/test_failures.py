@@ -33,6 +33,7 @@ def state(node: SmallNode) -> tuple[str, str]:
     return str(status.state), status.error
 
 
+@pytest.mark.conformance(64, 109)
 @pytest.mark.feature("113-17")
 @pytest.mark.parametrize("which", ["a", "b"])
 def test_a_move_stops_when_a_directory_goes_offline(which: str, make: Make) -> None:
@@ -154,6 +155,7 @@ def test_a_failing_target_at_the_beginning(moment: str, make: Make) -> None:
     assert partition.future is None and node.engine.statuses() == []
 
 
+@pytest.mark.conformance(63)
 def test_a_corrupt_source_fails_the_move_and_names_file_and_offset(make: Make, tmp_path: Path) -> None:
     node = make(config=LogConfig(segment_bytes=20_000, file_delete_delay_ms=0))
     partition = node.add()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from storage_node.move.reconcile import common_end
 
 
+@pytest.mark.conformance(43, 44, 45)
 @pytest.mark.parametrize(
     ("source", "source_end", "copy", "copy_end", "common"),
     [

@@ -107,6 +107,7 @@ def test_a_copy_that_is_cut_is_noted_as_cut_before_it_grows(tmp_path: Path) -> N
     node.close()
 
 
+@pytest.mark.conformance(51)
 @pytest.mark.parametrize("left", [0, 1])
 @pytest.mark.parametrize("gaps", [False, True], ids=["whole source", "source with gaps"])
 def test_a_segment_that_a_power_loss_took_from_the_copy_is_copied_again(tmp_path: Path, left: int, gaps: bool) -> None:

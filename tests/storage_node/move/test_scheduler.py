@@ -14,6 +14,7 @@ def move(source: str, target: str, topic: str, partition: int = 0) -> Waiting:
     return Waiting(source, target, TopicPartition(topic, partition))
 
 
+@pytest.mark.conformance(48)
 @pytest.mark.feature("113-57")
 def test_by_disks_then_topic_and_partition() -> None:
     moves = [
@@ -38,6 +39,7 @@ def test_movers_keep_off_each_others_disks() -> None:
     assert choose([move("a", "b", "u")], running, 2) == move("a", "b", "u")
 
 
+@pytest.mark.conformance(48)
 @pytest.mark.feature("113-09", "113-38")
 def test_at_most_as_many_as_there_are_movers() -> None:
     assert choose([move("a", "b", "u")], [move("c", "d", "t")], 1) is None

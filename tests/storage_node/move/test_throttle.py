@@ -107,6 +107,7 @@ class Writes:
         return most / window / self.rate
 
 
+@pytest.mark.conformance(194)
 @pytest.mark.feature("113-10", "113-37")
 @pytest.mark.parametrize("movers", [1, 4])
 @pytest.mark.parametrize("rate", [1 * MB, 20 * MB, 200 * MB])
@@ -174,6 +175,7 @@ def test_the_mean_in_real_time_over_several_threads() -> None:
     assert 0.7 < sum(sent) / seconds / (20 * MB) < 1.05
 
 
+@pytest.mark.conformance(194)
 @given(st.lists(st.integers(1, 1 << 20), min_size=1, max_size=20), st.integers(MB, 1000 * MB))
 def test_never_more_than_the_rate_and_one_burst(chunks: list[int], rate: int) -> None:
     clock = FakeClock()

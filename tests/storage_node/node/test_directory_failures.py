@@ -56,6 +56,7 @@ def test_replicas_that_the_controller_never_heard_of_are_told_with_the_failure(h
     assert abs(failure.noticed - time.time()) < 20
 
 
+@pytest.mark.conformance(101)
 def test_replicas_that_are_being_made_when_it_fails_are_told_too(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +138,7 @@ def test_a_directory_that_is_missing_at_a_start_is_a_failure_once(harness: Harne
     assert len(harness.controller.failed) == 1
 
 
+@pytest.mark.conformance(80)
 def test_a_directory_that_was_never_known_is_no_failure_to_tell(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     never = tmp_path / "never-formatted"

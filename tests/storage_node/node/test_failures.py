@@ -20,6 +20,7 @@ from tests.support.node_harness import Harness, running, until
 from tests.support.wire import Client
 
 
+@pytest.mark.conformance(96)
 @pytest.mark.feature("18-01", "18-02", "18-05", "18-06", "18-07")
 def test_an_append_that_fails_latches_its_directory_and_others_serve(
     harness: Harness, monkeypatch: pytest.MonkeyPatch

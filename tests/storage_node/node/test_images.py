@@ -71,6 +71,7 @@ def test_leadership_and_its_epoch_follow_the_image(harness: Harness) -> None:
     assert partition.log.latest_epoch == 5
 
 
+@pytest.mark.conformance(102)
 def test_a_replica_assigned_to_a_directory_that_lost_it_is_not_made_anew(harness: Harness) -> None:
     lost = harness.node.dirs.directories[1].id
     row = PartitionImage(0, (1,), directories=(lost,), generations=(0,), isr=(1,), leader=1)
@@ -82,6 +83,7 @@ def test_a_replica_assigned_to_a_directory_that_lost_it_is_not_made_anew(harness
     assert "not online" in harness.node.replicas.offline[TopicPartition("t", 1)]
 
 
+@pytest.mark.conformance(91, 93)
 def test_another_topic_of_the_same_name_does_not_get_the_old_data(harness: Harness) -> None:
     harness.create_topic("t")
     harness.produce("t", [b"old"])

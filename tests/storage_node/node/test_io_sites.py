@@ -199,6 +199,7 @@ SITES = [
 ]
 
 
+@pytest.mark.conformance(96, 97)
 @pytest.mark.feature("18-02", "18-05", "18-06", "18-12", "18-19")
 @pytest.mark.parametrize("site", SITES, ids=lambda site: site.name)
 def test_an_error_at(site: Site, node: Harness, faults: Faults) -> None:
@@ -226,6 +227,7 @@ def test_an_error_at(site: Site, node: Harness, faults: Faults) -> None:
     client.close()
 
 
+@pytest.mark.conformance(88)
 @pytest.mark.feature("18-19")
 def test_a_flush_that_failed_is_never_tried_again(node: Harness, faults: Faults) -> None:
     partition = node.node.partition(TP)
@@ -242,7 +244,8 @@ def test_a_flush_that_failed_is_never_tried_again(node: Harness, faults: Faults)
     before = checkpoint.read_bytes() if checkpoint.exists() else b""
     node.stop()
     assert (checkpoint.read_bytes() if checkpoint.exists() else b"") == before
-    assert not (partition.directory.path / ".kafka_cleanshutdown").exists()
+    marked = [path for path in node.paths if (Path(path) / ".kafka_cleanshutdown").exists()]
+    assert marked == [path for path in node.paths if path != partition.directory.name]
     node.node = node._new(0)
     node.start()
     assert node.node.partition(TP) is not None, "a start looks at what is really there"
@@ -315,6 +318,7 @@ def test_a_start_that_meets_an_error_goes_on_without_that_directory(
     assert [(one.path, one.replicas[0].partition) for one in told] == [(bad, TP)]
 
 
+@pytest.mark.conformance(109)
 @pytest.mark.parametrize(
     ("call", "pattern", "code", "latched"),
     [

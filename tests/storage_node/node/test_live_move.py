@@ -103,6 +103,7 @@ def test_nothing_is_lost_or_doubled_over_several_moves(tmp_path: Path) -> None:
         until(lambda: not [p for d in harness.paths for p in Path(d).glob("t-0.*")], 20)
 
 
+@pytest.mark.conformance(59)
 @pytest.mark.feature("113-19")
 def test_delete_records_during_a_move_holds_for_both_copies(tmp_path: Path) -> None:
     with running(tmp_path, extra={"replica.alter.log.dirs.io.max.bytes.per.second": "50000"}) as harness:
@@ -127,6 +128,7 @@ def test_delete_records_during_a_move_holds_for_both_copies(tmp_path: Path) -> N
         admin.close()
 
 
+@pytest.mark.conformance(53)
 @pytest.mark.feature("113-21")
 def test_a_restart_in_the_middle_of_a_copy_goes_on(tmp_path: Path) -> None:
     with running(tmp_path, extra={"replica.alter.log.dirs.io.max.bytes.per.second": "300000"}) as harness:

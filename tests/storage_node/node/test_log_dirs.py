@@ -45,22 +45,25 @@ def replicas(row: dict[str, Any]) -> dict[tuple[str, int, bool], dict[str, Any]]
     }
 
 
+@pytest.mark.conformance(3, 5, 6)
 @pytest.mark.feature("113-03", "113-45")
 def test_each_replica_has_its_own_result_and_good_ones_move(harness: Harness, admin: KafkaAdminClient) -> None:
     harness.create_topic("t", 3)
     harness.produce("t", [b"x" * 100] * 50)
     target = harness.other_directory("t", 0)
-    answer = ask(admin, {("t", 0): target, ("t", 1): "/nowhere", ("unknown", 0): target, ("t", 9): target})
-    assert answer == {
+    wanted = {("t", 0): target, ("t", 1): "/nowhere", ("unknown", 0): target, ("unknown", 1): "/nowhere"}
+    assert ask(admin, wanted | {("t", 9): target}) == {
         ("t", 0): NONE,
         ("t", 1): NO_SUCH_DIR,
         ("unknown", 0): "UnknownTopicOrPartitionError",
+        ("unknown", 1): NO_SUCH_DIR,
         ("t", 9): "UnknownTopicOrPartitionError",
     }
     until(lambda: harness.directory_of("t", 0) == target)
     assert [m.value() for m in harness.consume("t", 50)] == [b"x" * 100] * 50
 
 
+@pytest.mark.conformance(24, 25, 26)
 @pytest.mark.feature("113-04", "113-31", "113-32", "113-33", "113-34", "113-43", "113-44")
 def test_both_copies_are_listed_when_the_answer_is_there(harness: Harness, admin: KafkaAdminClient) -> None:
     harness.controller.hold_moves = True
@@ -85,6 +88,7 @@ def test_both_copies_are_listed_when_the_answer_is_there(harness: Harness, admin
     assert replicas(rows[target])[("t", 0, False)]["partition_size"] == size
 
 
+@pytest.mark.conformance(28)
 @pytest.mark.feature("113-31")
 def test_a_filter_chooses_replicas_and_never_directories(harness: Harness, admin: KafkaAdminClient) -> None:
     harness.create_topic("t", 2)
@@ -93,9 +97,11 @@ def test_a_filter_chooses_replicas_and_never_directories(harness: Harness, admin
     assert set(rows) == set(harness.paths)
     assert [key for row in rows.values() for key in replicas(row)] == [("t", 1, False)]
     rows = describe(admin, topic_partitions={"nothing": [0]})
-    assert set(rows) == set(harness.paths) and not any(replicas(row) for row in rows.values())
+    assert set(rows) == set(harness.paths)
+    assert all(row["topics"] == [] and row["error_code"] == 0 for row in rows.values())
 
 
+@pytest.mark.conformance(19, 20)
 @pytest.mark.feature("113-05")
 @pytest.mark.parametrize("how", ["any", "current directory"])
 def test_cancel_takes_the_copy_away(harness: Harness, admin: KafkaAdminClient, how: str) -> None:
@@ -110,8 +116,14 @@ def test_cancel_takes_the_copy_away(harness: Harness, admin: KafkaAdminClient, h
     assert replicas(describe(admin)[target]) == {}
     assert harness.directory_of("t") == source
     assert len(harness.consume("t", 10)) == 10
+    harness.controller.away = False
+    harness.settle()
+    row = harness.controller.image.partition(TopicPartition("t", 0))
+    assert row is not None and row.directory_of(1) == harness.node.dirs.by_path(source).id
+    assert harness.node.dirs.by_path(target).id not in {told.directory_id for told in harness.controller.assigned}
 
 
+@pytest.mark.conformance(4, 18)
 @pytest.mark.feature("113-08")
 def test_repeated_requests_and_a_new_target(harness: Harness, admin: KafkaAdminClient) -> None:
     harness.controller.hold_moves = True
@@ -133,16 +145,19 @@ def test_repeated_requests_and_a_new_target(harness: Harness, admin: KafkaAdminC
     assert harness.directory_of("t") == second
 
 
+@pytest.mark.conformance(1, 2)
 @pytest.mark.feature("113-06", "113-07")
 def test_a_wish_for_a_replica_that_does_not_exist_yet_places_it(harness: Harness, admin: KafkaAdminClient) -> None:
     target = harness.paths[2]
     wanted = {("later", part): target for part in range(4)}
-    assert set(ask(admin, wanted).values()) == {"UnknownTopicOrPartitionError"}
+    assert ask(admin, wanted) == dict.fromkeys(wanted, "UnknownTopicOrPartitionError")
+    assert not [path for disk in harness.paths for path in Path(disk).glob("later-*")]
     harness.restart()  # Kafka forgets it here
     harness.create_topic("later", 4)
     assert {harness.directory_of("later", part) for part in range(4)} == {target}
 
 
+@pytest.mark.conformance(12)
 @pytest.mark.feature("113-06")
 def test_a_replica_on_another_node_is_not_available(harness: Harness, admin: KafkaAdminClient) -> None:
     away = PartitionImage(0, (2,), directories=("",), generations=(0,), isr=(2,), leader=2)
@@ -160,8 +175,8 @@ def test_without_a_controller_nothing_is_left_on_disk(harness: Harness, admin: K
     harness.create_topic("t", 2)
     harness.controller.away = True
     target = harness.paths[2]
-    answer = ask(admin, {("t", part): target for part in range(2) if harness.directory_of("t", part) != target})
-    assert set(answer.values()) == {"RequestTimedOutError"}
+    wanted = {("t", part): target for part in range(2) if harness.directory_of("t", part) != target}
+    assert ask(admin, wanted) == dict.fromkeys(wanted, "RequestTimedOutError") != {}
     assert not list(Path(target).glob("*.move"))
 
 
@@ -174,6 +189,7 @@ def test_one_update_raises_the_generations_of_a_whole_request(harness: Harness, 
     until(lambda: not list(Path(harness.paths[0]).glob("*.move")))
 
 
+@pytest.mark.conformance(17, 72)
 def test_a_name_too_long_to_move_is_refused_and_can_still_be_deleted(harness: Harness, admin: KafkaAdminClient) -> None:
     name = "n" * 249
     harness.create_topic(name, 11)
@@ -182,6 +198,7 @@ def test_a_name_too_long_to_move_is_refused_and_can_still_be_deleted(harness: Ha
     assert not any(TopicPartition(name, part) in harness.node.replicas.served for part in range(11))
 
 
+@pytest.mark.conformance(7, 8, 22, 23)
 @pytest.mark.feature("113-35")
 def test_an_offline_directory_is_told_and_others_still_move(harness: Harness, admin: KafkaAdminClient) -> None:
     harness.create_topic("t", 3)
@@ -191,7 +208,9 @@ def test_an_offline_directory_is_told_and_others_still_move(harness: Harness, ad
     target = next(path for path in harness.paths if path not in (bad, good))
     harness.node.dirs.by_path(bad).fail("I/O error")
     rows = describe(admin)
-    assert rows[bad]["error_code"] == 56 and rows[bad]["topics"] == [] and rows[bad]["total_bytes"] == -1
+    assert set(rows) == set(harness.paths)
+    assert rows[bad]["error_code"] == 56 and rows[bad]["topics"] == []
+    assert rows[bad]["total_bytes"] == rows[bad]["usable_bytes"] == -1
     answer = ask(admin, {("t", 0): target, ("t", 1): target, ("t", 2): bad})
     assert answer == {("t", 0): NONE, ("t", 1): STORAGE_ERROR, ("t", 2): STORAGE_ERROR}
     until(lambda: harness.directory_of("t", 0) == target)

@@ -64,6 +64,7 @@ def test_offsets_of_the_old_topic_do_not_hide_records_of_the_new_one(tmp_path: P
         assert [message.value() for message in harness.consume("t", 10)] == numbered(10, b"new")
 
 
+@pytest.mark.conformance(65, 103)
 def test_a_topic_that_was_deleted_while_its_disk_was_away_leaves_no_copy_to_its_successor(tmp_path: Path) -> None:
     with running(tmp_path, dirs=2, extra={"replica.alter.log.dirs.io.max.bytes.per.second": "50000"}) as harness:
         harness.controller.hold_moves = True
@@ -89,6 +90,7 @@ def test_a_topic_that_was_deleted_while_its_disk_was_away_leaves_no_copy_to_its_
         until(lambda: not list(Path(source).glob("t-0*")))
 
 
+@pytest.mark.conformance(102)
 def test_a_replica_whose_disk_is_away_is_made_anew_for_a_new_topic_told_at_once(tmp_path: Path) -> None:
     with running(tmp_path, dirs=2) as harness:
         harness.create_topic("t")

@@ -34,6 +34,7 @@ def test_500_partitions_stop_and_start_in_five_seconds_and_nothing_is_scanned(tm
         assert all(part.log.log_end_offset == 1 for part in harness.node.replicas.served.values())
 
 
+@pytest.mark.conformance(78, 115, 117)
 def test_new_replicas_spread_over_the_directories(harness: Harness) -> None:
     harness.create_topic("t", 30)
     counts = [sum(harness.directory_of("t", part) == path for part in range(30)) for path in harness.paths]
@@ -56,6 +57,7 @@ def test_what_a_killed_node_had_acknowledged_is_there(harness: Harness) -> None:
         assert [m.value() for m in harness.consume("t", 100, partition)] == [b"%d" % i for i in range(100)]
 
 
+@pytest.mark.conformance(89)
 def test_the_clean_marker_goes_before_anything_else(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     harness.start()

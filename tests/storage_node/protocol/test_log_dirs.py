@@ -19,6 +19,7 @@ def listed(answer: Any) -> list[tuple[str, int]]:
     )
 
 
+@pytest.mark.conformance(27, 36)
 @pytest.mark.feature("113-31", "113-32")
 @pytest.mark.parametrize("version", offered(35))
 def test_null_is_all_and_an_empty_list_is_none(harness: Harness, version: int) -> None:
@@ -32,11 +33,14 @@ def test_null_is_all_and_an_empty_list_is_none(harness: Harness, version: int) -
     assert listed(nothing) == [] and len(nothing.results) == 3
     some = client.ask(35, version, {"topics": [{"topic": "t", "partitions": [1, 7]}, {"topic": "u"}]})
     assert listed(some) == [("t", 1)]
+    answers = (everything, nothing, some)
+    assert all(topic.partitions for answer in answers for directory in answer.results for topic in directory.topics)
     if version >= 4:
         assert all(0 < row.usable_bytes <= row.total_bytes for row in everything.results)
     client.close()
 
 
+@pytest.mark.conformance(14)
 @pytest.mark.feature("113-03")
 @pytest.mark.parametrize("version", offered(34))
 def test_every_partition_named_is_answered_and_the_last_directory_named_holds(harness: Harness, version: int) -> None:

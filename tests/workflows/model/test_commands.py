@@ -35,6 +35,7 @@ def test_a_fenced_node_gets_no_replica() -> None:
     assert refused(nobody, create("u"))[0] == 38
 
 
+@pytest.mark.conformance(159)
 @pytest.mark.parametrize(
     ("request_", "error", "says"),
     [

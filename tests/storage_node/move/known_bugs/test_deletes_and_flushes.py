@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from storage_node.log.batch import build_batch
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log, LogClosed
@@ -140,6 +142,7 @@ def test_segments_that_went_from_the_copy_just_before_the_swap(make: Make) -> No
     assert (partition.log.log_start_offset, partition.log.log_end_offset) == (30, 51)
 
 
+@pytest.mark.conformance(10, 60)
 def test_retention_goes_on_however_a_move_ends(make: Make) -> None:
     # KAFKA-16709, KAFKA-15082, KAFKA-16114, KAFKA-14824: paused for the move, and never let go again.
     node = make(config=LogConfig(segment_bytes=5_000, file_delete_delay_ms=0, retention_bytes=10_000), names="abc")

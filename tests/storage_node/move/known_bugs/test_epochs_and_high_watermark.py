@@ -7,6 +7,8 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
 from storage_node import failpoints
 from storage_node.directories.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
 from storage_node.log.config import LogConfig
@@ -18,6 +20,7 @@ from tests.support.node_harness import Harness, until
 Make = Callable[..., SmallNode]
 
 
+@pytest.mark.conformance(74)
 def test_an_epoch_without_records_goes_along(make: Make) -> None:
     # KAFKA-15608, KAFKA-20961: without it followers asked in a circle, and never got into the ISR again.
     node = make()
@@ -38,6 +41,7 @@ def test_an_epoch_without_records_goes_along(make: Make) -> None:
     assert again.partitions[TP].log.leader_epochs.entries == before
 
 
+@pytest.mark.conformance(56)
 def test_offsets_never_go_back_for_who_looks_during_swaps(make: Make) -> None:
     # KAFKA-9263: the high watermark was taken over by the wrong one of the two logs.
     node = make(config=LogConfig(segment_bytes=5_000, file_delete_delay_ms=0))
@@ -73,6 +77,7 @@ def test_offsets_never_go_back_for_who_looks_during_swaps(make: Make) -> None:
     assert seen[-1][0] == 30
 
 
+@pytest.mark.conformance(84)
 def test_after_a_move_one_directory_has_the_partition_in_its_checkpoints(harness: Harness) -> None:
     # KAFKA-8362: the old directory kept its entry.
     tp = TopicPartition("t", 0)

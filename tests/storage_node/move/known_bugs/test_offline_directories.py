@@ -13,6 +13,7 @@ from storage_node.types import TopicPartition
 from tests.support.node_harness import Harness, running, until
 
 
+@pytest.mark.conformance(102)
 def test_a_start_without_a_disk_makes_nothing_anew_elsewhere(tmp_path: Path) -> None:
     # KAFKA-16234: what had been on the offline disk was made again, empty, in another directory.
     with running(tmp_path) as harness:

@@ -34,6 +34,7 @@ def test_a_topic_deleted_and_made_again_while_the_node_was_down(harness: Harness
     until(lambda: sum(len(list(Path(path).glob("t-0*"))) for path in harness.paths) == 1, what="the old one is gone")
 
 
+@pytest.mark.conformance(93)
 @pytest.mark.parametrize("known", [True, False])
 def test_a_start_deletes_nothing_that_is_assigned_or_unknown(harness: Harness, known: bool) -> None:
     # KAFKA-13127: an inverted condition deleted every replica that was NOT a stray.
@@ -51,6 +52,7 @@ def test_a_start_deletes_nothing_that_is_assigned_or_unknown(harness: Harness, k
     assert found == [f"other-{part}" for part in range(3)] + [f"t-{part}" for part in range(6)]
 
 
+@pytest.mark.conformance(91, 95)
 def test_a_replica_without_its_topic_id_is_served_as_what_its_name_says(harness: Harness) -> None:
     # KAFKA-16814: a missing partition.metadata after an unclean stop kept the broker from starting.
     harness.create_topic("t")

@@ -130,6 +130,7 @@ def test_a_target_that_fails_before_the_swap_never_gets_into_the_metadata(harnes
     harness.produce("t", [b"x"])
 
 
+@pytest.mark.conformance(38)
 def test_leadership_changes_and_status_is_asked_for_at_every_step(make: Make) -> None:
     # KAFKA-9594, KAFKA-6949, KAFKA-9750, KAFKA-9654.
     points = [name for name in failpoints.registered() if name.startswith(("create.", "copy.", "swap."))]

@@ -1,0 +1,144 @@
+"""The two tables that the tests fill: the proposals' features (tests/features.tsv) and the conformance cases.
+
+What a test shows stands beside it, as `@pytest.mark.feature("113-02")` or `@pytest.mark.conformance(12, 17)`. A run
+writes what passed to build/ (see tests/conftest.py); `python -m tests.support.tables` says, without a run, what the
+tests claim to show, in the sentences that README.md has.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FEATURES = ROOT / "tests" / "features.tsv"
+CASES = ROOT / "tests" / "conformance" / "cases.tsv"
+#: What the conformance tests of all runs so far ended with, by node id.
+OUTCOMES = ROOT / "build" / "conformance.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A conformance case: what it asks for; where it cannot apply to us why, and which test shows the same outcome."""
+
+    title: str
+    not_applicable: str = ""
+    instead: str = ""
+
+
+def read_features() -> dict[str, tuple[str, str]]:
+    """Feature id -> (title, "" or why it is superseded)."""
+    rows = (line.split("\t") for line in FEATURES.read_text().splitlines() if line)
+    return {row[0]: (row[1], row[2] if len(row) > 2 else "") for row in rows}
+
+
+def read_cases() -> dict[int, Case]:
+    """Case number -> the case; columns: number, title, why it is not applicable, the test of the same outcome."""
+    rows = (line.split("\t") for line in CASES.read_text().splitlines() if line)
+    return {int(row[0]): Case(*row[1:4]) for row in rows}
+
+
+def marks(name: str) -> set[str]:
+    """Everything that the sources of the tests carry as arguments of this marker."""
+    found: set[str] = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for arguments in re.findall(rf"mark\.{name}\(([^)]*)\)", path.read_text()):
+            found |= {argument.strip(" \"'\n") for argument in arguments.split(",")}
+    return found - {""}
+
+
+def features_sentence() -> str:
+    """What README.md says about the features, by what the tests carry."""
+    features, carried = read_features(), marks("feature")
+    shown = len(carried & features.keys())
+    superseded = sum(1 for name, (_, why) in features.items() if why and name not in carried)
+    return f"{shown} are shown, {superseded} superseded and {len(features) - shown - superseded} open"
+
+
+def conformance_sentence() -> str:
+    """What README.md says about the conformance cases, by what the tests carry."""
+    cases, carried = read_cases(), {int(n) for n in marks("conformance")}
+    shown = len(carried & cases.keys())
+    out = sum(1 for number, case in cases.items() if case.not_applicable and number not in carried)
+    return f"{shown} are passed, {out} are not applicable and {len(cases) - shown - out} are open"
+
+
+class Outcomes:
+    """How each conformance test ended when it last ran: `make test` and `make conformance` run different ones."""
+
+    def __init__(self, path: Path = OUTCOMES) -> None:
+        self.path = path
+        self._rows: dict[str, dict[str, object]] = json.loads(path.read_text()) if path.exists() else {}
+
+    def merge(self, carried: dict[str, list[int]], passed: set[str], failed: set[str], *, whole_files: bool) -> None:
+        """Take in a run: the cases that each collected test carries, and how those that ran ended.
+
+        What a run did not try keeps its last outcome. Tests that are gone are forgotten: their file is not there any
+        more, or (the files collected as a whole) has no test of this name with a case.
+        """
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        files = {nodeid.split("::")[0] for nodeid in carried} if whole_files else set()
+        names = {bare(nodeid) for nodeid, cases in carried.items() if cases}
+        for nodeid in list(self._rows):
+            file = nodeid.split("::")[0]
+            if not (ROOT / file).exists() or (file in files and bare(nodeid) not in names):
+                del self._rows[nodeid]
+        for nodeid in passed | failed:
+            if cases := carried.get(nodeid):
+                self._rows[nodeid] = {"cases": cases, "passed": nodeid not in failed, "at": now}
+        self.path.parent.mkdir(exist_ok=True)
+        self.path.write_text(json.dumps(self._rows, indent=1, sort_keys=True))
+
+    def shown(self) -> tuple[dict[int, set[str]], dict[int, set[str]]]:
+        """Case number -> names of the tests that show it, and of those that carry it and failed.
+
+        What passes on Apache Kafka alone shows nothing of ours.
+        """
+        passed: dict[int, set[str]] = defaultdict(set)
+        failed: dict[int, set[str]] = defaultdict(set)
+        for nodeid, row in self._rows.items():
+            ours = "apache" not in re.split(r"[\[\]-]", nodeid.partition("[")[2])
+            for number in row["cases"] if isinstance(row["cases"], list) else ():
+                if not row["passed"]:
+                    failed[number].add(bare(nodeid))
+                elif ours:
+                    passed[number].add(bare(nodeid))
+        return passed, failed
+
+    def table(self, cases: dict[int, Case]) -> tuple[str, dict[str, int]]:
+        """The table in Markdown, and how many cases are passed, not applicable and open."""
+        passed, failed = self.shown()
+        count = {"passed": 0, "not applicable": 0, "open": 0}
+        lines = ["| case | what | state |", "|---|---|---|"]
+        for number, case in cases.items():
+            if number in failed:
+                state, text = "open", f"fails: {_named(failed[number])}"
+            elif number in passed:
+                state, text = "passed", f"passed by {_named(passed[number])}"
+            elif case.not_applicable:
+                outcome = f"; the same outcome: `{case.instead}`" if case.instead else ""
+                state, text = "not applicable", f"not applicable because {case.not_applicable}{outcome}"
+            else:
+                state = text = "open"
+            count[state] += 1
+            lines.append(f"| {number} | {case.title} | {text} |")
+        return "\n".join(lines) + "\n", count
+
+
+def bare(nodeid: str) -> str:
+    """A test's name without its parameters."""
+    return nodeid.split("[")[0]
+
+
+def _named(tests: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(tests))
+
+
+if __name__ == "__main__":
+    print(f"Of the {len(read_features())} features: {features_sentence()}")
+    print(f"Of the {len(read_cases())} cases: {conformance_sentence()}")
