@@ -178,14 +178,14 @@ class _Reader:
 
 
 def _log_dirs(read: _Reader) -> tuple[str, ...]:
+    """The directories in the order given; a relative one is below the working directory of the start, as in Kafka."""
     key, value = read.text("log.dirs", "log.dir")
-    dirs = tuple(part.strip() for part in (value or "").split(",") if part.strip())
-    if not dirs:
+    given = [part.strip() for part in (value or "").split(",") if part.strip()]
+    if not given:
         raise ConfigError("log.dirs: missing; name at least one directory, separated by commas")
+    dirs = tuple(path if path.startswith("/") else str(Path(path).absolute()) for path in given)
     seen: dict[Path, str] = {}
     for path in dirs:
-        if not path.startswith("/"):
-            raise ConfigError(f"{key}={value}: {path} is not an absolute path")
         real = Path(path).resolve()
         if real in seen:
             raise ConfigError(f"{key}={value}: {path} and {seen[real]} are the same directory")

@@ -42,6 +42,12 @@ def test_a_file_as_kafka_has_it(tmp_path: Path) -> None:
     assert config.log.segment_bytes == 1_048_576
 
 
+def test_relative_directories_are_below_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = NodeConfig.parse({**LEAST, "log.dirs": f"a,./b/c/,{tmp_path}/d/"}).log_dirs
+    assert given == (f"{tmp_path}/a", f"{tmp_path}/b/c", f"{tmp_path}/d/")
+
+
 def test_finer_units_win() -> None:
     given = {**LEAST, "log.retention.hours": "1", "log.retention.minutes": "5", "log.retention.ms": "1234"}
     assert NodeConfig.parse(given).log.retention_ms == 1234
@@ -55,7 +61,7 @@ def test_finer_units_win() -> None:
         ({"node.id": "1"}, ["log.dirs", "missing"]),
         ({"node.id": "x", "log.dirs": "/a"}, ["node.id=x", "whole number"]),
         ({"node.id": "-1", "log.dirs": "/a"}, ["node.id=-1", "between 0"]),
-        ({**LEAST, "log.dirs": "a,b"}, ["log.dirs=a,b", "absolute"]),
+        ({**LEAST, "log.dirs": "a,./a"}, ["log.dirs=a,./a", "same directory"]),
         ({**LEAST, "log.dirs": "/a,/x/../a"}, ["log.dirs=/a,/x/../a", "same directory"]),
         ({**LEAST, "listeners": "9092"}, ["listeners=9092", "PLAINTEXT://host:port"]),
         ({**LEAST, "listeners": "SSL://:9092"}, ["listeners=SSL://:9092", "only PLAINTEXT"]),
