@@ -158,7 +158,9 @@ class Copier:
             self.leave(move)
             fit_to_source(move)
             return 1 if future.log_end_offset < source.log_end_offset else 0
-        chunk = chunk_size(self.limiter.rate, move.limiter.rate) if limited else LIMITED_CHUNK
+        rates = self.limiter.rate, move.limiter.rate
+        chunk = chunk_size(*rates) if limited else LIMITED_CHUNK
+        cached = limited and rates == (None, None)
         if self._pauses is not None and source.size - future.size > LARGE:
             self._pauses.give_way()
         stream = move.stream
@@ -166,7 +168,7 @@ class Copier:
             if stream is None or stream.version != future.version:
                 self.leave(move)
                 stream = move.stream = open_stream(source, future, self._buffers, self._reads)
-            block = self._next(move, stream, chunk) if stream is not None else None
+            block = self._next(move, stream, chunk, cached) if stream is not None else None
         except CorruptRecord as error:
             doubted = stream.expected if stream is not None else at
             self.leave(move)
@@ -198,10 +200,10 @@ class Copier:
         if move.future is not None and move.target.online:
             move.future.cut()
 
-    def _next(self, move: Move, stream: Stream, chunk: int) -> Block | None:
+    def _next(self, move: Move, stream: Stream, chunk: int, cached: bool) -> Block | None:
         """The next block of the source."""
         with move.watch.doing(Doing.READ):
-            block = stream.next(chunk)
+            block = stream.next(chunk, cached)
         if block is not None:
             move.watch.read(len(block.data))
         return block
@@ -215,7 +217,7 @@ class Copier:
                 return False
             began = time.monotonic()
             with move.watch.doing(Doing.WRITE), self._working():
-                future.write(stream.target, block.data, block.walked)
+                future.write(stream.target, block.data, block.walked, cached=block.cached)
             move.watch.wrote(len(block.data))
         if self._probe is not None:
             self._probe(len(block.data))

@@ -1,4 +1,4 @@
-"""Flushes a copy while it is being written: beside it, in a thread of its own, every 16 MiB.
+"""Flushes a copy while it is being written: beside it, in a thread of its own, every 32 MiB.
 
 Unpaced, the system writes back in bursts that stall every other flush on the disk for hundreds of milliseconds; and a
 copy that was never flushed makes the seal wait for all of it. After a flush the copied pages are given back to the
@@ -20,7 +20,10 @@ from storage_node.errors import LogFlushError
 from storage_node.failpoints import failpoint
 from storage_node.move.pauses import Pauses
 
-INTERVAL = 16 << 20
+INTERVAL = 32 << 20
+MOST = 96 << 20
+"""Bytes that may wait for a flush while another is under way, on a disk that takes them in a moment."""
+MOMENT = 0.25
 
 BEFORE_FLUSH = failpoints.register("copy.before_flush")
 
@@ -49,6 +52,7 @@ class PacedFlush:
         self._under_way: Future[None] | None = None
         self._bytes = 0
         self._seconds = 0.0
+        self._most = INTERVAL
         self._measured = measured
 
     def wrote(self, files: list[str], count: int, seconds: float = 0.0) -> float:
@@ -68,7 +72,7 @@ class PacedFlush:
                     self._fds[name] = os.open(self._path / name, os.O_RDONLY | os.O_CLOEXEC)
         self._bytes += count
         self._seconds += seconds
-        if self._bytes < INTERVAL:
+        if self._bytes < INTERVAL or (self._bytes < self._most and self._flushing):
             return 0.0
         waited = self.drain()
         self._start(files[-1] if files else "")
@@ -82,6 +86,10 @@ class PacedFlush:
         under_way, self._under_way = self._under_way, None
         under_way.result()
         return time.monotonic() - began
+
+    @property
+    def _flushing(self) -> bool:
+        return self._under_way is not None and not self._under_way.done()
 
     @property
     def flushed(self) -> bool:
@@ -129,9 +137,18 @@ class PacedFlush:
                 os.fdatasync(fd)
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             fsync_dir(self._path)
-            self._measured(count, seconds + time.monotonic() - began)
+            took = time.monotonic() - began
+            self._most = waiting(count, took)
+            self._measured(count, seconds + took)
         except OSError as error:
             raise LogFlushError(self._directory, f"flushing the copy {self._path.name}") from error
         finally:
             for fd in closing:
                 os.close(fd)
+
+
+def waiting(count: int, seconds: float) -> int:
+    """Bytes that may be written while a flush is under way, when one of `count` bytes took `seconds`: what a flush
+    takes in a moment, so that neither a seal nor a cancel waits long for it.
+    """
+    return max(INTERVAL, min(MOST, int(count * MOMENT / max(seconds, 1e-3))))

@@ -97,8 +97,10 @@ class FutureLog(Log):
             self._publish(end)
             return active
 
-    def write(self, target: Target, data: memoryview, walked: Walked) -> None:
+    def write(self, target: Target, data: memoryview, walked: Walked, *, cached: bool = False) -> None:
         """Write the next bytes, and take in the batches that are whole with them. `target` is the active segment's.
+
+        `cached`: through the page cache.
 
         Raises `NotEnoughSpace`, `LogAppendError`; the copy then ends where it did.
         """
@@ -113,7 +115,7 @@ class FutureLog(Log):
                 if epochs is not self._epochs:
                     self._store_epochs(epochs)
                 self._torn += len(data)
-                target.write(data, position, aligned=True)
+                target.write(data, position, aligned=True, cached=cached)
             except OSError:
                 self.cut()
                 raise

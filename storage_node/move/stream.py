@@ -6,6 +6,7 @@ tells the copy, too, and what was read before that is not written any more.
 
 from __future__ import annotations
 
+import threading
 import time
 from bisect import bisect_right
 from collections import deque
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from storage_node.errors import CorruptRecord, LogReadError
 from storage_node.log.log import Log
 from storage_node.log.segment import Segment
-from storage_node.move.blocks import ALIGNMENT, DIRECT_FROM, HOT_TAIL, Buffers, Source, Target
+from storage_node.move.blocks import ALIGNMENT, DIRECT_FROM, HOT_TAIL, WINDOW, Buffers, Source, Target
 from storage_node.move.future import FutureLog
 from storage_node.move.walk import BatchWalk, Walked
 
@@ -29,20 +30,69 @@ class Block:
 
     data: memoryview
     walked: Walked
+    cached: bool = False
 
 
 @dataclass(slots=True)
 class Part:
-    """Bytes of the source that are read at once, and the memory for them. `hot`: they are likely in the page cache."""
+    """Bytes of the source that are read at once, and the memory for them.
+
+    `hot`: they are likely in the page cache; `cached`: they take the way through it.
+    """
 
     buffer: memoryview
     count: int
     position: int
     hot: bool
+    cached: bool
+    turn: int
+
+
+class InOrder:
+    """Checks parts in the order of their turns, whichever is read first: by the thread that brought what was missing.
+
+    Behind a part that could not be read or is damaged nothing is checked.
+    """
+
+    def __init__(self, walk: BatchWalk) -> None:
+        self._walk = walk
+        self._lock = threading.Lock()
+        self._next = 0
+        self._brought: dict[int, memoryview | None] = {}
+        self._checked: dict[int, Walked | CorruptRecord] = {}
+        self._failed = False
+
+    def bring(self, turn: int, data: memoryview | None) -> None:
+        """These bytes were read, or could not be (None)."""
+        with self._lock:
+            self._brought[turn] = data
+            while self._next in self._brought:
+                self._checked[self._next] = self._check(self._brought.pop(self._next))
+                self._next += 1
+
+    def result(self, turn: int) -> Walked:
+        """What the part of this turn comes to; it and those before it were brought. Raises `CorruptRecord`."""
+        found = self._checked.pop(turn)
+        if isinstance(found, CorruptRecord):
+            raise found
+        return found
+
+    def _check(self, data: memoryview | None) -> Walked | CorruptRecord:
+        if data is not None and not self._failed:
+            try:
+                return self._walk.feed(data)
+            except CorruptRecord as error:
+                self._failed = True
+                return error
+        self._failed = True
+        return CorruptRecord("what comes before cannot be copied")
 
 
 class Stream:
-    """Made by `open_stream`. `version` is the copy's when it was; not thread-safe but for its own reading ahead."""
+    """Made by `open_stream`. `version` is the copy's when it was; not thread-safe but for its own reading ahead.
+
+    What is read ahead is checked ahead as well, in order, by the threads that read it: the copier's has the writing.
+    """
 
     def __init__(
         self,
@@ -65,6 +115,8 @@ class Stream:
         self._reads = reads
         self._source = Source(segment)
         self._ahead: deque[tuple[Part, Future[memoryview]]] = deque()
+        self._planned = 0
+        self._checks = InOrder(walk)
         self._written: memoryview | None = None
         self._took: list[tuple[int, float]] = []  # bytes and seconds of each read; several threads append
 
@@ -79,8 +131,10 @@ class Stream:
         """Up to this offset batches were checked; of one that is damaged, where it begins."""
         return self._walk.expected
 
-    def next(self, count: int) -> Block | None:
+    def next(self, count: int, cached: bool = False) -> Block | None:
         """The next block of about `count` bytes; None at the end of what there is in this segment.
+
+        What is read from now on takes the way through the page cache if `cached`.
 
         Raises `CorruptRecord`, and LogReadError.
         """
@@ -88,19 +142,21 @@ class Stream:
             self._buffers.give(self._written)
             self._written = None
         if self._reads is not None:
-            while len(self._ahead) <= DEPTH and (part := self._plan(count)) is not None:
-                self._ahead.append((part, self._reads.submit(self._read, part)))
+            while len(self._ahead) <= DEPTH and (part := self._plan(count, cached)) is not None:
+                self._ahead.append((part, self._reads.submit(self._read_and_check, part)))
         if self._ahead:
             part, reading = self._ahead.popleft()
             self._written = part.buffer
             data = reading.result()
         else:
-            single = self._plan(count)
+            single = self._plan(count, cached)
             if single is None:
                 return None
-            self._written = single.buffer
-            data = self._read(single)
-        return Block(data, self._walk.feed(data))
+            part = single
+            self._written = part.buffer
+            data = self._read_and_check(part)
+        self._give_back(part.position)
+        return Block(data, self._checks.result(part.turn), part.cached)
 
     def close(self) -> None:
         """Let go of the buffers, but for those that a read which hangs may still fill."""
@@ -111,8 +167,16 @@ class Stream:
         if self._written is not None:
             self._buffers.give(self._written)
             self._written = None
+        self._give_back(self._position + WINDOW)
 
-    def _plan(self, count: int) -> Part | None:
+    def _give_back(self, position: int) -> None:
+        if self._source.behind(position):
+            if self._reads is not None:
+                self._reads.submit(self._source.give_back, position)
+            else:
+                self._source.give_back(position)
+
+    def _plan(self, count: int, cached: bool) -> Part | None:
         """What is read next; None at the end of what there is."""
         _end, segments, active_bytes = self._log.published
         active = segments[-1] is self._segment
@@ -122,14 +186,25 @@ class Stream:
         wanted = min(count, left)
         if self._position % ALIGNMENT and left > DIRECT_FROM and count > ALIGNMENT:
             wanted = min(wanted, ALIGNMENT - self._position % ALIGNMENT)  # from then on in whole blocks
-        part = Part(self._buffers.take(count), wanted, self._position, active and left <= HOT_TAIL)
+        part = Part(
+            self._buffers.take(count), wanted, self._position, active and left <= HOT_TAIL, cached, self._planned
+        )
+        self._planned += 1
         self._position += wanted
         return part
+
+    def _read_and_check(self, part: Part) -> memoryview:
+        data: memoryview | None = None
+        try:
+            data = self._read(part)
+        finally:
+            self._checks.bring(part.turn, data)
+        return data
 
     def _read(self, part: Part) -> memoryview:
         began = time.monotonic()
         try:
-            got = self._source.read(part.buffer, part.count, part.position, hot=part.hot)
+            got = self._source.read(part.buffer, part.count, part.position, hot=part.hot, cached=part.cached)
         except OSError as exc:
             raise LogReadError(self._log.directory, f"reading the log of {self._log.tp}") from exc
         self._took.append((got, time.monotonic() - began))

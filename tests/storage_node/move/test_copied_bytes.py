@@ -73,13 +73,16 @@ def data_files(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("chunk", [97, 4_096, 30_000, 1 << 20])
-@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("way", ["past the page cache", "where that is refused", "through it"])
 def test_files_lookups_epochs_and_producers_are_those_of_the_source(
-    node: SmallNode, monkeypatch: pytest.MonkeyPatch, chunk: int, direct: bool
+    node: SmallNode, monkeypatch: pytest.MonkeyPatch, chunk: int, way: str
 ) -> None:
     monkeypatch.setattr(throttle, "MAX_CHUNK", chunk)
     monkeypatch.setattr(blocks, "HOT_TAIL", 0)
-    if not direct:
+    monkeypatch.setattr(blocks, "WINDOW", 8_192)
+    if way != "through it":
+        node.engine.set_node_rate(1 << 40)
+    if way == "where that is refused":
         monkeypatch.setattr(blocks, "_open_direct", lambda *_: None)
     partition = node.partitions[TP]
     fill_variously(partition)
@@ -127,6 +130,7 @@ def test_a_file_system_that_refuses_to_go_past_the_page_cache(node: SmallNode, m
     partition = node.partitions[TP]
     fill_variously(partition)
     before = values(partition.log)
+    node.engine.set_node_rate(1 << 40)  # under a limit copies go past the page cache
     node.move("b")
     assert values(partition.log) == before
     if blocks._open_direct(partition.log.segments[0].home, 0, os.O_RDONLY) is not None:

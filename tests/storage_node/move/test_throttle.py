@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage_node.move.throttle import LIMITED_CHUNK, MAX_CHUNK, MIN_CHUNK, RateLimiter, chunk_size
+from storage_node.move.throttle import MAX_CHUNK, MIN_CHUNK, RateLimiter, chunk_size
 
 MB = 1_000_000
 
@@ -261,4 +261,4 @@ def test_chunks() -> None:
     assert chunk_size(1 * MB, None) == MIN_CHUNK
     assert chunk_size(200 * MB, 16 * MB) == 19 * 4096
     assert chunk_size(20 * MB) <= 200_000
-    assert chunk_size(10_000 * MB) == LIMITED_CHUNK
+    assert chunk_size(10_000 * MB) == MAX_CHUNK
