@@ -235,7 +235,7 @@ def test_a_fetch_that_waits_outlives_the_swap(cluster: Cluster) -> None:
     assert row.error == NONE and row.records and time.monotonic() - begun < 5
 
 
-@pytest.mark.conformance(61)
+@pytest.mark.conformance(61, 62)
 def test_a_move_keeps_the_start_offset_and_what_producers_sent_last(cluster: Cluster) -> None:
     topic = cluster.new_topic(assignment={0: [NODE]})
     cluster.produce(topic, 0, 20)

@@ -13,7 +13,7 @@ NODE = 2
 VERSIONS = range(1, 6)
 
 
-@pytest.mark.conformance(22, 24, 27, 36)
+@pytest.mark.conformance(22, 24, 27, 28, 35, 36)
 @pytest.mark.feature("113-31", "113-32")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_null_is_all_an_empty_list_is_none_and_directories_are_always_there(cluster: Cluster, version: int) -> None:

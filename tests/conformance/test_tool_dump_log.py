@@ -48,10 +48,11 @@ def check(tools: Tools, folder: Path, records: int) -> None:
         found += [int(offset) for offset in re.findall(r"^\| offset: (\d+) ", out, re.MULTILINE)]
         assert "payload: " in out or not segment.stat().st_size
     assert found == list(range(records))
-    for index in (path for path in files if path.suffix in (".index", ".timeindex")):
+    active = max(path.stem for path in files if path.suffix == ".log")  # its indexes have room for more, in zeros
+    for index in (path for path in files if path.suffix in (".index", ".timeindex") and path.stem != active):
         out = dump(tools, index)
         assert "Found" not in out and "mismatch" not in out.lower(), out
-        assert "passed the sanity check" in dump(tools, index, "--index-sanity-check")
+        assert "passed sanity check" in dump(tools, index, "--index-sanity-check")
         assert not re.search(r"Mismatches|do not", dump(tools, index, "--verify-index-only"))
     for snapshot in (path for path in files if path.suffix == ".snapshot"):
         assert re.search(r"producerId: 5000 producerEpoch: 0 .*lastTimestamp: \d+", dump(tools, snapshot))

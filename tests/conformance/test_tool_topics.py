@@ -56,7 +56,8 @@ def test_what_kafka_topics_says_of_mistakes(cluster: Cluster, tools: Tools) -> N
         ("n" * 250, f"the length of '{'n' * 250}' is longer than the max allowed length 249"),
     ):
         code, out, _ = tools.run(TOPICS, "--create", "--topic", name)
-        assert (code, out) == (1, f"Error while executing topic command : Topic name is invalid: {complaint}\n")
+        assert code == 1
+        assert out.endswith(f"Error while executing topic command : Topic name is invalid: {complaint}\n")
 
 
 def test_an_internal_look_at_many_topics(cluster: Cluster, tools: Tools) -> None:
