@@ -18,7 +18,7 @@ def test_api_versions(harness: Harness, version: int) -> None:
     client = Client(harness)
     answer = client.ask(18, version, {"client_software_name": "x", "client_software_version": "1"})
     keys = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
-    assert int(answer.error_code) == 0 and keys[0] == (3, 12) and keys[35] == (1, 4) and 71 not in keys
+    assert int(answer.error_code) == 0 and keys[0] == (3, 12) and keys[35] == (1, 5) and 71 not in keys
     client.close()
 
 
