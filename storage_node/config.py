@@ -14,7 +14,7 @@ from pathlib import Path
 
 import javaproperties
 
-from storage_node.config_keys import DEFAULTS, IGNORED, LISTENERS, PREFIXES, parse_listener
+from storage_node.config_keys import DEFAULTS, IGNORED, LISTENERS, PREFIXES, parse_listener, parse_overrides
 from storage_node.log.config import LogConfig
 
 log = logging.getLogger(__name__)
@@ -59,6 +59,10 @@ class NodeConfig:
     message_max_bytes: int
     socket_request_max_bytes: int
     max_connections: int
+    max_connections_per_ip: int
+    max_connections_per_ip_overrides: Mapping[str, int]
+    connections_max_idle_ms: int
+    queued_max_request_bytes: int
     high_watermark_checkpoint_ms: int
     recovery_checkpoint_ms: int
     start_offset_checkpoint_ms: int
@@ -118,6 +122,10 @@ class NodeConfig:
             message_max_bytes=read.integer("message.max.bytes", minimum=0),
             socket_request_max_bytes=read.integer("socket.request.max.bytes", minimum=1024, maximum=2**31 - 1),
             max_connections=read.integer("max.connections", minimum=1),
+            max_connections_per_ip=read.integer("max.connections.per.ip", minimum=0),
+            max_connections_per_ip_overrides=_overrides(read),
+            connections_max_idle_ms=read.integer("connections.max.idle.ms"),
+            queued_max_request_bytes=_queued_bytes(read),
             high_watermark_checkpoint_ms=read.integer("replica.high.watermark.checkpoint.interval.ms", minimum=1),
             recovery_checkpoint_ms=read.integer("log.flush.offset.checkpoint.interval.ms", minimum=1),
             start_offset_checkpoint_ms=read.integer("log.flush.start.offset.checkpoint.interval.ms", minimum=1),
@@ -199,6 +207,25 @@ def _listener(key: str, value: str) -> Listener:
     except ValueError as error:
         raise ConfigError(f"{key}={value}: {error}") from None
     return Listener(host, port)
+
+
+def _overrides(read: _Reader) -> dict[str, int]:
+    key, value = read.text("max.connections.per.ip.overrides")
+    try:
+        return parse_overrides(value or "")
+    except ValueError as error:
+        raise ConfigError(f"{key}={value}: {error}") from None
+
+
+def _queued_bytes(read: _Reader) -> int:
+    """-1 or 0: no limit. The default gives way to larger requests, a value of the operator's is an error (Kafka)."""
+    key, largest = "queued.max.request.bytes", read.integer("socket.request.max.bytes")
+    queued = read.integer(key)
+    if queued <= 0 or queued >= largest:
+        return queued
+    if key in read.given:
+        raise ConfigError(f"{key}={queued}: must be at least socket.request.max.bytes={largest}")
+    return largest
 
 
 def _topic_defaults(read: _Reader) -> dict[str, str]:

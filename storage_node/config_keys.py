@@ -27,6 +27,12 @@ DEFAULTS: dict[str, str | None] = {
     "message.max.bytes": "1048588",
     "socket.request.max.bytes": "104857600",
     "max.connections": "2147483647",
+    "max.connections.per.ip": "2147483647",
+    "max.connections.per.ip.overrides": "",
+    "connections.max.idle.ms": "600000",
+    # Kafka's default is -1, no limit. Here a few clients with large requests could then take all memory of a process
+    # that also copies replicas, and at the limit reading only pauses: two of the largest requests and a half fit.
+    "queued.max.request.bytes": "268435456",
     "replica.high.watermark.checkpoint.interval.ms": "5000",
     "log.flush.offset.checkpoint.interval.ms": "60000",
     "log.flush.start.offset.checkpoint.interval.ms": "60000",
@@ -93,3 +99,17 @@ def parse_listener(value: str) -> tuple[str, int]:
             raise ValueError(f"port {port} is beyond 65535")
         return match["host"].strip("[]"), port
     raise ValueError("no listener")
+
+
+def parse_overrides(value: str) -> dict[str, int]:
+    """Host -> connections, of `host:100,127.0.0.1:200,[::1]:300`. Raises ValueError."""
+    found: dict[str, int] = {}
+    for part in (part.strip() for part in value.split(",")):
+        if not part:
+            continue
+        host, _, count = part.rpartition(":")
+        host = host.strip().strip("[]")
+        if not host or not count.strip().isdecimal():
+            raise ValueError(f"{part!r} is not of the form host:count")
+        found[host] = int(count)
+    return found

@@ -13,7 +13,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ops.bench import big_moves, loop_load, many_moves, memory, pairs, rates, restart, steps, swaps, throttles
+from ops.bench import (
+    big_moves,
+    loop_load,
+    many_moves,
+    memory,
+    pairs,
+    rates,
+    restart,
+    small_produce,
+    steps,
+    swaps,
+    throttles,
+)
 from ops.bench.bench import Bench
 from ops.bench.table import Figure, as_rows, print_table
 from ops.kafka.broker import KafkaUnavailable
@@ -25,6 +37,8 @@ BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
     "steps": steps.steps,
     "produce": rates.produce,
     "consume": rates.consume,
+    "small-produce": small_produce.small_produce,
+    "connections": small_produce.connections,
     "moves": big_moves.big_moves,
     "beside-copies": big_moves.beside_copies,
     "many-moves": many_moves.many_moves,

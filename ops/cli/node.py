@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,3 +33,51 @@ def resume_moves(node: Node, data: Data = None, bootstrap: Bootstrap = None, jso
         output.print_json({"node": node, "moves": "running"})
     else:
         typer.echo(f"node {node} goes on with its moves")
+
+
+@app.command("connections")
+def connections(node: Node, data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
+    """Who is connected to the node: how long, how idle, what is under way, and what the limits are."""
+    found = nodes.call(nodes.address(resolve(data, bootstrap), node), "connections")
+    if json:
+        output.print_json({"node": node, **found})
+        return
+    output.show(found, False, COLUMNS, (_row(row) for row in found["connections"]), "no connections")
+    typer.echo(_summary(found))
+
+
+COLUMNS = ("peer", "client id", "software", "age", "idle", "requests", "in", "out", "under way")
+
+
+def _row(row: dict[str, Any]) -> tuple[object, ...]:
+    under_way = f"{row['under_way']} for {output.duration(row['under_way_seconds'])}" if row["under_way"] else "-"
+    if row["queued"]:
+        under_way += f", {row['queued']} more"
+    if row["waits_for_room"]:
+        under_way += ", waits for room"
+    names = (row["client_id"] or "-", row["software"] or "-")
+    times = (output.duration(row["age"]), output.duration(row["idle"]))
+    return (
+        row["peer"],
+        *names,
+        *times,
+        row["requests"],
+        *map(output.size, (row["bytes_in"], row["bytes_out"])),
+        under_way,
+    )
+
+
+def _summary(found: dict[str, Any]) -> str:
+    """One line about all of them."""
+    limits = found["limits"]
+    idle, most = limits["connections.max.idle.ms"], limits["queued.max.request.bytes"]
+    room = f"of {output.size(most)}" if most >= 0 else "without a limit"
+    held, highest, unsent = (
+        output.size(found[name]) for name in ("request_bytes", "request_bytes_highest", "unsent_bytes")
+    )
+    after = output.duration(idle / 1000) if idle >= 0 else "being"
+    return (
+        f"{found['open']} of {limits['max.connections']} connections, {found['refused']} refused, "
+        f"{found['closed_idle']} closed after {after} idle; requests hold {held} {room} (at most {highest} so far), "
+        f"{found['waiting_for_room']} connections wait for room; answers that were not taken hold {unsent}"
+    )

@@ -1,19 +1,22 @@
 """Frames on a connection: length checks before memory is spent, one request after the other, answers in order.
 
-A small frame is cut out of a receive buffer that the connection keeps; a large one is read from the socket straight
-into its own buffer, which grows with the bytes that really arrive. While a request is being answered the next ones are
-read ahead up to a limit.
+What is read goes into a buffer that all connections share, and small frames are cut out of it; one that has come in
+part goes on in a buffer of its own, which grows with the bytes that really arrive. While a request is being answered
+the next ones are read ahead up to a limit, and all that is held counts towards the listener's limit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Any, cast
 
+from storage_node.protocol.connections import RECEIVE_BUFFER, Connections, plain_address
+from storage_node.protocol.request_memory import SMALL
 from storage_node.protocol.sending import Buffer, FilePart, Sending
 
 log = logging.getLogger(__name__)
@@ -27,16 +30,20 @@ Answer = Sequence[Buffer | FilePart] | None
 Begin = Callable[[list[Frame], "Connection"], None]
 Together = Callable[[Frame, Frame], bool]
 
-RECEIVE_BUFFER = 64 * 1024
 GROWTH = 2 * 1024 * 1024
+#: The first piece of memory for a frame of which next to nothing has come.
+LEAST = 4096
 READ_AHEAD_FRAMES = 64
 #: Frames that are begun together at most.
 TOGETHER = 16
 READ_AHEAD_BYTES = 8 * 1024 * 1024
+#: Answers that a peer does not take wait here; with more than this nothing further is begun for it.
+WRITE_BUFFER = 64 * 1024
 #: A request header is at least key, version and correlation id.
 SMALLEST_FRAME = 8
 
 _LENGTH = struct.Struct(">i")
+_HEAD = _LENGTH.size
 
 
 class CloseConnection(Exception):
@@ -46,121 +53,196 @@ class CloseConnection(Exception):
 class Connection(asyncio.BufferedProtocol):
     """One client's connection."""
 
-    def __init__(
-        self, begin: Begin, together: Together, max_frame: int, connections: set[Connection], most: int
-    ) -> None:
+    def __init__(self, begin: Begin, together: Together, table: Connections) -> None:
         self._begin = begin
         self._together = together
-        self._max_frame = max_frame
-        self._connections = connections
-        self._most = most
-        self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        # Made when the first bytes come: who only connects costs next to nothing.
-        self._small = bytearray()
-        self._small_view = memoryview(self._small)
-        self._have = 0
+        self._table = table
+        self._memory = table.memory
+        self._rest = b""
+        """The first bytes of a frame whose length is not known yet, or the length alone while it waits for room."""
         self._large: bytearray | None = None
         self._length = 0
         self._filled = 0
         self._queue: deque[Frame] = deque()
         self._queued_bytes = 0
-        self._reading = True
+        self._begun_bytes = 0
+        self._beyond: Frame | None = None
+        """The request that was read beyond the listener's limit."""
+        self._beyond_begun = False
+        self._ahead = False
+        """So much was read ahead that reading is paused."""
+        self._waits = False
+        """Reading is paused until the listener has room."""
         self._busy = False
         self._writable = True
         self._sending: Sending | None = None
         self._closing = False
+        self._lost = False
         self.task: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self.peer = ""
+        """The address, without the port."""
+        # For the table of connections.
+        self.client_id = ""
+        self.software = ""
+        self.under_way = ""
+        """The name of the API that is being answered."""
+        self._port = 0
+        self._opened = self.active = asyncio.get_running_loop().time()
+        self._begun = 0.0
+        self._requests = self._bytes_in = self._bytes_out = 0
+        self._left = 0
 
     # Callbacks of the loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
         address = transport.get_extra_info("peername")
-        self.peer = str(address[0]) if address else ""
-        self.transport.set_write_buffer_limits(high=4 * 1024 * 1024)
-        if len(self._connections) >= self._most:
-            log.warning("connection from %s closed: max.connections=%d are open", self.peer, self._most)
+        if address:
+            self.peer, self._port = plain_address(str(address[0])), int(address[1])
+        if not self._table.admit(self):
             self.transport.abort()
             return
-        self._connections.add(self)
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER)
+        # A peer that has gone without a word is found out even while a request of it is under way.
+        self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._connections.discard(self)
-        self._queue.clear()
+        self._closing = self._lost = True
+        self._forget()
         if self.task is not None:
+            # Who is cancelled answers nothing more; produce, which is no task, always does.
             self.task.cancel()
+            self.task = None
+            self._give_back()
         if self._sending is not None:
             self._sending.stop()
-        if not self.ended.done():
-            self.ended.set_result(None)
+        self._table.remove(self)
+        if not self._begun_bytes:
+            self._memory.leave(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
             return memoryview(self._large)[self._filled :]
-        if not self._small:
-            self._small = bytearray(RECEIVE_BUFFER)
-            self._small_view = memoryview(self._small)
-        return self._small_view[self._have :]
+        have = len(self._rest)
+        view = self._table.receive_view
+        if have:
+            view[:have] = self._rest
+        # Without room for more requests only the length of the next one is read.
+        return view[have:_HEAD] if self._memory.full and have < _HEAD else view[have:]
 
     def buffer_updated(self, nbytes: int) -> None:
+        self._bytes_in += nbytes
+        self.active = asyncio.get_running_loop().time()
+        if self._closing:
+            return
         if self._large is None:
-            self._have += nbytes
-            self._cut_frames()
+            have, self._rest = len(self._rest) + nbytes, b""
+            self._cut_frames(have)
             return
         self._filled += nbytes
-        if self._filled < len(self._large):
-            return
-        if self._filled < self._length:
-            self._large = _grown(self._large, self._length)
-            return
-        frame, self._large = self._large, None
-        self._deliver(memoryview(frame).toreadonly())
+        if self._filled == len(self._large):
+            self._grow()
 
     def eof_received(self) -> bool:
         return False
 
     def pause_writing(self) -> None:
         self._writable = False
+        self._not_taken(self._unsent())
+
+    def _not_taken(self, size: int) -> bool:
+        return self._table.not_taken(self, size)
 
     def resume_writing(self) -> None:
         self._writable = True
+        self._table.taken(self)
+        self.active = asyncio.get_running_loop().time()
         self._next()
 
     # Frames
 
-    def _cut_frames(self) -> None:
-        """Deliver the whole frames in the receive buffer; set up a buffer of its own for one that does not fit."""
-        position, have = 0, self._have
-        while have - position >= 4:
-            (length,) = _LENGTH.unpack_from(self._small, position)
-            if not SMALLEST_FRAME <= length <= self._max_frame:
-                self._refuse(f"a frame of {length} bytes; at most {self._max_frame} are taken")
+    def _cut_frames(self, have: int) -> None:
+        """Deliver the whole frames in the shared buffer; what is left of it becomes this connection's own."""
+        view, position = self._table.receive_view, 0
+        while have - position >= _HEAD:
+            (length,) = _LENGTH.unpack_from(view, position)
+            if not SMALLEST_FRAME <= length <= self._table.limits.frame:
+                self._refuse(f"a frame of {length} bytes; at most {self._table.limits.frame} are taken")
                 return
-            start = position + 4
-            if have - start >= length:
-                self._deliver(bytes(self._small_view[start : start + length]))
-                position = start + length
-            elif length + 4 > RECEIVE_BUFFER:
-                large = bytearray(min(length, GROWTH))
-                large[: have - start] = self._small_view[start:have]
-                self._large, self._length, self._filled = large, length, have - start
-                self._have = 0
+            start = position + _HEAD
+            if have - start < length:
+                self._length = length
+                if have > start or self._memory.may_begin(self, length):
+                    self._begin_large(view[start:have])
+                else:
+                    self._rest = bytes(view[position:have])
+                    self._wait()
                 return
-            else:
-                break
-        if position:
-            self._small_view[: have - position] = self._small_view[position:have]
-        self._have = have - position
+            frame = bytes(view[start : start + length])
+            self._memory.take(length)
+            position = start + length
+            self._deliver(frame)
+            if self._closing:
+                return
+        self._rest = bytes(view[position:have])
+
+    def _begin_large(self, came: memoryview | bytes) -> None:
+        """Memory of its own for a frame that has come in part; where much of it came at once there is more to come."""
+        size = len(came)
+        more_comes = 2 * size >= RECEIVE_BUFFER
+        # What is small is let in although there is no room, and is not asked again half-way.
+        least = SMALL if self._memory.full else LEAST
+        room = min(self._length, GROWTH if more_comes else max(4 * size, least))
+        self._large, self._filled = bytearray(room), size
+        self._large[:size] = came
+        self._memory.take(room)
+
+    def _grow(self) -> None:
+        """A frame's own memory is full: it is whole, or goes on in more of it as soon as there is room."""
+        large = self._large
+        assert large is not None
+        have = len(large)
+        if have == self._length:
+            self._large = None
+            self._deliver(memoryview(large).toreadonly())
+        elif self._memory.may_grow(self):
+            more = min(have if have >= GROWTH else 3 * have, self._length - have)
+            # Not made longer in place: while this callback runs the loop still refers to it.
+            self._large = bytearray(have + more)
+            self._large[:have] = large
+            self._memory.take(more)
+        else:
+            self._wait()
+
+    def _wait(self) -> None:
+        self._waits = True
+        if not self._ahead and self.transport is not None:
+            self.transport.pause_reading()
+
+    def read_again(self) -> None:
+        """There is room for more: go on where the reading was paused."""
+        self._waits = False
+        if self._closing:
+            return
+        if self._large is not None:
+            self._grow()
+        elif len(self._rest) == _HEAD:
+            self._rest = b""
+            self._begin_large(b"")
+        if not self._waits:
+            self._resume_reading()
 
     def _deliver(self, frame: Frame) -> None:
         self._queue.append(frame)
         self._queued_bytes += len(frame)
-        full = len(self._queue) >= READ_AHEAD_FRAMES or self._queued_bytes >= READ_AHEAD_BYTES
-        if full and self._reading and self.transport is not None:
-            self._reading = False
-            self.transport.pause_reading()
+        self._requests += 1
+        if self._memory.first is self:
+            self._beyond = frame
+        if not self._ahead and (len(self._queue) >= READ_AHEAD_FRAMES or self._queued_bytes >= READ_AHEAD_BYTES):
+            self._ahead = True
+            if not self._waits and self.transport is not None:
+                self.transport.pause_reading()
         self._next()
 
     def _next(self) -> None:
@@ -172,6 +254,7 @@ class Connection(asyncio.BufferedProtocol):
         while self._queue and len(frames) < TOGETHER and self._together(frames[0], self._queue[0]):
             frames.append(self._take())
         self._read_on()
+        self._begun = asyncio.get_running_loop().time()
         try:
             self._begin(frames, self)
         except CloseConnection as error:
@@ -180,36 +263,47 @@ class Connection(asyncio.BufferedProtocol):
     def _take(self) -> Frame:
         frame = self._queue.popleft()
         self._queued_bytes -= len(frame)
+        self._begun_bytes += len(frame)
+        if frame is self._beyond:
+            self._beyond_begun = True
         return frame
 
     def answered(self, answers: Sequence[Answer]) -> None:
         """Write the answers of the frames begun last, in order, and go on; called on the loop."""
         buffers: list[Buffer | FilePart] = []
+        size = 0
         for answer in answers:
             if answer is not None:
-                buffers.append(_LENGTH.pack(sum(map(len, answer))))
+                length = sum(map(len, answer))
+                size += length + _HEAD
+                buffers.append(_LENGTH.pack(length))
                 buffers += answer
         self.task = None
+        self._give_back()
+        self.active = asyncio.get_running_loop().time()
         transport = self.transport
         if buffers and transport is not None and not transport.is_closing():
+            self._bytes_out += size
             if any(isinstance(buffer, FilePart) for buffer in buffers):
-                self._sending = Sending(transport, buffers, self._sent)
+                self._sending = Sending(transport, buffers, self._sent, self._not_taken)
                 self._sending.start()
                 return
             transport.writelines(cast(list[Buffer], buffers))
-        self._busy = False
-        self._next()
+        self._go_on()
 
     def _sent(self, error: BaseException | None) -> None:
         """An answer that holds parts of files has gone out, or cannot: its length was told, so nothing may follow."""
         self._sending = None
+        self._table.taken(self)
+        self.active = asyncio.get_running_loop().time()
         if error is not None:
             if not isinstance(error, ConnectionError):
                 log.warning("connection from %s closed: an answer could not be sent: %s", self.peer, error)
-            self._queue.clear()
-            if self.transport is not None:
-                self.transport.abort()
+            self._drop()
             return
+        self._go_on()
+
+    def _go_on(self) -> None:
         self._busy = False
         if self._closing:
             self.close()
@@ -218,23 +312,67 @@ class Connection(asyncio.BufferedProtocol):
 
     def failed(self, error: BaseException) -> None:
         """Close the connection with one line in the log; called on the loop."""
+        self.task = None
+        self._busy = False
+        self._give_back()
         if isinstance(error, CloseConnection):
             self._refuse(str(error))
         else:
             log.error("connection from %s closed after an error", self.peer, exc_info=error)
-            self._queue.clear()
+            self._forget()
             self.close()
 
     def _read_on(self) -> None:
-        if self._reading or len(self._queue) > READ_AHEAD_FRAMES // 2 or self._queued_bytes > READ_AHEAD_BYTES // 2:
-            return
-        self._reading = True
-        if self.transport is not None and not self.transport.is_closing():
+        few = len(self._queue) <= READ_AHEAD_FRAMES // 2 and self._queued_bytes <= READ_AHEAD_BYTES // 2
+        if self._ahead and few:
+            self._ahead = False
+            self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if not self._ahead and not self._waits and self.transport is not None and not self.transport.is_closing():
             self.transport.resume_reading()
+
+    # What it holds
+
+    @property
+    def held(self) -> int:
+        """Bytes of requests: under way, read ahead, and come in part."""
+        large = self._large
+        return self._begun_bytes + self._queued_bytes + (len(large) if large is not None else 0)
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Appends under way: their bytes are in use until they are done, whatever becomes of the connection."""
+        return self._busy and self.task is None and self._sending is None
+
+    def _give_back(self) -> None:
+        """The frames that were begun are done with."""
+        size, self._begun_bytes = self._begun_bytes, 0
+        self.under_way = ""
+        if self._beyond_begun:
+            self._beyond, self._beyond_begun = None, False
+            self._memory.answered(self)
+        self._memory.give(size)
+        if self._lost:
+            self._memory.leave(self)
+
+    def _forget(self) -> None:
+        """Everything that was read but not begun."""
+        size = self._queued_bytes + (len(self._large) if self._large is not None else 0)
+        if not self._beyond_begun:
+            self._beyond = None
+            self._memory.answered(self)
+        self._queue.clear()
+        self._queued_bytes = 0
+        self._large = None
+        self._rest = b""
+        self._memory.give(size)
+
+    # Ending it
 
     def _refuse(self, why: str) -> None:
         log.warning("connection from %s closed: %s", self.peer, why)
-        self._queue.clear()
+        self._forget()
         self.close()
 
     def close(self) -> None:
@@ -243,8 +381,59 @@ class Connection(asyncio.BufferedProtocol):
         if self.transport is not None and self._sending is None:
             self.transport.close()
 
+    def finish(self) -> None:
+        """Answer what is under way, begin nothing more, then close."""
+        self._closing = True
+        self._forget()
+        if not self._busy:
+            self.close()
 
-def _grown(buffer: bytearray, length: int) -> bytearray:
-    """The buffer, twice as long or as long as the frame: memory follows the bytes that have really come."""
-    buffer.extend(bytes(min(len(buffer), length - len(buffer))))
-    return buffer
+    def cut(self, why: str, level: int = logging.WARNING) -> None:
+        """Close at once, with what was not sent thrown away."""
+        log.log(level, "connection from %s closed: %s", self.peer, why)
+        self._closing = True
+        self._drop()
+
+    def _drop(self) -> None:
+        self._forget()
+        if self.transport is not None:
+            self.transport.abort()
+
+    # For the table
+
+    def idle(self, now: float, seconds: float) -> bool:
+        """Whether nothing has gone either way for so long, and no request is being worked on."""
+        sending = self._sending
+        left = sending.left if sending is not None else self._unsent()
+        if left != self._left:
+            # The peer has taken something since the last look.
+            self._left, self.active = left, now
+            return False
+        return (not self._busy or sending is not None) and not self._waits and now - self.active > seconds
+
+    def _unsent(self) -> int:
+        return self.transport.get_write_buffer_size() if self.transport is not None else 0
+
+    def view(self, now: float) -> dict[str, Any]:
+        """One row of the table, times in seconds."""
+        under_way = self.under_way if self._busy else ""
+        return {
+            "peer": f"[{self.peer}]:{self._port}" if ":" in self.peer else f"{self.peer}:{self._port}",
+            "client_id": _printable(self.client_id),
+            "software": _printable(self.software),
+            "age": round(now - self._opened, 3),
+            "idle": 0.0 if under_way else round(now - self.active, 3),
+            "requests": self._requests,
+            "bytes_in": self._bytes_in,
+            "bytes_out": self._bytes_out,
+            "under_way": under_way,
+            "under_way_seconds": round(now - self._begun, 3) if under_way else 0.0,
+            "queued": len(self._queue),
+            "request_bytes": self.held,
+            "waits_for_room": self._waits,
+        }
+
+
+def _printable(text: str) -> str:
+    """What a peer says of itself, without what would move a cursor."""
+    return text if text.isprintable() else ascii(text)[1:-1]

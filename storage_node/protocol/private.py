@@ -7,14 +7,15 @@ Not advertised, and answered only to the loopback unless configured otherwise. I
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
 from storage_node.protocol.codec import MalformedRequest
+from storage_node.protocol.connections import is_loopback
 from storage_node.protocol.framing import Answer, CloseConnection
 from storage_node.protocol.request import Request
 from storage_node.types import TopicPartition
@@ -25,38 +26,33 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 LARGEST_CALL = 64 * 1024
+#: Not the threads that make large answers for clients: an operator never waits behind those.
+_POOL = ThreadPoolExecutor(max_workers=8, thread_name_prefix="private")
 
 
 async def handle(node: Node, request: Request) -> Answer:
     """Answer one call; errors come as {"error": code, "message": sentence}."""
     if not node.config.private_api_from_anywhere and not is_loopback(request.peer):
         raise CloseConnection("the private API is answered to the loopback only")
-    answer = await _answer(node, request)
-    return [request.head(), json.dumps(answer, separators=(",", ":")).encode()]
-
-
-async def _answer(node: Node, request: Request) -> dict[str, Any]:
     call = _parse(request)
+    return [request.head(), await asyncio.get_running_loop().run_in_executor(_POOL, _answer, node, call)]
+
+
+def _answer(node: Node, call: dict[str, Any]) -> bytes:
+    return json.dumps(_carry_out(node, call), separators=(",", ":")).encode()
+
+
+def _carry_out(node: Node, call: dict[str, Any]) -> dict[str, Any]:
     op = OPERATIONS.get(str(call.get("op", "")))
     if op is None:
         return {"error": int(ErrorCode.INVALID_REQUEST), "message": f"unknown op {call.get('op')!r}"}
     try:
-        return await asyncio.to_thread(op, node, call)
+        return op(node, call)
     except (RequestRefused, StorageError) as error:
         return {"error": int(error.code), "message": str(error)}
     except Exception as error:
         log.exception("private call %s failed", call.get("op"))
         return {"error": int(ErrorCode.UNKNOWN_SERVER_ERROR), "message": repr(error)}
-
-
-def is_loopback(peer: str) -> bool:
-    """Whether a peer's address is this machine's loopback, also when it is an IPv4 address mapped into IPv6."""
-    try:
-        address = ipaddress.ip_address(peer)
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return bool((mapped or address).is_loopback)
 
 
 def _parse(request: Request) -> dict[str, Any]:
@@ -97,6 +93,10 @@ def _status(node: Node, call: dict[str, Any]) -> dict[str, Any]:
     return node.status()
 
 
+def _connections(node: Node, call: dict[str, Any]) -> dict[str, Any]:
+    return node.listener.view()
+
+
 def _cancel_move(node: Node, call: dict[str, Any]) -> dict[str, Any]:
     topic, partition = call.get("topic"), call.get("partition")
     if not isinstance(topic, str) or not isinstance(partition, int):
@@ -113,5 +113,6 @@ OPERATIONS: dict[str, Operation] = {
     "resume-moves": _resume_moves,
     "moves": _moves,
     "status": _status,
+    "connections": _connections,
     "cancel-move": _cancel_move,
 }

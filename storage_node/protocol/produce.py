@@ -169,11 +169,14 @@ class Round:
             self._answer()
 
     def _late(self) -> None:
-        """A directory hangs: what it was given may or may not be appended, as the error says."""
+        """A directory hangs: what it was given may or may not be appended, as the error says.
+
+        What it has not begun with it will not append; nor does it keep these records in memory any longer.
+        """
         late, self._waiting = self._waiting, {}
         for work in late.values():
-            for place, (item, _) in enumerate(work):
-                work[place] = (replace(item), work[place][1])
+            for place, (item, partition) in enumerate(work):
+                work[place] = (replace(item, records=None), partition)
                 item.error, item.message = ErrorCode.REQUEST_TIMED_OUT, "the log directory did not answer in time"
         self._answer()
 
@@ -186,6 +189,8 @@ class Round:
             failed = next((item for item in call.items if item.error), None)
             if failed is not None:
                 log.info("produce with acks=0 to %s-%d failed: %s", failed.topic, failed.partition, failed.message)
+        # Directories that are late hold this round, but no requests.
+        self._requests, self._calls = (), ()
         self._connection.answered(answers)
 
 

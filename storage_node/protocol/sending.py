@@ -1,9 +1,10 @@
 """Sending answers that hold much of a log: a reader that takes its time holds next to no memory.
 
-What was read for an answer is sent at once, as much as the peer takes. What it has not taken within a moment is given
-up, and read again from the log, piece by piece, when the peer goes on reading: what is below the high watermark never
-changes, and a segment stays open for as long as it is sent, whatever becomes of its name. (The kernel's way from file
-to socket was measured as well: on the loopback it takes longer than the two copies.)
+What was read for an answer is sent at once, as much as the peer takes. What it has not taken within a moment (at once,
+where the answers of all peers hold too much already) is given up, and read again from the log, piece by piece, when the
+peer goes on reading: what is below the high watermark never changes, and a segment stays open for as long as it is
+sent, whatever becomes of its name. (The kernel's way from file to socket was measured as well: on the loopback it takes
+longer than the two copies.)
 """
 
 from __future__ import annotations
@@ -91,8 +92,13 @@ class Sending:
         transport: asyncio.Transport,
         buffers: Sequence[Buffer | FilePart],
         done: Callable[[BaseException | None], None],
+        blocked: Callable[[int], bool] = lambda size: False,
     ) -> None:
+        """`blocked` is told how many bytes are held in memory for a peer that does not take them now, and answers
+        whether that is too much.
+        """
         self._transport = transport
+        self._blocked = blocked
         self._parts: deque[memoryview | FilePart] = deque(
             buffer if isinstance(buffer, FilePart) else memoryview(buffer) for buffer in buffers if len(buffer)
         )
@@ -102,6 +108,11 @@ class Sending:
         self._waiting = False
         self._timer: asyncio.TimerHandle | None = None
         self._pause = 0.0005
+
+    @property
+    def left(self) -> int:
+        """Bytes that the peer has still to take."""
+        return sum(part.left if isinstance(part, FilePart) else len(part) for part in self._parts)
 
     def start(self) -> None:
         """Send as much as the peer takes now, and the rest as it takes more; then `done(None)` or `done(error)`."""
@@ -191,7 +202,10 @@ class Sending:
 
     def _wait(self, sock: socket.socket) -> None:
         if self._timer is None:
-            self._timer = self._loop.call_later(HOLD_SECONDS, self._give_up)
+            if self._blocked(self._in_memory()):
+                self._give_up()
+            else:
+                self._timer = self._loop.call_later(HOLD_SECONDS, self._give_up)
         self._waiting = True
         self._loop.add_writer(sock.fileno(), self._writable)
 
@@ -208,6 +222,10 @@ class Sending:
         for part in self._parts:
             if isinstance(part, FilePart):
                 part.give_up()
+        self._blocked(self._in_memory())
+
+    def _in_memory(self) -> int:
+        return sum(len(part.ready) if isinstance(part, FilePart) else len(part) for part in self._parts)
 
     def _read_on(self, part: FilePart) -> None:
         """Go on when the directory's pool has read the next piece; raises what `FilePart.read_on` raises."""

@@ -11,13 +11,13 @@ import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from storage_node.descriptors import most_connections
 from storage_node.protocol import cluster, configs, fetch, log_dirs, offsets, private, probe, produce, topics
 from storage_node.protocol.codec import MalformedRequest
+from storage_node.protocol.connections import Connections, Limits
 from storage_node.protocol.framing import Answer, CloseConnection, Connection, Frame
 from storage_node.protocol.request import Request, read_client_id, read_header
 from storage_node.protocol.table import API_VERSIONS, APIS, PRIVATE, PRODUCE
@@ -51,6 +51,12 @@ HANDLERS: dict[str, Handler] = {
 }
 
 BACKLOG = 1024
+#: Requests that may wait for others for long: a node that stops does not wait for them.
+PATIENT = frozenset({"fetch", "join_group", "sync_group"})
+#: Characters of a client's name and version that are kept.
+LONGEST_NAME = 100
+#: What is being answered when a node stops has so many seconds.
+LAST_ANSWERS = 1.0
 
 
 class Listener:
@@ -58,19 +64,21 @@ class Listener:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._connections: set[Connection] = set()
+        self._limits: Limits
         self._socket: socket.socket | None = None
         self._thread: threading.Thread | None = None
         self._stopped: asyncio.Event | None = None
         self._failure: BaseException | None = None
         self.loop: asyncio.AbstractEventLoop | None = None
         self.port = 0
-        self._most = 0
+        self.connections: Connections | None = None
+        """The table of connections, once the listener has started; its loop's alone but for what says otherwise."""
         self._probe = probe.wanted()
 
     def bind(self) -> None:
         """Take the address; raises OSError that names it when it cannot be had. Who connects waits for `start`."""
         host, port = self._node.config.listener.host, self._node.config.listener.port
+        self._limits = Limits.of(self._node.config)
         try:
             self._socket = _bind(host, port)
         except OSError as error:
@@ -87,6 +95,11 @@ class Listener:
         ready.wait()
         if self._failure is not None:
             raise self._failure
+
+    def view(self) -> dict[str, Any]:
+        """The table of connections as plain values; may be called by any thread."""
+        loop, table = self.loop, self.connections
+        return table.view(loop.time()) if loop is not None and table is not None else {}
 
     def stop(self) -> None:
         """Take no more requests, close the connections, end the thread."""
@@ -116,30 +129,34 @@ class Listener:
 
     async def _serve_until_stopped(self, sock: socket.socket, ready: threading.Event) -> None:
         self.loop = asyncio.get_running_loop()
-        self._most = most_connections(self._node.config.max_connections)
+        table = self.connections = Connections(self._limits)
         self._stopped = asyncio.Event()
         server = await self.loop.create_server(self._connect, sock=sock, backlog=BACKLOG)
         ready.set()
         await self._stopped.wait()
         server.close()
-        for connection in list(self._connections):
-            connection.close()
-        # Give what is written a moment to go out; what then is still open is dropped with the loop.
-        if self._connections:
-            await asyncio.wait([connection.ended for connection in self._connections], timeout=1.0)
-        for connection in list(self._connections):
+        for connection in table.all():
+            if connection.under_way in PATIENT:
+                connection.close()
+            else:
+                connection.finish()
+        # Give what is under way, and what is written, a moment; what then is still open is dropped with the loop.
+        await table.emptied(LAST_ANSWERS)
+        table.stop()
+        for connection in table.all():
             if connection.transport is not None:
                 connection.transport.abort()
 
     def _connect(self) -> Connection:
-        largest = self._node.config.socket_request_max_bytes
-        connection = Connection(self._begin, _together, largest, self._connections, self._most)
+        assert self.connections is not None
+        connection = Connection(self._begin, _together, self.connections)
         return connection if self._probe is None else probe.watch(connection, self._probe)
 
     def _begin(self, frames: list[Frame], connection: Connection) -> None:
         """Answer frames: produce requests without a task, everything else in one. Raises CloseConnection."""
         try:
             request = self._read(frames[0], connection)
+            connection.under_way, connection.client_id = request.api.name, request.client_id[:LONGEST_NAME]
             if request.api is PRODUCE:
                 produce.begin(self._node, [request, *(self._read(f, connection) for f in frames[1:])], connection)
                 return
@@ -150,6 +167,8 @@ class Listener:
 
     async def _serve(self, request: Request, connection: Connection) -> None:
         try:
+            if request.api is API_VERSIONS and request.version >= 3:
+                connection.software = _software(request)
             answer = await HANDLERS[request.api.name](self._node, request)
         except MalformedRequest as error:
             connection.failed(CloseConnection(str(error)))
@@ -172,6 +191,12 @@ class Listener:
         return Request(api, header.version, header.correlation, client_id, frame, position, connection.peer)
 
 
+def _software(request: Request) -> str:
+    """What a client says it is, and of which version; raises MalformedRequest."""
+    call = request.decode()
+    return f"{call.client_software_name} {call.client_software_version}".strip()[:LONGEST_NAME]
+
+
 def _together(first: Frame, second: Frame) -> bool:
     """Whether two frames are begun together: produce requests (key 0), which share the way to the disk and back."""
     return first[0] == first[1] == second[0] == second[1] == 0
@@ -187,5 +212,6 @@ def _bind(host: str, port: int) -> socket.socket:
             backlog=BACKLOG,
             dualstack_ipv6=dual,
         )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = {row[0] for row in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)}
+    family = socket.AF_INET if socket.AF_INET in found else socket.AF_INET6
     return socket.create_server((host, port), family=family, backlog=BACKLOG)

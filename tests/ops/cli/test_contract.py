@@ -30,6 +30,7 @@ COMMANDS = [
     ["cancel"],
     ["node", "stop-moves"],
     ["node", "resume-moves"],
+    ["node", "connections"],
     ["dirs", "forget"],
     ["cluster", "describe"],
     ["cluster", "recover"],

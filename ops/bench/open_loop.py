@@ -1,0 +1,155 @@
+"""A client that produces small records by a timetable, over some connections, whatever the server does meanwhile.
+
+`python -m ops.bench.open_loop HOST:PORT TOPIC PARTITIONS CONNECTIONS RATE SECONDS FILE` runs in a process of its own.
+Each request has its time of departure; how long it took counts from then, not from when it was really sent, so that a
+server (or this client) that stands still for a moment pays for every request that was due meanwhile. Requests go to the
+connections in turn and are pipelined. FILE gets JSON: the sorted seconds of all requests that were due after WARM_UP,
+how many each connection got answered, and how many were errors.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import select
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage_node.log.batch import build_batch
+
+_VERSION = 7
+_RECORD = 100
+_ERROR = struct.Struct(">ih")
+_LENGTH = struct.Struct(">i")
+WARM_UP = 5.0
+#: Seconds that the answers of the last requests have.
+_LAST = 10.0
+
+
+def _string(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack(">h", len(data)) + data
+
+
+def _frame(topic: str, partition: int) -> bytes:
+    batch = build_batch([bytes(_RECORD)], timestamp=time.time_ns() // 1_000_000)
+    head = struct.pack(">hhi", 0, _VERSION, 0) + _string("open-loop")
+    body = struct.pack(">hhi", -1, 1, 30_000) + struct.pack(">i", 1) + _string(topic)
+    body += struct.pack(">iii", 1, partition, len(batch)) + batch
+    return struct.pack(">i", len(head + body)) + head + body
+
+
+class _Connection:
+    """One connection: what is under way on it, and the times that its answers took."""
+
+    def __init__(self, address: tuple[str, int], topic: str, partition: int) -> None:
+        self.socket = socket.create_connection(address, timeout=30)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._frame = _frame(topic, partition)
+        self._error_at = 4 + 4 + 4 + 2 + len(topic.encode()) + 4
+        self._due: deque[float] = deque()
+        self._data = b""
+        self.took: list[tuple[float, float]] = []
+        self.errors = 0
+
+    def send(self, due: float) -> None:
+        self._due.append(due)
+        self.socket.sendall(self._frame)
+
+    def receive(self) -> None:
+        data = self.socket.recv(65536)
+        if not data:
+            raise ConnectionError("the server closed the connection")
+        now = time.monotonic()
+        data = self._data + data
+        while len(data) >= 4 and len(data) >= 4 + (size := int(_LENGTH.unpack_from(data)[0])):
+            due = self._due.popleft()
+            self.took.append((due, now - due))
+            self.errors += _ERROR.unpack_from(data, self._error_at)[1] != 0
+            data = data[4 + size :]
+        self._data = data
+
+    @property
+    def under_way(self) -> int:
+        return len(self._due)
+
+
+def run(address: tuple[str, int], topic: str, partitions: int, count: int, rate: float, seconds: float) -> Measured:
+    """Produce for WARM_UP and `seconds`; what is measured are the latter. Raises OSError when a connection ends."""
+    connections = [_Connection(address, topic, number % partitions) for number in range(count)]
+    by_file = {each.socket.fileno(): each for each in connections}
+    files = list(by_file)
+    gc.disable()
+    began = time.monotonic() + 0.1
+    total, sent = int((WARM_UP + seconds) * rate), 0
+    while sent < total:
+        due = began + sent / rate
+        now = time.monotonic()
+        while due <= now and sent < total:
+            connections[sent % count].send(due)
+            sent += 1
+            due = began + sent / rate
+        ready, _, _ = select.select(files, (), (), max(due - time.monotonic(), 0))
+        for file in ready:
+            by_file[file].receive()
+    until = time.monotonic() + _LAST
+    while any(each.under_way for each in connections) and time.monotonic() < until:
+        for file in select.select(files, (), (), 0.1)[0]:
+            by_file[file].receive()
+    first = began + WARM_UP
+    return Measured(
+        sorted(took for each in connections for due, took in each.took if due >= first),
+        [sum(due >= first for due, _ in each.took) for each in connections],
+        sum(each.errors for each in connections),
+        sum(each.under_way for each in connections),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What such a run found."""
+
+    seconds: list[float]
+    """Of every answered request that was due after the warm-up, sorted."""
+    answered: list[int]
+    """The number of these by connection."""
+    errors: int
+    unanswered: int
+
+
+def measure(
+    bootstrap: str, topic: str, partitions: int, count: int, rate: float, seconds: float, out: Path
+) -> Measured:
+    """Run the client in a process of its own; raises RuntimeError when it fails or an answer is an error or missing."""
+    numbers = (partitions, count, rate, seconds)
+    command = [sys.executable, "-m", "ops.bench.open_loop", bootstrap, topic, *map(str, numbers), str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WARM_UP + seconds + _LAST + 60, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the client of {bootstrap} failed: {done.stderr.strip()[-300:]}")
+    found = Measured(**json.loads(out.read_text()))
+    if found.errors or found.unanswered:
+        raise RuntimeError(f"{found.errors} errors and {found.unanswered} requests without an answer at {bootstrap}")
+    return found
+
+
+if __name__ == "__main__":
+    _host, _, _port = sys.argv[1].rpartition(":")
+    _found = run(
+        (_host, int(_port)), sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5]), float(sys.argv[6])
+    )
+    Path(sys.argv[7]).write_text(
+        json.dumps(
+            {
+                "seconds": _found.seconds,
+                "answered": _found.answered,
+                "errors": _found.errors,
+                "unanswered": _found.unanswered,
+            }
+        )
+    )

@@ -1,0 +1,358 @@
+"""Every API and version in the table, with values from its schema and with damage done to them, against a live node.
+
+What is whole is answered, by the schema of the answer; what is not is answered or ends its connection. Nothing of it
+stops the node, holds up another connection, or takes memory for what a length only claims.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import resource
+import socket
+import struct
+import time
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader
+
+from storage_node.log.batch import build_batch
+from storage_node.protocol.codec import MAX_ELEMENTS, MalformedRequest, _build, read_request
+from storage_node.protocol.server import PATIENT
+from storage_node.protocol.table import APIS, Api
+from tests.support.entities import LIES, bomb, damaged, requests
+from tests.support.node_harness import Harness, raw_connection, running
+from tests.support.scale import scaled, tally
+from tests.support.wire import Client, encode_request, receive_frame
+
+#: The longest that another connection may have to wait, on a machine that does much else.
+PATIENCE = 2.0
+ANSWER = 20.0
+#: Bytes by which the process may grow at most, at any moment.
+GROWTH = 250_000_000
+PING = 7_777_777
+
+BY_NAME = pytest.mark.parametrize("api", APIS.values(), ids=lambda api: api.name)
+SETTINGS: dict[str, Any] = {
+    "deadline": None,
+    "derandomize": True,
+    "suppress_health_check": list(HealthCheck),
+    "phases": (Phase.explicit, Phase.generate, Phase.shrink),
+    "database": None,
+}
+
+
+class Target:
+    """A node that is asked strange things, and one connection that looks whether it still serves."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.highest = _highest()
+        harness.create_topic("sentinel")
+        harness.produce("sentinel", [b"before"])
+        self.sentinel = Client(harness)
+        self.longest = 0.0
+
+    def renew(self) -> None:
+        """The topics that requests may use, as long as none of them deletes them."""
+        for name in ("t", "u"):
+            if name not in self.harness.node.metadata.image.topics:
+                self.harness.create_topic(name, 2)
+
+    def check(self) -> None:
+        """Others are served, soon, and nothing large was taken."""
+        began = time.monotonic()
+        assert len(self.sentinel.ask(18, 0).api_keys) == len(APIS)
+        self.longest = max(self.longest, time.monotonic() - began)
+        assert self.longest < PATIENCE, "another connection had to wait"
+        assert _highest() - self.highest < GROWTH
+
+    def ask(self, frame: bytes, seconds: float) -> list[bytes] | None:
+        """What comes back for a frame and a question behind it, without that question's answer; None: closed."""
+        ping = struct.pack(">ihhih", 10, 18, 0, PING, -1)
+        found: list[bytes] = []
+        with raw_connection(self.harness, seconds) as connection:
+            try:
+                connection.sendall(frame + ping)
+                while True:
+                    answer = receive_frame(connection)
+                    if struct.unpack_from(">i", answer) == (PING,):
+                        return found
+                    found.append(answer)
+            except TimeoutError:
+                raise
+            except OSError:
+                return None
+
+
+def _highest() -> int:
+    """The most memory that this process has ever had, in bytes: also what it had for a moment only."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    extra = {"group.initial.rebalance.delay.ms": "0"}
+    with running(Path(tmp_path_factory.mktemp("fuzzed")), dirs=2, extra=extra) as harness:
+        made = Target(harness)
+        yield made
+        made.sentinel.close()
+        assert all(directory.online for directory in harness.node.dirs.directories)
+        harness.produce("sentinel", [b"after"])
+        assert [message.value() for message in harness.consume("sentinel", 2)] == [b"before", b"after"]
+        harness.restart()
+        assert [message.value() for message in harness.consume("sentinel", 2)] == [b"before", b"after"]
+
+
+def parsed(api: Api, version: int, answer: bytes) -> Any:
+    """An answer by its schema, to its last byte."""
+    schema = load_response_schema(api.key, version)
+    position = 4 + (1 if schema.__flexible__ and api.name != "api_versions" else 0)
+    entity, size = entity_reader(schema)(answer, position)
+    assert position + size == len(answer), "bytes after the answer"
+    return entity
+
+
+@BY_NAME
+def test_whatever_a_schema_allows_is_answered_by_the_schema(target: Target, api: Api) -> None:
+    target.renew()
+    count = 0
+
+    @settings(max_examples=scaled(12, 400), **SETTINGS)
+    @given(st.data())
+    def run(data: st.DataObject) -> None:
+        nonlocal count
+        version = data.draw(st.integers(api.min_version, api.max_version))
+        values = data.draw(requests(api.key, version))
+        frame = encode_request(api.key, version, values, 1)
+        try:
+            answers = target.ask(frame, 0.5 if api.name in PATIENT else ANSWER)
+        except TimeoutError:
+            assert api.name in PATIENT, "no answer"
+        else:
+            assert answers is not None, "the connection was closed"
+            silent = api.name == "produce" and values.get("acks") == 0
+            assert len(answers) == (0 if silent else 1)
+            for answer in answers:
+                parsed(api, version, answer)
+        target.check()
+        count += 1
+
+    with tally("whole requests of every API and version, with strange values") as counted:
+        run()
+        counted.count = count
+
+
+@BY_NAME
+def test_damaged_requests_are_answered_or_end_their_connection(target: Target, api: Api) -> None:
+    target.renew()
+    count = 0
+
+    @settings(max_examples=scaled(15, 1500), **SETTINGS)
+    @given(st.data(), st.integers(0, 2**32), st.integers(1, 4))
+    def run(data: st.DataObject, seed: int, times: int) -> None:
+        nonlocal count
+        rng = random.Random(seed)
+        version = data.draw(st.integers(api.min_version, api.max_version))
+        frame = encode_request(api.key, version, data.draw(requests(api.key, version)), 1)
+        body = damaged(rng, frame[12:], times)
+        frame = frame[4:12] + body
+        length, lies = len(frame), rng.random() < 0.1
+        if lies:
+            length = rng.choice([0, -1, 2**31 - 1, len(frame) - 1, len(frame) + 3, len(frame) + 70_000, 7])
+        with contextlib.suppress(TimeoutError):
+            target.ask(struct.pack(">i", length) + frame, 0.05 if lies else 0.5)
+        target.check()
+        count += 1
+
+    with tally("damaged requests of every API") as counted:
+        run()
+        counted.count = count
+
+
+@BY_NAME
+def test_a_schema_reads_what_it_wrote_and_no_damage_of_it_takes_memory(api: Api) -> None:
+    tracemalloc.start()
+    highest, rng, count = _highest(), random.Random(3), 0
+    try:
+
+        @settings(max_examples=scaled(10, 500), **SETTINGS)
+        @given(st.data())
+        def run(data: st.DataObject) -> None:
+            nonlocal count
+            version = data.draw(st.integers(api.min_version, api.max_version))
+            schema = load_request_schema(api.key, version)
+            values = data.draw(requests(api.key, version))
+            frame = encode_request(api.key, version, values, 1)
+            start = 4 + 8 + 2 + 4 + (1 if schema.__flexible__ else 0)
+            assert read_request(api.key, version, frame, start) == _build(schema)(values)
+            body = frame[start:]
+            for _ in range(20):
+                one = damaged(rng, body, rng.randrange(1, 4))
+                tracemalloc.reset_peak()
+                before = tracemalloc.get_traced_memory()[0]
+                with contextlib.suppress(MalformedRequest):
+                    read_request(api.key, version, one, 0)
+                assert tracemalloc.get_traced_memory()[1] - before < 1_000_000 + 300 * len(one)
+                count += 1
+
+        with tally("damaged bodies read by their schema") as counted:
+            run()
+            counted.count = count
+    finally:
+        tracemalloc.stop()
+    assert _highest() - highest < GROWTH
+
+
+@BY_NAME
+def test_every_length_in_a_request_may_lie(api: Api) -> None:
+    """Every place of a request of every version, overwritten with each of the lies, is read or refused."""
+    highest, count = _highest(), 0
+    with tally("lengths that lie, read by their schema") as counted:
+        for version in range(api.min_version, api.max_version + 1):
+            schema = load_request_schema(api.key, version)
+            frame = encode_request(api.key, version, full(schema), 1)
+            body = frame[18 + bool(schema.__flexible__) :]
+            read_request(api.key, version, body, 0)
+            for at in range(0, len(body), scaled(3, 1)):
+                for lie in LIES:
+                    with contextlib.suppress(MalformedRequest):
+                        read_request(api.key, version, body[:at] + lie + body[at + len(lie) :], 0)
+                    count += 1
+        counted.count = count
+    assert _highest() - highest < GROWTH
+
+
+def full(schema: Any) -> dict[str, Any]:
+    """Values with one element in every array."""
+    import dataclasses
+
+    from storage_node.protocol.codec import _inner
+    from tests.support.entities import _least
+
+    made: dict[str, Any] = {}
+    for field in dataclasses.fields(schema):
+        inner, is_array = _inner(field.type)
+        if dataclasses.is_dataclass(inner):
+            made[field.name] = [full(inner)] if is_array else full(inner)
+        elif is_array:
+            made[field.name] = [{"string": "t", "uuid": None}.get(field.metadata["kafka_type"], 0)]
+        else:
+            made[field.name] = "t" if field.metadata["kafka_type"] == "string" else _least(field)
+    return made
+
+
+@BY_NAME
+def test_the_same_topic_many_times_in_one_request(target: Target, api: Api) -> None:
+    """Every array of every version holds the same element fifty times; the answer fits the schema."""
+    target.renew()
+    for version in range(api.min_version, api.max_version + 1):
+        values = repeated(full(load_request_schema(api.key, version)), 50 if version == api.max_version else 2)
+        try:
+            answers = target.ask(encode_request(api.key, version, values, 1), 0.5 if api.name in PATIENT else ANSWER)
+        except TimeoutError:
+            assert api.name in PATIENT
+        else:
+            assert answers is not None, "the connection was closed"
+            for answer in answers:
+                parsed(api, version, answer)
+    target.check()
+
+
+def repeated(values: dict[str, Any], times: int, depth: int = 0) -> dict[str, Any]:
+    """The values with the elements of every array `times` times, of inner ones twice."""
+    made: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, list):
+            items = [repeated(item, times, depth + 1) if isinstance(item, dict) else item for item in value]
+            made[name] = items * (2 if depth else times)
+        else:
+            made[name] = value
+    return made
+
+
+@BY_NAME
+def test_more_elements_than_anybody_needs_end_the_connection(target: Target, api: Api) -> None:
+    """A request as large as may be, all of it empty elements: refused without a long look."""
+    version = api.max_version
+    schema = load_request_schema(api.key, version)
+    values = full(schema)
+    name = next((name for name, value in values.items() if isinstance(value, list)), None)
+    if name is None:
+        pytest.skip("no arrays in it")
+    frame = encode_request(api.key, version, {**values, name: values[name] * (MAX_ELEMENTS + 1)}, 1)
+    began = time.monotonic()
+    assert target.ask(frame, ANSWER) is None, "it was closed"
+    assert time.monotonic() - began < 10
+    target.check()
+
+
+def test_a_flood_of_tagged_fields(target: Target) -> None:
+    for api in APIS.values():
+        version = api.max_version
+        if version < api.flexible:
+            continue
+        head = struct.pack(">hhihs", api.key, version, 1, 1, b"x")
+        for tags in (b"\xff\xff\x7f" + b"\0\0" * 2_000_000, b"\x01\x01\xff\xff\xff\xff\x07", b"\x02\0\0\0\0" * 1000):
+            frame = head + tags
+            with contextlib.suppress(TimeoutError):
+                target.ask(struct.pack(">i", len(frame)) + frame, 0.5)
+        target.check()
+
+
+def test_compressed_bombs_are_kept_as_they_are_or_refused(target: Target) -> None:
+    target.renew()
+    large = bomb(400_000_000)
+    assert len(large) < 1_000_000
+    target.check()
+    client = Client(target.harness)
+    for configs in ({}, {"message.timestamp.type": "LogAppendTime"}, {"compression.type": "zstd"}):
+        name = f"bombs-{len(configs)}-{next(iter(configs), '').replace('.', '-')}"
+        with contextlib.suppress(Exception):
+            target.harness.create_topic(name, 1, configs)
+        client.produce(name, 0, large)
+        target.check()
+    client.send(2, 1, {"topics": [{"name": "bombs-0-", "partitions": [{"partition_index": 0, "timestamp": 1}]}]})
+    client.receive()
+    client.send(2, 7, {"topics": [{"name": "bombs-0-", "partitions": [{"partition_index": 0, "timestamp": -3}]}]})
+    client.receive()
+    client.close()
+    target.check()
+
+
+def test_no_name_leaves_the_log_directories(target: Target) -> None:
+    roots = [Path(path) for path in target.harness.paths]
+    above = sorted(path.name for path in roots[0].parent.parent.iterdir())
+    names = ["../x", "..", ".", "a/b", "/tmp/x", "x\0y", "\0", "a" * 250, "", "ü", "t\n", "..%2fx", "t\\u"]
+    client = Client(target.harness)
+    answer = client.ask(19, 5, {"topics": [{"name": n, "num_partitions": 1, "replication_factor": 1} for n in names]})
+    assert [int(topic.error_code) for topic in answer.topics] == [17] * len(names)
+    for name in names:
+        assert client.produce(name, 0, build_batch([b"x"])).error == 3
+        assert client.fetch(name, 0, 0)[0].error == 3
+    paths = ["../x", "/", "", "relative", target.harness.paths[0] + "/../other", "\0"]
+    dirs = [{"path": path, "topics": [{"name": "t", "partitions": [0]}]} for path in paths]
+    for one in dirs:
+        rows = client.ask(34, 2, {"dirs": [one]}).results
+        assert rows[0].partitions[0].error_code, one
+    client.close()
+    assert sorted(path.name for path in roots[0].parent.parent.iterdir()) == above
+    assert not [path for root in roots for path in root.iterdir() if path.is_dir() and "x" in path.name]
+
+
+def test_frames_of_no_length_and_half_closed_connections(target: Target) -> None:
+    for data in (b"\0\0\0\0", b"\0\0\0\0" * 1000, b"\0", b"\0\0\0", b""):
+        with raw_connection(target.harness) as connection:
+            connection.sendall(data)
+            if len(data) < 4:
+                connection.shutdown(socket.SHUT_WR)
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b""
+    target.check()
