@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterator
 
@@ -11,10 +12,40 @@ from storage_node.log.batch import HEADER_SIZE, BatchHeader, Buffer
 _NONE = 0
 _GZIP = 1
 _MAX_UNPACKED = 128 << 20
-"""A batch that unpacks to more than this is not looked into."""
+"""A batch is not looked into beyond so many unpacked bytes."""
+_CHUNK = 64 << 10
 
 
-def _varint(data: Buffer, position: int) -> tuple[int, int]:
+class TooLarge(Exception):
+    """A batch unpacks to more than is looked into."""
+
+
+class _Unpacked:
+    """What gzip packed, byte by byte from front to back, with no more than two chunks of it in memory.
+
+    A thousandth of it is enough to send: whoever asks for a time stamp must not have it all unpacked at once.
+    """
+
+    def __init__(self, packed: Buffer) -> None:
+        self._unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
+        self._start, self._chunk = 0, self._unpacker.decompress(packed, _CHUNK)
+
+    def __getitem__(self, position: int) -> int:
+        """The byte at a position that is not before the one asked for last; raises IndexError, TooLarge, zlib.error."""
+        while position - self._start >= len(self._chunk):
+            self._start += len(self._chunk)
+            if self._start > _MAX_UNPACKED:
+                raise TooLarge
+            self._chunk = self._unpacker.decompress(self._unpacker.unconsumed_tail, _CHUNK)
+            if not self._chunk:
+                raise IndexError(position)
+        return self._chunk[position - self._start]
+
+
+_Source = Buffer | _Unpacked
+
+
+def _varint(data: _Source, position: int) -> tuple[int, int]:
     """A zigzag varint at `position`: its value and where it ends."""
     value = shift = 0
     while True:
@@ -28,21 +59,19 @@ def _varint(data: Buffer, position: int) -> tuple[int, int]:
             raise ValueError("a varint of more than ten bytes")
 
 
-def _payload(batch: Buffer, header: BatchHeader) -> Buffer | None:
+def _payload(batch: Buffer, header: BatchHeader) -> _Source | None:
     body = memoryview(batch)[HEADER_SIZE : header.length]
     if header.compression == _NONE:
         return body
     if header.compression != _GZIP:
         return None
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    unpacked = unpacker.decompress(body, _MAX_UNPACKED)
-    return None if unpacker.unconsumed_tail else unpacked
+    return _Unpacked(body)
 
 
 def timestamps(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]] | None:
     """(offset, timestamp) of every record of a batch, or None if its compression is not one that is looked into.
 
-    Raises `CorruptRecord` (also while iterating) for records that cannot be read.
+    Raises `CorruptRecord` (also while iterating) for records that cannot be read, and `TooLarge` while iterating.
     """
     try:
         payload = _payload(batch, header)
@@ -51,7 +80,7 @@ def timestamps(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]] 
     return None if payload is None else _walk(payload, header)
 
 
-def _walk(payload: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]]:
+def _walk(payload: _Source, header: BatchHeader) -> Iterator[tuple[int, int]]:
     position = 0
     try:
         for _ in range(header.count):
@@ -63,7 +92,7 @@ def _walk(payload: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]]:
             if length <= 0:
                 raise ValueError("a record without a length")
             position = start + length
-    except (IndexError, ValueError) as exc:
+    except (IndexError, ValueError, zlib.error) as exc:
         raise CorruptRecord(f"the records of the batch with base offset {header.base_offset} cannot be read") from exc
 
 
@@ -103,7 +132,8 @@ def holds_its_count(batch: Buffer, header: BatchHeader) -> bool:
 def first_at_or_after(batch: Buffer, header: BatchHeader, timestamp: int, from_offset: int) -> tuple[int, int] | None:
     """(offset, timestamp) of the first record at or after both; the base offset where it cannot be looked into."""
     rows = timestamps(batch, header)
-    if rows is None:
-        known = header.base_timestamp if header.base_timestamp >= timestamp else header.max_timestamp
-        return max(header.base_offset, from_offset), known
-    return next((row for row in rows if row[1] >= timestamp and row[0] >= from_offset), None)
+    if rows is not None:
+        with contextlib.suppress(TooLarge):
+            return next((row for row in rows if row[1] >= timestamp and row[0] >= from_offset), None)
+    known = header.base_timestamp if header.base_timestamp >= timestamp else header.max_timestamp
+    return max(header.base_offset, from_offset), known

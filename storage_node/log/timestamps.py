@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 from storage_node.log.batch import NO_TIMESTAMP, BatchHeader
 from storage_node.log.files import read_exact
-from storage_node.log.records import first_at_or_after, timestamps
+from storage_node.log.records import TooLarge, first_at_or_after, timestamps
 from storage_node.log.segment import Segment
 
 NOTHING = (-1, NO_TIMESTAMP)
@@ -52,7 +53,9 @@ def newest(segments: Sequence[Segment], log_start_offset: int) -> tuple[int, int
     position, header = segment.find(offset, segment.size)
     if header is None:
         return NOTHING
+    last = header.last_offset, header.max_timestamp
     rows = timestamps(_bytes(segment, position, header), header)
-    if rows is None:
-        return header.last_offset, header.max_timestamp
-    return next((row for row in rows if row[1] >= header.max_timestamp), (header.last_offset, header.max_timestamp))
+    if rows is not None:
+        with contextlib.suppress(TooLarge):
+            return next((row for row in rows if row[1] >= header.max_timestamp), last)
+    return last

@@ -25,6 +25,8 @@ from kio.serial import entity_reader, entity_writer
 #: A request with more array elements and tagged fields than this is refused: 20,000 replicas is the most a cluster
 #: holds, and reading a million of anything would hold up everybody else on the loop.
 MAX_ELEMENTS = 100_000
+#: The same for produce and fetch requests, which are read on the loop: every partition that a cluster may hold.
+MAX_PARTITIONS = 40_000
 
 Walk = Callable[["Cursor"], None]
 
@@ -36,13 +38,14 @@ class MalformedRequest(ValueError):
 class Cursor:
     """A position in a frame; every step is checked against its end."""
 
-    __slots__ = ("buffer", "elements", "end", "position")
+    __slots__ = ("buffer", "elements", "end", "most", "position")
 
-    def __init__(self, buffer: bytes | memoryview, position: int = 0) -> None:
+    def __init__(self, buffer: bytes | memoryview, position: int = 0, most: int = MAX_ELEMENTS) -> None:
         self.buffer = buffer
         self.position = position
         self.end = len(buffer)
         self.elements = 0
+        self.most = most
 
     def skip(self, size: int) -> None:
         position = self.position + size
@@ -86,8 +89,8 @@ class Cursor:
 
     def _add(self, count: int) -> None:
         self.elements += count
-        if self.elements > MAX_ELEMENTS:
-            raise MalformedRequest(f"more than {MAX_ELEMENTS} elements in one request")
+        if self.elements > self.most:
+            raise MalformedRequest(f"more than {self.most} elements in one request")
 
     def string(self, flexible: bool) -> str | None:
         """A nullable string."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from storage_node.errors import ErrorCode, OffsetOutOfRange, RequestRefused, StorageError
-from storage_node.protocol.codec import Cursor, MalformedRequest
+from storage_node.protocol.codec import MAX_PARTITIONS, Cursor, MalformedRequest
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
 from storage_node.protocol.sending import Buffer, FilePart
@@ -99,7 +99,7 @@ def parse(request: Request) -> FetchCall:
     """Read the envelope; raises MalformedRequest."""
     version = request.version
     flexible = version >= 12
-    cursor = Cursor(request.frame, request.position)
+    cursor = Cursor(request.frame, request.position, MAX_PARTITIONS)
     cursor.int32()  # replica id: followers come with replication, until then it makes no difference
     max_wait, min_bytes, max_bytes = cursor.int32(), cursor.int32(), cursor.int32()
     cursor.skip(1)

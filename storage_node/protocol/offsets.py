@@ -12,6 +12,7 @@ from storage_node.partition import EARLIEST, FoundOffset, Partition
 from storage_node.protocol.codec import group, milliseconds
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
+from storage_node.protocol.turns import in_turns
 from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ async def list_offsets(node: Node, request: Request) -> Answer:
     """Offsets by time, or the earliest, the latest, and the one with the newest time stamp."""
     call = request.decode()
     asked = [(topic.name, row) for topic in call.topics for row in topic.partitions]
-    found = await asyncio.gather(*(_list_offset(node, request.version, topic, row) for topic, row in asked))
+    found = await in_turns(_list_offset(node, request.version, topic, row) for topic, row in asked)
     rows = [(topic, row) for (topic, _), row in zip(asked, found, strict=True)]
     return request.encode(topics=[{"name": name, "partitions": items} for name, items in group(rows)])
 
@@ -114,7 +115,7 @@ async def delete_records(node: Node, request: Request) -> Answer:
         low = -1 if start is None else start
         return {"partition_index": row.partition_index, "low_watermark": low, "error_code": code}
 
-    done = await asyncio.gather(*(delete(topic, row) for topic, row in asked))
+    done = await in_turns(delete(topic, row) for topic, row in asked)
     await _keep_log_starts(node, [TopicPartition(topic, row.partition_index) for topic, row in asked])
     rows = [(topic, row) for (topic, _), row in zip(asked, done, strict=True)]
     return request.encode(topics=[{"name": name, "partitions": items} for name, items in group(rows)])

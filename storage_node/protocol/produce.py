@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
-from storage_node.protocol.codec import Cursor, MalformedRequest
+from storage_node.protocol.codec import MAX_PARTITIONS, Cursor, MalformedRequest
 from storage_node.protocol.framing import Answer, Connection
 from storage_node.protocol.request import Request
 from storage_node.protocol.wire import array, string
@@ -62,7 +62,7 @@ def parse(request: Request) -> ProduceCall:
     """Read the envelope; raises MalformedRequest."""
     flexible = request.version >= 9
     view = request.frame if isinstance(request.frame, memoryview) else memoryview(request.frame)
-    cursor = Cursor(view, request.position)
+    cursor = Cursor(view, request.position, MAX_PARTITIONS)
     transactional_id = cursor.string(flexible)
     acks = cursor.int16()
     timeout = cursor.int32()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,16 @@ from storage_node.protocol.framing import Frame
 from storage_node.protocol.table import Api
 
 _HEAD = struct.Struct(">hhi")
+#: Bytes of a request from which on it is large.
+LARGE = 64 * 1024
+
+
+class Deferred(list[bytes]):
+    """An answer that is still to be written, by `make`, which any thread may call."""
+
+    def __init__(self, make: Callable[[], list[bytes]]) -> None:
+        super().__init__()
+        self.make = make
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +45,24 @@ class Request:
     frame: Frame
     position: int
     peer: str
+    decoded: Any = None
+    """The body, where it was read ahead."""
+
+    @property
+    def large(self) -> bool:
+        """Whether reading it, and writing what is answered to it, takes so long that a thread does it."""
+        return len(self.frame) > LARGE
 
     def decode(self) -> Any:
         """The body as a kio entity; raises MalformedRequest."""
+        if self.decoded is not None:
+            return self.decoded
         return read_request(self.api.key, self.version, self.frame, self.position)
 
     def encode(self, **values: Any) -> list[bytes]:
         """The answer's buffers from plain values by kio's field names."""
+        if self.large:
+            return Deferred(lambda: [self.head(), write_response(self.api.key, self.version, values)])
         return [self.head(), write_response(self.api.key, self.version, values)]
 
     def head(self) -> bytes:

@@ -11,6 +11,7 @@ import logging
 import socket
 import threading
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import uvloop
@@ -19,8 +20,8 @@ from storage_node.protocol import cluster, configs, fetch, log_dirs, offsets, pr
 from storage_node.protocol.codec import MalformedRequest
 from storage_node.protocol.connections import Connections, Limits
 from storage_node.protocol.framing import Answer, CloseConnection, Connection, Frame
-from storage_node.protocol.request import Request, read_client_id, read_header
-from storage_node.protocol.table import API_VERSIONS, APIS, PRIVATE, PRODUCE
+from storage_node.protocol.request import Deferred, Request, read_client_id, read_header
+from storage_node.protocol.table import API_VERSIONS, APIS, FETCH, PRIVATE, PRODUCE
 
 if TYPE_CHECKING:
     from storage_node.node import Node
@@ -49,6 +50,9 @@ HANDLERS: dict[str, Handler] = {
     "describe_log_dirs": log_dirs.describe_log_dirs,
     "private": private.handle,
 }
+
+#: Handlers that read their requests without kio.
+READS_BY_ITSELF = (PRODUCE, FETCH, PRIVATE)
 
 BACKLOG = 1024
 #: Requests that may wait for others for long: a node that stops does not wait for them.
@@ -169,7 +173,11 @@ class Listener:
         try:
             if request.api is API_VERSIONS and request.version >= 3:
                 connection.software = _software(request)
+            if request.large and request.api not in READS_BY_ITSELF:
+                request = replace(request, decoded=await asyncio.to_thread(request.decode))
             answer = await HANDLERS[request.api.name](self._node, request)
+            if isinstance(answer, Deferred):
+                answer = await asyncio.to_thread(answer.make)
         except MalformedRequest as error:
             connection.failed(CloseConnection(str(error)))
         except Exception as error:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import tracemalloc
+
 import pytest
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from storage_node.errors import CorruptRecord
 from storage_node.log.batch import HEADER_SIZE, BatchHeader, build_batch, headers, parse, verify
 from storage_node.log.records import first_at_or_after, timestamps
+from storage_node.protocol.wire import varint
 
 GOLDEN = bytes.fromhex(
     "0000000000000000"  # base offset
@@ -82,6 +86,20 @@ def test_a_compression_that_is_not_looked_into_gives_the_base_offset() -> None:
     assert timestamps(data, header) is None
     assert first_at_or_after(data, header, 102, 0) == (10, 104)
     assert first_at_or_after(data, header, 90, 12) == (12, 100)
+
+
+def test_what_unpacks_to_very_much_is_not_unpacked_at_once() -> None:
+    batch = build_batch([b"x"] * 3, base_offset=10, timestamp=100)
+    first = b"\0\0\0\x01" + bytes(150 << 20)
+    data = batch[:HEADER_SIZE] + gzip.compress(varint(2 * len(first)) + first + batch[HEADER_SIZE:], 1)
+    header = parse(data)._replace(length=len(data), attributes=1)
+    del first
+    tracemalloc.start()
+    try:
+        assert first_at_or_after(data, header, 101, 0) == (10, 102), "the batch's own times"
+        assert tracemalloc.get_traced_memory()[1] < 2 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_append_time_is_every_records_time() -> None:

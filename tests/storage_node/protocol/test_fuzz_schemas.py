@@ -27,9 +27,10 @@ from storage_node.log.batch import build_batch
 from storage_node.protocol.codec import MAX_ELEMENTS, MalformedRequest, _build, read_request
 from storage_node.protocol.server import PATIENT
 from storage_node.protocol.table import APIS, Api
+from storage_node.protocol.wire import varint
 from tests.support.entities import LIES, bomb, damaged, requests
 from tests.support.node_harness import Harness, raw_connection, running
-from tests.support.scale import scaled, tally
+from tests.support.scale import FULL, scaled, tally
 from tests.support.wire import Client, encode_request, receive_frame
 
 #: The longest that another connection may have to wait, on a machine that does much else.
@@ -280,18 +281,55 @@ def repeated(values: dict[str, Any], times: int, depth: int = 0) -> dict[str, An
 
 @BY_NAME
 def test_more_elements_than_anybody_needs_end_the_connection(target: Target, api: Api) -> None:
-    """A request as large as may be, all of it empty elements: refused without a long look."""
-    version = api.max_version
-    schema = load_request_schema(api.key, version)
-    values = full(schema)
-    name = next((name for name, value in values.items() if isinstance(value, list)), None)
-    if name is None:
-        pytest.skip("no arrays in it")
-    frame = encode_request(api.key, version, {**values, name: values[name] * (MAX_ELEMENTS + 1)}, 1)
+    frame = with_many(api, MAX_ELEMENTS // 2 + 1)
+    if frame is None:
+        pytest.skip("no array with arrays in it")
+    target.renew()
     began = time.monotonic()
     assert target.ask(frame, ANSWER) is None, "it was closed"
     assert time.monotonic() - began < 10
     target.check()
+
+
+LARGE = [api for api in APIS.values() if FULL or api.name in ("list_offsets", "delete_records")]
+
+
+@pytest.mark.parametrize("api", LARGE, ids=lambda api: api.name)
+def test_a_request_about_very_many_things_holds_up_nobody(target: Target, api: Api) -> None:
+    frame = with_many(api, 19_000)
+    if frame is None:
+        pytest.skip("no array with arrays in it")
+    target.renew()
+    with raw_connection(target.harness, 60) as connection:
+        connection.sendall(frame)
+        connection.settimeout(0)
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            target.check()
+            with contextlib.suppress(BlockingIOError):
+                assert connection.recv(1), "it is answered"
+                break
+        else:
+            raise AssertionError("no answer")
+
+
+def with_many(api: Api, count: int) -> bytes | None:
+    """A request of the newest version with `count` elements, each with at least one more in it, if there is such."""
+    version, flexible = api.max_version, bool(load_request_schema(api.key, api.max_version).__flexible__)
+    values = {**full(load_request_schema(api.key, version)), **({"acks": 1} if api.name == "produce" else {})}
+    for name, value in values.items():  # noqa: B007
+        if isinstance(value, list) and any(isinstance(inner, list) for inner in getattr(value[0], "values", list)()):
+            break
+    else:
+        return None
+    # What differs between one element and two is the count, and an element behind it.
+    one, two = (encode_request(api.key, version, {**values, name: value * times}, 1)[4:] for times in (1, 2))
+    at = next(place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
+    end = at + 1 + len(two) - len(one)
+    number = varint(count + 1) if flexible else struct.pack(">i", count)
+    head = one[:at] if flexible else one[: at - 3]
+    frame = head + number + one[at + 1 : end] * count + one[end:]
+    return struct.pack(">i", len(frame)) + frame
 
 
 def test_a_flood_of_tagged_fields(target: Target) -> None:
