@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
@@ -21,7 +21,7 @@ from storage_node.log.log import Log
 from storage_node.metadata import BadImage, ClusterImage, PartitionImage, TopicImage, decode_row
 from storage_node.move.marker import Reason
 from storage_node.partition import Partition
-from storage_node.replicas import create_logs
+from storage_node.replicas import NewReplica, create_logs
 from storage_node.topic_configs import move_rate
 from storage_node.types import TopicPartition
 
@@ -93,14 +93,13 @@ class Images:
                 continue
             config = self._config(topic)
             for row in topic.partitions.values():
-                if node.id not in row.replicas:
-                    continue
                 tp = TopicPartition(topic.name, row.partition)
                 partition = node.replicas.served.get(tp)
                 if partition is None:
-                    if tp not in node.replicas.offline:
+                    if node.id in row.replicas and tp not in node.replicas.offline:
                         wanted.append((tp, topic, row))
                 elif partition.topic_id in ("", topic.id):
+                    # Also where the metadata has it elsewhere now: it must not go on leading here.
                     self._update(partition, topic, row, config)
                 else:
                     reason = f"it is of topic id {partition.topic_id}, the metadata has another topic of that name"
@@ -123,16 +122,46 @@ class Images:
         if places:
             # Whichever directories are left at the next start then know that one which is missing may hold a replica.
             self._node.dirs.images.flush(KNOWN)
-        by_directory: dict[str, list[tuple[TopicPartition, str, LogConfig]]] = {}
+        above = 0
+        while places:
+            failed = self._create_in(places, wanted, above)
+            # What a failed directory did not take another one takes, as long as there is one (KIP-112). Whatever it has
+            # of the replica is older than the one that is made now, for a start that sees both.
+            above += 1
+            places = self._elsewhere(failed)
+        if wanted:
+            self._node.directories_changed()
+
+    def _elsewhere(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, LogDirectory]:
+        """Other directories for replicas that failed ones were to take; nothing where there is none."""
+        try:
+            places = self._node.dirs.place(self._node.replicas.sizes(), len(tps)) if tps else []
+        except StorageError:
+            return {}
+        return dict(zip(tps, places, strict=True))
+
+    def _create_in(
+        self,
+        places: Mapping[TopicPartition, LogDirectory],
+        wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]],
+        above: int,
+    ) -> list[TopicPartition]:
+        """Make the replicas, at generations that much `above` those of the metadata; answers which directories failed
+        to take.
+        """
+        by_directory: dict[str, list[NewReplica]] = {}
         rows = {tp: row for tp, _, row in wanted}
-        for tp, topic, _ in wanted:
+        failed: list[TopicPartition] = []
+        for tp, topic, row in wanted:
             directory = places.get(tp)
             if directory is not None:
-                by_directory.setdefault(directory.name, []).append((tp, topic.id, self._config(topic)))
+                generation = row.generation_of(self._node.id) + above if above else 0
+                new = NewReplica(tp, topic.id, self._config(topic), generation)
+                by_directory.setdefault(directory.name, []).append(new)
         jobs: list[tuple[LogDirectory, list[TopicPartition], Future[list[tuple[TopicPartition, str, Log]]] | None]] = []
         for name, specs in by_directory.items():
             directory = self._node.dirs.by_path(name)
-            tps = [tp for tp, _, _ in specs]
+            tps = [spec.tp for spec in specs]
             try:
                 jobs.append((directory, tps, directory.submit(self._make, directory, specs)))
             except StorageError:
@@ -144,7 +173,7 @@ class Images:
                 self._node.storage_failed(error)
                 log.error("replicas could not be created in %s: %s", directory.path, error)
                 made = []
-            partitions = [self._partition(directory, tp, topic_id, new, rows[tp]) for tp, topic_id, new in made]
+            partitions = [self._partition(directory, tp, topic_id, new, rows[tp], above) for tp, topic_id, new in made]
             self._node.replicas.add_all(partitions)
             if not directory.online:
                 # It failed after they were made, and whoever took its replicas offline did not see these.
@@ -152,9 +181,10 @@ class Images:
             created = {partition.tp for partition in partitions}
             self._forget_wishes(created)
             reason = f"it could not be created in log directory {directory.path}"
-            self._node.replicas.set_offline({tp: reason for tp in tps if tp not in created})
-        if wanted:
-            self._node.directories_changed()
+            left = [tp for tp in tps if tp not in created]
+            self._node.replicas.set_offline(dict.fromkeys(left, reason))
+            failed += left if not directory.online else []
+        return failed
 
     def _forget_wishes(self, created: Collection[TopicPartition]) -> None:
         try:
@@ -163,11 +193,9 @@ class Images:
             # The replica is there: what stands in the file now is only looked at for one that is not.
             self._node.storage_failed(error)
 
-    def _make(
-        self, directory: LogDirectory, specs: list[tuple[TopicPartition, str, LogConfig]]
-    ) -> list[tuple[TopicPartition, str, Log]]:
+    def _make(self, directory: LogDirectory, specs: list[NewReplica]) -> list[tuple[TopicPartition, str, Log]]:
         """Runs in the directory's pool."""
-        self._node.offset_files.forget(directory, [tp for tp, _, _ in specs])
+        self._node.offset_files.forget(directory, [spec.tp for spec in specs])
         return create_logs(directory, specs)
 
     def _place(
@@ -209,7 +237,7 @@ class Images:
         return places
 
     def _partition(
-        self, directory: LogDirectory, tp: TopicPartition, topic_id: str, new: Log, row: PartitionImage
+        self, directory: LogDirectory, tp: TopicPartition, topic_id: str, new: Log, row: PartitionImage, above: int
     ) -> Partition:
         return Partition(
             tp,
@@ -217,7 +245,7 @@ class Images:
             new,
             directory,
             leader_epoch=row.leader_epoch,
-            generation=row.generation_of(self._node.id),
+            generation=row.generation_of(self._node.id) + above,
             is_leader=row.leader == self._node.id,
         )
 

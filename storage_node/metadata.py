@@ -205,6 +205,8 @@ def _topic(row: Any) -> TopicImage:
 
 def _partition(row: Any) -> PartitionImage:
     index, replicas, adding, removing, original, directories, generations, isr, leader, epoch, partition_epoch = row
+    if not len(replicas) == len(directories) == len(generations):
+        raise ValueError(f"partition {index} has {replicas} in {directories} at {generations}")
     return PartitionImage(
         int(index),
         tuple(replicas),

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from storage_node.directories import names, partition_metadata
@@ -15,6 +16,8 @@ from storage_node.directories.latch import Fault, fault_of, reason_of
 from storage_node.errors import LogFlushError, RequestRefused, StorageError
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
+from storage_node.move import marker as markers
+from storage_node.move.marker import Marker
 from storage_node.partition import Partition
 from storage_node.types import TopicPartition
 
@@ -69,22 +72,33 @@ class Replicas:
         return [(partition.directory, partition.log.size) for partition in self.served.values()]
 
 
-def create_logs(
-    directory: LogDirectory, wanted: Iterable[tuple[TopicPartition, str, LogConfig]]
-) -> list[tuple[TopicPartition, str, Log]]:
+@dataclass(frozen=True, slots=True)
+class NewReplica:
+    """A replica that is to be made; a `generation` above 0 is written down with it."""
+
+    tp: TopicPartition
+    topic_id: str
+    config: LogConfig
+    generation: int = 0
+
+
+def create_logs(directory: LogDirectory, wanted: Iterable[NewReplica]) -> list[tuple[TopicPartition, str, Log]]:
     """Make new, empty logs in one directory, durable when this returns; runs in the directory's pool.
 
-    Takes (partition, topic id, config) and answers (partition, topic id, log); what cannot be made for reasons of its
-    own (something of that name stands there, the disk is full) is left out. Raises StorageError.
+    Answers (partition, topic id, log); what cannot be made for reasons of its own (something of that name stands there,
+    the disk is full) is left out. Raises StorageError.
     """
     directory.check_online()
     made = []
-    for tp, topic_id, config in wanted:
+    for new in wanted:
+        tp, topic_id, config = new.tp, new.topic_id, new.config
         path = directory.path / names.replica_name(tp)
         ours = False
         try:
             _mkdir(directory, path)
             ours = True
+            if new.generation:
+                markers.write(path, _marker(new, directory))
             if topic_id:
                 partition_metadata.write(path, topic_id, directory=directory.name)
             made.append((tp, topic_id, Log.open(path, tp, config, directory=directory.name, clean=True)))
@@ -99,6 +113,12 @@ def create_logs(
         with io_errors(directory.name, "flushing the names of new replicas", LogFlushError):
             fsync_dir(directory.path)
     return made
+
+
+def _marker(new: NewReplica, directory: LogDirectory) -> Marker:
+    """Says that this replica is newer than what a directory that failed may have of it."""
+    tp, generation = new.tp, new.generation
+    return Marker(tp.topic, tp.partition, topic_id=new.topic_id, source_id=directory.id, generation=generation)
 
 
 def _mkdir(directory: LogDirectory, path: Path) -> None:

@@ -98,6 +98,16 @@ def test_a_delta_replaces_rows_and_removes_what_is_gone() -> None:
     assert decode(again.encode()) == again
 
 
+@pytest.mark.conformance(111)
+@pytest.mark.parametrize("place", [5, 6], ids=["directories", "generations"])
+@pytest.mark.parametrize("values", [[], ["", ""]], ids=["too few", "too many"])
+def test_each_replica_has_one_directory_and_one_generation(place: int, values: list[Any]) -> None:
+    wrong = row()
+    wrong[place] = values
+    with pytest.raises(BadImage, match="partition 0 has"):
+        decode(encode_row(whole(topics=[["a", "A" * 22, {}, [wrong]]])))
+
+
 @pytest.mark.parametrize(
     "text",
     [

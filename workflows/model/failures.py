@@ -18,6 +18,7 @@ from workflows.model.state import ClusterState, Directory, Node
 
 RECORDED = "recorded"  # the directory is offline in the metadata
 HEALED = "healed"  # the node was started again with the directory in order before anybody put it on record
+FOREIGN = "foreign"  # another node has registered the directory: nothing is changed
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,8 @@ def directory_failed(state: ClusterState, command: Mapping[str, Any], _new_id: C
         raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"Node {notice.node} is not registered; it must register first.")
     if known.incarnation != notice.incarnation and known.holds(notice.directory_id):
         return Change(state, [_result(state, known, HEALED, [])])
+    if _of_another(state, notice):
+        return Change(state, [_result(state, known, FOREIGN, [])])
     node = _offline(known, notice) if known.incarnation == notice.incarnation else known
     after = state if node == known else state.with_node(node)
     after = lose(after, notice.node, notice.rows())
@@ -150,6 +153,14 @@ def directory_failed(state: ClusterState, command: Mapping[str, Any], _new_id: C
 
 def _result(state: ClusterState, node: Node, outcome: str, offline: list[list[Any]]) -> dict[str, Any]:
     return {"version": state.version, "value": node.broker_epoch, "outcome": outcome, "offline": offline}
+
+
+def _of_another(state: ClusterState, notice: Notice) -> bool:
+    """Whether another node has registered the directory: taken in here, it would keep that node from registering
+    again.
+    """
+    others = (node for node in state.nodes.values() if node.node != notice.node)
+    return any(each.id == notice.directory_id for node in others for each in node.directories)
 
 
 def _offline(node: Node, notice: Notice) -> Node:

@@ -63,8 +63,10 @@ class Partition:
 
     @staticmethod
     def of(row: list[Any]) -> Partition:
-        """The partition of an image's row."""
+        """The partition of an image's row. Raises ValueError unless each replica has a directory and a generation."""
         index, replicas, adding, removing, original, directories, generations, isr, leader, leader_epoch, epoch = row
+        if not len(replicas) == len(directories) == len(generations):
+            raise ValueError(f"partition {index} has {replicas} in {directories} at {generations}")
         return Partition(
             index,
             Assignment(tuple(replicas), tuple(adding), tuple(removing), tuple(original)),

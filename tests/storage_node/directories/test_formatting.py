@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -121,6 +123,26 @@ def test_a_directory_that_cannot_be_locked_is_offline_and_holds_no_lock(dirs: li
     try:
         assert [path for path, _ in prepared.plan.offline] == [str(dirs[1])]
         assert sorted(prepared.locks) == [str(dirs[0]), str(dirs[2])]
+    finally:
+        for lock in prepared.locks.values():
+            lock.release()
+
+
+@pytest.mark.conformance(81)
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0 and not os.environ.get("CI"), reason="mounts a small disk, which needs root")
+def test_a_read_only_directory_is_offline_and_holds_no_lock(dirs: list[Path], request: pytest.FixtureRequest) -> None:
+    dirs[1].mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", dirs[1]], check=True, capture_output=True)
+    request.addfinalizer(lambda: subprocess.run(["umount", "-l", dirs[1]], check=True))
+    format_directories(dirs, CLUSTER, 1)
+    subprocess.run(["mount", "-o", "remount,ro", dirs[1]], check=True, capture_output=True)
+    prepared = prepare(dirs, node_id=1)
+    try:
+        assert sorted(prepared.locks) == [str(dirs[0]), str(dirs[2])]
+        ((path, reason),) = prepared.plan.offline
+        assert path == str(dirs[1]) and "Read-only file system" in reason
+        assert not (dirs[1] / ".lock").exists()
     finally:
         for lock in prepared.locks.values():
             lock.release()

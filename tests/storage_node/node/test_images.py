@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from storage_node.log.batch import build_batch
 from storage_node.metadata import BadImage, ClusterImage, PartitionImage, TopicImage, decode_row, encode_row
 from storage_node.types import TopicPartition
 from tests.support.node_harness import Harness
+from tests.support.wire import Client
 
 TP = TopicPartition("t", 0)
 
@@ -95,6 +98,27 @@ def test_another_topic_of_the_same_name_does_not_get_the_old_data(harness: Harne
     harness.node = harness._new(0)
     harness.node.start()
     assert "another topic" in harness.node.replicas.offline[TP]
+
+
+@pytest.mark.conformance(91, 93)
+def test_a_replica_that_the_metadata_has_on_another_node_is_kept_and_serves_nobody(harness: Harness) -> None:
+    harness.create_topic("t")
+    harness.create_topic("mine")
+    harness.produce("t", [b"x"])
+    harness.settle()
+    harness.stop()
+    image = harness.controller.image
+    elsewhere = replace(image.topics["t"].partitions[0], replicas=(2,), isr=(2,), leader=2, leader_epoch=9)
+    topics = {**image.topics, "t": replace(image.topics["t"], partitions={0: elsewhere})}
+    harness.controller.image = replace(image, topics=topics, version=image.version + 1)
+    harness.node = harness._new(0)
+    harness.start()
+    client = Client(harness)
+    assert client.produce("t", 0, build_batch([b"y"])).error == client.fetch("t", 0, 0)[0].error == 6
+    assert client.produce("mine", 0, build_batch([b"y"])).error == 0
+    client.close()
+    harness.restart()
+    assert [path for disk in harness.paths for path in Path(disk).glob("t-0/*.log") if path.stat().st_size]
 
 
 def test_topic_configs_reach_the_log(harness: Harness) -> None:

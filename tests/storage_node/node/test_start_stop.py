@@ -6,9 +6,11 @@ import asyncio
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from storage_node import node as node_module
 from storage_node.directories.errors import StartRefused
 from storage_node.node import Node
 from storage_node.types import TopicPartition
@@ -69,6 +71,33 @@ def test_the_clean_marker_goes_before_anything_else(tmp_path: Path) -> None:
     harness.start()
     assert not any(marker.exists() for marker in markers)
     harness.close()
+
+
+@pytest.mark.conformance(90)
+def test_a_start_that_is_ended_while_it_recovers_leaves_no_word_of_a_clean_stop(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.create_topic("t", 3)
+    harness.produce("t", [b"x"] * 5)
+    harness.stop()
+    markers = [Path(path) / ".kafka_cleanshutdown" for path in harness.paths]
+    assert all(marker.exists() for marker in markers)
+    original = node_module.start_up
+
+    def ended(*arguments: Any) -> Any:
+        original(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(node_module, "start_up", ended)
+    harness.node = harness._new(0)
+    with pytest.raises(KeyboardInterrupt):
+        harness.node.start()
+    harness.node.stop()
+    assert not any(marker.exists() for marker in markers)
+    monkeypatch.undo()
+    harness.node = harness._new(0)
+    harness.start()
+    assert harness.node.recovered_bytes > 0 and len(harness.consume("t", 5)) == 5
 
 
 def test_a_node_serves_from_its_own_image_without_a_controller(tmp_path: Path) -> None:

@@ -91,6 +91,27 @@ def test_what_is_told_twice_or_late_changes_nothing() -> None:
     assert apply(once, registration(1, online=False)).state is once
 
 
+@pytest.mark.conformance(106)
+def test_a_directory_of_another_node_is_none_of_its_business() -> None:
+    state = assigned(cluster(2, t=2), (0, "d1", 0))
+    state = assigned(state, (1, "d2", 0), node=2)
+    change = apply(state, failed(state, (1, 0)) | {"directory_id": "d2"})
+    assert change.state is state and change.results[0]["outcome"] == "foreign"
+    assert online(state, 2)["d2"] and seen(state) == [(1, "d1"), (2, "d2")]
+    done(state, registration(2, "i3"))  # and nobody takes its disk for a copied one
+
+
+@pytest.mark.conformance(112)
+def test_which_directories_count_as_online() -> None:
+    state = done(cluster(2), registration(1, "i2", online=False))
+    node, none = state.nodes[1], replace(state.nodes[1], directories=())
+    assert [node.holds(id_) for id_ in ("e1", "d1", "d2", "")] == [True, False, False, True], (
+        "named and online; offline; of another node; not known yet"
+    )
+    assert [none.holds(id_) for id_ in ("e1", "")] == [False, True]
+    assert not replace(node, fenced=True).holds("e1")
+
+
 def test_a_node_that_came_back_with_it_is_believed_more_than_an_old_notice() -> None:
     state = assigned(cluster(1, t=1), (0, "d1", 0))
     back = done(state, registration(1, "i2"))

@@ -133,6 +133,16 @@ def test_the_stated_limits_fit_into_one_message() -> None:
     assert all(len(part) <= image.MAX_BYTES for part in image.whole(state))
 
 
+@pytest.mark.conformance(111)
+@pytest.mark.parametrize("place", [5, 6], ids=["directories", "generations"])
+def test_each_replica_has_one_directory_and_one_generation(place: int) -> None:
+    (text,) = image.whole(cluster(1, t=1))
+    content = unpack(text)
+    content["topics"][0][3][0][place] = ["", ""]
+    with pytest.raises(ValueError, match="partition 0 has"):
+        image.decode(image.text_of(content))
+
+
 @pytest.mark.parametrize("text", ["", "%%%", "aGVsbG8=", image.text_of({"v": 2}), image.text_of({"v": 1})])
 def test_a_damaged_image_is_a_value_error(text: str) -> None:
     with pytest.raises(ValueError):

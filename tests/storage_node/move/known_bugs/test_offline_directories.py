@@ -60,9 +60,10 @@ def test_a_directory_that_fails_while_a_replica_is_made(harness: Harness) -> Non
         patch.setattr(LogDirectory, "submit", submit)
         harness.create_topic("t", 1)
         until(lambda: not bad.online)
+        assert harness.directory_of("t") in (harness.paths[0], harness.paths[2])
     harness.create_topic("other", 3)
     assert {harness.directory_of("other", part) for part in range(3)} <= {harness.paths[0], harness.paths[2]}
-    # It never was anywhere: a start, with the disk still away or not, makes it in a good directory.
+    # It never was anywhere else: a start, with the disk still away or not, finds it where it was made.
     harness.restart()
     until(lambda: harness.node.partition(TopicPartition("t", 0)) is not None)
     harness.produce("t", [b"x"])

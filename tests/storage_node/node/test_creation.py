@@ -1,0 +1,87 @@
+"""New replicas when a directory fails while they are made: another one takes them, and never do two count."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_node.log.batch import build_batch
+from storage_node.metadata import PartitionImage, TopicImage
+from storage_node.types import TopicPartition
+from tests.support.io_faults import Faults, install
+from tests.support.node_harness import Harness, until
+from tests.support.wire import Client
+
+TPS = [TopicPartition("t", part) for part in range(6)]
+
+
+@pytest.fixture
+def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
+    installed = install(monkeypatch)
+    yield installed
+    installed.clear()
+
+
+def folders(harness: Harness) -> dict[str, list[str]]:
+    return {name: [disk for disk in harness.paths if (Path(disk) / name).exists()] for name in map(str, TPS)}
+
+
+@pytest.mark.conformance(79)
+@pytest.mark.parametrize("which", ["*", "[345]"], ids=["at once", "after one was made"])
+def test_what_a_failing_directory_does_not_take_another_one_takes(harness: Harness, faults: Faults, which: str) -> None:
+    bad = harness.paths[1]
+    rule = faults.fail("open", f"{bad}/t-{which}/*.log", errno.EIO)
+    harness.create_topic("t", len(TPS))
+    until(lambda: len(harness.node.replicas.served) == len(TPS))
+    assert rule.hits and [d.name for d in harness.node.dirs.online()] == [p for p in harness.paths if p != bad]
+    client = Client(harness)
+    assert bool(list(Path(bad).glob("t-*/*.log"))) is (which != "*"), "what is left there of a replica"
+    for part in range(len(TPS)):
+        assert client.produce("t", part, build_batch([b"value %d" % part])).error == 0
+    client.close()
+    harness.settle()
+    places = {part: harness.directory_of("t", part) for part in range(len(TPS))}
+    for tp in TPS:
+        row = harness.controller.image.partition(tp)
+        assert row is not None and row.directory_of(1) == harness.node.dirs.by_path(places[tp.partition]).id
+    # The disk is back, with whatever had been made there.
+    faults.clear()
+    harness.restart(clean=False)
+    until(lambda: all(len(found) == 1 for found in folders(harness).values()), what="one replica each")
+    client = Client(harness)
+    for part, disk in places.items():
+        assert harness.directory_of("t", part) == disk
+        assert b"value %d" % part in client.fetch("t", part, 0)[0].records
+    client.close()
+
+
+def test_a_start_without_the_directory_that_failed_serves_what_was_made_elsewhere(
+    harness: Harness, faults: Faults
+) -> None:
+    bad = Path(harness.paths[1])
+    faults.fail("open", f"{bad}/t-[345]/*.log", errno.EIO)
+    harness.node.housekeeping.stop()  # the controller never hears where they are
+    harness.create_topic("t", len(TPS))
+    until(lambda: len(harness.node.replicas.served) == len(TPS))
+    harness.stop(clean=False)
+    faults.clear()
+    bad.rename(bad.with_name("pulled-out"))
+    harness.node = harness._new(0)
+    harness.start()
+    assert sorted(harness.node.replicas.served) == TPS
+
+
+@pytest.mark.conformance(101)
+@pytest.mark.parametrize("leader", [1, 2], ids=["leader", "follower"])
+def test_a_replica_that_no_directory_takes_is_offline(harness: Harness, faults: Faults, leader: int) -> None:
+    for disk in harness.paths[1:]:
+        harness.node.dirs.by_path(disk).fail("I/O error")
+    harness.node.halt = lambda _: None  # all are gone then, which ends a node
+    faults.fail("mkdir", f"{harness.paths[0]}/t-*", errno.EIO)
+    row = PartitionImage(0, (1, 2), directories=("", ""), generations=(0, 0), isr=(1, 2), leader=leader)
+    harness.controller.change(topics={"t": TopicImage("t", "T" * 22, {}, {0: row})})
+    assert harness.node.partition(TPS[0]) is None
+    assert harness.paths[0] in harness.node.replicas.offline[TPS[0]]
