@@ -82,7 +82,9 @@ class Copier:
             future = move.future
             assert future is not None
             fit_to_source(move)
-            flush = PacedFlush(self._flushes, move.target.name, move.path, partial(self._wrote, move), self._pauses)
+            flush = PacedFlush(
+                self._flushes, move.target.name, move.path, partial(self._wrote, move), self._giving_way(move)
+            )
             try:
                 self._copy_all(move, flush)
             finally:
@@ -216,7 +218,7 @@ class Copier:
             if future.version != stream.version:
                 return False
             began = time.monotonic()
-            with move.watch.doing(Doing.WRITE), self._working():
+            with move.watch.doing(Doing.WRITE), self._working(move):
                 future.write(stream.target, block.data, block.walked, cached=block.cached)
             move.watch.wrote(len(block.data))
         if self._probe is not None:
@@ -225,8 +227,13 @@ class Copier:
             limiter.wrote(len(block.data), began)
         return True
 
-    def _working(self) -> contextlib.AbstractContextManager[None]:
-        return self._pauses.working() if self._pauses is not None else contextlib.nullcontext()
+    def _giving_way(self, move: Move) -> Pauses | None:
+        """What a copy that is large gives way to. Nobody waits for a small one: of these there are always some."""
+        return self._pauses if move.partition.log.size > LARGE else None
+
+    def _working(self, move: Move) -> contextlib.AbstractContextManager[None]:
+        pauses = self._giving_way(move)
+        return pauses.working() if pauses is not None else contextlib.nullcontext()
 
     def _doubt(self, move: Move, at: int, upto: int, error: CorruptRecord) -> None:
         """What was read is no batch. Raises `CorruptSource` unless it was only truncated while it was read."""
