@@ -78,6 +78,11 @@ class KafkaCluster:
     def bootstrap(self) -> str:
         return ",".join(self.address(node) for node in self.nodes)
 
+    @property
+    def controllers(self) -> str:
+        """host:port of the controllers' listeners, with commas."""
+        return ",".join(f"127.0.0.1:{port}" for port in self._controllers.values())
+
     def address(self, node: int) -> str:
         """host:port of a broker."""
         return f"127.0.0.1:{self.ports[node]}"

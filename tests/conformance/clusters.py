@@ -62,6 +62,8 @@ class Cluster:
         self.addresses: dict[int, str] = {}
         #: Node -> absolute paths of its log directories, in the configuration's order.
         self.log_dirs: dict[int, list[str]] = {}
+        #: host:port where controllers listen; brokers' addresses where there are no such listeners.
+        self.controllers = ""
         self._clients: list[Client] = []
 
     # What a kind brings
@@ -247,6 +249,7 @@ class Rehome(Cluster):
             values["log.dirs"] = ",".join(self.log_dirs[node])
             properties.write_text(javaproperties.dumps(values, timestamp=False))
         self.addresses = {node: spec.node_address(node) for node in NODES}
+        self.controllers = self.bootstrap
 
     def up(self) -> None:
         self._stack.up()
@@ -287,6 +290,7 @@ class Apache(Cluster):
         self._brokers = KafkaCluster(folder, log_dirs={1: 2, 2: 2, WIDE: 3}, properties=properties, run_tool=run_tool)
         self.addresses = {node: self._brokers.address(node) for node in NODES}
         self.log_dirs = {node: [str(path) for path in self._brokers.log_dirs[node]] for node in NODES}
+        self.controllers = self._brokers.controllers
 
     def up(self) -> None:
         self._brokers.__enter__()

@@ -11,7 +11,9 @@ from typing import Any
 from tests.conformance.clusters import Cluster
 
 NONE = 0
+OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC_OR_PARTITION = 3
+REQUEST_TIMED_OUT = 7
 REPLICA_NOT_AVAILABLE = 9
 INVALID_TOPIC = 17
 STORAGE_ERROR = 56

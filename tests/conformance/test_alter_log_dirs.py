@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
 
@@ -14,7 +15,9 @@ from tests.conformance.log_dirs import (
     INVALID_TOPIC,
     LOG_DIR_NOT_FOUND,
     NONE,
+    OFFSET_OUT_OF_RANGE,
     REPLICA_NOT_AVAILABLE,
+    REQUEST_TIMED_OUT,
     UNKNOWN_TOPIC_OR_PARTITION,
     alter,
     ask,
@@ -254,5 +257,39 @@ def test_a_move_keeps_the_start_offset_and_what_producers_sent_last(cluster: Clu
     wait_until_in(cluster, NODE, topic, target)
     again = client.produce(topic, 0, mine)
     assert (again.error, again.base_offset) == (NONE, 20) and cluster.end_offset(topic) == 23
-    assert client.fetch(topic, 0, 6)[0].error == 1  # OFFSET_OUT_OF_RANGE
+    assert client.fetch(topic, 0, 6)[0].error == OFFSET_OUT_OF_RANGE
     assert client.fetch(topic, 0, 7)[0].error == NONE
+
+
+@pytest.mark.conformance(50)
+@pytest.mark.feature("113-05")
+def test_cancel_and_swap_may_meet_and_one_replica_is_left(cluster: Cluster) -> None:
+    topic = cluster.new_topic(assignment={0: [NODE]})
+    cluster.produce(topic, 0, 10)
+    for number in range(6):
+        source, target = where(cluster, NODE, topic), others(cluster, NODE, topic)[0]
+        assert source is not None and ask(cluster, NODE, topic, target) == NONE
+        time.sleep(0.02 * number)  # from before the copy to after the swap
+        assert ask(cluster, NODE, topic, source) == NONE
+        wait_until_in(cluster, NODE, topic, source)  # cancelled, or moved and moved back
+        assert cluster.produce(topic, 0, 1) == 10 + number
+    cluster.eventually(lambda: on_disk(cluster, NODE, topic) == [f"{topic}-0"], "nothing else is left on the disks")
+
+
+@pytest.mark.conformance(59)
+def test_records_deleted_while_a_copy_is_under_way_stay_deleted(cluster: Cluster) -> None:
+    with moving(cluster) as (topic, _, target):
+        row = {"partition_index": 0, "offset": 150}
+        topics = [{"name": topic, "partitions": [row]}]
+        answer = cluster.call("DeleteRecords", 2, node=NODE, topics=topics, timeout=timedelta(seconds=1))
+        deleted = answer.topics[0].partitions[0]
+        if cluster.differs("deleting-waits-for-no-copy"):
+            assert (int(deleted.error_code), deleted.low_watermark) == (NONE, 150)
+        else:
+            assert int(deleted.error_code) == REQUEST_TIMED_OUT
+        assert cluster.wire(NODE).fetch(topic, 0, 149)[0].error == OFFSET_OUT_OF_RANGE
+    wait_until_in(cluster, NODE, topic, target)
+    client = cluster.wire(NODE)
+    assert client.fetch(topic, 0, 149)[0].error == OFFSET_OUT_OF_RANGE
+    assert client.fetch(topic, 0, 150)[0].error == NONE
+    assert cluster.end_offset(topic) == MUCH["n"]

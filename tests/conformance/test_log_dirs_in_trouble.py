@@ -12,6 +12,7 @@ from tests.conformance.clusters import WIDE, Cluster
 from tests.conformance.log_dirs import (
     LOG_DIR_NOT_FOUND,
     NONE,
+    REQUEST_TIMED_OUT,
     STORAGE_ERROR,
     UNKNOWN_TOPIC_OR_PARTITION,
     alter,
@@ -26,7 +27,6 @@ from tests.conformance.log_dirs import (
 )
 
 NODE = 1
-REQUEST_TIMED_OUT = 7
 SEGMENT = 1 << 20
 
 
