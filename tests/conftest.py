@@ -13,7 +13,10 @@ from collections import defaultdict
 import pytest
 
 from tests.support import scale
+from tests.support.spark import spark, spark_kafka
 from tests.support.tables import ROOT, Outcomes, read_cases, read_features
+
+__all__ = ["spark", "spark_kafka"]  # fixtures for all tests
 
 CONFORMANCE = ROOT / "build" / "conformance.md"
 

@@ -8,7 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,10 +55,11 @@ def find_java() -> str:
 
 
 @contextlib.contextmanager
-def spark_session(scratch: Path) -> Iterator[Any]:
+def spark_session(scratch: Path, jars: Sequence[Path] = ()) -> Iterator[Any]:
     """A SparkSession for the time of the block; one that is already there is used and left alone.
 
-    Everything that Spark says goes to `scratch/spark.log`, everything it puts down below `scratch`. Raises JavaMissing.
+    Everything that Spark says goes to `scratch/spark.log`, everything it puts down below `scratch`. `jars` are
+    added to its class path, for sources that Spark does not bring itself. Raises JavaMissing.
     """
     from pyspark.sql import SparkSession
 
@@ -76,6 +77,8 @@ def spark_session(scratch: Path) -> Iterator[Any]:
     settings = scratch / "log4j2.properties"
     settings.write_text(_LOG4J.format(log=log))
     conf = SparkConf(loadDefaults=False).setAll(_options(scratch, settings))
+    if jars:
+        conf.set("spark.driver.extraClassPath", os.pathsep.join(map(str, jars)))
     _workers_environment()
     with log.open("ab") as noise:
         gateway = launch_gateway(conf, popen_kwargs={"stdout": noise, "stderr": noise})

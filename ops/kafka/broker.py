@@ -23,10 +23,13 @@ class KafkaUnavailable(Exception):
 def libs_folder() -> Path:
     """Where the jars are: REHOME_KAFKA_LIBS, else the user's cache folder."""
     named = os.environ.get("REHOME_KAFKA_LIBS")
-    if named:
-        return Path(named)
+    return Path(named) if named else cache_folder(f"kafka-{VERSION}")
+
+
+def cache_folder(name: str) -> Path:
+    """Where jars of that name are kept: below the user's cache folder."""
     cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "rehome" / f"kafka-{VERSION}" / "libs"
+    return Path(cache) / "rehome" / name / "libs"
 
 
 def ensure_libs() -> Path:
@@ -34,23 +37,30 @@ def ensure_libs() -> Path:
 
     Raises KafkaUnavailable without Maven or when it fails.
     """
-    libs = libs_folder()
+    return fetch_jars(POM, libs_folder(), f"Apache Kafka {VERSION}")
+
+
+def fetch_jars(pom: Path, libs: Path, what: str) -> Path:
+    """Copy what `pom` names into `libs`, unless that has been done; returns `libs`.
+
+    Raises KafkaUnavailable, which names `what`, without Maven or when it fails.
+    """
     if (libs / ".complete").exists():
         return libs
     if shutil.which("mvn") is None:
         raise KafkaUnavailable(
-            "Apache Kafka's jars are fetched with Maven, and there is no mvn on PATH: install maven."
+            f"the jars of {what} are fetched with Maven, and there is no mvn on PATH: install maven."
         )
     done = subprocess.run(
         [
-            *("mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies"),
+            *("mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"),
             *("-DincludeScope=runtime", f"-DoutputDirectory={libs}"),
         ],
         capture_output=True,
         text=True,
     )
     if done.returncode:
-        raise KafkaUnavailable(f"mvn could not fetch Apache Kafka {VERSION}: {done.stdout[-500:]}")
+        raise KafkaUnavailable(f"mvn could not fetch {what}: {done.stdout[-500:]}")
     (libs / ".complete").touch()
     return libs
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from ops.analytics.page import write_page
-from tests.ops.analytics.conftest import need
 from tests.ops.analytics.sample import EMPTY, NASTY, WELL, report
+from tests.support.spark import need
 
 pytestmark = pytest.mark.browser
 
