@@ -3,46 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import zlib
 from collections.abc import Iterator
 
 from storage_node.errors import CorruptRecord
 from storage_node.log.batch import HEADER_SIZE, BatchHeader, Buffer
+from storage_node.log.unpacking import NONE, TooLarge, Unpacked, unpack
 
-_NONE = 0
-_GZIP = 1
-_MAX_UNPACKED = 128 << 20
-"""A batch is not looked into beyond so many unpacked bytes."""
-_CHUNK = 64 << 10
-
-
-class TooLarge(Exception):
-    """A batch unpacks to more than is looked into."""
-
-
-class _Unpacked:
-    """What gzip packed, byte by byte from front to back, with no more than two chunks of it in memory.
-
-    A thousandth of it is enough to send: whoever asks for a time stamp must not have it all unpacked at once.
-    """
-
-    def __init__(self, packed: Buffer) -> None:
-        self._unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-        self._start, self._chunk = 0, self._unpacker.decompress(packed, _CHUNK)
-
-    def __getitem__(self, position: int) -> int:
-        """The byte at a position that is not before the one asked for last; raises IndexError, TooLarge, zlib.error."""
-        while position - self._start >= len(self._chunk):
-            self._start += len(self._chunk)
-            if self._start > _MAX_UNPACKED:
-                raise TooLarge
-            self._chunk = self._unpacker.decompress(self._unpacker.unconsumed_tail, _CHUNK)
-            if not self._chunk:
-                raise IndexError(position)
-        return self._chunk[position - self._start]
-
-
-_Source = Buffer | _Unpacked
+_Source = Buffer | Unpacked
 
 
 def _varint(data: _Source, position: int) -> tuple[int, int]:
@@ -59,24 +26,12 @@ def _varint(data: _Source, position: int) -> tuple[int, int]:
             raise ValueError("a varint of more than ten bytes")
 
 
-def _payload(batch: Buffer, header: BatchHeader) -> _Source | None:
-    body = memoryview(batch)[HEADER_SIZE : header.length]
-    if header.compression == _NONE:
-        return body
-    if header.compression != _GZIP:
-        return None
-    return _Unpacked(body)
-
-
 def timestamps(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]] | None:
-    """(offset, timestamp) of every record of a batch, or None if its compression is not one that is looked into.
+    """(offset, timestamp) of every record of a batch; None if its compression is not known.
 
     Raises `CorruptRecord` (also while iterating) for records that cannot be read, and `TooLarge` while iterating.
     """
-    try:
-        payload = _payload(batch, header)
-    except zlib.error as exc:
-        raise CorruptRecord(f"the batch with base offset {header.base_offset} cannot be unpacked: {exc}") from exc
+    payload = unpack(memoryview(batch)[HEADER_SIZE : header.length], header.compression)
     return None if payload is None else _walk(payload, header)
 
 
@@ -92,7 +47,7 @@ def _walk(payload: _Source, header: BatchHeader) -> Iterator[tuple[int, int]]:
             if length <= 0:
                 raise ValueError("a record without a length")
             position = start + length
-    except (IndexError, ValueError, zlib.error) as exc:
+    except (IndexError, ValueError) as exc:
         raise CorruptRecord(f"the records of the batch with base offset {header.base_offset} cannot be read") from exc
 
 
@@ -102,7 +57,7 @@ def holds_its_count(batch: Buffer, header: BatchHeader) -> bool:
     Only the records' lengths are looked at; one that is longer than its batch, or ends before it, does not count. A
     compressed batch is believed: unpacking it costs more than all the rest of an append.
     """
-    if header.compression != _NONE:
+    if header.compression != NONE:
         return True
     data, position, end = batch, HEADER_SIZE, header.length
     try:
@@ -130,7 +85,7 @@ def holds_its_count(batch: Buffer, header: BatchHeader) -> bool:
 
 
 def first_at_or_after(batch: Buffer, header: BatchHeader, timestamp: int, from_offset: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record at or after both; the base offset where it cannot be looked into."""
+    """(offset, timestamp) of the first record at or after both; the base offset where it is not unpacked."""
     rows = timestamps(batch, header)
     if rows is not None:
         with contextlib.suppress(TooLarge):

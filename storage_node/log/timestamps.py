@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from storage_node.log.batch import NO_TIMESTAMP, BatchHeader
 from storage_node.log.files import read_exact
-from storage_node.log.records import TooLarge, first_at_or_after, timestamps
+from storage_node.log.records import first_at_or_after, timestamps
 from storage_node.log.segment import Segment
+from storage_node.log.unpacking import TooLarge
 
 NOTHING = (-1, NO_TIMESTAMP)
 
