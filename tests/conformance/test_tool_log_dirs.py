@@ -79,7 +79,7 @@ def test_both_copies_of_a_moving_replica(cluster: Cluster, tools: Tools) -> None
 
 
 @pytest.mark.slow_conformance
-@pytest.mark.conformance(198)
+@pytest.mark.conformance(30, 198)
 @pytest.mark.feature("113-35", "113-41")
 def test_an_offline_directory_has_the_name_of_an_error(cluster: Cluster, tools: Tools) -> None:
     bad = cluster.log_dirs[3][2]

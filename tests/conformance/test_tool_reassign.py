@@ -77,7 +77,7 @@ def held_topic(cluster: Cluster, node: int = 1) -> tuple[str, str, str]:
     return topic, str(where(cluster, node, topic)), others(cluster, node, topic)[0]
 
 
-@pytest.mark.conformance(164, 166, 171, 173, 175, 188, 189)
+@pytest.mark.conformance(166, 171, 173, 175, 189)
 @pytest.mark.feature("113-25", "113-28", "113-30", "113-37", "113-42", "455-14", "455-27")
 def test_a_move_from_execute_to_verify(cluster: Cluster, plans: Plans) -> None:
     topic, source, target = held_topic(cluster)
@@ -124,7 +124,7 @@ def test_a_move_from_execute_to_verify(cluster: Cluster, plans: Plans) -> None:
     assert config(cluster, BROKER_RESOURCE, "1") == {}
 
 
-@pytest.mark.conformance(166, 186, 164)
+@pytest.mark.conformance(166)
 @pytest.mark.feature("113-05", "113-30")
 def test_a_cancelled_move(cluster: Cluster, plans: Plans) -> None:
     topic, source, target = held_topic(cluster)
@@ -185,7 +185,7 @@ def test_any_and_no_directories_move_nothing(cluster: Cluster, plans: Plans) -> 
     assert [where(cluster, node, topic, partition) for partition, node in ((0, 1), (1, 2))] == before
 
 
-@pytest.mark.conformance(170, 171, 182, 168)
+@pytest.mark.conformance(169, 171, 182)
 @pytest.mark.feature("455-14")
 def test_generate_proposes_and_changes_nothing(cluster: Cluster, plans: Plans, tools: Tools) -> None:
     topic = cluster.new_topic(assignment={0: [1], 1: [2]})
@@ -249,7 +249,6 @@ def test_a_directory_that_a_broker_does_not_have_is_told(cluster: Cluster, plans
     assert code == 1
 
 
-@pytest.mark.conformance(165, 177)
 @pytest.mark.feature("455-15")
 def test_list_says_when_nothing_is_reassigned(cluster: Cluster, tools: Tools) -> None:
     assert tools.run(TOOL, "--list") == (0, "No partition reassignments found.\n", "")
@@ -309,6 +308,11 @@ def test_throttles_between_brokers_are_set_and_cleared(cluster: Cluster, plans: 
         (("--execute",), "Missing required argument"),
         (("--verify", "--reassignment-json-file", "x", "--throttle", "1"), "Option"),
         (("--generate", "--broker-list", "1"), "Missing required argument"),
+        (("--list", "--bootstrap-server", "a:1", "--bootstrap-controller", "a:1"), "Please don't specify both"),
+        (
+            ("--verify", "--reassignment-json-file", "x", "--bootstrap-controller", "a:1"),
+            'Option "[bootstrap-controller]" can\'t be used with action "[verify]"',
+        ),
     ],
 )
 def test_arguments_that_do_not_fit(cluster: Cluster, tools: Tools, arguments: tuple[str, ...], complaint: str) -> None:

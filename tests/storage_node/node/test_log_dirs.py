@@ -171,13 +171,16 @@ def test_a_replica_on_another_node_is_not_available(harness: Harness, admin: Kaf
     assert ask(admin, {("away", 0): harness.paths[1]}) == {("away", 0): "ReplicaNotAvailableError"}
 
 
+@pytest.mark.conformance(11)
 def test_without_a_controller_nothing_is_left_on_disk(harness: Harness, admin: KafkaAdminClient) -> None:
-    harness.create_topic("t", 2)
+    harness.create_topic("t", 4)
+    harness.create_topic("u", 3)
     harness.controller.away = True
-    target = harness.paths[2]
-    wanted = {("t", part): target for part in range(2) if harness.directory_of("t", part) != target}
-    assert ask(admin, wanted) == dict.fromkeys(wanted, "RequestTimedOutError") != {}
-    assert not list(Path(target).glob("*.move"))
+    places = [(topic, part) for topic, count in (("t", 4), ("u", 3)) for part in range(count)]
+    wanted = {place: harness.other_directory(*place) for place in places}
+    assert len(set(wanted.values())) > 1
+    assert ask(admin, wanted) == dict.fromkeys(wanted, "RequestTimedOutError")
+    assert not [path for disk in harness.paths for path in Path(disk).glob("*.move")]
 
 
 def test_one_update_raises_the_generations_of_a_whole_request(harness: Harness, admin: KafkaAdminClient) -> None:
@@ -240,6 +243,7 @@ def test_a_path_is_taken_to_the_letter(harness: Harness, admin: KafkaAdminClient
     assert ask(admin, {("t", 0): target}) == {("t", 0): NONE}
 
 
+@pytest.mark.conformance(188)
 @pytest.mark.feature("113-37")
 def test_the_rate_of_moves_follows_the_broker_config_while_running(tmp_path: Path) -> None:
     with running(tmp_path) as harness:

@@ -28,6 +28,18 @@ def test_a_replica_is_reported_once_and_not_again_by_a_start(harness: Harness) -
     assert [row.partition.topic for row in harness.controller.assigned[6:]] == ["after-True", "after-False"]
 
 
+@pytest.mark.conformance(105)
+def test_a_registration_names_every_directory_and_which_are_good(harness: Harness) -> None:
+    def registered() -> list[tuple[str, str, bool]]:
+        return [(row.id, row.path, row.online) for row in harness.node.registration().directories]
+
+    ids = [directory.id for directory in harness.node.dirs.directories]
+    assert all(ids) and len(set(ids)) == 3
+    assert registered() == [(id_, path, True) for id_, path in zip(ids, harness.paths, strict=True)]
+    harness.node.dirs.directories[1].fail("I/O error")
+    assert registered() == [(id_, path, path != harness.paths[1]) for id_, path in zip(ids, harness.paths, strict=True)]
+
+
 def test_what_the_controller_did_not_take_is_reported_again_and_only_that(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ def test_a_busy_port_is_refused_and_nothing_stays_locked(harness: Harness, tmp_p
     again.stop()
 
 
+@pytest.mark.feature("858-14")
 def test_directories_that_were_never_formatted_are_refused(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     with pytest.raises(StartRefused, match="format"):

@@ -19,7 +19,7 @@ def listed(answer: Any) -> list[tuple[str, int]]:
     )
 
 
-@pytest.mark.conformance(27, 36)
+@pytest.mark.conformance(27, 35, 36)
 @pytest.mark.feature("113-31", "113-32")
 @pytest.mark.parametrize("version", offered(35))
 def test_null_is_all_and_an_empty_list_is_none(harness: Harness, version: int) -> None:
