@@ -45,7 +45,7 @@ def run_node(config_file: str, profile: str | None = None) -> int:
         node.start()
     except (ConfigError, StartRefused, OSError) as error:
         runtime.stop()
-        print(f"the node does not start: {error}", file=sys.stderr)
+        print(error if isinstance(error, StartRefused) else f"the node does not start: {error}", file=sys.stderr)
         return 1
     runtime.start(node)
     garbage.settle()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import javaproperties
 
-from storage_node.config_keys import DEFAULTS, IGNORED, LISTENERS, PREFIXES, parse_listener, parse_overrides
+from storage_node.config_keys import DEFAULTS, IGNORED, LISTENERS, OTHERS, PREFIXES, parse_listener, parse_overrides
 from storage_node.log.config import LogConfig
 
 log = logging.getLogger(__name__)
@@ -41,6 +41,8 @@ class NodeConfig:
 
     node_id: int
     log_dirs: tuple[str, ...]
+    metadata_beside: str
+    """A metadata.log.dir that is none of log.dirs, "" where there is none."""
     listener: Listener
     advertised: Listener
     cluster_id: str
@@ -89,7 +91,7 @@ class NodeConfig:
         _warn_unknown(given)
         read = _Reader(given)
         node_id = read.integer("node.id", alternative="broker.id", minimum=0, maximum=2**31 - 1)
-        dirs = _log_dirs(read)
+        dirs, beside = with_metadata(_log_dirs(read), given.get("metadata.log.dir", ""))
         listener = _listener("listeners", given.get("listeners", LISTENERS))
         if "advertised.listeners" in given:
             advertised = _listener("advertised.listeners", given["advertised.listeners"])
@@ -102,6 +104,7 @@ class NodeConfig:
         return cls(
             node_id=node_id,
             log_dirs=dirs,
+            metadata_beside=beside,
             listener=listener,
             advertised=advertised,
             cluster_id=given.get("cluster.id", ""),
@@ -138,7 +141,9 @@ class NodeConfig:
 
     @property
     def metadata_log_dir(self) -> str:
-        """The directory without which the node does not start: the first of log.dirs."""
+        """The directory without which the node does not start: the first of log.dirs, or the one that metadata.log.dir
+        names among them.
+        """
         return self.log_dirs[0]
 
 
@@ -199,6 +204,20 @@ def _log_dirs(read: _Reader) -> tuple[str, ...]:
             raise ConfigError(f"{key}={value}: {path} and {seen[real]} are the same directory")
         seen[real] = path
     return dirs
+
+
+def with_metadata(dirs: tuple[str, ...], metadata: str) -> tuple[tuple[str, ...], str]:
+    """log.dirs with the one first that metadata.log.dir names among them; else that path itself, beside them.
+
+    Raises ConfigError.
+    """
+    if not metadata:
+        return dirs, ""
+    if not metadata.startswith("/"):
+        raise ConfigError(f"metadata.log.dir={metadata}: not an absolute path")
+    wanted = Path(metadata).resolve()
+    first = tuple(path for path in dirs if Path(path).resolve() == wanted)
+    return (*first, *(path for path in dirs if path not in first)), "" if first else metadata
 
 
 def _listener(key: str, value: str) -> Listener:
@@ -266,7 +285,7 @@ def _log_config(defaults: Mapping[str, str]) -> LogConfig:
 
 
 def _warn_unknown(given: Mapping[str, str]) -> None:
-    known = [*DEFAULTS, "node.id", "broker.id", "log.dirs", "log.dir", "advertised.listeners", "cluster.id"]
+    known = [*DEFAULTS, *OTHERS]
     for key in sorted(given):
         if key in known or key in IGNORED or key.startswith(PREFIXES):
             continue

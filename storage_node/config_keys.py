@@ -56,6 +56,9 @@ DEFAULTS: dict[str, str | None] = {
     "log.message.timestamp.type": "CreateTime",
 }
 
+#: Keys whose meaning depends on more than a default.
+OTHERS = ("node.id", "broker.id", "log.dirs", "log.dir", "metadata.log.dir", "advertised.listeners", "cluster.id")
+
 #: Kafka's keys that say how a KRaft cluster is put together: nothing to warn about in a file that is shared with Kafka.
 IGNORED = frozenset(
     {
@@ -65,7 +68,6 @@ IGNORED = frozenset(
         "controller.listener.names",
         "inter.broker.listener.name",
         "listener.security.protocol.map",
-        "metadata.log.dir",
         "num.network.threads",
         "num.io.threads",
         "socket.send.buffer.bytes",

@@ -36,9 +36,12 @@ class Lost:
     known: bool
 
 
-def look(paths: Sequence[str | Path], node: int, directory_id: str) -> Lost:
-    """What it means to forget a directory; changes nothing. Raises StartRefused for an id that cannot be forgotten."""
-    found = [inspect(normalise(path)) for path in paths]
+def look(paths: Sequence[str | Path], node: int, directory_id: str, metadata: str = "") -> Lost:
+    """What it means to forget a directory; changes nothing. Raises StartRefused for an id that cannot be forgotten.
+
+    `metadata` is a metadata.log.dir that is none of log.dirs.
+    """
+    found = [inspect(normalise(path)) for path in (*paths, *([metadata] if metadata else []))]
     listed: set[str] = set()
     for each in found:
         if each.properties is None:
@@ -65,14 +68,14 @@ def look(paths: Sequence[str | Path], node: int, directory_id: str) -> Lost:
 
 
 def forget(
-    paths: Sequence[str | Path], cluster_id: str | None, node: int, directory_ids: Collection[str]
+    paths: Sequence[str | Path], cluster_id: str | None, node: int, directory_ids: Collection[str], metadata: str = ""
 ) -> FormatResult:
     """Take ids out of every meta.properties; directories that have none, such as a new disk's, are formatted.
 
     Done again after a crash it finishes. Raises StartRefused: as DirectoryInUse while the node runs, or when a
     directory of log.dirs cannot be used.
     """
-    return format_directories(paths, cluster_id, node, forget=directory_ids)
+    return format_directories(paths, cluster_id, node, forget=directory_ids, metadata=metadata)
 
 
 def _newest_image(paths: Sequence[str]) -> ClusterImage | None:

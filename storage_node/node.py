@@ -105,6 +105,7 @@ class Node:
             cluster_id=config.cluster_id or None,
             threads=config.io_threads_per_dir,
             patience=patience,
+            metadata=config.metadata_beside,
         )
         try:
             self.listener.bind()

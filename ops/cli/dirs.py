@@ -49,10 +49,11 @@ def forget(
     of one is formatted.
     """
     settings = _settings(node, config, data)
+    beside = settings.metadata_beside
     try:
-        lost = [forgetting.look(settings.log_dirs, node, each) for each in dict.fromkeys(directory_ids)]
+        lost = [forgetting.look(settings.log_dirs, node, each, beside) for each in dict.fromkeys(directory_ids)]
         _confirm(node, lost, yes)
-        done = forgetting.forget(settings.log_dirs, settings.cluster_id or None, node, directory_ids)
+        done = forgetting.forget(settings.log_dirs, settings.cluster_id or None, node, directory_ids, beside)
     except StartRefused as error:
         raise OpsError(f"nothing is forgotten: {error}") from error
     if json:

@@ -122,13 +122,21 @@ def send(record: ProcessRecord, number: signal.Signals) -> None:
             raise OpsError(f"may not end process {record.pid}: it belongs to another user") from error
 
 
+#: Lines of a process's last words that are shown, at most.
+_LAST_LINES = 20
+
+
 def last_words(log: Path) -> str:
-    """Where to look, and the last line that the process wrote."""
+    """Where to look, and the last line that the process wrote, with the indented ones that belong to it."""
     try:
         lines = log.read_text(errors="replace").strip().splitlines()
     except OSError:
         lines = []
-    return f"it last said: {lines[-1].strip()} (log: {log})" if lines else f"its log {log} is empty"
+    if not lines:
+        return f"its log {log} is empty"
+    begin = next((at for at in range(len(lines) - 1, -1, -1) if not lines[at].startswith(" ")), len(lines) - 1)
+    said = "\n".join(lines[max(begin, len(lines) - _LAST_LINES) :])
+    return f"it last said: {said.strip()} (log: {log})"
 
 
 def _reap(pid: int) -> None:

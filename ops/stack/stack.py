@@ -15,6 +15,7 @@ from ops.stack.errors import OpsError, UsageError
 from ops.stack.interrupts import uninterrupted
 from ops.stack.layout import CONTROLLER, TEMPORAL, ProcessSpec, StackSpec
 from ops.stack.state import ProcessRecord, StackState
+from storage_node.directories.errors import StartRefused
 from storage_node.directories.formatting import format_directories
 
 #: Seconds a process gets to end by itself.
@@ -227,7 +228,10 @@ class Stack:
             file = spec.node_home(node) / "server.properties"
             _write_properties(file, layout.server_properties(spec, node))
             if not (dirs[0] / "meta.properties").exists():
-                format_directories(dirs, spec.cluster, node)
+                try:
+                    format_directories(dirs, spec.cluster, node)
+                except StartRefused as error:
+                    raise OpsError(f"the log directories of node {node} cannot be used: {error}") from error
 
     def _process(self, name: str) -> ProcessSpec:
         for process in self.processes():

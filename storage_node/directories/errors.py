@@ -2,11 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What is wrong with one log directory (`says`), and what the operator does about it (`advice`)."""
+
+    path: str
+    says: str
+    advice: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.says}; {self.advice}"
+
+
 class StartRefused(Exception):
-    """The node does not start (or its directories are not formatted): one sentence with what, where, why, what next."""
+    """The node does not start (or its directories are not formatted): what, where, why, what next.
+
+    One sentence, or a line per directory where several are to blame; `problems` are the same as values, empty where no
+    single directory is to blame.
+    """
+
+    problems: tuple[Problem, ...] = ()
+
+    @classmethod
+    def because(cls, what: str, problems: Sequence[Problem], of: int) -> StartRefused:
+        """Refused for these problems of `of` directories; `what` begins the sentence."""
+        bad = len({problem.path for problem in problems})
+        if len(problems) == 1:
+            refused = cls(f"{what}: {problems[0]}")
+        else:
+            lines = "".join(f"\n  {problem}" for problem in problems)
+            refused = cls(f"{what}: {bad} of {of} directories cannot be used as they are{lines}")
+        refused.problems = tuple(problems)
+        return refused
 
 
 class DirectoryInUse(StartRefused):

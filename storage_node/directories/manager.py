@@ -18,6 +18,7 @@ from storage_node.directories.directory import LogDirectory
 from storage_node.directories.formatting import prepare
 from storage_node.directories.image_store import ImageStore
 from storage_node.directories.layout import normalise
+from storage_node.directories.lock import DirectoryLock
 from storage_node.errors import LogDirectoryOffline, LogDirNotFound, MetadataIOError, StorageError
 
 __all__ = ["DirectoryManager"]
@@ -41,12 +42,14 @@ class DirectoryManager:
         node_id: int,
         directory_ids: Sequence[str],
         formatted: Sequence[str] = (),
+        metadata_lock: DirectoryLock | None = None,
     ) -> None:
         self.directories = tuple(directories)
         self.cluster_id = cluster_id
         self.node_id = node_id
         self.directory_ids = tuple(directory_ids)
         self.formatted = tuple(formatted)
+        self._metadata_lock = metadata_lock
         self.images = ImageStore(self.directories)
         self._by_path = {directory.name: directory for directory in self.directories}
 
@@ -59,15 +62,18 @@ class DirectoryManager:
         cluster_id: str | None = None,
         threads: int = 2,
         patience: float | None = None,
+        metadata: str = "",
     ) -> DirectoryManager:
         """Check log.dirs, take the locks, bring every meta.properties in step. Directories in error are there, offline.
 
         `cluster_id` is checked where it is given, else the files tell it; `threads` are the I/O threads per directory;
-        `patience`: seconds that a directory has to answer, or it counts as one that hangs (None: as many as it likes).
+        `patience`: seconds that a directory has to answer, or it counts as one that hangs (None: as many as it likes);
+        `metadata`: a metadata.log.dir that is none of log.dirs, which holds nothing but its meta.properties.
         Raises StartRefused (also as DirectoryInUse) with the sentence for the operator.
         """
-        prepared = prepare(paths, node_id=node_id, cluster_id=cluster_id, patience=patience)
+        prepared = prepare(paths, node_id=node_id, cluster_id=cluster_id, patience=patience, metadata=metadata)
         ids = dict(prepared.plan.ids)
+        beside = normalise(metadata) if metadata else ""
         failures = dict(prepared.plan.offline)
         directories = [
             LogDirectory(
@@ -83,8 +89,9 @@ class DirectoryManager:
             directories,
             cluster_id=prepared.plan.cluster_id,
             node_id=node_id,
-            directory_ids=prepared.plan.directory_ids,
+            directory_ids=[id for id in prepared.plan.directory_ids if id != ids.get(beside)],
             formatted=prepared.plan.formatted,
+            metadata_lock=prepared.locks.get(beside),
         )
 
     @property
@@ -159,6 +166,8 @@ class DirectoryManager:
         A directory that hangs is left behind, with its lock.
         """
         self.images.flush(timeout=10.0)
+        if self._metadata_lock is not None:
+            self._metadata_lock.release()
         closing: list[tuple[LogDirectory, threading.Thread]] = []
         for directory in self.directories:
             thread = threading.Thread(target=directory.close, name=f"close-{directory.path.name}", daemon=True)

@@ -10,36 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from storage_node.directories.errors import StartRefused
+from storage_node.directories.meta_problems import Found, Judged, State, judge
 from storage_node.directories.meta_properties import (
     FILE,
+    VERSION,
     MetaProperties,
     fresh_directory_id,
-    is_reserved,
     random_directory_id,
     upgrade,
 )
 
 __all__ = ["Found", "Plan", "State", "plan"]
-
-State = Literal["ok", "unformatted", "missing", "error"]
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What is at one path of log.dirs.
-
-    "ok": a readable meta.properties; "unformatted": a directory without one; "missing": nothing there; "error": it
-    cannot be read, for `reason`. `has_replicas`: an unformatted directory that nevertheless holds replicas.
-    """
-
-    path: str
-    state: State
-    properties: MetaProperties | None = None
-    reason: str = ""
-    has_replicas: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,136 +51,58 @@ def plan(
     cluster_id: str | None = None,
     format: bool = False,
     forget: Collection[str] = (),
+    metadata: str = "",
+    version: int = VERSION,
+    fresh: bool = False,
     draw: Callable[[], str] = random_directory_id,
 ) -> Plan:
     """Decide; `found` is in the order of log.dirs, its first is the metadata directory (KIP-858's metadata.log.dir).
 
-    A start expects `node_id` and, where it is given, `cluster_id` in every file. With `format` directories without a
-    file are the normal case, and all must be available. `forget` are ids that the operator declares gone for good.
-    Raises StartRefused.
+    `metadata` is the path of a metadata.log.dir that is none of log.dirs; `found` has it as well. A start expects
+    `node_id` and, where it is given, `cluster_id` in every file. With `format` directories without a file are the
+    normal case, and all must be available; with `fresh` as well no other case is allowed. `forget` are ids that the
+    operator declares gone for good. `version` is that of the files: 1 is Apache Kafka's, with directory.ids beside what
+    Kafka reads. Raises StartRefused.
     """
     what = "the directories are not formatted" if format else f"node {node_id} does not start"
     if not found:
         raise StartRefused(f"{what}: log.dirs names no directory; name at least one")
-    _check_available(found, what, format)
-    good = [(f.path, f.properties) for f in found if f.properties is not None]
-    cluster = _one_cluster(good, what, node_id, cluster_id)
-    present = _present_ids(good, what)
-    known = dict.fromkeys(present)
-    for _, properties in good:
-        known.update(dict.fromkeys(sorted(properties.directory_ids)))
-    for id in forget:
-        if id in present:
-            raise StartRefused(f"{what}: directory id {id} is to be forgotten, but {present[id]} has it")
-        known.pop(id, None)
-    missing = frozenset(known) - present.keys()
-    new = [f for f in found if f.state == "unformatted" or (f.state == "missing" and (format or not missing))]
-    _check_new(new, good, missing, node_id, what)
-    offline = [(f.path, f.reason) for f in found if f.state == "error"]
-    offline += [(f.path, "there is no such directory") for f in found if f.state == "missing" and f not in new]
-    return _write_plan(found, new, offline, cluster, node_id, list(known), missing, draw)
-
-
-def _check_available(found: Sequence[Found], what: str, format: bool) -> None:
-    if format:
-        for f in found:
-            if f.state == "error":
-                raise StartRefused(
-                    f"{what}: {f.path} cannot be used ({f.reason}), and formatting needs all directories of log.dirs; "
-                    f"repair it or take it out of log.dirs"
-                )
-        return
-    if not any(f.state == "ok" for f in found):
-        errors = "".join(f"; {f.path}: {f.reason}" for f in found if f.state == "error")
-        paths = ", ".join(f.path for f in found)
+    judged = judge(
+        found,
+        what,
+        metadata=metadata or found[0].path,
+        separate=bool(metadata),
+        node_id=node_id,
+        cluster_id=cluster_id,
+        format=format,
+        forget=forget,
+    )
+    if format and all(f.state == "error" for f in found):
+        what += ": No available log directories to format"
+    if judged.problems:
+        raise StartRefused.because(what, judged.problems, len(found))
+    formatted = sorted(f.path for f in found if f.state == "ok")
+    if fresh and formatted:
         raise StartRefused(
-            f"{what}: none of the log directories {paths} has a readable {FILE}{errors}; "
-            f"format them first, or mount the disks that hold them"
+            f"Log directory {formatted[0]} is already formatted. Use --ignore-formatted to ignore this directory and "
+            f"format the others."
         )
-    metadata = found[0]
-    reasons = {
-        "missing": "does not exist",
-        "unformatted": f"has no {FILE}",
-        "error": f"cannot be used ({metadata.reason})",
-    }
-    if metadata.state != "ok":
-        raise StartRefused(
-            f"{what}: the metadata directory {metadata.path} (the first of log.dirs) {reasons[metadata.state]}; "
-            f"mount or repair its disk, or put a directory that is formatted first in log.dirs"
-        )
-
-
-def _one_cluster(good: Sequence[tuple[str, MetaProperties]], what: str, node_id: int, expected: str | None) -> str:
-    cluster, says = expected, "the configuration says"
-    for path, properties in good:
-        if properties.node_id is not None and properties.node_id != node_id:
-            raise StartRefused(
-                f"{what}: {path}/{FILE} belongs to node.id {properties.node_id}, but the configuration says {node_id}; "
-                f"correct node.id or log.dirs"
-            )
-        if properties.cluster_id is None:
-            continue
-        if cluster is not None and properties.cluster_id != cluster:
-            raise StartRefused(
-                f"{what}: {path}/{FILE} belongs to cluster.id {properties.cluster_id}, but {says} {cluster}; "
-                f"take the directory of the other cluster out of log.dirs"
-            )
-        cluster, says = properties.cluster_id, f"{path}/{FILE} says"
-    if not cluster:
+    if not judged.cluster:
         raise StartRefused(f"{what}: no {FILE} and no configuration names a cluster.id; name one")
-    return cluster
-
-
-def _present_ids(good: Sequence[tuple[str, MetaProperties]], what: str) -> dict[str, str]:
-    present: dict[str, str] = {}
-    for path, properties in good:
-        id = properties.directory_id
-        for each in (*([id] if id else []), *properties.directory_ids):
-            if is_reserved(each):
-                raise StartRefused(
-                    f"{what}: {path}/{FILE} names the directory id {each}, which is reserved; "
-                    f"remove that line, and a new id will be given"
-                )
-        if id is None:
-            continue
-        if id in present:
-            raise StartRefused(
-                f"{what}: {present[id]} and {path} both have the directory id {id}, one is a copy of the other; "
-                f"take the copy out of log.dirs"
-            )
-        present[id] = path
-    return present
-
-
-def _check_new(
-    new: Sequence[Found], good: Sequence[tuple[str, MetaProperties]], missing: frozenset[str], node_id: int, what: str
-) -> None:
-    for f in new:
-        if missing:
-            ids = ", ".join(sorted(missing))
-            where = next(path for path, properties in good if missing & set(properties.directory_ids))
-            raise StartRefused(
-                f"{what}: {f.path} has no {FILE}, while {where}/{FILE} lists the directory id {ids}, which no "
-                f"directory present has, so {f.path} may be a disk that is not mounted; mount it, or, if the "
-                f"disk is gone for good, say so with: rehome dirs forget {node_id} {' '.join(sorted(missing))}"
-            )
-        if f.has_replicas:
-            raise StartRefused(
-                f"{what}: {f.path} has no {FILE} but holds replicas, whose cluster and node are therefore unknown; "
-                f"put its {FILE} back, or empty the directory"
-            )
+    offline = [(f.path, f.reason) for f in found if f.state == "error"]
+    offline += [(f.path, "there is no such directory") for f in found if f.state == "missing" and f not in judged.new]
+    return _write_plan(found, judged, offline, node_id, version, draw)
 
 
 def _write_plan(
     found: Sequence[Found],
-    new: Sequence[Found],
+    judged: Judged,
     offline: Sequence[tuple[str, str]],
-    cluster: str,
     node_id: int,
-    known: list[str],
-    missing: frozenset[str],
+    version: int,
     draw: Callable[[], str],
 ) -> Plan:
+    new, known, cluster = judged.new, list(judged.known), judged.cluster
     ids: dict[str, str] = {}
     writes: list[tuple[str, MetaProperties]] = []
     on_disk: dict[str, MetaProperties | None] = {}
@@ -212,6 +117,7 @@ def _write_plan(
             known.append(ids[f.path])
             first = upgrade(
                 f.properties,
+                version=version,
                 cluster_id=cluster,
                 node_id=node_id,
                 directory_id=ids[f.path],
@@ -222,7 +128,14 @@ def _write_plan(
     order = [ids[f.path] for f in found if f.path in ids]
     everything = (*order, *sorted(set(known) - set(order)))
     for path, content in on_disk.items():
-        wanted = upgrade(content, cluster_id=cluster, node_id=node_id, directory_id=ids[path], directory_ids=everything)
+        wanted = upgrade(
+            content,
+            version=version,
+            cluster_id=cluster,
+            node_id=node_id,
+            directory_id=ids[path],
+            directory_ids=everything,
+        )
         # The order of the ids means nothing: a file is not written again for it.
         same = content is not None and set(content.directory_ids) == set(everything)
         if not same or content is None or replace(content, directory_ids=everything) != wanted:
@@ -232,7 +145,7 @@ def _write_plan(
         node_id=node_id,
         ids=tuple((f.path, ids[f.path]) for f in found if f.path in ids),
         directory_ids=everything,
-        missing_ids=missing,
+        missing_ids=judged.missing,
         create=tuple(f.path for f in new if f.state == "missing"),
         writes=tuple(writes),
         offline=tuple(offline),

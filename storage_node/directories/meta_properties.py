@@ -24,6 +24,7 @@ __all__ = [
     "LOST",
     "MIGRATING",
     "UNASSIGNED",
+    "VERSION",
     "MetaProperties",
     "decode",
     "encode",
@@ -90,13 +91,17 @@ def fresh_directory_id(used: Collection[str], draw: Callable[[], str] = random_d
 def upgrade(
     old: MetaProperties | None,
     *,
+    version: int = VERSION,
     cluster_id: str,
     node_id: int,
     directory_id: str,
     directory_ids: tuple[str, ...],
 ) -> MetaProperties:
-    """The version 2 file that replaces an older one (or none)."""
-    return MetaProperties(VERSION, cluster_id, node_id, directory_id, directory_ids, old.others if old else ())
+    """The file that replaces an older one (or none): of version 2, or 1 as the way back to Apache Kafka.
+
+    Kafka reads nothing above version 1, and passes over directory.ids, which it does not know.
+    """
+    return MetaProperties(version, cluster_id, node_id, directory_id, directory_ids, old.others if old else ())
 
 
 def encode(properties: MetaProperties) -> bytes:

@@ -117,26 +117,31 @@ def test_a_directory_that_is_gone_is_offline_and_not_made_anew() -> None:
     assert decided.offline == (("/2", "there is no such directory"),)
 
 
+UNKNOWN = MetaProperties(0, None, 1)
+
 REFUSED: list[tuple[str, tuple[Found, ...], tuple[str, ...]]] = [
     ("no directory at all", (), ("log.dirs names no directory",)),
-    ("none formatted", (Found("/1", "unformatted"), Found("/2", "unformatted")), ("/1", "/2", "format them first")),
-    ("none readable", (Found("/1", "error", reason="EIO"), Found("/2", "missing")), ("readable", "EIO")),
-    ("metadata directory unformatted", (Found("/1", "unformatted"), ok("/2", B)), ("metadata directory /1", "has no")),
-    ("metadata directory missing", (Found("/1", "missing"), ok("/2", B)), ("metadata directory /1", "not exist")),
-    ("metadata directory in error", (Found("/1", "error", reason="EIO"), ok("/2", B)), ("directory /1", "EIO")),
+    ("not formatted", (Found("/1", "unformatted"),), ("/1: ", "no meta.properties", "rehome storage format", "mount")),
+    ("metadata directory unformatted", (Found("/1", "unformatted"), ok("/2", B)), ("/1: the metadata", "format -t c1")),
+    ("metadata directory missing", (Found("/1", "missing"), ok("/2", B)), ("/1: the metadata", "not exist", "mount")),
+    ("metadata directory in error", (Found("/1", "error", reason="EIO"), ok("/2", B)), ("/1: the metadata", "EIO")),
     ("an unmounted disk", (ok("/1", A, (A, B)), Found("/2", "unformatted")), ("/2", B, "/1/", "not mounted", "mount")),
     ("replicas but no file", (ok("/1", A), Found("/2", "unformatted", has_replicas=True)), ("/2", "holds replicas")),
-    ("two clusters", (ok("/1", A), ok("/2", B, cluster_id="c2")), ("/2", "c2", "/1", "c1", "log.dirs")),
-    ("another node", (ok("/1", A), ok("/2", B, node_id=7)), ("/2", "node.id 7", "says 1")),
+    (
+        "two clusters",
+        (ok("/1", A), ok("/2", B, cluster_id="c2")),
+        ("/2", "read c2 (/1/meta", "Expected c1", "log.dirs"),
+    ),
+    ("another node", (ok("/1", A), ok("/2", B, node_id=7)), ("/2", "id 7 doesn't match", "id 1 in", "says 1")),
     ("a copied disk", (ok("/1", A), ok("/2", A)), ("/1", "/2", A, "copy")),
     ("a reserved id", (ok("/1", UNASSIGNED),), ("/1", UNASSIGNED, "reserved")),
     ("a reserved id in the list", (ok("/1", A, (A, UNASSIGNED)),), (UNASSIGNED, "reserved")),
-    ("no cluster anywhere", (Found("/1", "ok", MetaProperties(0, None, 1)),), ("cluster.id",)),
+    ("no cluster anywhere", (Found("/1", "ok", UNKNOWN),), ("cluster.id",)),
 ]
 
 
 @pytest.mark.conformance(126)
-@pytest.mark.feature("858-06")
+@pytest.mark.feature("858-06", "858-14")
 @pytest.mark.parametrize(("found", "says"), [row[1:] for row in REFUSED], ids=[row[0] for row in REFUSED])
 def test_a_start_is_refused_with_one_clear_sentence(found: tuple[Found, ...], says: tuple[str, ...]) -> None:
     with pytest.raises(StartRefused) as refused:
@@ -147,8 +152,70 @@ def test_a_start_is_refused_with_one_clear_sentence(found: tuple[Found, ...], sa
         assert words in sentence
 
 
+EIO = Found("/4", "error", reason="Input/output error")
+
+MIXED: list[tuple[str, tuple[Found, ...], dict[str, str]]] = [
+    (
+        "none formatted",
+        (Found("/1", "unformatted"), Found("/2", "missing"), EIO),
+        {"/1": "the metadata directory (the first of log.dirs) is not formatted", "/2": "not exist", "/4": "Input"},
+    ),
+    (
+        "another cluster, another node, an unmounted disk, a broken one",
+        (ok("/1", A, (A, C)), ok("/2", B, cluster_id="c2"), ok("/3", D, node_id=7), Found("/5", "unformatted"), EIO),
+        {
+            "/2": "but read c2",
+            "/3": "Stored node id 7",
+            "/5": "may be a disk that is not mounted",
+            "/4": "Input/output",
+        },
+    ),
+    (
+        "another cluster and node at once",
+        (ok("/1", A), ok("/2", B, cluster_id="c2", node_id=7), Found("/3", "unformatted", has_replicas=True)),
+        {"/2": "but read c2", "/3": "holds replicas"},
+    ),
+    ("all of another node", (ok("/1", A, node_id=7), ok("/2", B, node_id=7)), {"/1": "id 7", "/2": "id 7"}),
+    ("three copies", (ok("/1", A), ok("/2", A), ok("/3", A)), {"/2": "as /1 has", "/3": "as /1 has"}),
+]
+
+
+@pytest.mark.conformance(113, 126)
+@pytest.mark.parametrize(("found", "says"), [row[1:] for row in MIXED], ids=[row[0] for row in MIXED])
+def test_a_refused_start_has_a_line_for_every_bad_directory(found: tuple[Found, ...], says: dict[str, str]) -> None:
+    with pytest.raises(StartRefused) as refused:
+        run(*found)
+    first, *lines = str(refused.value).split("\n")
+    assert first == f"node 1 does not start: {len(says)} of {len(found)} directories cannot be used as they are"
+    assert {problem.path for problem in refused.value.problems} == says.keys()
+    for path, words in says.items():
+        (line, *more) = [line for line in lines if line.startswith(f"  {path}: ")]
+        assert words in "".join([line, *more])
+        assert all("; " in each for each in [line, *more]), "what to do next"
+
+
+def test_a_foreign_directory_does_not_make_ids_known() -> None:
+    with pytest.raises(StartRefused) as refused:
+        run(ok("/1", A, (A,)), ok("/2", B, (B, D), cluster_id="c2"), Found("/3", "unformatted"))
+    assert [problem.path for problem in refused.value.problems] == ["/2"]
+
+
+def test_a_broken_disk_alone_is_no_reason_to_refuse() -> None:
+    assert run(ok("/1", A, (A,)), EIO).offline == (("/4", "Input/output error"),)
+
+
+@pytest.mark.feature("858-06")
+@pytest.mark.parametrize("state", ["unformatted", "missing", "error"])
+def test_a_metadata_directory_beside_log_dirs_must_be_formatted(state: State) -> None:
+    found = (ok("/1", A, (A,)), Found("/m", state, reason="EIO"))
+    with pytest.raises(StartRefused, match=r"/m: the metadata directory \(metadata\.log\.dir\)"):
+        plan(found, node_id=1, metadata="/m")
+    decided = plan((*found[:1], ok("/m", B, (B,))), node_id=1, metadata="/m")
+    assert {path: set(written.directory_ids) for path, written in decided.writes} == {"/1": {A, B}, "/m": {A, B}}
+
+
 def test_the_configured_cluster_is_checked_where_it_is_given() -> None:
-    with pytest.raises(StartRefused, match=r"c1, but the configuration says other"):
+    with pytest.raises(StartRefused, match=r"Expected other, but read c1 \(the configuration"):
         run(*IN_STEP, cluster="other")
 
 
@@ -166,6 +233,34 @@ def test_a_format_keeps_what_is_formatted() -> None:
 def test_a_format_needs_all_directories(bad: Found) -> None:
     with pytest.raises(StartRefused, match=r"not formatted: .*/2"):
         run(ok("/1", A, (A, B)), bad, format=True, cluster=CLUSTER)
+
+
+@pytest.mark.conformance(133)
+def test_a_fresh_format_is_refused_where_one_is_formatted() -> None:
+    found = (Found("/1", "unformatted"), ok("/3", C), ok("/2", B))
+    with pytest.raises(StartRefused) as refused:
+        plan(found, node_id=1, cluster_id=CLUSTER, format=True, fresh=True)
+    assert str(refused.value) == (
+        "Log directory /2 is already formatted. Use --ignore-formatted to ignore this directory and format the others."
+    )
+    assert len(plan(found[:1], node_id=1, cluster_id=CLUSTER, format=True, fresh=True).writes) == 1
+
+
+@pytest.mark.conformance(138)
+def test_a_format_without_any_usable_directory() -> None:
+    with pytest.raises(StartRefused, match="not formatted: No available log directories to format: /4: I/O error"):
+        run(EIO, format=True, cluster=CLUSTER)
+
+
+def test_version_1_is_written_and_taken_back() -> None:
+    back = plan(IN_STEP, node_id=1, format=True, version=1)
+    found = after(IN_STEP, back)
+    for f in found:
+        assert f.properties is not None
+        assert (f.properties.version, set(f.properties.directory_ids)) == (1, {A, B, C})
+    assert back.formatted == () and back.ids == run(*IN_STEP).ids
+    again = run(*found)
+    assert {written.version for _, written in again.writes} == {2} and again.ids == back.ids
 
 
 def test_an_id_leaves_by_the_operators_word_only() -> None:
