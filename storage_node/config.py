@@ -207,17 +207,12 @@ def _log_dirs(read: _Reader) -> tuple[str, ...]:
 
 
 def with_metadata(dirs: tuple[str, ...], metadata: str) -> tuple[tuple[str, ...], str]:
-    """log.dirs with the one first that metadata.log.dir names among them; else that path itself, beside them.
-
-    Raises ConfigError.
-    """
+    """log.dirs with the one first that metadata.log.dir names among them; else that path itself, beside them."""
     if not metadata:
         return dirs, ""
-    if not metadata.startswith("/"):
-        raise ConfigError(f"metadata.log.dir={metadata}: not an absolute path")
     wanted = Path(metadata).resolve()
     first = tuple(path for path in dirs if Path(path).resolve() == wanted)
-    return (*first, *(path for path in dirs if path not in first)), "" if first else metadata
+    return (*first, *(path for path in dirs if path not in first)), "" if first else str(Path(metadata).absolute())
 
 
 def _listener(key: str, value: str) -> Listener:

@@ -49,9 +49,6 @@ class StorageSettings:
         given = {key: value.strip() for key, value in values.items()}
         key = "log.dirs" if given.get("log.dirs") else "log.dir"
         paths = [part.strip() for part in given.get(key, "").split(",") if part.strip()]
-        for path in paths:
-            if not path.startswith("/"):
-                raise ConfigError(f"{key}={given[key]}: {path} is not an absolute path")
         dirs = tuple(dict.fromkeys(normalise(path) for path in paths))
         dirs, beside = with_metadata(dirs, given.get("metadata.log.dir", ""))
         return cls(
