@@ -15,6 +15,7 @@ from pathlib import Path
 import javaproperties
 
 from storage_node.config_keys import DEFAULTS, IGNORED, LISTENERS, OTHERS, PREFIXES, parse_listener, parse_overrides
+from storage_node.groups.values import Limits
 from storage_node.log.config import LogConfig
 
 log = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class NodeConfig:
     flush_scheduler_ms: int
     move_deadline_ms: int
     private_api_from_anywhere: bool
+    groups: Limits
     values: Mapping[str, str]
 
     @classmethod
@@ -136,6 +138,7 @@ class NodeConfig:
             flush_scheduler_ms=read.integer("log.flush.scheduler.interval.ms", minimum=1),
             move_deadline_ms=read.integer("replica.move.swap.deadline.ms", minimum=1),
             private_api_from_anywhere=read.boolean("private.api.remote.enable"),
+            groups=_groups(read),
             values=given,
         )
 
@@ -240,6 +243,23 @@ def _queued_bytes(read: _Reader) -> int:
     if key in read.given:
         raise ConfigError(f"{key}={queued}: must be at least socket.request.max.bytes={largest}")
     return largest
+
+
+def _groups(read: _Reader) -> Limits:
+    def seconds(key: str, minimum: int) -> float:
+        return read.integer(key, minimum=minimum, maximum=2**31 - 1) / 1000
+
+    shortest, longest = "group.min.session.timeout.ms", "group.max.session.timeout.ms"
+    limits = Limits(
+        initial_delay=seconds("group.initial.rebalance.delay.ms", 0),
+        min_session=seconds(shortest, 1),
+        max_session=seconds(longest, 1),
+        max_size=read.integer("group.max.size", minimum=1, maximum=2**31 - 1),
+        offset_metadata=read.integer("offset.metadata.max.bytes", minimum=0, maximum=2**31 - 1),
+    )
+    if limits.min_session > limits.max_session:
+        raise ConfigError(f"{shortest}={limits.min_session * 1000:g}: must not be above {longest}")
+    return limits
 
 
 def _topic_defaults(read: _Reader) -> dict[str, str]:

@@ -40,6 +40,11 @@ DEFAULTS: dict[str, str | None] = {
     "log.flush.scheduler.interval.ms": str(2**63 - 1),
     # Not Kafka's: the longest time that a swap may hold a partition's lock before it gives way and copies on.
     "replica.move.swap.deadline.ms": "2000",
+    "group.initial.rebalance.delay.ms": "3000",
+    "group.min.session.timeout.ms": "6000",
+    "group.max.session.timeout.ms": "1800000",
+    "group.max.size": "2147483647",
+    "offset.metadata.max.bytes": "4096",
     # Not Kafka's: answer the private API to other peers than the loopback.
     "private.api.remote.enable": "false",
     "log.segment.bytes": "1073741824",
@@ -75,7 +80,6 @@ IGNORED = frozenset(
         "offsets.topic.replication.factor",
         "transaction.state.log.replication.factor",
         "transaction.state.log.min.isr",
-        "group.initial.rebalance.delay.ms",
     }
 )
 

@@ -29,6 +29,7 @@ from storage_node.errors import (
     UnknownTopicOrPartition,
 )
 from storage_node.failures import Failures, assigned
+from storage_node.groups.coordinator import GroupCoordinator
 from storage_node.housekeeping import Housekeeping
 from storage_node.images import Images
 from storage_node.metadata import BadImage, MetadataCache, decode
@@ -70,6 +71,7 @@ class Node:
         self.answers = Answers()
         self.images = Images(self)
         self.offset_files = OffsetFiles(self.replicas)
+        self.groups = GroupCoordinator(self)
         self.listener = Listener(self)
         self.housekeeping = Housekeeping(self)
         self.failures = Failures(self.incarnation, self._tell_failure)
@@ -146,6 +148,7 @@ class Node:
     def _abandon(self) -> None:
         """A start that failed: everything on disk stays as it is for the next one."""
         self.listener.stop()
+        self.groups.close()
         self.failures.stop()
         if hasattr(self, "_watch"):
             self._watch.stop(1.0)
@@ -191,6 +194,7 @@ class Node:
             self._running = False
         self.housekeeping.stop()
         self.listener.stop()
+        self.groups.close()
         unless_hung(self.dirs, "ending the moves", partial(self.engine.close, clean))
         threads, epoch = self.config.recovery_threads_per_dir, self.epoch
         closing = partial(close_logs, self.dirs, self.replicas, self.offset_files, threads, epoch, clean)

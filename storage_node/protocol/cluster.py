@@ -1,4 +1,4 @@
-"""What a client asks first: ApiVersions, Metadata, DescribeCluster, FindCoordinator, ListPartitionReassignments."""
+"""What a client asks first: ApiVersions, Metadata, DescribeCluster, ListPartitionReassignments."""
 
 from __future__ import annotations
 
@@ -146,28 +146,6 @@ async def describe_cluster(node: Node, request: Request) -> Answer:
         fenced = (row for row in image.nodes.values() if row.fenced)
         found += [{"broker_id": row.node, "host": row.host, "port": row.port, "is_fenced": True} for row in fenced]
     return request.encode(cluster_id=image.cluster or node.cluster_id, controller_id=node.id, brokers=found)
-
-
-async def find_coordinator(node: Node, request: Request) -> Answer:
-    """Name this node for groups, so that consumers which only assign() are content; refuse what needs transactions.
-
-    There are no groups behind it: the APIs that would join or commit are not offered.
-    """
-    call = request.decode()
-    key_type = getattr(call, "key_type", 0)
-    refused = key_type != 0
-    row: dict[str, Any] = {"node_id": node.id, "host": node.host, "port": node.port}
-    if refused:
-        row = {
-            "node_id": -1,
-            "host": "",
-            "port": -1,
-            "error_code": ErrorCode.INVALID_REQUEST,
-            "error_message": "transactions and share groups are not offered by this cluster",
-        }
-    if request.version >= 4:
-        return request.encode(coordinators=[{"key": key, **row} for key in call.coordinator_keys])
-    return request.encode(**row)
 
 
 async def list_partition_reassignments(node: Node, request: Request) -> Answer:

@@ -1,7 +1,8 @@
 """The private API (key 32001, version 0): a JSON object in, a JSON object out, for the parts of this project on one
 machine.
 
-Not advertised, and answered only to the loopback unless configured otherwise. It works without the controller.
+Not advertised, and answered only to the loopback unless configured otherwise (but for what nodes tell each other). It
+works without the controller.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
+from storage_node.groups import handover
 from storage_node.protocol.codec import MalformedRequest
 from storage_node.protocol.connections import is_loopback
 from storage_node.protocol.framing import Answer, CloseConnection
@@ -32,9 +34,10 @@ _POOL = ThreadPoolExecutor(max_workers=8, thread_name_prefix="private")
 
 async def handle(node: Node, request: Request) -> Answer:
     """Answer one call; errors come as {"error": code, "message": sentence}."""
-    if not node.config.private_api_from_anywhere and not is_loopback(request.peer):
-        raise CloseConnection("the private API is answered to the loopback only")
     call = _parse(request)
+    near = node.config.private_api_from_anywhere or is_loopback(request.peer)
+    if not near and call.get("op") not in BETWEEN_NODES:
+        raise CloseConnection("the private API is answered to the loopback only")
     return [request.head(), await asyncio.get_running_loop().run_in_executor(_POOL, _answer, node, call)]
 
 
@@ -115,4 +118,10 @@ OPERATIONS: dict[str, Operation] = {
     "status": _status,
     "connections": _connections,
     "cancel-move": _cancel_move,
+    handover.GIVE: handover.give,
+    handover.TAKEN: handover.taken,
 }
+
+#: Answered to anybody, since nodes are not on one machine: what they tell and do, anybody has by OffsetFetch and
+#: DeleteGroups as well.
+BETWEEN_NODES = frozenset({handover.GIVE, handover.TAKEN})

@@ -16,7 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
-from storage_node.protocol import cluster, configs, fetch, log_dirs, offsets, private, probe, produce, topics
+from storage_node.protocol import (
+    cluster,
+    configs,
+    fetch,
+    group_admin,
+    group_offsets,
+    groups,
+    log_dirs,
+    offsets,
+    private,
+    probe,
+    produce,
+    topics,
+)
 from storage_node.protocol.codec import MalformedRequest
 from storage_node.protocol.connections import Connections, Limits
 from storage_node.protocol.framing import Answer, CloseConnection, Connection, Frame
@@ -37,7 +50,17 @@ HANDLERS: dict[str, Handler] = {
     "delete_records": offsets.delete_records,
     "metadata": cluster.metadata,
     "api_versions": cluster.api_versions,
-    "find_coordinator": cluster.find_coordinator,
+    "find_coordinator": group_admin.find_coordinator,
+    "join_group": groups.join_group,
+    "sync_group": groups.sync_group,
+    "heartbeat": groups.heartbeat,
+    "leave_group": groups.leave_group,
+    "offset_commit": group_offsets.offset_commit,
+    "offset_fetch": group_offsets.offset_fetch,
+    "offset_delete": group_offsets.offset_delete,
+    "list_groups": group_admin.list_groups,
+    "describe_groups": group_admin.describe_groups,
+    "delete_groups": group_admin.delete_groups,
     "describe_cluster": cluster.describe_cluster,
     "alter_partition_reassignments": cluster.alter_partition_reassignments,
     "list_partition_reassignments": cluster.list_partition_reassignments,
@@ -135,6 +158,7 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         table = self.connections = Connections(self._limits)
         self._stopped = asyncio.Event()
+        self._node.groups.attach(self.loop)
         server = await self.loop.create_server(self._connect, sock=sock, backlog=BACKLOG)
         ready.set()
         await self._stopped.wait()
@@ -147,6 +171,7 @@ class Listener:
         # Give what is under way, and what is written, a moment; what then is still open is dropped with the loop.
         await table.emptied(LAST_ANSWERS)
         table.stop()
+        self._node.groups.detach()
         for connection in table.all():
             if connection.transport is not None:
                 connection.transport.abort()

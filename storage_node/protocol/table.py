@@ -25,7 +25,15 @@ PRODUCE = Api(0, "produce", 3, 12, 9)
 FETCH = Api(1, "fetch", 4, 12, 12)
 LIST_OFFSETS = Api(2, "list_offsets", 1, 10, 6)
 METADATA = Api(3, "metadata", 0, 13, 9)
+OFFSET_COMMIT = Api(8, "offset_commit", 2, 10, 8)
+OFFSET_FETCH = Api(9, "offset_fetch", 1, 10, 6)
 FIND_COORDINATOR = Api(10, "find_coordinator", 0, 6, 3)
+JOIN_GROUP = Api(11, "join_group", 0, 9, 6)
+HEARTBEAT = Api(12, "heartbeat", 0, 4, 4)
+LEAVE_GROUP = Api(13, "leave_group", 0, 5, 4)
+SYNC_GROUP = Api(14, "sync_group", 0, 5, 4)
+DESCRIBE_GROUPS = Api(15, "describe_groups", 0, 6, 5)
+LIST_GROUPS = Api(16, "list_groups", 0, 5, 3)
 API_VERSIONS = Api(18, "api_versions", 0, 4, 3)
 CREATE_TOPICS = Api(19, "create_topics", 2, 7, 5)
 DELETE_TOPICS = Api(20, "delete_topics", 1, 6, 4)
@@ -35,9 +43,11 @@ DESCRIBE_CONFIGS = Api(32, "describe_configs", 1, 4, 4)
 ALTER_REPLICA_LOG_DIRS = Api(34, "alter_replica_log_dirs", 1, 2, 2)
 DESCRIBE_LOG_DIRS = Api(35, "describe_log_dirs", 1, 5, 2)
 CREATE_PARTITIONS = Api(37, "create_partitions", 0, 3, 2)
+DELETE_GROUPS = Api(42, "delete_groups", 0, 2, 2)
 INCREMENTAL_ALTER_CONFIGS = Api(44, "incremental_alter_configs", 0, 1, 1)
 ALTER_PARTITION_REASSIGNMENTS = Api(45, "alter_partition_reassignments", 0, 1, 0)
 LIST_PARTITION_REASSIGNMENTS = Api(46, "list_partition_reassignments", 0, 0, 0)
+OFFSET_DELETE = Api(47, "offset_delete", 0, 0, 1 << 15)
 DESCRIBE_CLUSTER = Api(60, "describe_cluster", 0, 2, 0)
 
 #: Not advertised: JSON objects between the parts of this project; answered to the loopback only.
@@ -50,7 +60,15 @@ APIS: dict[int, Api] = {
         FETCH,
         LIST_OFFSETS,
         METADATA,
+        OFFSET_COMMIT,
+        OFFSET_FETCH,
         FIND_COORDINATOR,
+        JOIN_GROUP,
+        HEARTBEAT,
+        LEAVE_GROUP,
+        SYNC_GROUP,
+        DESCRIBE_GROUPS,
+        LIST_GROUPS,
         API_VERSIONS,
         CREATE_TOPICS,
         DELETE_TOPICS,
@@ -60,9 +78,11 @@ APIS: dict[int, Api] = {
         ALTER_REPLICA_LOG_DIRS,
         DESCRIBE_LOG_DIRS,
         CREATE_PARTITIONS,
+        DELETE_GROUPS,
         INCREMENTAL_ALTER_CONFIGS,
         ALTER_PARTITION_REASSIGNMENTS,
         LIST_PARTITION_REASSIGNMENTS,
+        OFFSET_DELETE,
         DESCRIBE_CLUSTER,
     )
 }

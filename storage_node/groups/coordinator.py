@@ -1,0 +1,426 @@
+"""The groups that this node coordinates: drives their state machines with the listener's clock, and keeps what they and
+their offsets come to.
+
+All of it happens on the listener's loop, which it never blocks: entries are written in the metadata directory's pool.
+A group in which nobody is has no state machine, only what is on disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from storage_node.errors import ErrorCode, RequestRefused, StorageError
+from storage_node.groups.group import Group
+from storage_node.groups.handover import Handover
+from storage_node.groups.offsets import Entry, GroupData, Offset, offset_row
+from storage_node.groups.placement import Placement
+from storage_node.groups.store import GroupStore
+from storage_node.groups.values import GroupState, Join, JoinAnswer, Leaving, Reply, Sync, SyncAnswer
+from storage_node.metadata import ClusterImage, NodeImage
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+__all__ = ["GroupCoordinator", "GroupRefused"]
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SWEEP: Final = 600.0  # seconds between two looks for groups that are nothing but a name
+
+
+class GroupRefused(Exception):
+    """A group cannot be asked here, now: `code` says why, in Kafka's words for it."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
+
+class GroupCoordinator:
+    """From `attach` to `detach`; every method but `close` is called on the loop."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._limits = node.config.groups
+        self._placement = Placement()
+        self._groups: dict[str, Group] = {}
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._writing: set[asyncio.Future[None]] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._forgotten: frozenset[str] = frozenset()
+        self._stack = ExitStack()
+        self._loop: asyncio.AbstractEventLoop
+        self._store: GroupStore | None = None
+        self.loaded = False
+        self.handover = Handover(node, self)
+
+    # From start to stop
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin to read what is on disk; until that is done, groups are answered COORDINATOR_LOAD_IN_PROGRESS."""
+        self._loop = loop
+        self._store = GroupStore(self._node.dirs.directories)
+        listener = self._node.metadata.listening(lambda _: self._soon(self._image_changed))
+        self._stack.enter_context(listener)
+        self._tasks = [loop.create_task(self._run(self._store), name="groups")]
+
+    def detach(self) -> None:
+        """The listener stops: whoever waits loses the connection."""
+        self._stack.close()
+        for task in self._tasks:
+            task.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
+
+    def close(self) -> None:
+        """What is being written is finished, as long as the disk answers; called by any thread, after `detach`."""
+        if self._store is not None:
+            self._store.close()
+
+    def _soon(self, call: Callable[[], None]) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(call)
+
+    async def _run(self, store: GroupStore) -> None:
+        try:
+            await asyncio.wrap_future(store.directory.submit(store.load))
+        except StorageError as error:
+            # The metadata directory's failure ends the node; until then nothing is served that may be old.
+            _log.error("the groups' offsets cannot be read: %s", error)
+            return
+        except Exception:
+            _log.exception("the groups' offsets cannot be read")
+            return
+        self.loaded = True
+        self._forget_replaced()
+        self._image_changed()
+        self.revive()
+        self._loop.call_later(SWEEP, self._sweep)
+        await self.handover.run()
+
+    def revive(self) -> None:
+        """Memberships that came from the disk or from another node get their state machines: time runs for them."""
+        for name, data in list(self.data.items()):
+            if data.row is not None and data.row[-1] and name not in self._groups and self.owner(name) == self._node.id:
+                self._conclude(self._open(name))
+
+    # Where a group is
+
+    @property
+    def data(self) -> dict[str, GroupData]:
+        """What is on disk, by group."""
+        return self._store.state.groups if self._store is not None else {}
+
+    @property
+    def settled(self) -> int:
+        """The cluster generation for which this node has all its groups."""
+        return self._store.state.settled if self._store is not None else -1
+
+    def owner(self, group: str) -> int | None:
+        """The node that coordinates a group, among all that are registered."""
+        return self._placement.coordinator(group, self._node.metadata.image.nodes.keys())
+
+    def find(self, group: str) -> NodeImage | None:
+        """The coordinator, None while it is down or there is none."""
+        owner = self.owner(group)
+        row = self._node.metadata.image.nodes.get(owner) if owner is not None else None
+        return None if row is None or row.fenced else row
+
+    def check(self, group: str) -> None:
+        """Raises GroupRefused for a group that is not served here, or not yet."""
+        owner = self.owner(group)
+        if owner is None:
+            raise GroupRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if owner != self._node.id:
+            raise GroupRefused(ErrorCode.NOT_COORDINATOR)
+        if not self.loaded or not self.handover.ready(group):
+            raise GroupRefused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    def exists(self, group: str) -> bool:
+        return group in self._groups or group in self.data
+
+    def look(self, group: str) -> Group | None:
+        """A group as it is; None when there is none. Changes to one without members are not kept."""
+        found = self._groups.get(group)
+        if found is not None or group not in self.data:
+            return found
+        return self._make(group)
+
+    def listed(self) -> list[tuple[str, GroupState, str]]:
+        """The groups that this node coordinates: name, state, protocol type ("" where there never were members)."""
+        found = [(name, group.state, group.protocol_type or "") for name, group in self._groups.items()]
+        for name, data in list(self.data.items()):
+            if name not in self._groups:
+                found.append((name, GroupState.EMPTY, (data.row[1] or "") if data.row else ""))
+        return [row for row in found if self.owner(row[0]) == self._node.id]
+
+    def _make(self, name: str) -> Group:
+        data = self.data.get(name)
+        if data is None or data.row is None:
+            return Group(name, self._limits)
+        return Group.restored(name, self._limits, data.row, self._loop.time())
+
+    def _open(self, name: str) -> Group:
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = self._make(name)
+        return group
+
+    # What members ask
+
+    async def join(self, name: str, ask: Join) -> JoinAnswer:
+        """JoinGroup; raises GroupRefused."""
+        self.check(name)
+        if not self._limits.min_session <= ask.session <= self._limits.max_session:
+            return JoinAnswer(ErrorCode.INVALID_SESSION_TIMEOUT, ask.member_id)
+        if ask.member_id and not self.exists(name):
+            return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, ask.member_id)
+        group = self._open(name)
+        token: asyncio.Future[JoinAnswer] = self._loop.create_future()
+        self._conclude(group, group.join(ask, token, self._loop.time()))
+        return await self._wait(group, token)
+
+    async def sync(self, name: str, ask: Sync) -> SyncAnswer:
+        """SyncGroup; raises GroupRefused."""
+        self.check(name)
+        group = self._groups.get(name)
+        if group is None:
+            return SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
+        token: asyncio.Future[SyncAnswer] = self._loop.create_future()
+        self._conclude(group, group.sync(ask, token, self._loop.time()))
+        return await self._wait(group, token)
+
+    async def _wait(self, group: Group, token: asyncio.Future[T]) -> T:
+        try:
+            return await token
+        except asyncio.CancelledError:
+            self._conclude(group, group.gone(token, self._loop.time()))
+            raise
+
+    def heartbeat(self, name: str, member: str, instance: str | None, generation: int) -> ErrorCode:
+        """Heartbeat; raises GroupRefused."""
+        self.check(name)
+        group = self._groups.get(name)
+        if group is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return group.heartbeat(member, instance, generation, self._loop.time())
+
+    def leave(self, name: str, leaving: list[Leaving]) -> list[ErrorCode]:
+        """LeaveGroup: a result for each; raises GroupRefused, also for a group that is not there."""
+        self.check(name)
+        group = self._groups.get(name)
+        if group is None:
+            raise GroupRefused(ErrorCode.UNKNOWN_MEMBER_ID)
+        results, replies = group.leave(leaving, self._loop.time())
+        self._conclude(group, replies)
+        return results
+
+    # Offsets
+
+    def may_commit(self, name: str, member: str, instance: str | None, generation: int) -> ErrorCode:
+        """Whether offsets may be committed to a group; raises GroupRefused."""
+        self.check(name)
+        group = self.look(name)
+        if group is None:
+            # An admin client or a consumer that only assigns makes a group by committing to it.
+            return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+        return group.may_commit(member, instance, generation, self._loop.time())
+
+    async def commit(self, name: str, offsets: Iterable[tuple[str, int, Offset]]) -> ErrorCode:
+        """Keep offsets; NONE when they are on disk."""
+        rows = [offset_row(topic, partition, offset) for topic, partition, offset in offsets]
+        return await self.keep(["o", name, rows]) if rows else ErrorCode.NONE
+
+    async def remove_offsets(self, name: str, keys: Iterable[tuple[str, int]]) -> ErrorCode:
+        """Remove offsets of a group."""
+        rows = [list(key) for key in keys]
+        return await self.keep(["x", name, rows]) if rows else ErrorCode.NONE
+
+    async def delete(self, name: str) -> ErrorCode:
+        """Delete a group without members, with its offsets."""
+        group = self._groups.get(name)
+        if group is not None and group.idle:
+            self._close(group, ErrorCode.UNKNOWN_MEMBER_ID)
+        return await self.keep(["d", name])
+
+    def offsets(self, name: str) -> dict[tuple[str, int], Offset]:
+        """A group's committed offsets, of topics that are still the same."""
+        data = self.data.get(name)
+        if data is None:
+            return {}
+        topics = self._node.metadata.image.topics
+        found = data.offsets.copy()
+        stale = [key for key, one in found.items() if key[0] in topics and topics[key[0]].id != one.topic_id]
+        for key in stale:
+            del found[key]
+        return found
+
+    # Keeping
+
+    async def keep(self, entry: Entry) -> ErrorCode:
+        """Write an entry; NONE once it is on disk, else what a client is told."""
+        try:
+            await asyncio.shield(self._put(entry))
+        except StorageError as error:
+            _log.error("a group's entry is not kept: %s", error)
+            full = error.__cause__ is not None and self._node.dirs.metadata_directory.online
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE if full else ErrorCode.NOT_COORDINATOR
+        return ErrorCode.NONE
+
+    def _put(self, entry: Entry) -> asyncio.Future[None]:
+        assert self._store is not None
+        future: asyncio.Future[None] = self._loop.create_future()
+        self._writing.add(future)
+        future.add_done_callback(self._writing.discard)
+        self._store.put(entry, lambda error: self._soon(partial(_resolve, future, error)))
+        return future
+
+    async def drain(self) -> None:
+        """Wait for what is being written."""
+        if self._writing:
+            await asyncio.wait(list(self._writing))
+
+    def _conclude(self, group: Group, replies: list[Reply] | None = None) -> None:
+        """Tell whom a step concerns, once what it came to is on disk, and see to it that time runs on."""
+        if group.dirty:
+            group.dirty = False
+            kept = self._put(["g", group.name, group.row()])
+            kept.add_done_callback(partial(self._kept, group, group.generation, replies or []))
+        else:
+            _deliver(replies or [])
+            self._rest(group)
+        self._arm(group)
+
+    def _kept(self, group: Group, generation: int, replies: list[Reply], kept: asyncio.Future[None]) -> None:
+        error = kept.exception()
+        if error is None:
+            _deliver(replies)
+            self._rest(group)
+            return
+        _log.error("the membership of group %s is not kept: %s", group.name, error)
+        _deliver(
+            [
+                (token, SyncAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE) if isinstance(answer, SyncAnswer) else answer)
+                for token, answer in replies
+            ]
+        )
+        if group.generation == generation:
+            self._conclude(group, group.rebalance(self._loop.time()))
+
+    def _rest(self, group: Group) -> None:
+        """A group in which nobody is any more needs no state machine."""
+        if group.idle and not group.dirty and self._groups.get(group.name) is group:
+            self._close(group, ErrorCode.UNKNOWN_MEMBER_ID)
+
+    def _close(self, group: Group, error: ErrorCode) -> None:
+        del self._groups[group.name]
+        timer = self._timers.pop(group.name, None)
+        if timer is not None:
+            timer.cancel()
+        _deliver(group.abandon(error))
+
+    def _arm(self, group: Group) -> None:
+        """Wake up when the group needs it; a deadline that was put off meanwhile is found out then."""
+        deadline = group.deadline
+        timer = self._timers.get(group.name)
+        if deadline is None or self._groups.get(group.name) is not group or (timer and timer.when() <= deadline):
+            return
+        if timer is not None:
+            timer.cancel()
+        self._timers[group.name] = self._loop.call_at(deadline, self._tick, group)
+
+    def _tick(self, group: Group) -> None:
+        if self._groups.get(group.name) is group:
+            self._timers.pop(group.name, None)
+            self._conclude(group, group.tick(self._loop.time()))
+
+    # What changes around it
+
+    def _image_changed(self) -> None:
+        if not self.loaded:
+            return
+        self.evict()
+        self.handover.image_changed()
+        gone = frozenset(self._node.metadata.image.gone)
+        if self.data and gone - self._forgotten:
+            self._put(["t", sorted(gone - self._forgotten)]).add_done_callback(_look_at)
+        self._forgotten = gone
+
+    def _forget_replaced(self) -> None:
+        """Offsets of topics that were deleted while this node was down, and of which there is another by that name."""
+        topics = self._node.metadata.image.topics
+        ids = {
+            offset.topic_id
+            for data in list(self.data.values())
+            for (topic, _), offset in data.offsets.copy().items()
+            if topic in topics and topics[topic].id != offset.topic_id
+        }
+        if ids:
+            self._put(["t", sorted(ids)]).add_done_callback(_look_at)
+
+    def evict(self) -> None:
+        """Groups that another node coordinates from now on are let go; it will ask for what is on disk."""
+        for group in list(self._groups.values()):
+            if self.owner(group.name) != self._node.id:
+                self._close(group, ErrorCode.NOT_COORDINATOR)
+
+    def _sweep(self) -> None:
+        """A group without members and offsets is nothing but a name: it is forgotten, as Kafka does."""
+        for name, data in list(self.data.items()):
+            if not data.offsets and name not in self._groups and data.row is not None and not data.row[-1]:
+                self._put(["g", name, None]).add_done_callback(_look_at)
+        self._loop.call_later(SWEEP, self._sweep)
+
+    # For other nodes
+
+    async def give(self, asker: int, generation: int, after: str) -> tuple[list[tuple[str, GroupData]], bool]:
+        """The next groups by name that another node coordinates now, and whether there are more.
+
+        Raises RequestRefused as long as this node does not know that.
+        """
+        image: ClusterImage = self._node.metadata.image
+        if not self.loaded or image.generation != generation or asker not in image.nodes:
+            raise RequestRefused("this node does not know that yet", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        self.evict()
+        await self.drain()
+        found, size, more = [], 0, False
+        for name, data in sorted(item for item in self.data.items() if item[0] > after):
+            if self.owner(name) == asker:
+                if more := size >= Handover.PAGE:
+                    break
+                found.append((name, data))
+                size += 1 + len(data.offsets) + (len(data.row[-1]) if data.row else 0)
+        return found, more
+
+    async def taken(self, names: Iterable[str]) -> None:
+        """Other nodes have these on disk now: here they go. Raises StorageError."""
+        gone = [name for name in names if name in self.data and self.owner(name) != self._node.id]
+        for kept in [self._put(["d", name]) for name in gone]:
+            await kept
+
+
+def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
+    if not future.done():
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+
+def _look_at(future: asyncio.Future[None]) -> None:
+    error = future.exception()
+    if error is not None:
+        _log.error("the groups' offsets: %s", error)
+
+
+def _deliver(replies: list[Reply]) -> None:
+    for token, answer in replies:
+        if not token.done():
+            token.set_result(answer)

@@ -1,0 +1,290 @@
+"""The phases of one classic consumer group: who is in it, when a generation begins, what time brings.
+
+`group.Group` adds what members ask. Neither knows a clock, a network or a disk.
+
+A member joins and waits until everybody has, or the time for it is over; then a generation begins, the leader hands in
+everybody's assignment, and the group is stable until somebody comes or goes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Callable
+
+from storage_node.errors import ErrorCode
+from storage_node.groups.subscriptions import topics_of
+from storage_node.groups.values import (
+    CONSUMER,
+    GroupState,
+    Join,
+    JoinAnswer,
+    JoinedMember,
+    Limits,
+    Member,
+    Reply,
+    SyncAnswer,
+    Token,
+)
+
+__all__ = ["Phases"]
+
+
+class Phases:
+    """One group's members and phases; every method is called by one thread."""
+
+    def __init__(self, name: str, limits: Limits, unique: Callable[[], str] = lambda: str(uuid.uuid4())) -> None:
+        self.name = name
+        self.limits = limits
+        self.state = GroupState.EMPTY
+        self.generation = 0
+        self.protocol_type: str | None = None
+        self.protocol: str | None = None
+        self.leader: str | None = None
+        self.members: dict[str, Member] = {}
+        self.pending: dict[str, float] = {}
+        """Ids that were handed out and have not joined yet, and until when."""
+        self.dirty = False
+        self._unique = unique
+        self._static: dict[str, str] = {}
+        self._supported: Counter[str] = Counter()
+        self._unsynced: set[str] = set()
+        self._initial = False
+        self._newcomers = False
+        self._remaining = 0.0
+        self._until: float | None = None
+        """The end of the join phase, or of the time in which all must have synced."""
+        self._replies: list[Reply] = []
+
+    # What it is
+
+    def subscribes(self, topic: str) -> bool:
+        """Whether a member reads a topic; unknown subscriptions of consumers count as all topics."""
+        if self.protocol_type != CONSUMER or not self.members:
+            return False
+        # A member whose protocol is not chosen yet is one that joins: what it asks for first is what it will read.
+        chosen = (member.metadata(self.protocol) or member.protocols[0][1] for member in self.members.values())
+        topics = topics_of(chosen)
+        return topics is None or topic in topics
+
+    def may_delete_offsets(self) -> bool:
+        """Whether single offsets may be removed: of consumers it is known what they read."""
+        return self.state is GroupState.EMPTY or self.protocol_type == CONSUMER
+
+    @property
+    def idle(self) -> bool:
+        """Nobody is in it, or on the way: what is on disk is all there is to it."""
+        return self.state in (GroupState.EMPTY, GroupState.DEAD) and not self.pending and not self.members
+
+    @property
+    def deadline(self) -> float | None:
+        """When `tick` is due; None while nothing waits for time."""
+        times = [member.deadline for member in self.members.values() if member.deadline is not None]
+        times += self.pending.values()
+        if self._until is not None:
+            times.append(self._until)
+        return min(times, default=None)
+
+    # Time, and other ends
+
+    def tick(self, now: float) -> list[Reply]:
+        """Do what is due: members that were not heard of go, phases end."""
+        late = [id_ for id_, until in self.pending.items() if until <= now]
+        for id_ in late:
+            del self.pending[id_]
+        gone = [one for one in self.members.values() if one.deadline is not None and one.deadline <= now]
+        for member in gone:
+            self._remove(member)
+        if late or gone:
+            self._after_removal(now)
+        if self._until is not None and self._until <= now:
+            self._phase_over(now)
+        return self._told()
+
+    def _phase_over(self, now: float) -> None:
+        self._until = None
+        if self.state is GroupState.PREPARING:
+            if self._initial and self._newcomers and self._remaining > 0:
+                # Somebody came during the delay: others may be on their way as well.
+                self._newcomers = False
+                delay = min(self.limits.initial_delay, self._remaining)
+                self._remaining -= delay
+                self._until = now + delay
+            else:
+                self._complete(now)
+        elif self.state in (GroupState.COMPLETING, GroupState.STABLE) and self._unsynced:
+            for member_id in tuple(self._unsynced):
+                self._remove(self.members[member_id])
+            self._rebalance(now)
+
+    def gone(self, token: Token, now: float) -> list[Reply]:
+        """Who waited for an answer has hung up: nothing is kept for it, and its session timeout begins."""
+        for member in self.members.values():
+            if member.joining is token or member.syncing is token:
+                member.joining = member.syncing = None
+                member.deadline = now + member.session
+                if member.nameless:
+                    self._remove(member)
+                    self._after_removal(now)
+                break
+        return self._told()
+
+    def rebalance(self, now: float) -> list[Reply]:
+        """Begin anew: the assignments could not be kept on disk."""
+        if self.state in (GroupState.COMPLETING, GroupState.STABLE):
+            self._rebalance(now)
+        return self._told()
+
+    def abandon(self, error: ErrorCode) -> list[Reply]:
+        """The group is no longer this coordinator's: everybody who waits is told so."""
+        for member in self.members.values():
+            self._answer(member, error)
+        self.state = GroupState.DEAD
+        self.members, self.pending, self._until = {}, {}, None
+        return self._told()
+
+    # Steps
+
+    def _told(self) -> list[Reply]:
+        replies, self._replies = self._replies, []
+        return replies
+
+    def _add(self, member: Member) -> None:
+        self.members[member.id] = member
+        self._supported.update(name for name, _ in member.protocols)
+        if member.instance_id is not None:
+            self._static[member.instance_id] = member.id
+        self.leader = self.leader or member.id
+
+    def _drop(self, member: Member) -> None:
+        del self.members[member.id]
+        self._supported.subtract(name for name, _ in member.protocols)
+        self._unsynced.discard(member.id)
+        if member.instance_id is not None and self._static.get(member.instance_id) == member.id:
+            del self._static[member.instance_id]
+        if self.leader == member.id:
+            self.leader = next(iter(self.members), None)
+
+    def _remove(self, member: Member) -> None:
+        self._answer(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._drop(member)
+
+    def _update(self, member: Member, ask: Join, token: Token) -> None:
+        self._supported.subtract(name for name, _ in member.protocols)
+        self._supported.update(name for name, _ in ask.protocols)
+        member.protocols, member.session, member.rebalance = ask.protocols, ask.session, ask.rebalance
+        self._supersede(member.joining, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.id))
+        member.joining, member.deadline = token, None
+
+    def _supersede(self, token: Token, answer: JoinAnswer | SyncAnswer) -> None:
+        """The member asks again over another connection: nobody waits at the old one for ever."""
+        if token is not None:
+            self._replies.append((token, answer))
+
+    def _heard(self, member: Member, now: float) -> None:
+        if member.joining is None and member.syncing is None:
+            member.deadline = now + member.session
+
+    def _joined(self) -> int:
+        return sum(member.joining is not None for member in self.members.values())
+
+    def _reply_joining(self, member: Member, answer: JoinAnswer) -> None:
+        if member.joining is not None:
+            self._replies.append((member.joining, answer))
+            member.joining = None
+
+    def _answer(self, member: Member, error: ErrorCode) -> None:
+        self._reply_joining(member, JoinAnswer(error, member.id))
+        if member.syncing is not None:
+            self._replies.append((member.syncing, SyncAnswer(error)))
+            member.syncing = None
+
+    def _everybody(self) -> tuple[JoinedMember, ...]:
+        return tuple(member.as_joined(self.protocol) for member in self.members.values())
+
+    def _generation_of(self, member: Member, members: tuple[JoinedMember, ...] = (), skip: bool = False) -> JoinAnswer:
+        return JoinAnswer(
+            ErrorCode.NONE,
+            member.id,
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader or "",
+            members,
+            skip,
+        )
+
+    def _assignment_of(self, member: Member) -> SyncAnswer:
+        return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
+
+    def _choose(self) -> str:
+        """The protocol that all have, by most first choices."""
+        common = {name for name, count in self._supported.items() if count == len(self.members)}
+        votes = Counter(next(name for name, _ in one.protocols if name in common) for one in self.members.values())
+        return max(votes, key=lambda name: votes[name])
+
+    def _after_removal(self, now: float) -> None:
+        if self.state in (GroupState.STABLE, GroupState.COMPLETING):
+            self._rebalance(now)
+        elif self.state is GroupState.PREPARING and not self._initial:
+            self._complete_if_all(now)
+
+    def _rebalance_or_complete(self, now: float) -> None:
+        if self.state is not GroupState.PREPARING:
+            self._rebalance(now)
+        elif not self._initial:
+            self._complete_if_all(now)
+
+    def _rebalance(self, now: float) -> None:
+        if self.state is GroupState.COMPLETING:
+            for member in self.members.values():
+                member.assignment = b""
+                if member.syncing is not None:
+                    self._replies.append((member.syncing, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)))
+                    member.syncing, member.deadline = None, now + member.session
+        self._initial = self.state is GroupState.EMPTY
+        self.state = GroupState.PREPARING
+        self._unsynced.clear()
+        timeout = max((member.rebalance for member in self.members.values()), default=0.0)
+        if self._initial:
+            self._newcomers = False
+            self._until = now + self.limits.initial_delay
+            self._remaining = max(timeout - self.limits.initial_delay, 0.0)
+        else:
+            self._until = now + timeout
+            self._complete_if_all(now)
+
+    def _complete_if_all(self, now: float) -> None:
+        if not self.pending and self._joined() == len(self.members):
+            self._complete(now)
+
+    def _complete(self, now: float) -> None:
+        """The join phase is over: who has not come is out, static members excepted; a generation begins."""
+        for member in [one for one in self.members.values() if one.joining is None and not one.static]:
+            self._remove(member)
+        timeout = max((member.rebalance for member in self.members.values()), default=0.0)
+        if self.members and not self._elect():
+            self._until = now + timeout
+            return
+        self.generation += 1
+        self._initial, self._until = False, None
+        if not self.members:
+            self.state, self.protocol, self.leader, self.dirty = GroupState.EMPTY, None, None, True
+            return
+        self.protocol = self._choose()
+        self.state = GroupState.COMPLETING
+        self._unsynced = set(self.members)
+        self._until = now + timeout
+        for member in self.members.values():
+            members = self._everybody() if member.id == self.leader else ()
+            self._reply_joining(member, self._generation_of(member, members))
+            member.nameless, member.deadline = False, now + member.session
+
+    def _elect(self) -> bool:
+        """The leader must be one that waits for its answer."""
+        if self.leader is None or self.members[self.leader].joining is None:
+            joined = next((member.id for member in self.members.values() if member.joining is not None), None)
+            if joined is None:
+                return False
+            self.leader = joined
+        return True

@@ -1,0 +1,62 @@
+"""A group's membership as it stands on disk and between nodes: JSON values, bytes in base64, times in milliseconds."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from storage_node.groups.values import Member
+
+__all__ = ["Kept", "read", "write"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A membership that was read: of a group without members the generation and the protocol type alone."""
+
+    generation: int
+    protocol_type: str | None
+    protocol: str | None
+    leader: str | None
+    members: tuple[Member, ...]
+
+
+def write(
+    generation: int, protocol_type: str | None, protocol: str | None, leader: str | None, members: Iterable[Member]
+) -> list[Any]:
+    """The row."""
+    found = [
+        [
+            member.id,
+            member.instance_id,
+            member.client_id,
+            member.host,
+            round(member.session * 1000),
+            round(member.rebalance * 1000),
+            base64.b64encode(member.metadata(protocol)).decode(),
+            base64.b64encode(member.assignment).decode(),
+        ]
+        for member in members
+    ]
+    return [generation, protocol_type, protocol, leader, found]
+
+
+def read(row: list[Any]) -> Kept:
+    """The membership of a row; raises ValueError, TypeError for one that is none."""
+    generation, protocol_type, protocol, leader, found = row
+    members = tuple(
+        Member(
+            id_,
+            instance,
+            client,
+            host,
+            ((protocol, base64.b64decode(metadata)),),
+            session / 1000,
+            rebalance / 1000,
+            base64.b64decode(assignment),
+        )
+        for id_, instance, client, host, session, rebalance, metadata, assignment in found
+    )
+    return Kept(int(generation), protocol_type, protocol, leader, members)

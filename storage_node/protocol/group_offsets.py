@@ -1,0 +1,188 @@
+"""What groups have read: OffsetCommit, OffsetFetch, OffsetDelete.
+
+A group of the empty name may have offsets, as in Kafka; members it cannot have.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from storage_node.errors import ErrorCode
+from storage_node.groups.coordinator import GroupRefused
+from storage_node.groups.offsets import Offset
+from storage_node.metadata import TopicImage
+from storage_node.protocol.codec import id_of, uuid_of
+from storage_node.protocol.framing import Answer
+from storage_node.protocol.request import Request
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+#: Characters of metadata in one commit; no consumer comes near it.
+LARGEST_COMMIT: Final = 8 << 20
+
+_IDS: Final = 10
+"""From this version on topics are named by their ids."""
+
+
+async def offset_commit(node: Node, request: Request) -> Answer:
+    """Keep offsets; answered when they are on disk."""
+    call = request.decode()
+    instance = getattr(call, "group_instance_id", None)
+    generation = call.generation_id_or_member_epoch
+    topics = [(_topic(node, request.version, topic), topic) for topic in call.topics]
+    try:
+        whole = node.groups.may_commit(call.group_id, call.member_id, instance, generation)
+    except GroupRefused as refused:
+        whole = refused.code
+    size = sum(len(row.committed_metadata or "") for _, topic in topics for row in topic.partitions)
+    if whole is ErrorCode.NONE and size > LARGEST_COMMIT:
+        whole = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    most = node.config.groups.offset_metadata
+    errors = {
+        id(row): _may_commit(known, row, request.version, most) if whole is ErrorCode.NONE else whole
+        for known, topic in topics
+        for row in topic.partitions
+    }
+    now = time.time_ns() // 1_000_000
+    offsets = [
+        (known.name, row.partition_index, _offset(row, known.id, now))
+        for known, topic in topics
+        for row in topic.partitions
+        if known is not None and errors[id(row)] is ErrorCode.NONE
+    ]
+    kept = await node.groups.commit(call.group_id, offsets)
+    rows = [
+        _head(request.version, topic)
+        | {
+            "partitions": [
+                {"partition_index": row.partition_index, "error_code": errors[id(row)] or kept}
+                for row in topic.partitions
+            ]
+        }
+        for _, topic in topics
+    ]
+    return request.encode(topics=rows)
+
+
+def _may_commit(topic: TopicImage | None, row: Any, version: int, most: int) -> ErrorCode:
+    if topic is None:
+        return ErrorCode.UNKNOWN_TOPIC_ID if version >= _IDS else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if row.partition_index not in topic.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if len(row.committed_metadata or "") > most:
+        return ErrorCode.OFFSET_METADATA_TOO_LARGE
+    return ErrorCode.NONE
+
+
+def _offset(row: Any, topic_id: str, now: int) -> Offset:
+    epoch = getattr(row, "committed_leader_epoch", -1)
+    return Offset(row.committed_offset, epoch, row.committed_metadata or "", now, topic_id)
+
+
+async def offset_fetch(node: Node, request: Request) -> Answer:
+    """Committed offsets of partitions, or (since version 2, topics=null) of all; since version 8 of several groups."""
+    call = request.decode()
+    if request.version >= 8:
+        return request.encode(groups=[_fetch(node, request.version, group) for group in call.groups])
+    found = _fetch(node, request.version, call)
+    error = found["error_code"]
+    if request.version < 2 and error:
+        # There is no place for the group's error but with each partition.
+        found["topics"] = [
+            _head(request.version, topic) | {"partitions": [_none(index, error) for index in topic.partition_indexes]}
+            for topic in call.topics
+        ]
+    return request.encode(error_code=error, topics=found["topics"])
+
+
+def _fetch(node: Node, version: int, group: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = {"group_id": group.group_id, "error_code": ErrorCode.NONE, "topics": []}
+    try:
+        node.groups.check(group.group_id)
+    except GroupRefused as refused:
+        return answer | {"error_code": refused.code}
+    offsets = node.groups.offsets(group.group_id)
+    if group.topics is None and version >= 2:
+        return answer | {"topics": _all(node, version, offsets)}
+    for topic in group.topics or ():
+        known = _topic(node, version, topic)
+        if version >= _IDS and known is None:
+            rows = [_none(index, ErrorCode.UNKNOWN_TOPIC_ID) for index in topic.partition_indexes]
+        else:
+            name = known.name if known is not None else topic.name
+            rows = [_row(index, offsets.get((name, index))) for index in topic.partition_indexes]
+        answer["topics"].append(_head(version, topic) | {"partitions": rows})
+    return answer
+
+
+def _all(node: Node, version: int, offsets: dict[tuple[str, int], Offset]) -> list[dict[str, Any]]:
+    topics: dict[str, dict[str, Any]] = {}
+    for (name, index), offset in offsets.items():
+        known = node.metadata.image.topics.get(name)
+        if version >= _IDS and known is None:
+            continue
+        if name not in topics:
+            topics[name] = {"partitions": []} | (
+                {"topic_id": uuid_of(known.id)} if version >= _IDS and known is not None else {"name": name}
+            )
+        topics[name]["partitions"].append(_row(index, offset))
+    return list(topics.values())
+
+
+async def offset_delete(node: Node, request: Request) -> Answer:
+    """Remove offsets, but not of topics that members of the group read."""
+    call = request.decode()
+    try:
+        node.groups.check(call.group_id)
+    except GroupRefused as refused:
+        return request.encode(error_code=refused.code)
+    group = node.groups.look(call.group_id)
+    if group is None:
+        return request.encode(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
+    if not group.may_delete_offsets():
+        return request.encode(error_code=ErrorCode.NON_EMPTY_GROUP)
+    rows, keys = [], []
+    for topic in call.topics:
+        error = ErrorCode.NONE
+        if topic.name not in node.metadata.image.topics:
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        elif group.subscribes(topic.name):
+            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+        else:
+            keys += [(topic.name, one.partition_index) for one in topic.partitions]
+        parts = [{"partition_index": one.partition_index, "error_code": error} for one in topic.partitions]
+        rows.append({"name": topic.name, "partitions": parts})
+    kept = await node.groups.remove_offsets(call.group_id, keys)
+    return request.encode(error_code=kept, topics=rows if kept is ErrorCode.NONE else [])
+
+
+def _topic(node: Node, version: int, topic: Any) -> TopicImage | None:
+    image = node.metadata.image
+    return image.topic_by_id(id_of(topic.topic_id)) if version >= _IDS else image.topics.get(topic.name)
+
+
+def _head(version: int, topic: Any) -> dict[str, Any]:
+    return {"topic_id": topic.topic_id} if version >= _IDS else {"name": topic.name}
+
+
+def _row(index: int, offset: Offset | None) -> dict[str, Any]:
+    if offset is None:
+        return _none(index, ErrorCode.NONE)
+    return {
+        "partition_index": index,
+        "committed_offset": offset.offset,
+        "committed_leader_epoch": offset.leader_epoch,
+        "metadata": offset.metadata,
+    }
+
+
+def _none(index: int, error: ErrorCode) -> dict[str, Any]:
+    return {
+        "partition_index": index,
+        "committed_offset": -1,
+        "committed_leader_epoch": -1,
+        "metadata": "",
+        "error_code": error,
+    }
