@@ -1,0 +1,231 @@
+"""Groups move when nodes come: what they have committed comes with them, and nobody is given an older state."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_node.groups.placement import Placement, ranked
+from storage_node.protocol import private_client
+from tests.support.local_controller import LocalController
+from tests.support.node_harness import CLUSTER_ID, Harness, until
+from tests.support.wire import Client
+
+COMMIT, FETCH, FIND, JOIN, HEARTBEAT, SYNC, DESCRIBE, LIST = 8, 9, 10, 11, 12, 14, 15, 16
+GROUPS = [f"group-{index}" for index in range(60)]
+EXTRA = {"group.initial.rebalance.delay.ms": "0"}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Callable[[int], Harness]]:
+    """Starts nodes that share a controller; the same one again after it was stopped."""
+    controller = LocalController(CLUSTER_ID)
+    made: dict[int, Harness] = {}
+
+    def start(id_: int) -> Harness:
+        harness = made.get(id_)
+        if harness is None:
+            harness = made[id_] = Harness(tmp_path, 1, EXTRA, node=id_)
+            harness.controller.close()
+            harness.controller = controller
+            harness.node = harness._new(0)
+        else:
+            harness.node = harness._new(harness.node.port)
+        harness.start()
+        return harness
+
+    yield start
+    for harness in made.values():
+        harness.stop()
+    controller.close()
+
+
+def commit(harness: Harness, group: str, offset: int) -> int:
+    rows = [
+        {
+            "partition_index": 0,
+            "committed_offset": offset,
+            "committed_leader_epoch": -1,
+            "committed_metadata": "",
+        }
+    ]
+    answer = ask(
+        harness,
+        COMMIT,
+        9,
+        {
+            "group_id": group,
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "topics": [{"name": "t", "partitions": rows}],
+        },
+    )
+    return int(answer.topics[0].partitions[0].error_code)
+
+
+def fetch(harness: Harness, group: str) -> tuple[int, int]:
+    """The group's error and its offset."""
+    groups = [{"group_id": group, "topics": [{"name": "t", "partition_indexes": [0]}]}]
+    row = ask(harness, FETCH, 9, {"groups": groups}).groups[0]
+    return int(row.error_code), row.topics[0].partitions[0].committed_offset if row.topics else -2
+
+
+def ask(harness: Harness, key: int, version: int, values: dict[str, Any]) -> Any:
+    client = Client(harness)
+    try:
+        return client.ask(key, version, values)
+    finally:
+        client.close()
+
+
+def filled(first: Harness) -> None:
+    """A topic, and every group with an offset of its own."""
+    first.create_topic("t")
+    until(lambda: first.node.groups.loaded)
+    for number, group in enumerate(GROUPS):
+        until(lambda group=group, number=number: commit(first, group, number) == 0)
+
+
+def offsets(nodes: dict[int, Harness]) -> dict[str, int]:
+    """What each group's coordinator answers; waits while it loads."""
+    found = {}
+    for group in GROUPS:
+        harness = nodes[ranked(group, nodes)[0]]
+        until(lambda harness=harness, group=group: fetch(harness, group)[0] == 0, what=group)
+        found[group] = fetch(harness, group)[1]
+    return found
+
+
+EVERYTHING = {group: number for number, group in enumerate(GROUPS)}
+
+
+def test_groups_follow_when_nodes_come(cluster: Callable[[int], Harness]) -> None:
+    nodes = {1: cluster(1)}
+    filled(nodes[1])
+    for id_ in (2, 3):
+        nodes[id_] = cluster(id_)
+        assert offsets(nodes) == EVERYTHING
+        until(lambda id_=id_: nodes[id_].node.groups.settled == 1)
+        for one, harness in nodes.items():
+            names = {name for name in harness.node.groups.data if name in EVERYTHING}
+            assert names == {group for group in GROUPS if ranked(group, nodes)[0] == one}, "nothing is left behind"
+    listed = [row.group_id for harness in nodes.values() for row in ask(harness, LIST, 5, {}).groups]
+    assert sorted(listed) == sorted(GROUPS)
+
+
+def test_what_came_is_on_disk(cluster: Callable[[int], Harness]) -> None:
+    nodes = {1: cluster(1)}
+    filled(nodes[1])
+    nodes[2] = cluster(2)
+    until(lambda: nodes[2].node.groups.settled == 1)
+    for id_ in (1, 2):
+        nodes[id_].stop(clean=False)
+        cluster(id_)
+    assert offsets(nodes) == EVERYTHING
+
+
+def test_a_group_waits_for_the_node_that_had_it_and_for_no_other(cluster: Callable[[int], Harness]) -> None:
+    nodes = {1: cluster(1)}
+    nodes[2] = cluster(2)
+    nodes[1].create_topic("t")
+    until(lambda: nodes[2].node.groups.settled == 1 and "t" in nodes[2].node.metadata.image.topics)
+    for number, group in enumerate(GROUPS):
+        owner = nodes[ranked(group, nodes)[0]]
+        until(lambda owner=owner, group=group, number=number: commit(owner, group, number) == 0)
+    nodes[1].stop()
+    nodes[3] = cluster(3)
+    moved = [group for group in GROUPS if ranked(group, nodes)[0] == 3]
+    was_second = [group for group in moved if ranked(group, [1, 2])[0] == 2]
+    was_first = [group for group in moved if ranked(group, [1, 2])[0] == 1]
+    assert was_first and was_second
+    for group in was_second:
+        until(lambda group=group: fetch(nodes[3], group)[0] == 0)
+        assert fetch(nodes[3], group) == (0, EVERYTHING[group])
+    for group in was_first:
+        assert fetch(nodes[3], group) == (14, -2)
+        assert commit(nodes[3], group, 99) == 14
+    cluster(1)
+    assert offsets(nodes) == EVERYTHING
+
+
+def test_members_go_on_with_the_new_coordinator(cluster: Callable[[int], Harness]) -> None:
+    nodes = {1: cluster(1)}
+    filled(nodes[1])
+    group = next(group for group in GROUPS if ranked(group, [1, 2])[0] == 2)
+    values = {
+        "group_id": group,
+        "protocol_type": "consumer",
+        "protocol_name": "range",
+        "member_id": "",
+        "protocols": [{"name": "range", "metadata": b"\0\0\0\0\0\0"}],
+    }
+    times = {"session_timeout": timedelta(seconds=10), "rebalance_timeout": timedelta(seconds=10)}
+    joined = ask(nodes[1], JOIN, 3, {**values, **times})
+    member = {"group_id": group, "member_id": joined.member_id, "generation_id": 1}
+    synced = ask(
+        nodes[1],
+        SYNC,
+        5,
+        {**values, **member, "assignments": [{"member_id": joined.member_id, "assignment": b"all"}]},
+    )
+    assert synced.assignment == b"all"
+    waiting = Client(nodes[1])
+    waiting.send(JOIN, 3, {**values, **times})
+    until(lambda: int(ask(nodes[1], HEARTBEAT, 4, member).error_code) == 27)
+    nodes[2] = cluster(2)
+    assert int(waiting.receive()[1].error_code) == 16
+    waiting.close()
+    assert int(ask(nodes[1], HEARTBEAT, 4, member).error_code) == 16
+    until(lambda: int(ask(nodes[2], HEARTBEAT, 4, member).error_code) == 0)
+    (row,) = ask(nodes[2], DESCRIBE, 5, {"groups": [group]}).groups
+    assert (row.group_state, len(row.members), row.members[0].member_assignment) == ("Stable", 1, b"all")
+
+
+def test_a_cluster_that_lost_its_memory_asks_again(cluster: Callable[[int], Harness]) -> None:
+    """A node that was taken out comes back with what it had, another may have later commits: the later one holds."""
+    nodes = {1: cluster(1), 2: cluster(2)}
+    nodes[1].create_topic("t")
+    until(lambda: nodes[2].node.groups.settled == 1 and "t" in nodes[2].node.metadata.image.topics)
+    group = next(group for group in GROUPS if ranked(group, nodes)[0] == 2)
+    until(lambda: commit(nodes[2], group, 1) == 0)
+    controller = nodes[1].controller
+    both = dict(controller.image.nodes)
+    nodes[2].stop()
+    controller.change(generation=2, nodes={1: both[1]})
+    until(lambda: commit(nodes[1], group, 2) == 0)
+    cluster(2)
+    until(lambda: nodes[2].node.groups.settled == 2)
+    assert fetch(nodes[2], group) == (0, 2)
+
+
+def test_strangers_are_told_nothing_that_clients_are_not(cluster: Callable[[int], Harness]) -> None:
+    harness = cluster(1)
+    port = harness.node.port
+    for fields in ({}, {"node": "1", "generation": 1, "after": ""}):
+        with pytest.raises(private_client.PrivateCallFailed):
+            private_client.call("127.0.0.1", port, "groups-give", **fields)
+    with pytest.raises(private_client.PrivateCallFailed, match="does not know"):
+        private_client.call("127.0.0.1", port, "groups-give", node=9, generation=1, after="")
+    filled(harness)
+    private_client.call("127.0.0.1", port, "groups-taken", groups=GROUPS)
+    assert set(GROUPS) <= set(harness.node.groups.data), "what it coordinates itself is not dropped"
+
+
+def test_few_groups_move_when_a_node_comes() -> None:
+    names = [base64.b64encode(bytes([index % 256, index // 256])).decode() for index in range(3000)]
+    before, after = Placement(), Placement()
+    moved = 0
+    for name in names:
+        old, new = before.coordinator(name, {1, 2, 3}), after.coordinator(name, {1, 2, 3, 4})
+        assert old == ranked(name, {1, 2, 3})[0]
+        assert new in (old, 4)
+        moved += new == 4
+    assert 0.2 < moved / len(names) < 0.3
+    counts = [sum(before.coordinator(name, {1, 2, 3}) == node for name in names) for node in (1, 2, 3)]
+    assert min(counts) > 850
+    assert Placement().coordinator("g", set()) is None
