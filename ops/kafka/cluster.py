@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -12,8 +13,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from ops.kafka import tools
-from ops.kafka.broker import KafkaUnavailable, ensure_libs, free_port, java_command
+from ops.kafka.broker import KafkaUnavailable, ensure_libs, java_command
 from ops.kafka.tools import Ran
+from ops.stack import ports
 
 CLUSTER_ID = "rehomeConformanceClust"  # 22 characters, as a cluster id of Kafka's own
 
@@ -64,12 +66,14 @@ class KafkaCluster:
         """
         self.folder = folder
         self.nodes = tuple(log_dirs)
-        self.ports = {node: free_port() for node in self.nodes}
+        # Not ports that the system gives to clients: a broker that is down would lose its own to one of them.
+        first = ports.free_block(2 * len(self.nodes), start=random.randrange(20000, 24000))
+        self.ports = {node: first + index for index, node in enumerate(self.nodes)}
         self.log_dirs = {
             node: [folder / f"broker-{node}" / f"disk-{i + 1}" for i in range(count)]
             for node, count in log_dirs.items()
         }
-        self._controllers = {node: free_port() for node in self.nodes}
+        self._controllers = {node: port + len(self.nodes) for node, port in self.ports.items()}
         self._properties = {**PROPERTIES, **(properties or {})}
         self._run_tool = run_tool
         self._processes: dict[int, subprocess.Popen[bytes]] = {}

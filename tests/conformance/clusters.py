@@ -6,6 +6,7 @@ What is done to it goes over the wire, in the same way for both kinds.
 from __future__ import annotations
 
 import contextlib
+import random
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -229,6 +230,17 @@ class Cluster:
             return client.call(api, version, **values)
 
 
+def free_ports() -> int:
+    """The first of three ports for nodes and one for Temporal, whose UI is 1000 above, all free.
+
+    Other stacks may be starting on this machine: where it looks first is left to chance.
+    """
+    first = random.randrange(28000, 30900, 4)
+    while not ports.is_free(first + 1003):
+        first += 4
+    return first if ports.free_block(4, start=first) == first else free_ports()
+
+
 class Rehome(Cluster):
     """Storage nodes of ours with their controller and a Temporal server, each a process."""
 
@@ -238,7 +250,7 @@ class Rehome(Cluster):
         super().__init__()
         self._stack = Stack(folder)
         self._stack.make_folder()
-        first = ports.free_block(4, start=26000)
+        first = free_ports()
         spec = self._stack.prepare({"nodes": len(NODES), "dirs": 2, "port": first, "temporal_port": first + 3})
         self.log_dirs = {node: [str(path) for path in spec.log_dirs(node)] for node in NODES}
         self.log_dirs[WIDE].append(str(spec.node_home(WIDE) / "disk-c"))
