@@ -45,6 +45,7 @@ SET, DELETE = 0, 1
 COMMON = {
     "file.delete.delay.ms": "1000",
     "log.retention.check.interval.ms": "1000",
+    "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "false",
     "replica.high.watermark.checkpoint.interval.ms": "500",
     # A move is held between its chunks: several of them go into little data.

@@ -17,27 +17,16 @@ from ops.cli.kafka_admin import KafkaAdmin
 from ops.demo import traffic
 from tests.e2e.conftest import Crashable, eventually
 from tests.support.binary import ensure_temporal
+from tests.support.readme import README, block, commands
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
 
-README = Path(__file__).parents[2] / "README.md"
+THIS = "tests/e2e/test_readme.py"
 TOPIC, RECORD_BYTES = "orders", 10_000
 #: So many bytes that the move is still under way when the last of the commands has come.
 SLOW_BYTES, OTHER_BYTES = 60_000_000, 2_000_000
 #: Where the examples have a path that only their reader can know.
 PATH = "/data/disk-b"
-
-
-def block(language: str) -> str:
-    """The one code block of that language that the README says is run."""
-    found = re.findall(rf"run by tests/e2e/test_readme\.py -->\n```{language}\n(.*?)```", README.read_text(), re.DOTALL)
-    assert len(found) == 1, f"the README has {len(found)} marked blocks of {language}"
-    return str(found[0])
-
-
-def commands() -> list[str]:
-    """The shell block's commands, each with its continuation lines."""
-    return [line for line in block("sh").replace("\\\n", " ").splitlines() if line.strip()]
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +80,7 @@ def test_temporals_command_line_drives_a_move(orders: Crashable, tmp_path: Path)
     source, target = orders.replica(name), next_disk(orders, name)
     copy = target / f"{name}.move"
     shell = Shell(tmp_path, orders.temporal)
-    start, query, set_throttle, pause, resume, cancel = commands()
+    start, query, set_throttle, pause, resume, cancel = commands(THIS)
 
     assert start.count(PATH) == 1
     assert run in shell.run(start.replace(PATH, str(target)))
@@ -124,7 +113,7 @@ def test_the_sdk_drives_a_move(orders: Crashable, capsys: pytest.CaptureFixture[
     name = f"{TOPIC}-1"
     target = next_disk(orders, name)
     example: dict[str, Any] = {}
-    exec(compile(block("python"), str(README), "exec"), example)
+    exec(compile(block("python", THIS), str(README), "exec"), example)
     asyncio.run(example["main"](orders.temporal, str(target)))
     progress, row, verdict = capsys.readouterr().out.splitlines()
     assert "'phase'" in progress

@@ -78,7 +78,8 @@ def kcat(kcat_program: str, cluster: Any) -> Any:
     """Runs kcat to its end; (what it printed, what it complained of)."""
 
     def run(*arguments: str, stdin: str = "") -> tuple[str, str]:
-        command = [kcat_program, "-b", cluster.bootstrap, *arguments]
+        fast = () if "-P" in arguments else ("-X", "fetch.wait.max.ms=20")
+        command = [kcat_program, "-b", cluster.bootstrap, *fast, *arguments]
         done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout, done.stderr

@@ -79,6 +79,7 @@ def read(consumer: Consumer, count: int) -> list[tuple[int, str]]:
 
 def consumer(cluster: Any, group: str, told: Told | None = None, **settings: Any) -> Consumer:
     config = {"bootstrap.servers": cluster.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
+    config["fetch.wait.max.ms"] = 20  # one connection for everything: other requests wait behind a fetch
     config |= {"enable.auto.commit": False, **{name.replace("_", "."): value for name, value in settings.items()}}
     return Consumer(config, logger=told if told is not None else Told())
 
