@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tables import features_sentence, read_features
+from tests.support.tables import conformance_sentence, features_sentence, read_features
 
 ROOT = Path(__file__).parent.parent
 TOP_LEVEL = {
@@ -63,6 +63,11 @@ def test_the_readme_counts_the_features_that_tests_show() -> None:
     readme = (ROOT / "README.md").read_text()
     assert f"Of the {len(read_features())} features" in readme
     assert features_sentence() in readme, f"README.md is to say: {features_sentence()}"
+
+
+def test_the_readme_counts_the_conformance_cases_that_tests_show() -> None:
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert conformance_sentence() in readme, f"README.md is to say: {conformance_sentence()}"
 
 
 @pytest.mark.parametrize("name", NAMED)

@@ -65,7 +65,8 @@ def conformance_sentence() -> str:
     cases, carried = read_cases(), {int(n) for n in marks("conformance")}
     shown = len(carried & cases.keys())
     out = sum(1 for number, case in cases.items() if case.not_applicable and number not in carried)
-    return f"{shown} are passed, {out} are not applicable and {len(cases) - shown - out} are open"
+    left = len(cases) - shown - out
+    return f"Of the {len(cases)} cases {shown} are passed, {out} are not applicable and {left} are open"
 
 
 class Outcomes:
@@ -141,4 +142,4 @@ def _named(tests: Iterable[str]) -> str:
 
 if __name__ == "__main__":
     print(f"Of the {len(read_features())} features: {features_sentence()}")
-    print(f"Of the {len(read_cases())} cases: {conformance_sentence()}")
+    print(conformance_sentence())
