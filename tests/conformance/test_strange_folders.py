@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from ops.kafka.cluster import KafkaUnavailable
 from storage_node.directories import partition_metadata
 from tests.conformance.clusters import Cluster
-from tests.conformance.log_dirs import NONE, ask, on_disk, others, wait_until_in, where
+from tests.conformance.log_dirs import NONE, ask, describe, on_disk, others, wait_until_in, where
 
 NODE = 2
 
@@ -45,6 +46,25 @@ def test_replicas_that_a_start_finds_and_nobody_knows(cluster: Cluster) -> None:
         (name,) = on_disk(cluster, NODE, ghost)
         assert re.fullmatch(rf"{ghost}-0\.[0-9a-f]{{32}}-stray", name)
         assert cluster.end_offset(nameless) == 0, "its records are in a stray, too"
+
+
+@pytest.mark.slow_conformance
+@pytest.mark.conformance(70)
+def test_a_folder_that_is_nobodys_replica(cluster: Cluster) -> None:
+    folder = Path(cluster.log_dirs[NODE][0], "stranger")
+    cluster.stop(NODE)
+    folder.mkdir()
+    try:
+        if cluster.differs("foreign-folders-are-left-alone"):
+            cluster.start(NODE)
+            assert {row.error for row in describe(cluster, NODE).values()} == {NONE} and folder.is_dir()
+        else:
+            with pytest.raises(KafkaUnavailable):
+                cluster.start(NODE)
+    finally:
+        folder.rmdir()
+        if not cluster.running(NODE):
+            cluster.start(NODE)
 
 
 @pytest.mark.conformance(63)
