@@ -62,8 +62,10 @@ def plan(
     `node_id` and, where it is given, `cluster_id` in every file. With `format` directories without a file are the
     normal case, and all must be available; with `fresh` as well no other case is allowed. `forget` are ids that the
     operator declares gone for good. `version` is that of the files: 1 is Apache Kafka's, with directory.ids beside what
-    Kafka reads. Raises StartRefused.
+    Kafka reads. Raises StartRefused, and ValueError for a directory that was found in two states.
     """
+    if len({each.path for each in found}) != len(found):
+        raise ValueError(f"a directory stands twice in {[(each.path, each.state) for each in found]}")
     what = "the directories are not formatted" if format else f"node {node_id} does not start"
     if not found:
         raise StartRefused(f"{what}: log.dirs names no directory; name at least one")

@@ -214,6 +214,15 @@ def test_a_metadata_directory_beside_log_dirs_must_be_formatted(state: State) ->
     assert {path: set(written.directory_ids) for path, written in decided.writes} == {"/1": {A, B}, "/m": {A, B}}
 
 
+@pytest.mark.conformance(129)
+@pytest.mark.parametrize("one", ["ok", "unformatted", "missing", "error"])
+@pytest.mark.parametrize("other", ["unformatted", "missing", "error"])
+def test_a_directory_in_two_states_is_a_mistake_of_the_program(one: State, other: State) -> None:
+    first = ok("/1", A, (A, B)) if one == "ok" else Found("/1", one)
+    with pytest.raises(ValueError, match="twice"):
+        run(first, Found("/2", "missing"), Found("/1", other))
+
+
 def test_the_configured_cluster_is_checked_where_it_is_given() -> None:
     with pytest.raises(StartRefused, match=r"Expected other, but read c1 \(the configuration"):
         run(*IN_STEP, cluster="other")
