@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _GROUP: Final = 0
 """FindCoordinator's type of key for groups."""
 
+#: librdkafka asks for a transaction's coordinator again for ever, whatever it is told but this.
+_REFUSED: Final = {1: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED}
+
 _CLASSIC: Final = "classic"
 #: READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS: everything there is, since everybody may do everything.
 _OPERATIONS: Final = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
@@ -35,7 +38,7 @@ def _coordinator(node: Node, key: str, kind: int) -> dict[str, Any]:
     nobody = {"key": key, "node_id": -1, "host": "", "port": -1}
     if kind != _GROUP:
         message = "transactions and share groups are not offered by this cluster"
-        return nobody | {"error_code": ErrorCode.INVALID_REQUEST, "error_message": message}
+        return nobody | {"error_code": _REFUSED.get(kind, ErrorCode.INVALID_REQUEST), "error_message": message}
     found = node.groups.find(key)
     if found is None:
         message = "The coordinator is not available."

@@ -395,7 +395,7 @@ public class Client {
         return map("acknowledged", acknowledged, "failures", failures);
     }
 
-    /** Reads until "count" records have come, "seconds" are over or "name" is stopped; [partition, offset, value] of each. */
+    /** Reads until "count" records have come, "seconds" are over or "name" is stopped; [partition, offset, value], with "topics" their topic before. */
     private static Object consume(JsonNode call) throws Exception {
         List<Object> records = new ArrayList<>();
         Set<String> assigned = new TreeSet<>();
@@ -411,7 +411,9 @@ public class Client {
             int count = call.get("count").asInt();
             String name = call.has("name") ? call.get("name").asText() : "";
             while (records.size() < count && System.nanoTime() < until && !STOPPED.contains(name)) {
-                consumer.poll(Duration.ofMillis(200)).forEach(row -> records.add(List.of(row.partition(), row.offset(), row.value())));
+                consumer.poll(Duration.ofMillis(200)).forEach(row -> records.add(call.has("topics")
+                    ? List.of(row.topic(), row.partition(), row.offset(), row.value())
+                    : List.of(row.partition(), row.offset(), row.value())));
                 consumer.assignment().forEach(tp -> assigned.add(tp.toString()));
             }
             Map<String, Object> positions = new TreeMap<>();

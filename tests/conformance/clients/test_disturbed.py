@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.conformance.clients.conftest import fresh
 from tests.conformance.clients.java import JavaClients, ok
 from tests.conformance.clients.test_spark import SparkAndKafka
 from tests.conformance.clients.traffic import (
@@ -16,6 +17,7 @@ from tests.conformance.clients.traffic import (
     JavaTraffic,
     KafkaPythonTraffic,
     KcatTraffic,
+    LibrdkafkaFollower,
     LibrdkafkaTraffic,
 )
 from tests.support.node_harness import until
@@ -31,6 +33,16 @@ def throttled(cluster: Any) -> Iterator[None]:
     cluster.set_broker_config(1, replica_alter_log_dirs_io_max_bytes_per_second="1000")
     yield
     cluster.set_broker_config(1, replica_alter_log_dirs_io_max_bytes_per_second=None)
+
+
+def group_of(cluster: Any, node: int) -> str:
+    """A name for a group that this node coordinates."""
+    for _ in range(1000):
+        name = fresh()
+        (row,) = cluster.call("FindCoordinator", 4, node=2, key_type=0, coordinator_keys=[name]).coordinators
+        if row.node_id == node:
+            return name
+    raise AssertionError(f"node {node} coordinates no group")
 
 
 def test_nothing_is_lost_or_doubled_over_moves_swaps_and_a_kill(
@@ -58,6 +70,9 @@ def test_nothing_is_lost_or_doubled_over_moves_swaps_and_a_kill(
     one, other = (str(path) for path in cluster.log_dirs[1])
     places = java.call(bootstrap, "describeReplicaLogDirs", replicas=replicas)
     wanted = [[*row, other if ok(places["-".join(map(str, row))])["current"] == one else one] for row in replicas]
+    group = group_of(cluster, 1)
+    followers = [clients["java"].follow(list(topics.values()), group) for _ in range(2)]
+    follower = LibrdkafkaFollower(bootstrap, list(topics.values()), group)
     with ThreadPoolExecutor() as side_by_side:
         ok(java.call(bootstrap, "alterReplicaLogDirs", wanted=wanted)["all"])
         producing = [side_by_side.submit(client.produce, topics[name]) for name, client in clients.items()]
@@ -86,3 +101,12 @@ def test_nothing_is_lost_or_doubled_over_moves_swaps_and_a_kill(
             assert read.result() == expected[name], name
     streamed += spark.stream(topics["java"], tmp_path)
     assert sorted(streamed) == sorted(expected["java"])
+    # A group whose coordinator died as well: every record at least once, and committed.
+    ends = {f"{topic}-0": LOADED + len(VALUES) for topic in topics.values()}
+    until(
+        lambda: java.call(bootstrap, "groupOffsets", group=group) == {"ok": ends}, 60, "the group has read everything"
+    )
+    clients["java"].stop(group)
+    follower.stop()
+    read = follower.found.union(*({(r[0], r[3]) for r in row.result(60)["records"]} for row in followers))
+    assert {(topics[name], value) for name in clients for value in expected[name]} == read

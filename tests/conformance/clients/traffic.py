@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
@@ -37,6 +39,15 @@ class JavaTraffic:
         found = self._java.call(self._bootstrap, "consume", assign=[[topic, 0]], count=count, seconds=PATIENCE)
         return [value for _, _, value in found["records"]]
 
+    def follow(self, topics: list[str], group: str) -> Future[Any]:
+        """A member of a group that reads and commits until `stop`."""
+        settings = {"group.id": group, "enable.auto.commit": "true", "auto.commit.interval.ms": "200"}
+        endless = {"count": 10**9, "seconds": 120, "name": group, "config": settings, "topics": True}
+        return self._java.begin(self._bootstrap, "consume", subscribe=topics, **endless)
+
+    def stop(self, group: str) -> None:
+        self._java.call(self._bootstrap, "stop", name=group)
+
 
 class LibrdkafkaTraffic:
     def __init__(self, bootstrap: str) -> None:
@@ -58,6 +69,30 @@ class LibrdkafkaTraffic:
             return _collect(lambda: [m.value().decode() for m in reader.consume(500, 0.1) if m.error() is None], count)
         finally:
             reader.close()
+
+
+class LibrdkafkaFollower:
+    """A member of a group that reads and commits until `stop`."""
+
+    def __init__(self, bootstrap: str, topics: list[str], group: str) -> None:
+        self.found: set[tuple[str, str]] = set()
+        self._stopped = threading.Event()
+        settings = {"bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest", "log_level": 0}
+        self._consumer = Consumer({**settings, "auto.commit.interval.ms": 200})
+        self._consumer.subscribe(topics)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._stopped.is_set():
+            for message in self._consumer.consume(500, 0.1):
+                if message.error() is None:
+                    self.found.add((message.topic(), message.value().decode()))
+        self._consumer.close()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join(PATIENCE)
 
 
 class KafkaPythonTraffic:

@@ -102,7 +102,7 @@ def test_find_coordinator_names_this_node_for_groups_and_refuses_transactions(ha
 
     assert find("group", 0) == (0, 1)
     if version >= 1:
-        assert find("transaction", 1) == (42, -1)
+        assert find("transaction", 1) == (53, -1)
     client.close()
 
 

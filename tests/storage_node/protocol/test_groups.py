@@ -423,7 +423,7 @@ def test_find_coordinator_in_every_version(shared: Harness, client: Client, vers
 
     assert find("group") == (0, 1, shared.node.port)
     if version >= 1:
-        assert find("transaction", 1) == (42, -1, -1)
+        assert find("transaction", 1) == (53, -1, -1)
         assert find("g:t:0", 2) == (42, -1, -1)
 
 

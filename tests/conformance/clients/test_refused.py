@@ -1,0 +1,67 @@
+"""What our nodes do not offer is said at once, by the client's own error, and never waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException, Producer
+
+from tests.conformance.clients.conftest import Ask, fresh
+
+pytestmark = [pytest.mark.kafka, pytest.mark.temporal]
+
+UNSUPPORTED = "UnsupportedVersionException"
+AT_ONCE = 5.0
+
+
+@pytest.fixture(autouse=True)
+def _at_once(cluster: Any) -> Iterator[None]:
+    began = time.monotonic()
+    yield
+    assert time.monotonic() - began < AT_ONCE
+
+
+def test_transactions_of_the_java_producer(ask: Ask, cluster: Any) -> None:
+    topic = cluster.new_topic()
+    answer = ask("transaction", topic=topic, config={"transactional.id": fresh()})
+    if cluster.differs("no-transactions"):
+        assert answer["error"] == "TransactionalIdAuthorizationException"
+    else:
+        assert answer == {"ok": None}
+
+
+def test_transactions_of_librdkafka(cluster: Any) -> None:
+    settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": fresh(), "log_level": 0}
+    producer = Producer(settings)
+    if not cluster.differs("no-transactions"):
+        producer.init_transactions(20)
+        return
+    with pytest.raises(KafkaException) as raised:
+        producer.init_transactions(20)
+    error = raised.value.args[0]
+    assert (error.name(), error.fatal()) == ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", True)
+
+
+def test_the_newer_protocol_of_groups(ask: Ask, cluster: Any) -> None:
+    topic = cluster.new_topic()
+    ask("produce", topic=topic, prefix="r", count=1)
+    newer = {"group.id": fresh(), "group.protocol": "consumer"}
+    ask.expected += ["CONSUMER_GROUP_HEARTBEAT", "transitioned to fatal state"]
+    answer = ask("consume", subscribe=[topic], count=1, seconds=10, config=newer)
+    if cluster.differs("classic-groups-only"):
+        assert answer["error"] == UNSUPPORTED
+        assert "group.protocol=classic" in answer["message"]
+    else:
+        assert len(answer["records"]) == 1
+
+
+@pytest.mark.parametrize("asked", ["describeQuorum", "describeQuotas", "listTransactions", "describeAcls"])
+def test_what_is_not_advertised(ask: Ask, cluster: Any, asked: str) -> None:
+    answer = ask(asked)
+    if cluster.differs("not-advertised"):
+        assert answer["error"] == UNSUPPORTED
+    else:
+        assert "ok" in answer or answer["error"] == "SecurityDisabledException"
