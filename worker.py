@@ -157,19 +157,19 @@ async def _serve(make: Callable[[], Worker], renewed: asyncio.Event) -> None:
 def _orchestrator(client: Client, cluster: str) -> Worker:
     import workflows
     from activities.metadata import probe_node
-    from workflows.runner import in_one_batch, workflow_runner
+    from workflows.runner import deciding_as_replays, workflow_runner
 
-    return in_one_batch(
-        Worker(
-            client,
-            task_queue=names.cluster_queue(cluster),
-            workflows=workflows.ALL,
-            activities=[probe_node],
-            workflow_runner=workflow_runner(),
-            sticky_queue_schedule_to_start_timeout=STICKY,
-            graceful_shutdown_timeout=GRACE,
-        )
+    runner = workflow_runner()
+    worker = Worker(
+        client,
+        task_queue=names.cluster_queue(cluster),
+        workflows=workflows.ALL,
+        activities=[probe_node],
+        workflow_runner=runner,
+        sticky_queue_schedule_to_start_timeout=STICKY,
+        graceful_shutdown_timeout=GRACE,
     )
+    return deciding_as_replays(worker, runner)
 
 
 def _history(client: Client, cluster: str) -> Worker:

@@ -35,7 +35,7 @@ from workflows.model.calls import (
     ProbeResult,
     ReplicaMove,
 )
-from workflows.runner import in_one_batch, workflow_runner
+from workflows.runner import deciding_as_replays, workflow_runner
 
 Answer = Callable[[MoveCall], Awaitable[MoveResult]]
 
@@ -319,14 +319,15 @@ async def orchestrator(
     client: Client, cluster: str, *activities: Callable[..., Any], cached: int = 1000
 ) -> AsyncIterator[Worker]:
     """The controller's worker: all workflows, and what activities the test gives it; `cached` runs stay in memory."""
+    runner = workflow_runner()
     worker = Worker(
         client,
         task_queue=names.cluster_queue(cluster),
         workflows=workflows.ALL,
         activities=list(activities),
-        workflow_runner=workflow_runner(),
+        workflow_runner=runner,
         sticky_queue_schedule_to_start_timeout=timedelta(seconds=2),
         max_cached_workflows=cached,
     )
-    async with in_one_batch(worker):
+    async with deciding_as_replays(worker, runner):
         yield worker

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
 from temporalio.worker import Replayer
 
 import workflows
 from tests.support.temporal import TemporalServer
 from tests.workflows.fakes import FakeMember, orchestrator
+from tests.workflows.small_worker import SLEEP, Sleeper
 from tests.workflows.test_cluster import Scene, run, topic
 from workflows.runner import workflow_runner
 
@@ -40,3 +47,38 @@ def test_whoever_goes_on_with_a_run_decides_as_who_began_it(temporal_server: Tem
         await Replayer(workflows=workflows.ALL, workflow_runner=workflow_runner()).replay_workflow(history)
 
     run(temporal_server, task_queue, scene)
+
+
+@contextmanager
+def worker_process(server: TemporalServer, queue: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "tests.workflows.small_worker", server.address, queue]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_query_to_who_goes_on_with_a_run_decides_nothing(temporal_server: TemporalServer, task_queue: str) -> None:
+    """It is answered with all events there are; what followed from them would come before an update that a replay
+    handles first.
+    """
+
+    async def scene() -> None:
+        client = await Client.connect(temporal_server.address)
+        handle = await client.start_workflow(Sleeper.run, id=task_queue, task_queue=task_queue)
+        with worker_process(temporal_server, task_queue):
+            assert await handle.query(Sleeper.count) == 0
+        # Nobody is there: the query waits for the killed worker, then for another one; meanwhile the timer fires.
+        asked = asyncio.create_task(handle.query(Sleeper.count))
+        with worker_process(temporal_server, task_queue):
+            await asyncio.sleep(SLEEP + 0.2)
+            assert await handle.execute_update(Sleeper.submit) == 1
+            assert await asked == 0
+            assert await handle.execute_update(Sleeper.submit) == 2
+            assert await handle.result() == 2
+        await Replayer(workflows=[Sleeper], workflow_runner=workflow_runner()).replay_workflow(
+            await handle.fetch_history()
+        )
+
+    asyncio.run(scene())
