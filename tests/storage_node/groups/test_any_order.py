@@ -230,4 +230,4 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 TestAnyOrder = AnyOrder.TestCase
-TestAnyOrder.settings = settings(max_examples=scaled(100, 5000), stateful_step_count=60, deadline=None)
+TestAnyOrder.settings = settings(max_examples=scaled(40, 5000), stateful_step_count=50, deadline=None)
