@@ -213,11 +213,11 @@ class GroupCoordinator:
         return group.heartbeat(member, instance, generation, self._loop.time())
 
     def leave(self, name: str, leaving: list[Leaving]) -> list[ErrorCode]:
-        """LeaveGroup: a result for each; raises GroupRefused, also for a group that is not there."""
+        """LeaveGroup: a result for each; raises GroupRefused."""
         self.check(name)
         group = self._groups.get(name)
         if group is None:
-            raise GroupRefused(ErrorCode.UNKNOWN_MEMBER_ID)
+            return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
         results, replies = group.leave(leaving, self._loop.time())
         self._conclude(group, replies)
         return results
@@ -230,7 +230,7 @@ class GroupCoordinator:
         group = self.look(name)
         if group is None:
             # An admin client or a consumer that only assigns makes a group by committing to it.
-            return ErrorCode.NONE if generation < 0 else ErrorCode.ILLEGAL_GENERATION
+            return ErrorCode.NONE if generation < 0 else ErrorCode.GROUP_ID_NOT_FOUND
         return group.may_commit(member, instance, generation, self._loop.time())
 
     async def commit(self, name: str, offsets: Iterable[tuple[str, int, Offset]]) -> ErrorCode:

@@ -34,6 +34,8 @@ async def offset_commit(node: Node, request: Request) -> Answer:
     topics = [(_topic(node, request.version, topic), topic) for topic in call.topics]
     try:
         whole = node.groups.may_commit(call.group_id, call.member_id, instance, generation)
+        if whole is ErrorCode.GROUP_ID_NOT_FOUND and request.version < 9:
+            whole = ErrorCode.ILLEGAL_GENERATION
     except GroupRefused as refused:
         whole = refused.code
     size = sum(len(row.committed_metadata or "") for _, topic in topics for row in topic.partitions)

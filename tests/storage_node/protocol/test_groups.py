@@ -294,7 +294,8 @@ def test_fetch_in_every_version(shared: Harness, client: Client, version: int) -
 
 def test_who_may_commit(shared: Harness, client: Client) -> None:
     offset = {("t", 0): 1}
-    assert commit(shared, client, "members", offset, generation=3, member="m") == [22]
+    assert commit(shared, client, "members", offset, generation=3, member="m") == [69]
+    assert commit(shared, client, "members", offset, generation=3, member="m", version=8) == [22]
     joined = enter(client, 9, "members")
     assert commit(shared, client, "members", offset, generation=1, member=joined.member_id) == [27]
     sync(client, 5, "members", joined)
