@@ -24,7 +24,6 @@ def filled(cluster: Cluster, path: str, replicas: int, records: int) -> None:
 
 
 @pytest.mark.conformance(78)
-@pytest.mark.feature("113-27")
 def test_a_new_replica_goes_where_there_is_least(cluster: Cluster) -> None:
     many, few = cluster.log_dirs[NODE]
 
