@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from temporalio import activity
+from temporalio.api.enums.v1 import PendingActivityState
 from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
@@ -141,6 +142,26 @@ class _Noting(ActivityInboundInterceptor):
             return await self.next.execute_activity(input)
         finally:
             self._journal.ended(attempt)
+
+
+async def started_by(client: Client, workflow_id: str, worker: str) -> frozenset[Attempt]:
+    """What workers whose identity begins with `worker` have under way of a workflow, as the server sees it.
+
+    More than a journal has: also what was on its way to the worker, or its result on its way back, when it was killed.
+    Raises RPCError when the server cannot be reached.
+    """
+    try:
+        described = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=timedelta(seconds=5))
+    except RPCError as refused:
+        if refused.status == RPCStatusCode.NOT_FOUND:
+            return frozenset()
+        raise
+    return frozenset(
+        Attempt(workflow_id, described.run_id, pending.activity_id)
+        for pending in described.raw_description.pending_activities
+        if pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
+        and pending.last_worker_identity.startswith(worker)
+    )
 
 
 async def fail_dead_attempts(client: Client, dead: Iterable[Attempt], journal: AttemptJournal) -> int:

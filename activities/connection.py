@@ -44,10 +44,15 @@ def settings(role: str, profile: str | None = None, overrides: Mapping[str, Any]
     """The arguments of `Client.connect`: the profile, then the environment, then `overrides` (tests)."""
     found: dict[str, Any] = dict(ClientConfig.load_client_connect_config(profile))
     found.setdefault("target_host", "localhost:7233")
-    found["identity"] = f"rehome-{role}-{os.getpid()}@{socket.gethostname()}"
+    found["identity"] = f"{name_of(role)}{os.getpid()}@{socket.gethostname()}"
     found["runtime"] = runtime()
     found.update(overrides or {})
     return found
+
+
+def name_of(role: str) -> str:
+    """What the identity of a role's clients begins with, whichever start of it they belong to."""
+    return f"rehome-{role}-"
 
 
 async def connect_forever(

@@ -21,7 +21,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities import connection, orphans
-from activities.attempts import AttemptJournal, JournalInterceptor, fail_dead_attempts
+from activities.attempts import AttemptJournal, JournalInterceptor, fail_dead_attempts, started_by
 from activities.cluster_link import ClusterLink
 from activities.controller_port import ControllerPort
 from activities.failing import FailureStarter
@@ -107,6 +107,7 @@ class _Session:
         self._node, self._port = node, port
         self._profile, self._overrides = profile, overrides
         self._cluster = node.cluster_id
+        self._role = f"node-{node.id}"
         self._connected: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._journal = AttemptJournal(Path(node.config.metadata_log_dir))
         self._activities = NodeActivities(node, port, self._pushed)
@@ -149,8 +150,7 @@ class _Session:
             await asyncio.to_thread(self._journal.close)
 
     async def _connect(self) -> None:
-        role = f"node-{self._node.id}"
-        self._connected.set_result(await connection.connect_forever(role, self._profile, self._overrides))
+        self._connected.set_result(await connection.connect_forever(self._role, self._profile, self._overrides))
 
     async def _client(self) -> Client:
         return await asyncio.shield(self._connected)
@@ -176,15 +176,22 @@ class _Session:
             watch.cancel()
 
     async def _end_dead(self, client: Client, dead: Sequence[Any]) -> None:
-        """Fail what the last start left running, so that its next attempts come at once."""
-        while dead:
+        """Fail what the last start left running, so that its next attempts come at once.
+
+        The controller tells a node nothing new while a push to it is under way: one that was lost with the process
+        would hold up all that follow until its timeout.
+        """
+        while True:
             try:
-                ended = await fail_dead_attempts(client, dead, self._journal)
+                lost = await started_by(client, self._cluster, connection.name_of(self._role))
+                left = {*dead, *lost}
+                ended = await fail_dead_attempts(client, left, self._journal) if left else 0
             except RPCError as error:
                 log.info("the attempts of the last start are not ended yet: %s", error)
                 await asyncio.sleep(PAUSE)
                 continue
-            log.info("%d activities of the last start were ended, %d of them still open", len(dead), ended)
+            if left:
+                log.info("%d activities of the last start were ended, %d of them still open", len(left), ended)
             return
 
     async def _work(self, client: Client) -> None:

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from temporalio import activity, workflow
+from temporalio.api.taskqueue.v1 import TaskQueue
+from temporalio.api.workflowservice.v1 import PollActivityTaskQueueRequest
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities import attempts
-from activities.attempts import Attempt, AttemptJournal, parse
+from activities.attempts import Attempt, AttemptJournal, fail_dead_attempts, parse, started_by
+from tests.support.temporal import TemporalServer
 
 
 def attempt(number: int) -> Attempt:
@@ -62,3 +70,49 @@ def test_a_disk_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
     journal.began(attempt(1))
     journal.ended(attempt(1))
     journal.close()
+
+
+@activity.defn
+async def answer() -> str:
+    return "from the next start"
+
+
+@workflow.defn(sandboxed=False)
+class Asking:
+    """One activity with a long timeout, tried again when it fails."""
+
+    @workflow.run
+    async def run(self, queue: str) -> str:
+        return await workflow.execute_activity(answer, task_queue=queue, start_to_close_timeout=timedelta(minutes=2))
+
+
+@pytest.mark.temporal
+def test_an_attempt_that_was_lost_on_its_way_to_a_killed_worker_is_found_and_ended(
+    temporal_server: TemporalServer, task_queue: str, tmp_path: Path
+) -> None:
+    async def scenario() -> None:
+        client = await temporal_server.client()
+        decide = Worker(
+            client, task_queue=f"{task_queue}-w", workflows=[Asking], workflow_runner=UnsandboxedWorkflowRunner()
+        )
+        async with decide:
+            handle = await client.start_workflow(Asking.run, task_queue, id=task_queue, task_queue=f"{task_queue}-w")
+            # Taken by a worker that never tells anybody: it was killed before the first line of the activity.
+            taken = await client.workflow_service.poll_activity_task_queue(
+                PollActivityTaskQueueRequest(
+                    namespace="default", task_queue=TaskQueue(name=task_queue), identity="rehome-node-3-77@there"
+                )
+            )
+            lost = Attempt(task_queue, str(handle.first_execution_run_id), taken.activity_id)
+            assert await started_by(client, task_queue, "rehome-node-3-") == {lost}
+            assert await started_by(client, task_queue, "rehome-node-30-") == frozenset()
+            assert await started_by(client, f"{task_queue}-nobody", "rehome-node-3-") == frozenset()
+            journal = AttemptJournal(tmp_path)
+            assert await fail_dead_attempts(client, {lost}, journal) == 1
+            journal.close()
+            begun = time.monotonic()
+            async with Worker(client, task_queue=task_queue, activities=[answer]):
+                assert await handle.result() == "from the next start"
+            assert time.monotonic() - begun < 30  # and not after the timeout
+
+    asyncio.run(scenario())
