@@ -204,13 +204,14 @@ def test_what_is_under_way_is_answered_when_the_node_stops(harness: Harness, mon
     waiting.send_fetch("t", 0, 0, max_wait_ms=30_000)
     until(lambda: begun)
     began = time.monotonic()
-    harness.stop()
+    harness.node.listener.stop()
     assert time.monotonic() - began < 5, "nobody waits for a fetch that waits"
     assert client.receive_produce()[1].error == 0
     assert closed(client.socket) and closed(waiting.socket)
     client.close()
     waiting.close()
     monkeypatch.undo()
+    harness.stop()
     harness.node = harness._new(0)
     harness.start()
     assert [message.value() for message in harness.consume("t", 1)] == [b"x"]
