@@ -10,8 +10,8 @@ import pytest
 from ops.cli import dirs
 from ops.cli import main as cli
 from storage_node.directories import meta_properties
-from storage_node.directories.formatting import prepare
-from tests.support.node_harness import Harness, running
+from storage_node.directories.formatting import format_directories, prepare
+from tests.support.node_harness import CLUSTER_ID, Harness, running
 
 
 @pytest.fixture
@@ -63,6 +63,24 @@ def test_a_node_starts_with_a_new_disk_after_it_forgot_the_dead_one(
         assert len(harness.node.replicas.served) == 2
     finally:
         harness.stop()
+
+
+def test_a_metadata_directory_beside_log_dirs_is_not_missing(
+    stopped: tuple[Harness, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    harness, config = stopped
+    beside = tmp_path / "m"
+    format_directories(harness.paths, CLUSTER_ID, 1, metadata=str(beside))
+    config.write_text(f"{config.read_text()}metadata.log.dir={beside}\n", encoding="utf-8")
+    metadata = meta_properties.read(beside)
+    assert metadata is not None and metadata.directory_id
+    code, says = fails(capsys, "1", metadata.directory_id, "--config", str(config), "--yes")
+    assert code == 1 and f"{beside} has the directory id" in says
+    gone = wipe(harness.paths[1])
+    assert cli.run(["dirs", "forget", "1", gone, "--config", str(config), "--yes"]) == 0
+    kept = meta_properties.read(beside)
+    assert kept is not None and kept.directory_id == metadata.directory_id
+    assert all(ids == set(kept.directory_ids) and len(ids) == 4 and gone not in ids for ids in listed(harness))
 
 
 def test_two_disks_go_together(stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]) -> None:

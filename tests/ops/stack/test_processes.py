@@ -86,3 +86,21 @@ def test_a_program_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     missing = ProcessSpec("node-1", ("/no/such/program",), tmp_path / "logs" / "node-1.log")
     with pytest.raises(processes.StartFailed, match="cannot start node-1"):
         processes.launch(missing)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("one\ntwo\n", "it last said: two "),
+        (
+            "one\nnode 1 does not start: 2 of 2\n  /a: x; y\n  /b: x; y\n",
+            "it last said: node 1 does not start: 2 of 2\n  /a",
+        ),
+        ("", "is empty"),
+    ],
+)
+def test_the_last_words_are_the_last_line_with_what_belongs_to_it(tmp_path: Path, written: str, said: str) -> None:
+    log = tmp_path / "node-1.log"
+    log.write_text(written)
+    assert said in processes.last_words(log)
+    assert str(log) in processes.last_words(log)

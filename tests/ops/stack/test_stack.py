@@ -18,7 +18,9 @@ import pytest
 
 from ops.stack import ports, state
 from ops.stack.errors import OpsError, UsageError
+from ops.stack.layout import StackSpec
 from ops.stack.stack import Stack
+from storage_node.directories.formatting import format_directories
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(150)]
 ROOT = Path(__file__).resolve().parents[3]
@@ -63,6 +65,15 @@ def test_a_busy_port_is_told_before_anything_starts(tmp_path: Path, free: dict[s
         with pytest.raises(ports.PortBusy, match=f"port {free['port'] + 1} for node-2 is in use"):
             stack.up()
         assert stack.running() == {}
+
+
+def test_folders_of_another_cluster_are_told_before_anything_starts(tmp_path: Path, free: dict[str, int]) -> None:
+    foreign = StackSpec(tmp_path, nodes=2, dirs=2).log_dirs(2)[1]
+    format_directories([foreign], "another", 2)
+    stack = Stack(tmp_path)
+    stack.make_folder()
+    with pytest.raises(OpsError, match=f"directories of node 2 cannot be used: .*{foreign}: Invalid cluster.id"):
+        stack.prepare({"nodes": 2, "dirs": 2, **free})
 
 
 def test_a_life_in_the_foreground(data: Path, free: dict[str, int]) -> None:

@@ -200,6 +200,7 @@ def test_wrong_node_or_cluster_is_refused(dirs: list[Path]) -> None:
         prepare(dirs, node_id=1, cluster_id="another")
 
 
+@pytest.mark.conformance(129)
 @pytest.mark.parametrize(
     ("facts", "says"),
     [
