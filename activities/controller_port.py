@@ -18,7 +18,7 @@ from activities.cluster_link import ClusterLink
 from activities.failing import FailureStarter
 from activities.starter import MoveStarter
 from storage_node.errors import ErrorCode, RequestTimedOut
-from storage_node.ports import ChangeResult, DirectoryFailed, NewTopic, PlannedMove, ReplicaDirectory
+from storage_node.ports import ChangeResult, DirectoryFailed, MorePartitions, NewTopic, PlannedMove, ReplicaDirectory
 from storage_node.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -75,6 +75,25 @@ class ControllerPort:
     async def delete_topics(self, names: Sequence[str], *, timeout: float) -> list[ChangeResult]:
         """Delete topics by name; one result per name, in order."""
         return await self._submit({"do": "delete_topics", "names": list(names)}, timeout, count=len(names))
+
+    async def create_partitions(
+        self,
+        topics: Sequence[MorePartitions],
+        *,
+        validate_only: bool,
+        timeout: float,
+    ) -> list[ChangeResult]:
+        """Add partitions to topics; one result per topic, in order."""
+        rows = [
+            {
+                "name": one.name,
+                "count": one.count,
+                "assignment": None if one.assignment is None else [list(replicas) for replicas in one.assignment],
+            }
+            for one in topics
+        ]
+        command = {"do": "create_partitions", "topics": rows, "validate_only": validate_only}
+        return await self._submit(command, timeout, count=len(topics))
 
     async def alter_configs(
         self,

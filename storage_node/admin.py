@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from storage_node import topic_configs
+from storage_node.assignments import bad_assignment
 from storage_node.directories.names import validate_topic
 from storage_node.errors import ErrorCode, RequestRefused, RequestTimedOut
 from storage_node.metadata import ClusterImage
-from storage_node.ports import ChangeResult, Controller, NewTopic
+from storage_node.ports import ChangeResult, Controller, MorePartitions, NewTopic
 from storage_node.topic_configs import BROKER_KEYS, TOPIC_KEYS, Source
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ LONGEST_TIMEOUT = 600.0
 #: Producer ids reserved at a time: one change of the metadata for many producers.
 PRODUCER_ID_BLOCK = 1000
 
-MOST_PARTITIONS = 20_000
+MOST_PARTITIONS = 10_000
 
 _Change = Callable[[float], Awaitable[list[ChangeResult]]]
 
@@ -75,11 +76,8 @@ class Admin:
         deadline = _deadline(seconds)
         results: list[TopicResult | None] = [None] * len(specs)
         wanted: list[tuple[int, NewTopic]] = []
-        times = Counter(spec.name for spec in specs)
         for index, spec in enumerate(specs):
             try:
-                if times[spec.name] > 1:
-                    raise RequestRefused("Duplicate topic name.", ErrorCode.INVALID_REQUEST)
                 wanted.append((index, self._new_topic(spec)))
             except RequestRefused as error:
                 results[index] = TopicResult(error.code, error.message)
@@ -103,22 +101,31 @@ class Admin:
         if not spec.named:
             partitions = config.num_partitions if spec.partitions == -1 else spec.partitions
             factor = config.default_replication_factor if spec.replication_factor == -1 else spec.replication_factor
-            if not 0 < partitions <= MOST_PARTITIONS:
-                message = f"Number of partitions was set to {partitions}; it must be between 1 and {MOST_PARTITIONS}."
-                raise RequestRefused(message, ErrorCode.INVALID_PARTITIONS)
             if factor <= 0:
-                raise RequestRefused("Replication factor must be larger than 0.", ErrorCode.INVALID_REPLICATION_FACTOR)
+                message = "Replication factor must be larger than 0, or -1 to use the default value."
+                raise RequestRefused(message, ErrorCode.INVALID_REPLICATION_FACTOR)
+            if partitions <= 0:
+                message = "Number of partitions was set to an invalid non-positive value."
+                raise RequestRefused(message, ErrorCode.INVALID_PARTITIONS)
+            if partitions > MOST_PARTITIONS:
+                message = "Excessively large number of partitions per request."
+                raise RequestRefused(message, ErrorCode.POLICY_VIOLATION)
             return NewTopic(spec.name, partitions, factor, values)
         if spec.partitions != -1 or spec.replication_factor != -1:
-            message = "A manual partition assignment was given, so that partitions and replication factor must be -1."
+            which = "replication factor" if spec.replication_factor != -1 else "numPartitions"
+            message = f"A manual partition assignment was specified, but {which} was not set to -1."
             raise RequestRefused(message, ErrorCode.INVALID_REQUEST)
+        if len(spec.assignment) != spec.named:
+            message = "The manual partition assignment names a partition more than once."
+            raise RequestRefused(message, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
         if sorted(spec.assignment) != list(range(spec.named)):
-            message = "The manual partition assignment must name every partition from 0 on once."
+            message = "partitions should be a consecutive 0-based integer sequence"
             raise RequestRefused(message, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
         assignment = tuple(spec.assignment[index] for index in range(spec.named))
-        if any(not replicas or len(set(replicas)) != len(replicas) for replicas in assignment):
-            message = "The manual partition assignment has a partition without replicas, or with one named twice."
-            raise RequestRefused(message, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
+        for replicas in assignment:
+            problem = bad_assignment(self._node.metadata.image, replicas, len(assignment[0]))
+            if problem:
+                raise RequestRefused(problem, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
         return NewTopic(spec.name, spec.named, len(assignment[0]), values, assignment)
 
     def _created(self, topic: NewTopic, answer: ChangeResult) -> TopicResult:
@@ -150,6 +157,19 @@ class Admin:
             TopicResult(answer.error, answer.message, answer.topic_id or ids.get(name, ""))
             for name, answer in zip(names, answers, strict=True)
         ]
+
+    async def create_partitions(
+        self, topics: Sequence[MorePartitions], validate_only: bool, seconds: float
+    ) -> list[ChangeResult]:
+        """One result per topic, in order, within `seconds`."""
+        if not topics:
+            return []
+        return await self._change(
+            len(topics),
+            _deadline(seconds),
+            lambda left: self.controller().create_partitions(topics, validate_only=validate_only, timeout=left),
+            wait=not validate_only,
+        )
 
     async def alter_configs(
         self, kind: str, name: str, changes: Mapping[str, tuple[int, str | None]], validate_only: bool

@@ -100,6 +100,7 @@ class ClusterImage:
     nodes: Mapping[int, NodeImage] = field(default_factory=dict)
     configs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     controller: int = -1
+    _names: dict[str, str] | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def age(self) -> tuple[int, int]:
@@ -111,7 +112,13 @@ class ClusterImage:
         return topic.partitions.get(tp.partition) if topic else None
 
     def topic_by_id(self, topic_id: str) -> TopicImage | None:
-        return next((topic for topic in self.topics.values() if topic.id == topic_id), None)
+        """The topic with this id; the index is made when it is first asked for, clients ask with every request."""
+        names = self._names
+        if names is None:
+            names = {topic.id: topic.name for topic in self.topics.values()}
+            object.__setattr__(self, "_names", names)
+        name = names.get(topic_id)
+        return None if name is None else self.topics.get(name)
 
     def live_nodes(self) -> list[NodeImage]:
         """Registered nodes that are not fenced, by id."""
@@ -265,6 +272,8 @@ class MetadataCache:
         self.image = image or ClusterImage()
         self._changed = threading.Condition()
         self._listeners: list[Callable[[ClusterImage], None]] = []
+        self.prepare: Callable[[ClusterImage], None] = lambda _: None
+        """Called with an image before it is the newest one, on the thread that publishes it."""
 
     @contextmanager
     def listening(self, listener: Callable[[ClusterImage], None]) -> Iterator[None]:
@@ -279,6 +288,7 @@ class MetadataCache:
 
     def publish(self, image: ClusterImage) -> None:
         """Make `image` the newest one and wake who waits for its version."""
+        self.prepare(image)
         with self._changed:
             self.image = image
             self._changed.notify_all()

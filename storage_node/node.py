@@ -69,6 +69,7 @@ class Node:
         self.metadata = MetadataCache()
         self.replicas = Replicas()
         self.answers = Answers()
+        self.metadata.prepare = self.answers.rows.prepare
         self.images = Images(self)
         self.offset_files = OffsetFiles(self.replicas)
         self.groups = GroupCoordinator(self)

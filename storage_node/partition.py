@@ -176,6 +176,16 @@ class Partition:
             return FoundOffset(-1)
         return FoundOffset(found[0], found[1], log.leader_epochs.epoch_for(found[0]))
 
+    def end_of_epoch(self, epoch: int, current: int = -1) -> tuple[int, int]:
+        """The largest epoch not above `epoch`, and the offset at which it ends; (-1, -1) for one that is not known.
+
+        The epoch that this node leads in begins at the log's end for as long as nothing was appended in it.
+        """
+        self.check_usable(current)
+        log = self.log
+        end = log.log_end_offset
+        return log.leader_epochs.assign(self.leader_epoch, end).end_offset_for(epoch, end)
+
     def delete_records(self, before: int) -> int:
         """Advance the log start offset to `before` (-1: the high watermark) in both copies; answers the new start."""
         with self.lock:

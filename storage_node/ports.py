@@ -53,6 +53,15 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class MorePartitions:
+    """A topic and how many partitions it is to have in all; `assignment`: the replicas of each new one, if given."""
+
+    name: str
+    count: int
+    assignment: tuple[tuple[int, ...], ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ChangeResult:
     """The answer to one change: Kafka's error code, a sentence, and the image version that holds the change."""
 
@@ -125,6 +134,12 @@ class Controller(Protocol):
 
     async def delete_topics(self, names: Sequence[str], *, timeout: float) -> list[ChangeResult]:
         """Delete topics by name; one result per name, in order."""
+        ...
+
+    async def create_partitions(
+        self, topics: Sequence[MorePartitions], *, validate_only: bool, timeout: float
+    ) -> list[ChangeResult]:
+        """Add partitions to topics; one result per topic, in order."""
         ...
 
     async def alter_configs(

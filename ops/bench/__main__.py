@@ -18,6 +18,7 @@ from ops.bench import (
     loop_load,
     many_moves,
     memory,
+    metadata,
     pairs,
     rates,
     restart,
@@ -48,6 +49,7 @@ BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
     "swap-lock": swaps.swap_lock,
     "loop": loop_load.loop,
     "memory": memory.memory,
+    "metadata": metadata.metadata,
     "restart": restart.restart,
 }
 

@@ -1,4 +1,4 @@
-"""Serialised Metadata answers, kept for as long as the image they were made from is the newest."""
+"""Serialised Metadata answers, kept while the image they were made from is the newest; and what they are made of."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from storage_node.metadata import ClusterImage
+from storage_node.protocol.topic_rows import TopicRows
 
 #: Clients ask for the same few lists of topics again and again; what comes beyond that is made anew each time.
 MOST_ANSWERS = 256
@@ -18,10 +19,20 @@ class Answers:
     """Used on the listener's loop only."""
 
     def __init__(self) -> None:
+        self.rows = TopicRows()
+        self._sorted: tuple[ClusterImage | None, list[str]] = (None, [])
         self._image: ClusterImage | None = None
         self._answers: dict[tuple[int, bytes], bytes] = {}
         self._making: dict[tuple[int, bytes], asyncio.Task[bytes]] = {}
         self._bytes = 0
+
+    def sorted_names(self, image: ClusterImage) -> list[str]:
+        """The names of all topics, in order."""
+        of, names = self._sorted
+        if of is not image:
+            names = sorted(image.topics)
+            self._sorted = image, names
+        return names
 
     def find(self, image: ClusterImage, version: int, body: bytes) -> bytes | None:
         """The answer made from this image for a version and a request's body; those of an older image are dropped."""

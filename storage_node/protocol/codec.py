@@ -61,6 +61,11 @@ class Cursor:
         self.skip(4)
         return int(struct.unpack_from(">i", self.buffer, self.position - 4)[0])
 
+    def raw(self, size: int) -> bytes:
+        """The next `size` bytes."""
+        self.skip(size)
+        return bytes(self.buffer[self.position - size : self.position])
+
     def int64(self) -> int:
         self.skip(8)
         return int(struct.unpack_from(">q", self.buffer, self.position - 8)[0])
@@ -152,10 +157,17 @@ def _field(field: dataclasses.Field[Any], flexible: bool) -> Walk:
         if dataclasses.is_dataclass(inner)
         else _primitive(field.metadata["kafka_type"], flexible)
     )
-    if not is_array:
-        return one
-
     nullable = type(None) in typing.get_args(field.type)
+    if not is_array:
+        if not nullable or not dataclasses.is_dataclass(inner):
+            return one
+
+        def maybe(cursor: Cursor) -> None:
+            cursor.skip(1)
+            if cursor.buffer[cursor.position - 1] < 0x80:
+                one(cursor)
+
+        return maybe
 
     def array(cursor: Cursor) -> None:
         count = cursor.count(flexible)
@@ -241,7 +253,7 @@ def _maker(field: dataclasses.Field[Any]) -> Callable[[Any], Any]:
         one = _build(typing.cast(type, inner))
         if is_array:
             return lambda items: None if items is None else tuple(one(item) for item in items)
-        return one
+        return lambda item: None if item is None else one(item)
     if is_array:
         return lambda items: None if items is None else tuple(items)
     if field.metadata.get("kafka_type") == "error_code":

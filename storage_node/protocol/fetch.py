@@ -1,4 +1,4 @@
-"""Fetch (key 1), versions 4 to 12, by topic name, always as a full fetch without a session.
+"""Fetch (key 1), versions 4 to 18: by topic name, from version 13 on by topic id; without sessions.
 
 The hot path: the envelope is read and written with struct; what a read returned goes to the socket without another
 copy, and is given up and read again where a reader takes its time. A partition whose log end is reached costs no I/O. A
@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 from storage_node.errors import ErrorCode, OffsetOutOfRange, RequestRefused, StorageError
 from storage_node.protocol.codec import MAX_PARTITIONS, Cursor, MalformedRequest
 from storage_node.protocol.framing import Answer
+from storage_node.protocol.leaders import Leader, endpoints, leader_of
 from storage_node.protocol.request import Request
 from storage_node.protocol.sending import Buffer, FilePart
+from storage_node.protocol.topic_ids import same_topic, topic_named
 from storage_node.protocol.wire import array, string, varint
 from storage_node.types import TopicPartition
 
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FETCH_SESSION_ID_NOT_FOUND = 70
+#: The session epoch of who wants no session.
+FINAL_EPOCH = -1
 #: More than this is never read for one answer, whatever is asked for.
 MOST_BYTES = 64 * 1024 * 1024
 LONGEST_WAIT = 300.0
@@ -49,6 +53,8 @@ class Item:
     leader_epoch: int
     offset: int
     max_bytes: int
+    topic_id: bytes = b""
+    leader: Leader | None = None
     replica: Partition | None = None
     error: int = 0
     high_watermark: int = -1
@@ -70,6 +76,7 @@ class FetchCall:
     max_bytes: int
     isolation_level: int
     session_id: int
+    session_epoch: int
     items: list[Item]
 
 
@@ -98,19 +105,20 @@ class Budget:
 def parse(request: Request) -> FetchCall:
     """Read the envelope; raises MalformedRequest."""
     version = request.version
-    flexible = version >= 12
+    flexible, by_id = version >= 12, version >= 13
     cursor = Cursor(request.frame, request.position, MAX_PARTITIONS)
-    cursor.int32()  # replica id: followers come with replication, until then it makes no difference
+    if version < 15:
+        cursor.int32()  # replica id: followers come with replication, until then it makes no difference
     max_wait, min_bytes, max_bytes = cursor.int32(), cursor.int32(), cursor.int32()
     cursor.skip(1)
     isolation = request.frame[cursor.position - 1]
-    session_id = 0
+    session_id, session_epoch = 0, FINAL_EPOCH
     if version >= 7:
-        session_id = cursor.int32()
-        cursor.skip(4)
+        session_id, session_epoch = cursor.int32(), cursor.int32()
     items: list[Item] = []
     for _ in range(cursor.count(flexible)):
-        topic = cursor.string(flexible)
+        topic_id = cursor.raw(16) if by_id else b""
+        topic = "" if by_id else cursor.string(flexible)
         if topic is None:
             raise MalformedRequest("a topic without a name")
         for _ in range(cursor.count(flexible)):
@@ -121,19 +129,20 @@ def parse(request: Request) -> FetchCall:
                 cursor.skip(4)  # last fetched epoch: followers'
             if version >= 5:
                 cursor.skip(8)  # log start offset: followers'
-            items.append(Item(topic, partition, epoch, offset, cursor.int32()))
+            items.append(Item(topic, partition, epoch, offset, cursor.int32(), topic_id))
             if flexible:
                 cursor.tagged()
         if flexible:
             cursor.tagged()
-    return FetchCall(max_wait, min_bytes, max_bytes, isolation, session_id, items)
+    return FetchCall(max_wait, min_bytes, max_bytes, isolation, session_id, session_epoch, items)
 
 
 async def handle(node: Node, request: Request) -> Answer:
     """Answer with whole batches; wait up to max_wait for min_bytes when nothing is wrong."""
     call = parse(request)
-    if call.session_id:
-        # No sessions are kept, so that no id can be one of ours: the client starts over with a full fetch.
+    if call.session_id and call.session_epoch > 0:
+        # No sessions are kept, so that no id can be one of ours: the client starts over with a full fetch. Who closes
+        # a session, or begins a new one in its place, names all it wants.
         return [request.head(), *encode(request.version, call, [], FETCH_SESSION_ID_NOT_FOUND)]
     loop = asyncio.get_running_loop()
     deadline = loop.time() + min(max(call.max_wait_ms, 0) / 1000, LONGEST_WAIT)
@@ -160,11 +169,17 @@ async def handle(node: Node, request: Request) -> Answer:
 
 def _look_up(node: Node, item: Item) -> None:
     try:
+        if item.topic_id:
+            item.topic = topic_named(node, item.topic_id)
         item.replica = node.leader(TopicPartition(item.topic, item.partition))
+        if item.topic_id:
+            same_topic(item.replica, item.topic_id)
         item.replica.check_usable(item.leader_epoch)
     except (RequestRefused, StorageError) as error:
         item.replica = None
         item.error = error.code
+        if error.code in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH):
+            item.leader = leader_of(node, TopicPartition(item.topic, item.partition))
 
 
 async def _read_all(node: Node, call: FetchCall) -> int:
@@ -225,7 +240,10 @@ def _read(node: Node, items: list[Item], budget: Budget) -> None:
             log.exception("read of %s-%d failed", item.topic, item.partition)
             item.error = ErrorCode.UNKNOWN_SERVER_ERROR
         item.data = data
-        item.high_watermark, item.log_start = replica.high_watermark, replica.log.log_start_offset
+        if item.error:
+            item.high_watermark = item.log_start = -1
+        else:
+            item.high_watermark, item.log_start = replica.high_watermark, replica.log.log_start_offset
         budget.give_back(granted - len(data), first and not data)
 
 
@@ -284,16 +302,16 @@ def encode(version: int, call: FetchCall, items: list[Item], error: int) -> list
     flexible = version >= 12
     # Null for a reader that takes everything, none for one that leaves out what was aborted: there are no transactions.
     aborted = array(0 if call.isolation_level else -1, flexible)
-    topics: dict[str, list[Item]] = {}
+    topics: dict[str | bytes, list[Item]] = {}
     for item in items:
-        topics.setdefault(item.topic, []).append(item)
+        topics.setdefault(item.topic_id or item.topic, []).append(item)
     buffers: list[Buffer | FilePart] = []
     out = bytearray(4)
     if version >= 7:
         out += error.to_bytes(2, "big", signed=True) + b"\0\0\0\0"
     out += array(len(topics), flexible)
     for name, rows in topics.items():
-        out += string(name, flexible) + array(len(rows), flexible)
+        out += (name if isinstance(name, bytes) else string(name, flexible)) + array(len(rows), flexible)
         for row in rows:
             out += _PARTITION.pack(row.partition, row.error, row.high_watermark, row.high_watermark)
             if version >= 5:
@@ -309,10 +327,10 @@ def encode(version: int, call: FetchCall, items: list[Item], error: int) -> list
                 buffers += (bytes(out), data)
                 out = bytearray()
             if flexible:
-                out += b"\0"
+                out += row.leader.tagged(1) if row.leader is not None and version >= 16 else b"\0"
         if flexible:
             out += b"\0"
     if flexible:
-        out += b"\0"
+        out += endpoints(item.leader for item in items) if version >= 16 else b"\0"
     buffers.append(bytes(out))
     return buffers

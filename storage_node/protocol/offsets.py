@@ -1,14 +1,15 @@
-"""ListOffsets, InitProducerId and DeleteRecords."""
+"""ListOffsets, OffsetForLeaderEpoch, InitProducerId and DeleteRecords."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
-from storage_node.partition import EARLIEST, FoundOffset, Partition
+from storage_node.partition import EARLIEST, LATEST, MAX_TIMESTAMP, FoundOffset, Partition
 from storage_node.protocol.codec import group, milliseconds
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
@@ -24,6 +25,18 @@ T = TypeVar("T")
 
 #: ListOffsets has no timeout before version 10; no directory may keep a connection for ever.
 PATIENCE = 30.0
+
+EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+
+#: The version of ListOffsets that first knows each of the times that are none.
+SPECIAL_TIMES = {
+    EARLIEST: 0,
+    LATEST: 0,
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
 async def on_partition(
@@ -62,38 +75,77 @@ async def list_offsets(node: Node, request: Request) -> Answer:
     """Offsets by time, or the earliest, the latest, and the one with the newest time stamp."""
     call = request.decode()
     asked = [(topic.name, row) for topic in call.topics for row in topic.partitions]
-    found = await in_turns(_list_offset(node, request.version, topic, row) for topic, row in asked)
+    times = Counter((topic, row.partition_index) for topic, row in asked)
+    seconds = milliseconds(getattr(call, "timeout", 0)) / 1000 if request.version >= 10 else 0.0
+    patience = min(seconds, PATIENCE) if seconds > 0 else PATIENCE
+
+    asked = list({(topic, row.partition_index): (topic, row) for topic, row in asked}.values())
+
+    async def find(topic: str, row: Any) -> dict[str, Any]:
+        if times[topic, row.partition_index] > 1:
+            return _no_offset(row, ErrorCode.INVALID_REQUEST)
+        return await _list_offset(node, request.version, topic, row, patience)
+
+    found = await in_turns(find(topic, row) for topic, row in asked)
     rows = [(topic, row) for (topic, _), row in zip(asked, found, strict=True)]
     return request.encode(topics=[{"name": name, "partitions": items} for name, items in group(rows)])
 
 
-async def _list_offset(node: Node, version: int, topic: str, row: Any) -> dict[str, Any]:
-    timestamp = int(row.timestamp)
-    epoch = getattr(row, "current_leader_epoch", -1)
-    answer: dict[str, Any] = {"partition_index": row.partition_index, "timestamp": -1, "offset": -1, "leader_epoch": -1}
-    if timestamp == -4:
-        timestamp = EARLIEST  # nothing is tiered: the earliest local offset is the earliest
-    elif timestamp < -3:
-        # Latest tiered offset and later inventions: nothing is tiered here.
-        return answer | ({} if timestamp == -5 else {"error_code": ErrorCode.UNSUPPORTED_VERSION})
+def _no_offset(row: Any, error: ErrorCode = ErrorCode.NONE) -> dict[str, Any]:
+    return {
+        "partition_index": row.partition_index,
+        "error_code": error,
+        "timestamp": -1,
+        "offset": -1,
+        "leader_epoch": -1,
+    }
+
+
+async def _list_offset(node: Node, version: int, topic: str, row: Any, patience: float) -> dict[str, Any]:
+    timestamp, epoch = int(row.timestamp), getattr(row, "current_leader_epoch", -1)
+    if timestamp < 0 and version < SPECIAL_TIMES.get(timestamp, 1 << 15):
+        return _no_offset(row, ErrorCode.UNSUPPORTED_VERSION)
 
     def look(partition: Partition) -> FoundOffset:
-        return partition.find_offset(timestamp, epoch)
+        if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            partition.check_usable(epoch)
+            return FoundOffset(-1)  # nothing is tiered
+        return partition.find_offset(EARLIEST if timestamp == EARLIEST_LOCAL else timestamp, epoch)
 
-    code, found = await on_partition(node, TopicPartition(topic, row.partition_index), look, PATIENCE)
+    code, found = await on_partition(node, TopicPartition(topic, row.partition_index), look, patience)
     if found is None:
-        return answer | {"error_code": code}
-    return answer | {"timestamp": found.timestamp, "offset": found.offset, "leader_epoch": found.leader_epoch}
+        return _no_offset(row, code)
+    return _no_offset(row) | {
+        "timestamp": found.timestamp,
+        "offset": found.offset,
+        "leader_epoch": found.leader_epoch,
+    }
+
+
+async def offset_for_leader_epoch(node: Node, request: Request) -> Answer:
+    """Where a leader epoch ends (KIP-101, KIP-320): how a client finds out that it read what was cut off since."""
+    call = request.decode()
+
+    async def find(topic: str, row: Any) -> dict[str, Any]:
+        def look(partition: Partition) -> tuple[int, int]:
+            return partition.end_of_epoch(row.leader_epoch, row.current_leader_epoch)
+
+        code, found = await on_partition(node, TopicPartition(topic, row.partition), look, PATIENCE)
+        epoch, end = found if found is not None else (-1, -1)
+        return {"error_code": code, "partition": row.partition, "leader_epoch": epoch, "end_offset": end}
+
+    asked = [(topic.topic, row) for topic in call.topics for row in topic.partitions]
+    done = await in_turns(find(topic, row) for topic, row in asked)
+    rows = [(topic, row) for (topic, _), row in zip(asked, done, strict=True)]
+    return request.encode(topics=[{"topic": name, "partitions": items} for name, items in group(rows)])
 
 
 async def init_producer_id(node: Node, request: Request) -> Answer:
-    """A new producer id with epoch 0; with the current id and epoch given (KIP-360) the next epoch of that id."""
+    """A new producer id with epoch 0, also for who has one: outside of transactions a producer counts epochs itself."""
     call = request.decode()
-    if call.transactional_id is not None:
-        return request.encode(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
     known, epoch = getattr(call, "producer_id", -1), getattr(call, "producer_epoch", -1)
-    if known >= 0 and 0 <= epoch < 2**15 - 2:
-        return request.encode(producer_id=known, producer_epoch=epoch + 1)
+    if call.transactional_id is not None or (known == -1) != (epoch == -1):
+        return request.encode(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
     try:
         producer_id = await node.producer_ids.next()
     except RequestRefused as error:

@@ -1,4 +1,4 @@
-"""Produce (key 0), versions 3 to 12, by topic name.
+"""Produce (key 0), versions 3 to 13: by topic name, from version 13 on by topic id.
 
 The hot path: the envelope is read and written with struct, records stay a view of the frame, and appends run in the
 pool of the directory that holds the log, in the order of the connection. Nothing looks at single records.
@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
 from storage_node.protocol.codec import MAX_PARTITIONS, Cursor, MalformedRequest
 from storage_node.protocol.framing import Answer, Connection
+from storage_node.protocol.leaders import Leader, endpoints, leader_of
 from storage_node.protocol.request import Request
+from storage_node.protocol.topic_ids import same_topic, topic_named
 from storage_node.protocol.wire import array, string
 from storage_node.types import TopicPartition
 
@@ -41,6 +43,8 @@ class Item:
     topic: str
     partition: int
     records: memoryview | None
+    topic_id: bytes = b""
+    leader: Leader | None = None
     error: int = 0
     base_offset: int = -1
     append_time: int = -1
@@ -60,7 +64,7 @@ class ProduceCall:
 
 def parse(request: Request) -> ProduceCall:
     """Read the envelope; raises MalformedRequest."""
-    flexible = request.version >= 9
+    flexible, by_id = request.version >= 9, request.version >= 13
     view = request.frame if isinstance(request.frame, memoryview) else memoryview(request.frame)
     cursor = Cursor(view, request.position, MAX_PARTITIONS)
     transactional_id = cursor.string(flexible)
@@ -68,7 +72,8 @@ def parse(request: Request) -> ProduceCall:
     timeout = cursor.int32()
     items: list[Item] = []
     for _ in range(cursor.count(flexible)):
-        topic = cursor.string(flexible)
+        topic_id = cursor.raw(16) if by_id else b""
+        topic = "" if by_id else cursor.string(flexible)
         if topic is None:
             raise MalformedRequest("a topic without a name")
         for _ in range(cursor.count(flexible)):
@@ -81,7 +86,7 @@ def parse(request: Request) -> ProduceCall:
                 records = view[start : cursor.position]
             if flexible:
                 cursor.tagged()
-            items.append(Item(topic, partition, records))
+            items.append(Item(topic, partition, records, topic_id))
         if flexible:
             cursor.tagged()
     return ProduceCall(transactional_id, acks, timeout, items)
@@ -116,9 +121,15 @@ def _sort(node: Node, call: ProduceCall, jobs: dict[str, Work]) -> None:
     """Put each item that can be appended to its directory's work."""
     for item in call.items:
         try:
+            if item.topic_id:
+                item.topic = topic_named(node, item.topic_id)
             partition = node.leader(TopicPartition(item.topic, item.partition))
+            if item.topic_id:
+                same_topic(partition, item.topic_id)
         except (RequestRefused, StorageError) as error:
             item.error, item.message = error.code, str(error)
+            if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                item.leader = leader_of(node, TopicPartition(item.topic, item.partition))
         else:
             jobs.setdefault(partition.directory.name, []).append((item, partition))
 
@@ -220,12 +231,12 @@ def _append(node: Node, work: list[tuple[Item, Partition]]) -> None:
 def encode(version: int, items: list[Item]) -> bytes:
     """The response body."""
     flexible = version >= 9
-    topics: dict[str, list[Item]] = {}
+    topics: dict[str | bytes, list[Item]] = {}
     for item in items:
-        topics.setdefault(item.topic, []).append(item)
+        topics.setdefault(item.topic_id or item.topic, []).append(item)
     out = bytearray(array(len(topics), flexible))
     for name, rows in topics.items():
-        out += string(name, flexible) + array(len(rows), flexible)
+        out += (name if isinstance(name, bytes) else string(name, flexible)) + array(len(rows), flexible)
         for row in rows:
             if version >= 5:
                 out += _RESULT.pack(row.partition, row.error, row.base_offset, row.append_time, row.log_start)
@@ -236,10 +247,10 @@ def encode(version: int, items: list[Item]) -> bytes:
                 null = b"\x00" if flexible else b"\xff\xff"
                 out += array(0, flexible) + (string(row.message, flexible) if row.error else null)
             if flexible:
-                out += b"\x00"
+                out += row.leader.tagged(0) if row.leader is not None and version >= 10 else b"\x00"
         if flexible:
             out += b"\x00"
     out += b"\x00\x00\x00\x00"
     if flexible:
-        out += b"\x00"
+        out += endpoints(item.leader for item in items) if version >= 10 else b"\x00"
     return bytes(out)

@@ -1,8 +1,7 @@
 """The table of APIs: keys, names and the versions that are answered, as data.
 
-Ranges are the overlap of what Apache Kafka 4.x serves and what makes librdkafka, the Java client and kafka-python
-choose modern versions. Produce and Fetch end where topic names give way to topic ids, so that both stay free of a look-
-up by id.
+Ranges are the overlap of what Apache Kafka 4.x serves and what kio can encode and decode. What belongs to transactions
+(24 to 28), share groups and the like is not offered: clients then say themselves that the cluster lacks it.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ class Api:
     flexible: int
 
 
-PRODUCE = Api(0, "produce", 3, 12, 9)
-FETCH = Api(1, "fetch", 4, 12, 12)
-LIST_OFFSETS = Api(2, "list_offsets", 1, 10, 6)
+PRODUCE = Api(0, "produce", 3, 13, 9)
+FETCH = Api(1, "fetch", 4, 18, 12)
+LIST_OFFSETS = Api(2, "list_offsets", 1, 11, 6)
 METADATA = Api(3, "metadata", 0, 13, 9)
 OFFSET_COMMIT = Api(8, "offset_commit", 2, 10, 8)
 OFFSET_FETCH = Api(9, "offset_fetch", 1, 10, 6)
@@ -38,17 +37,20 @@ API_VERSIONS = Api(18, "api_versions", 0, 4, 3)
 CREATE_TOPICS = Api(19, "create_topics", 2, 7, 5)
 DELETE_TOPICS = Api(20, "delete_topics", 1, 6, 4)
 DELETE_RECORDS = Api(21, "delete_records", 0, 2, 2)
-INIT_PRODUCER_ID = Api(22, "init_producer_id", 0, 5, 2)
+INIT_PRODUCER_ID = Api(22, "init_producer_id", 0, 6, 2)
+OFFSET_FOR_LEADER_EPOCH = Api(23, "offset_for_leader_epoch", 2, 4, 4)
 DESCRIBE_CONFIGS = Api(32, "describe_configs", 1, 4, 4)
 ALTER_REPLICA_LOG_DIRS = Api(34, "alter_replica_log_dirs", 1, 2, 2)
 DESCRIBE_LOG_DIRS = Api(35, "describe_log_dirs", 1, 5, 2)
 CREATE_PARTITIONS = Api(37, "create_partitions", 0, 3, 2)
 DELETE_GROUPS = Api(42, "delete_groups", 0, 2, 2)
+ELECT_LEADERS = Api(43, "elect_leaders", 0, 2, 2)
 INCREMENTAL_ALTER_CONFIGS = Api(44, "incremental_alter_configs", 0, 1, 1)
 ALTER_PARTITION_REASSIGNMENTS = Api(45, "alter_partition_reassignments", 0, 1, 0)
 LIST_PARTITION_REASSIGNMENTS = Api(46, "list_partition_reassignments", 0, 0, 0)
 OFFSET_DELETE = Api(47, "offset_delete", 0, 0, 1 << 15)
 DESCRIBE_CLUSTER = Api(60, "describe_cluster", 0, 2, 0)
+DESCRIBE_TOPIC_PARTITIONS = Api(75, "describe_topic_partitions", 0, 0, 0)
 
 #: Not advertised: JSON objects between the parts of this project; answered to the loopback only.
 PRIVATE = Api(32001, "private", 0, 0, 1 << 15)
@@ -74,15 +76,18 @@ APIS: dict[int, Api] = {
         DELETE_TOPICS,
         DELETE_RECORDS,
         INIT_PRODUCER_ID,
+        OFFSET_FOR_LEADER_EPOCH,
         DESCRIBE_CONFIGS,
         ALTER_REPLICA_LOG_DIRS,
         DESCRIBE_LOG_DIRS,
         CREATE_PARTITIONS,
         DELETE_GROUPS,
+        ELECT_LEADERS,
         INCREMENTAL_ALTER_CONFIGS,
         ALTER_PARTITION_REASSIGNMENTS,
         LIST_PARTITION_REASSIGNMENTS,
         OFFSET_DELETE,
         DESCRIBE_CLUSTER,
+        DESCRIBE_TOPIC_PARTITIONS,
     )
 }

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storage_node.admin import TopicSpec
 from storage_node.errors import ErrorCode
+from storage_node.metadata import ClusterImage
+from storage_node.ports import MorePartitions
 from storage_node.protocol.codec import id_of, milliseconds, uuid_of
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
@@ -17,6 +22,16 @@ if TYPE_CHECKING:
 async def create_topics(node: Node, request: Request) -> Answer:
     """Create topics, each with its own result; answers when this node has applied them."""
     call = request.decode()
+    times = Counter(topic.name for topic in call.topics)
+    rows: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "error_code": ErrorCode.INVALID_REQUEST,
+            "error_message": "Duplicate topic name.",
+        }
+        for name, count in times.items()
+        if count > 1
+    ]
     specs = [
         TopicSpec(
             topic.name,
@@ -27,9 +42,9 @@ async def create_topics(node: Node, request: Request) -> Answer:
             len(topic.assignments),
         )
         for topic in call.topics
+        if times[topic.name] == 1
     ]
     done = await node.admin.create_topics(specs, call.validate_only, milliseconds(call.timeout) / 1000)
-    rows: list[dict[str, Any]] = []
     for spec, result in zip(specs, done, strict=True):
         row: dict[str, Any] = {
             "name": spec.name,
@@ -46,8 +61,6 @@ async def create_topics(node: Node, request: Request) -> Answer:
                     for name, (value, source) in result.configs.items()
                 ],
             }
-        else:
-            row["configs"] = None if request.version >= 5 else ()
         rows.append(row)
     return request.encode(topics=rows)
 
@@ -55,40 +68,83 @@ async def create_topics(node: Node, request: Request) -> Answer:
 async def delete_topics(node: Node, request: Request) -> Answer:
     """Delete topics by name (or, from version 6 on, by id); answers when this node has applied it."""
     call = request.decode()
-    image = node.metadata.image
-    asked: list[tuple[str | None, str]] = []
+    asked = [_Named(name) for name in call.topic_names] if request.version < 6 else []
     if request.version >= 6:
-        for state in call.topics:
-            topic_id = id_of(state.topic_id)
-            found = image.topic_by_id(topic_id) if state.name is None else None
-            asked.append((found.name if found else state.name, topic_id))
-    else:
-        asked = [(name, "") for name in call.topic_names]
-    names = [name for name, _ in asked if name is not None]
-    done = iter(await node.admin.delete_topics(names, milliseconds(call.timeout) / 1000))
-    rows = []
-    for name, topic_id in asked:
-        if name is None:
-            message = "This server does not host this topic ID."
-            code = ErrorCode.UNKNOWN_TOPIC_ID
-            rows.append({"name": None, "topic_id": uuid_of(topic_id), "error_code": code, "error_message": message})
-            continue
-        result = next(done)
-        row: dict[str, Any] = {
-            "name": name,
-            "topic_id": uuid_of(result.topic_id or topic_id),
-            "error_code": result.error,
-        }
+        asked = [_Named(state.name, id_of(state.topic_id)) for state in call.topics]
+    rows, names = _to_delete(node.metadata.image, asked)
+    done = await node.admin.delete_topics(list(names), milliseconds(call.timeout) / 1000)
+    for (name, topic_id), result in zip(names.items(), done, strict=True):
+        row = {"name": name, "topic_id": uuid_of(result.topic_id or topic_id), "error_code": result.error}
         rows.append(row | {"error_message": result.message if result.error else None})
     return request.encode(responses=rows)
 
 
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """A topic as a client names it: one of the two."""
+
+    name: str | None
+    id: str = ""
+
+
+def _to_delete(image: ClusterImage, asked: Sequence[_Named]) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """The answers to what cannot be asked for, in Kafka's words, and the names with the ids of the rest.
+
+    A topic that is named twice, in whatever way, is deleted by neither.
+    """
+    refused: list[dict[str, Any]] = []
+    wanted: dict[str, str] = {}
+
+    def refuse(each: _Named, message: str, code: ErrorCode = ErrorCode.INVALID_REQUEST) -> None:
+        refused.append({"name": each.name, "topic_id": uuid_of(each.id), "error_code": code, "error_message": message})
+
+    names = Counter(each.name for each in asked if each.name is not None and not each.id)
+    ids = Counter(each.id for each in asked if each.name is None and each.id)
+    for each in dict.fromkeys(asked):
+        if each.name is not None and each.id:
+            refuse(each, "You may not specify both topic name and topic id.")
+        elif each.name is not None and names[each.name] > 1:
+            refuse(each, "Duplicate topic name.")
+        elif each.name is not None:
+            topic = image.topics.get(each.name)
+            if topic is not None and ids[topic.id]:
+                refuse(each, "The provided topic name maps to an ID that was already supplied.")
+            else:
+                wanted[each.name] = ""
+        elif not each.id:
+            refuse(each, "Neither topic name nor id were specified.")
+        elif ids[each.id] > 1:
+            refuse(each, "Duplicate topic id.")
+        elif (topic := image.topic_by_id(each.id)) is None:
+            refuse(each, "This server does not host this topic ID.", ErrorCode.UNKNOWN_TOPIC_ID)
+        elif not names[topic.name]:
+            wanted[topic.name] = each.id
+        else:
+            refuse(each, "The provided topic name maps to an ID that was already supplied.")
+    return refused, wanted
+
+
 async def create_partitions(node: Node, request: Request) -> Answer:
-    """Refused: a topic has the number of partitions it was created with."""
+    """Add partitions to topics, each with its own result; answers when this node has applied them."""
     call = request.decode()
-    message = "this cluster does not add partitions to a topic; create it with the number of partitions it needs"
-    rows = [
-        {"name": topic.name, "error_code": ErrorCode.INVALID_PARTITIONS, "error_message": message}
+    times = Counter(topic.name for topic in call.topics)
+    wanted = [
+        MorePartitions(
+            topic.name,
+            topic.count,
+            None if topic.assignments is None else tuple(tuple(row.broker_ids) for row in topic.assignments),
+        )
         for topic in call.topics
+        if times[topic.name] == 1
     ]
+    rows = [
+        {"name": name, "error_code": ErrorCode.INVALID_REQUEST, "error_message": "Duplicate topic name."}
+        for name, count in times.items()
+        if count > 1
+    ]
+    seconds = milliseconds(call.timeout) / 1000
+    done = await node.admin.create_partitions(wanted, call.validate_only, seconds)
+    for topic, result in zip(wanted, done, strict=True):
+        message = result.message or None if result.error else None
+        rows.append({"name": topic.name, "error_code": result.error, "error_message": message})
     return request.encode(results=rows)

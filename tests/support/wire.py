@@ -29,8 +29,10 @@ class Row:
 
 
 def encode_request(key: int, version: int, values: dict[str, Any], correlation: int = 1) -> bytes:
-    """A frame with its length; nested values by kio's field names."""
+    """A frame with its length; nested values by kio's field names. In ApiVersions the client has a name."""
     schema = load_request_schema(key, version)
+    if key == 18:
+        values = {"client_software_name": "tests", "client_software_version": "1"} | values
     buffer = io.BytesIO()
     buffer.write(struct.pack(">hhih", key, version, correlation, 4) + b"test")
     if schema.__flexible__:

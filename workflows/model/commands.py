@@ -6,6 +6,7 @@ A command is a JSON object; `do` names it, and what else it takes stands at its 
     {"do": "lease_ended", ...}         registration.lease_ended
     {"do": "create_topics", ...}       topics.create_topics
     {"do": "delete_topics", ...}       topics.delete_topics
+    {"do": "create_partitions", ...}   partitions.create_partitions
     {"do": "alter_configs", ...}       topics.alter_configs
     {"do": "next_producer_ids", ...}   topics.next_producer_ids
     {"do": "raise_generations", ...}   replicas.raise_generations
@@ -22,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workflows.model import failures, registration, replicas, topics
+from workflows.model import failures, partitions, registration, replicas, topics
 from workflows.model.fields import BadField
 from workflows.model.outcome import Change, Code, Refused
 from workflows.model.state import ClusterState
@@ -34,6 +35,7 @@ _COMMANDS: Mapping[str, Callable[[ClusterState, Mapping[str, Any], NewId], Chang
     "lease_ended": registration.lease_ended,
     "create_topics": topics.create_topics,
     "delete_topics": topics.delete_topics,
+    "create_partitions": partitions.create_partitions,
     "alter_configs": topics.alter_configs,
     "next_producer_ids": topics.next_producer_ids,
     "raise_generations": replicas.raise_generations,

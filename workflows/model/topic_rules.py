@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 MAX_NAME = 249
@@ -33,6 +33,25 @@ def name_problem(name: object) -> str | None:
 def collision_key(name: str) -> str:
     """Names with the same key cannot both exist: '.' and '_' fall together in metric names."""
     return name.replace(".", "_")
+
+
+def assignment_problem(replicas: Sequence[int], registered: Container[int], factor: int) -> str | None:
+    """Why a new partition cannot have these replicas, in Kafka's words; None when it can."""
+    if not replicas:
+        return "The manual partition assignment includes an empty replica list."
+    before = None
+    for node in sorted(replicas):
+        if node not in registered:
+            return f"The manual partition assignment includes broker {node}, but no such broker is registered."
+        if node == before:
+            return f"The manual partition assignment includes the broker {node} more than once."
+        before = node
+    if len(replicas) != factor:
+        return (
+            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
+            f"consistent with previous partitions, which have {factor} replica(s)."
+        )
+    return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ def create_topics(state: ClusterState, command: Mapping[str, Any], new_id: Calla
     )
     results: list[Result] = []
     after = state
-    room = _Room(state)
+    room = Room(state)
     for place, each in enumerate(wanted):
         path = f"$.topics[{place}]"
         try:
@@ -52,8 +52,11 @@ def create_topics(state: ClusterState, command: Mapping[str, Any], new_id: Calla
     return Change(after, results)
 
 
-class _Room:
-    """What a request's topics must fit in with, counted once per request: names that collide, replicas per node."""
+class Room:
+    """What a request's topics must fit in with, counted once per request: names that collide, replicas per node.
+
+    `held` counts the replicas of each unfenced node, `replicas` all of them.
+    """
 
     def __init__(self, state: ClusterState) -> None:
         self.names: dict[str, str] = {}
@@ -65,13 +68,30 @@ class _Room:
     def take(self, topic: Topic) -> None:
         """Count a topic in."""
         self.names[topic_rules.collision_key(topic.name)] = topic.name
-        for partition in topic.partitions:
-            self.replicas += len(partition.replicas)
-            self.held.update(node for node in partition.replicas if node in self.held)
+        self.hold([partition.replicas for partition in topic.partitions])
+
+    def hold(self, placed: Iterable[Sequence[int]]) -> None:
+        """Count the replicas of partitions in."""
+        for replicas in placed:
+            self.replicas += len(replicas)
+            self.held.update(node for node in replicas if node in self.held)
+
+    def place(self, count: int, factor: int) -> list[tuple[int, ...]]:
+        """Nodes for new partitions: round robin over the unfenced ones, the emptiest first; raises Refused."""
+        if not self.held:
+            raise Refused(Code.INVALID_REPLICATION_FACTOR, "No node is up that could hold a replica; start one first.")
+        order = sorted(self.held, key=lambda node: (self.held[node], node))
+        if factor > len(order):
+            raise Refused(
+                Code.INVALID_REPLICATION_FACTOR,
+                f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot "
+                f"be reached because only {len(order)} broker(s) are registered.",
+            )
+        return [tuple(order[(index + i) % len(order)] for i in range(factor)) for index in range(count)]
 
 
 def _new_topic(
-    state: ClusterState, room: _Room, request: Mapping[str, Any], path: str, new_id: Callable[[], str]
+    state: ClusterState, room: Room, request: Mapping[str, Any], path: str, new_id: Callable[[], str]
 ) -> Topic:
     name = request.get("name")
     problem = topic_rules.name_problem(name)
@@ -97,18 +117,19 @@ def _new_topic(
             Code.POLICY_VIOLATION,
             f"With topic '{name}' the cluster would hold {after} replicas; its limit is {topic_rules.MAX_REPLICAS}.",
         )
-    partitions = tuple(_new_partition(state, index, replicas) for index, replicas in enumerate(placed))
+    partitions = tuple(new_partition(state, index, replicas) for index, replicas in enumerate(placed))
     return Topic(name, new_id(), dict(configs), partitions)
 
 
-def _new_partition(state: ClusterState, index: int, replicas: tuple[int, ...]) -> Partition:
+def new_partition(state: ClusterState, index: int, replicas: tuple[int, ...]) -> Partition:
+    """An empty partition under the leader it should have."""
     none = len(replicas)
     fresh = Partition(index, Assignment(replicas), ("",) * none, (0,) * none, replicas, leader=replicas[0])
     led = elect(fresh, state.nodes)
     return replace(led, leader_epoch=0, partition_epoch=0)
 
 
-def _placement(state: ClusterState, room: _Room, request: Mapping[str, Any], path: str) -> list[tuple[int, ...]]:
+def _placement(state: ClusterState, room: Room, request: Mapping[str, Any], path: str) -> list[tuple[int, ...]]:
     """The replicas of each partition: as asked for, or round robin over the unfenced nodes, the emptiest first."""
     assignment = fields.a_list(request.get("assignment") or [], f"{path}.assignment")
     if assignment:
@@ -126,10 +147,7 @@ def _placement(state: ClusterState, room: _Room, request: Mapping[str, Any], pat
     if factor not in (-1, 1):
         message = "Replication factor must be larger than 0." if factor < 1 else _SINGLE.format(given=factor)
         raise Refused(Code.INVALID_REPLICATION_FACTOR, message)
-    if not room.held:
-        raise Refused(Code.INVALID_REPLICATION_FACTOR, "No node is up that could hold a replica; start one first.")
-    order = sorted(room.held, key=lambda node: (room.held[node], node))
-    return [(order[index % len(order)],) for index in range(count)]
+    return room.place(count, 1)
 
 
 def _assigned(

@@ -103,9 +103,9 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(harness: Ha
     connection.sendall(struct.pack(">ihhih", 10, 18, 77, 9, -1))
     frame = receive_frame(connection)
     correlation, error, count = struct.unpack_from(">ihi", frame)
-    assert (correlation, error, count) == (9, 35, len(APIS))
+    assert (correlation, error, count) == (9, 35, 1)
     keys = {key: (low, high) for key, low, high in struct.iter_unpack(">hhh", frame[10:])}
-    assert keys[18] == (0, 4) and keys[1] == (4, 12) and keys[34] == (1, 2)
+    assert keys == {18: (0, 4)}
     connection.close()
 
 

@@ -1,0 +1,193 @@
+"""Metadata and DescribeTopicPartitions: brokers and topics of the newest image."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from storage_node.directories.names import validate_topic
+from storage_node.errors import ErrorCode, RequestRefused
+from storage_node.metadata import ClusterImage, TopicImage
+from storage_node.protocol.answers import LARGE
+from storage_node.protocol.cluster import CLUSTER_OPERATIONS, brokers
+from storage_node.protocol.codec import id_of
+from storage_node.protocol.framing import Answer
+from storage_node.protocol.request import Request
+from storage_node.protocol.topic_rows import DESCRIBED, NO_ID, NO_OPERATIONS, Layout, layout_of, raw_id
+from storage_node.protocol.wire import array, string
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+#: max.request.partition.size.limit: partitions in one answer of DescribeTopicPartitions.
+MOST_DESCRIBED = 2000
+
+#: A (name, id) pair that is asked for; "" for the one that is not given.
+_Wanted = tuple[str | None, str]
+
+
+async def metadata(node: Node, request: Request) -> Answer:
+    """Brokers and topics, put together once per image and question."""
+    image = node.metadata.image
+    body = bytes(request.frame[request.position :])
+    cached = node.answers.find(image, request.version, body)
+    if cached is not None:
+        return [request.head(), cached]
+    call = request.decode()
+    version, layout = request.version, layout_of(request.version)
+    wanted = _wanted(version, call)
+    refused = wanted is not None and 10 <= version < 12 and any(id_ or name is None for name, id_ in wanted)
+    made = node.config.auto_create_topics and getattr(call, "allow_auto_topic_creation", True)
+    if made and wanted is not None and not refused:
+        missing = [name for name, _ in wanted if name and name not in image.topics]
+        if missing:
+            await node.admin.create_missing(missing)
+            image = node.metadata.image
+    found = list(image.topics.values()) if wanted is None else _known(image, wanted)
+    rows = node.answers.rows
+    view = rows.view(image)
+    allowed = getattr(call, "include_topic_authorized_operations", False)
+
+    def make() -> bytes:
+        if refused:
+            topics = [layout.missing(name, raw_id(id_), ErrorCode.INVALID_REQUEST) for name, id_ in wanted or ()]
+        else:
+            topics = rows.rows(layout, found, view)
+            topics = [layout.allowed(row) for row in topics] if allowed else topics
+            topics += _missing(image, layout, version, wanted or ())
+        operations = getattr(call, "include_cluster_authorized_operations", False)
+        return _answer(node, image, version, topics, operations)
+
+    count = rows.stale(layout, found, view) + len(wanted or ())
+    return [request.head(), await node.answers.make(image, version, body, count, make)]
+
+
+def _wanted(version: int, call: Any) -> list[_Wanted] | None:
+    """What is asked for, each once; None for all topics."""
+    if call.topics is None or (version == 0 and not call.topics):
+        return None
+    return list(dict.fromkeys((topic.name, id_of(getattr(topic, "topic_id", None))) for topic in call.topics))
+
+
+def _find(image: ClusterImage, wanted: _Wanted) -> TopicImage | None:
+    name, topic_id = wanted
+    return image.topics.get(name) if name is not None else image.topic_by_id(topic_id)
+
+
+def _known(image: ClusterImage, wanted: list[_Wanted]) -> list[TopicImage]:
+    return [topic for each in wanted if (topic := _find(image, each)) is not None]
+
+
+def _missing(image: ClusterImage, layout: Layout, version: int, wanted: list[_Wanted] | tuple[()]) -> list[bytes]:
+    out = []
+    for name, topic_id in wanted:
+        if _find(image, (name, topic_id)) is not None:
+            continue
+        if name is None:
+            out.append(layout.missing(None if version >= 12 else "", raw_id(topic_id), ErrorCode.UNKNOWN_TOPIC_ID))
+        else:
+            out.append(layout.missing(name, NO_ID, unknown(name)))
+    return out
+
+
+def unknown(name: str) -> ErrorCode:
+    """The error of a topic that is not there: one whose name no topic can have is told so."""
+    try:
+        validate_topic(name)
+    except RequestRefused:
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
+    return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def _answer(node: Node, image: ClusterImage, version: int, topics: list[bytes], operations: bool) -> bytes:
+    flexible = version >= 9
+    end = b"\0" if flexible else b""
+    found = brokers(node, image)
+    head = bytearray(b"" if version < 3 else bytes(4))
+    head += array(len(found), flexible)
+    for row in found:
+        head += row["node_id"].to_bytes(4, "big") + string(row["host"], flexible) + row["port"].to_bytes(4, "big")
+        if version >= 1:
+            head += b"\0" if flexible else b"\xff\xff"  # no rack
+        head += end
+    if version >= 2:
+        head += string(image.cluster or node.cluster_id, flexible)
+    if version >= 1:
+        head += node.id.to_bytes(4, "big")
+    head += array(len(topics), flexible)
+    tail = b""
+    if 8 <= version <= 10:
+        tail += CLUSTER_OPERATIONS.to_bytes(4, "big") if operations else NO_OPERATIONS
+    if version >= 13:
+        tail += b"\0\0"
+    return b"".join((bytes(head), *topics, tail, end))
+
+
+async def describe_topic_partitions(node: Node, request: Request) -> Answer:
+    """Topics in order of their names, from a cursor on, as many partitions as are asked for (KIP-966)."""
+    call = request.decode()
+    image, cursor = node.metadata.image, call.cursor
+    everything = not call.topics
+    names = node.answers.sorted_names(image) if everything else sorted({topic.name for topic in call.topics})
+    begin = "" if cursor is None else cursor.topic_name
+    names = [name for name in names if name >= begin]
+    if cursor is not None and (cursor.partition_index < 0 or (not everything and begin not in names)):
+        topics = [DESCRIBED.missing(topic.name, NO_ID, ErrorCode.INVALID_REQUEST) for topic in call.topics]
+        return [request.head(), _described(topics, None)]
+    limit = max(1, min(MOST_DESCRIBED, call.response_partition_limit))
+    first = 0 if cursor is None else cursor.partition_index
+    whole, found, cut, after = _choose(image, names, begin, first, limit, everything)
+    rows = node.answers.rows
+    view = rows.view(image)
+    if rows.stale(DESCRIBED, whole, view) > LARGE:
+        await asyncio.to_thread(rows.rows, DESCRIBED, whole, view)
+    encoded = iter(rows.rows(DESCRIBED, whole, view))
+    topics = []
+    for name, topic in found:
+        if topic is None:
+            topics.append(DESCRIBED.missing(name, NO_ID, unknown(name)))
+        elif name in cut:
+            shown = [topic.partitions[index] for index in cut[name] if index in topic.partitions]
+            head = DESCRIBED.head(name, topic.id, len(shown))
+            topics.append(head + DESCRIBED.partitions(shown, view) + DESCRIBED.tail())
+        else:
+            topics.append(next(encoded))
+    return [request.head(), _described([DESCRIBED.allowed(row) for row in topics], after)]
+
+
+def _choose(
+    image: ClusterImage, names: list[str], begin: str, first: int, limit: int, everything: bool
+) -> tuple[list[TopicImage], list[tuple[str, TopicImage | None]], dict[str, range], tuple[str, int] | None]:
+    """What goes into one answer: the topics that are shown whole, all that are named, the indexes of those that are cut
+    off, and where the next answer begins.
+    """
+    whole: list[TopicImage] = []
+    found: list[tuple[str, TopicImage | None]] = []
+    cut: dict[str, range] = {}
+    left = limit
+    for name in names:
+        if left == 0:
+            return whole, found, cut, (name, 0)
+        topic = image.topics.get(name)
+        if topic is None:
+            if not everything:
+                found.append((name, None))
+            continue
+        found.append((name, topic))
+        start, count = first if name == begin else 0, len(topic.partitions)
+        stop = min(count, start + left)
+        if start == 0 and stop == count:
+            whole.append(topic)
+        else:
+            cut[name] = range(start, stop)
+        left -= max(0, stop - start)
+        if stop < count:
+            return whole, found, cut, (name, stop)
+    return whole, found, cut, None
+
+
+def _described(topics: list[bytes], after: tuple[str, int] | None) -> bytes:
+    cursor = b"\xff"
+    if after is not None:
+        cursor = b"\x01" + string(after[0], True) + after[1].to_bytes(4, "big") + b"\0"
+    return b"".join((bytes(4), array(len(topics), True), *topics, cursor, b"\0"))
