@@ -50,7 +50,7 @@ async def metadata(node: Node, request: Request) -> Answer:
 
     def make() -> bytes:
         if refused:
-            topics = [layout.missing(name, raw_id(id_), ErrorCode.INVALID_REQUEST) for name, id_ in wanted or ()]
+            topics = [layout.missing(name or "", raw_id(id_), ErrorCode.INVALID_REQUEST) for name, id_ in wanted or ()]
         else:
             topics = rows.rows(layout, found, view)
             topics = [layout.allowed(row) for row in topics] if allowed else topics

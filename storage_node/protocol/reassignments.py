@@ -91,7 +91,7 @@ async def elect_leaders(node: Node, request: Request) -> Answer:
     else:
         asked = [(topic.topic, list(topic.partitions)) for topic in call.topic_partitions]
     if kind not in (PREFERRED, UNCLEAN):
-        rows = [
+        refused: list[dict[str, Any]] = [
             {
                 "topic": name,
                 "partition_result": [
@@ -105,7 +105,7 @@ async def elect_leaders(node: Node, request: Request) -> Answer:
             }
             for name, indexes in (asked if call.topic_partitions is not None else ())
         ]
-        return request.encode(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=rows)
+        return request.encode(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=refused)
     results = []
     for name, indexes in asked:
         rows = []

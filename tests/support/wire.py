@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 from kio.index import api_key_map, load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
@@ -50,6 +51,7 @@ class Client:
         self.socket: socket.socket = connection_to(where) if isinstance(where, str) else raw_connection(where, 30)
         self._correlation = 0
         self._pending: list[tuple[int, int, int]] = []
+        self._ids: dict[str, UUID | None] = {}
 
     def close(self) -> None:
         self.socket.close()
@@ -81,16 +83,26 @@ class Client:
         """The answer to a request by key or name ("DescribeLogDirs"); fields by kio's names."""
         return self.ask(key_of(api), version, values)
 
-    # Produce
+    def topic_id(self, name: str) -> UUID | None:
+        """A topic's id, asked for once; None for a topic that is not there."""
+        if self._ids.get(name) is None:
+            (row,) = self.call("Metadata", 12, topics=[{"name": name}], allow_auto_topic_creation=False).topics
+            self._ids[name] = row.topic_id
+        return self._ids[name]
+
+    # Produce; from version 13 on, Fetch as well, a topic goes by its id
 
     def send_produce(self, topic: str, partition: int, records: bytes, *, version: int = 10, acks: int = -1) -> int:
         data = {"index": partition, "records": records}
         values = {
             "acks": acks,
             "timeout": timedelta(seconds=10),
-            "topic_data": [{"name": topic, "partition_data": [data]}],
+            "topic_data": [self._topic("name", topic, version) | {"partition_data": [data]}],
         }
         return self.send(0, version, values, answered=acks != 0)
+
+    def _topic(self, field: str, name: str, version: int) -> dict[str, Any]:
+        return {"topic_id": self.topic_id(name)} if version >= 13 else {field: name}
 
     def receive_produce(self) -> tuple[int, Row]:
         correlation, answer = self.receive()
@@ -133,7 +145,7 @@ class Client:
             "min_bytes": min_bytes,
             "max_bytes": max_bytes,
             "session_epoch": -1,
-            "topics": [{"topic": topic, "partitions": rows} for topic, rows in topics.items()],
+            "topics": [self._topic("topic", topic, version) | {"partitions": rows} for topic, rows in topics.items()],
         }
         return self.send(1, version, values)
 

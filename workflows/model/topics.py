@@ -195,7 +195,9 @@ def delete_topics(state: ClusterState, command: Mapping[str, Any], _new_id: Call
     for result in results:
         name = result.pop("name")
         if name not in state.topics:
-            result.update(error=Code.UNKNOWN_TOPIC_OR_PARTITION, message=f"There is no topic '{name}'.")
+            result.update(
+                error=Code.UNKNOWN_TOPIC_OR_PARTITION, message="This server does not host this topic-partition."
+            )
             continue
         result["topic_id"] = state.topics[name].id
         state = state.without_topic(name)
