@@ -15,8 +15,9 @@ SIZES = [LEAST - 200, LEAST, 60_000, 64 * 1024, 64 * 1024 + 1, 1_000_000, GROWTH
 @pytest.mark.parametrize("size", SIZES)
 def test_a_request_of_any_size_is_answered(harness: Harness, size: int) -> None:
     client = Client(harness)
-    name = "x" * 30_000
-    topics = [{"name": name}] * (size // len(name)) + [{"name": "y" * (size % len(name))}]
+    each = 30_000
+    topics = [{"name": f"{number:05}" + "x" * (each - 5)} for number in range(size // each)]
+    topics.append({"name": "y" * (size % each)})
     answer = client.ask(3, 9, {"topics": topics})
     assert len(answer.topics) == len(topics)
     assert client.ask(18, 3).error_code == 0, "and the next one begins where it ended"
