@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -12,11 +13,13 @@ from typing import TYPE_CHECKING
 
 from storage_node import topic_configs
 from storage_node.assignments import bad_assignment
+from storage_node.config_table import BROKER, TOPIC
+from storage_node.config_values import Described, plain, topic_values
 from storage_node.directories.names import validate_topic
 from storage_node.errors import ErrorCode, RequestRefused, RequestTimedOut
 from storage_node.metadata import ClusterImage
 from storage_node.ports import ChangeResult, Controller, MorePartitions, NewTopic
-from storage_node.topic_configs import BROKER_KEYS, TOPIC_KEYS, Source
+from storage_node.topic_configs import Change
 
 if TYPE_CHECKING:
     from storage_node.node import Node
@@ -31,7 +34,7 @@ PRODUCER_ID_BLOCK = 1000
 
 MOST_PARTITIONS = 10_000
 
-_Change = Callable[[float], Awaitable[list[ChangeResult]]]
+_Ask = Callable[[float], Awaitable[list[ChangeResult]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +58,7 @@ class TopicResult:
     topic_id: str = ""
     partitions: int = -1
     replication_factor: int = -1
-    configs: Mapping[str, tuple[str, Source]] = field(default_factory=dict)
+    configs: tuple[Described, ...] = ()
 
 
 class Admin:
@@ -96,8 +99,13 @@ class Admin:
     def _new_topic(self, spec: TopicSpec) -> NewTopic:
         config = self._node.config
         validate_topic(spec.name)
-        topic_configs.check_topic(spec.configs)
+        missing = [name for name, value in spec.configs.items() if value is None]
+        if missing:
+            message = f"Null value not supported for topic configs: {','.join(missing)}"
+            raise RequestRefused(message, ErrorCode.INVALID_CONFIG)
         values = {name: value for name, value in spec.configs.items() if value is not None}
+        topic_configs.check_topic(values, self._node.broker_values())
+        values = {name: plain(TOPIC[name], value) for name, value in values.items()}
         if not spec.named:
             partitions = config.num_partitions if spec.partitions == -1 else spec.partitions
             factor = config.default_replication_factor if spec.replication_factor == -1 else spec.replication_factor
@@ -131,9 +139,7 @@ class Admin:
     def _created(self, topic: NewTopic, answer: ChangeResult) -> TopicResult:
         if answer.error:
             return TopicResult(answer.error, answer.message)
-        configs = {name: (entry.default, Source.DEFAULT) for name, entry in TOPIC_KEYS.items()}
-        configs |= {name: (value, Source.STATIC_BROKER) for name, value in self._node.config.topic_defaults.items()}
-        configs |= {name: (value, Source.TOPIC) for name, value in topic.configs.items()}
+        configs = tuple(topic_values(topic.configs, self._node.broker_values()))
         return TopicResult(0, "", answer.topic_id, topic.partitions, topic.replication_factor, configs)
 
     async def create_missing(self, names: Sequence[str]) -> None:
@@ -171,26 +177,54 @@ class Admin:
             wait=not validate_only,
         )
 
-    async def alter_configs(
-        self, kind: str, name: str, changes: Mapping[str, tuple[int, str | None]], validate_only: bool
+    async def alter_configs(self, kind: str, name: str, changes: Sequence[Change], validate_only: bool) -> None:
+        """Change some of a topic's or a broker's dynamic configs; raises RequestRefused."""
+        current = self._dynamic(kind, name)
+        keys = TOPIC if kind == "topic" else BROKER
+        values = topic_configs.resolve(changes, current, keys, kind)
+        await self._alter(kind, name, current, values, validate_only)
+
+    async def replace_configs(
+        self, kind: str, name: str, configs: Mapping[str, str | None], validate_only: bool
     ) -> None:
-        """Change a topic's or a broker's dynamic configs; raises RequestRefused."""
+        """Give a topic or a broker these dynamic configs and no others (AlterConfigs); raises RequestRefused."""
+        current = self._dynamic(kind, name)
+        await self._alter(kind, name, current, {**dict.fromkeys(current), **configs}, validate_only)
+
+    def _dynamic(self, kind: str, name: str) -> Mapping[str, str]:
+        """The dynamic configs that are set now; raises RequestRefused for another broker's."""
         image = self._node.metadata.image
         if kind == "topic":
             topic = image.topics.get(name)
-            if topic is None:
-                raise RequestRefused(f"Unknown topic {name}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            values = topic_configs.resolve(changes, topic.configs, TOPIC_KEYS)
-            for key in values:
-                if key not in TOPIC_KEYS:
-                    raise RequestRefused(f"Unknown topic config name: {key}", ErrorCode.INVALID_CONFIG)
-            topic_configs.check_topic({key: value for key, value in values.items() if value is not None})
+            return topic.configs if topic is not None else {}
+        if name and not re.fullmatch(r"[+-]?[0-9]+", name):
+            raise RequestRefused(f"Node id must be an integer, but it is: {name}", ErrorCode.INVALID_REQUEST)
+        if name and int(name) != self._node.id:
+            message = f"Unexpected broker id, expected {self._node.id}, but received {name}"
+            raise RequestRefused(message, ErrorCode.INVALID_REQUEST)
+        return image.configs.get((kind, name), {})
+
+    async def _alter(
+        self,
+        kind: str,
+        name: str,
+        current: Mapping[str, str],
+        values: Mapping[str, str | None],
+        validate_only: bool,
+    ) -> None:
+        keys = TOPIC if kind == "topic" else BROKER
+        if kind == "topic":
+            if not name:
+                raise RequestRefused("Default topic resources are not allowed.", ErrorCode.INVALID_REQUEST)
+            validate_topic(name)
+            after = {key: value for key, value in {**current, **values}.items() if value is not None}
+            topic_configs.check_topic(after, self._node.broker_values())
+            if name not in self._node.metadata.image.topics:
+                raise RequestRefused(f"The topic '{name}' does not exist.", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         else:
-            if name and name != str(self._node.id):
-                message = f"Unexpected broker id, expected {self._node.id} or empty string, but received {name}"
-                raise RequestRefused(message, ErrorCode.INVALID_REQUEST)
-            values = topic_configs.resolve(changes, image.configs.get((kind, name), {}), BROKER_KEYS)
             topic_configs.check_broker(values)
+        values = {key: value if value is None else plain(keys[key], value) for key, value in values.items()}
+        values = {key: value for key, value in values.items() if value is not None or key in current}
         if validate_only or not values:
             return
 
@@ -201,7 +235,7 @@ class Admin:
         if answer.error:
             raise RequestRefused(answer.message, ErrorCode(answer.error))
 
-    async def _change(self, count: int, deadline: float, change: _Change, wait: bool = True) -> list[ChangeResult]:
+    async def _change(self, count: int, deadline: float, change: _Ask, wait: bool = True) -> list[ChangeResult]:
         """Ask the controller, wait until this node has applied the answer; what is late becomes REQUEST_TIMED_OUT."""
         try:
             answers = list(await asyncio.wait_for(change(_left(deadline)), _left(deadline)))

@@ -14,14 +14,25 @@ from pathlib import Path
 
 import javaproperties
 
-from storage_node.config_keys import DEFAULTS, IGNORED, LISTENERS, OTHERS, PREFIXES, parse_listener, parse_overrides
+from storage_node import topic_configs
+from storage_node.config_keys import (
+    DEFAULTS,
+    IGNORED,
+    LISTENERS,
+    PREFIXES,
+    parse_listener,
+    parse_overrides,
+    real_name,
+)
+from storage_node.config_rules import BadValue
+from storage_node.config_table import BROKER, TOPIC, Scope
+from storage_node.config_values import BrokerValues, check
 from storage_node.groups.values import Limits
 from storage_node.log.config import LogConfig
 
 log = logging.getLogger(__name__)
 
-#: No limit, as Kafka writes it (Long.MAX_VALUE).
-UNLIMITED = 2**63 - 1
+UNLIMITED = topic_configs.UNLIMITED
 
 
 class ConfigError(ValueError):
@@ -48,15 +59,14 @@ class NodeConfig:
     advertised: Listener
     cluster_id: str
     log: LogConfig
-    topic_defaults: Mapping[str, str]
     num_partitions: int
     default_replication_factor: int
     move_threads: int
     move_rate: int | None
+    move_chunk: int
     file_delete_delay_ms: int
     log_dir_failure_timeout_ms: int
     health_check_ms: int
-    recovery_threads_per_dir: int
     io_threads_per_dir: int
     auto_create_topics: bool
     message_max_bytes: int
@@ -89,7 +99,7 @@ class NodeConfig:
     @classmethod
     def parse(cls, values: Mapping[str, str]) -> NodeConfig:
         """Make a configuration of key/value pairs; raises ConfigError."""
-        given = {key: value.strip() for key, value in values.items()}
+        given = _real_names({key: value.strip() for key, value in values.items()})
         _warn_unknown(given)
         read = _Reader(given)
         node_id = read.integer("node.id", alternative="broker.id", minimum=0, maximum=2**31 - 1)
@@ -102,7 +112,6 @@ class NodeConfig:
         else:
             advertised = Listener(listener.host or "127.0.0.1", listener.port)
         rate = read.integer("replica.alter.log.dirs.io.max.bytes.per.second", minimum=1)
-        defaults = _topic_defaults(read)
         return cls(
             node_id=node_id,
             log_dirs=dirs,
@@ -110,18 +119,15 @@ class NodeConfig:
             listener=listener,
             advertised=advertised,
             cluster_id=given.get("cluster.id", ""),
-            log=_log_config(defaults),
-            topic_defaults=defaults,
+            log=_log_config(given),
             num_partitions=read.integer("num.partitions", minimum=1),
             default_replication_factor=read.integer("default.replication.factor", minimum=1),
             move_threads=read.integer("num.replica.alter.log.dirs.threads", default=len(dirs), minimum=1),
             move_rate=None if rate >= UNLIMITED else rate,
-            file_delete_delay_ms=read.integer(
-                "file.delete.delay.ms", alternative="log.segment.delete.delay.ms", minimum=0
-            ),
+            move_chunk=_move_chunk(read),
+            file_delete_delay_ms=read.integer("log.segment.delete.delay.ms", minimum=0),
             log_dir_failure_timeout_ms=read.integer("log.dir.failure.timeout.ms", minimum=1),
             health_check_ms=read.integer("log.dir.health.check.interval.ms", minimum=1),
-            recovery_threads_per_dir=read.integer("num.recovery.threads.per.data.dir", minimum=1, maximum=256),
             io_threads_per_dir=read.integer("num.io.threads.per.data.dir", minimum=1, maximum=256),
             auto_create_topics=read.boolean("auto.create.topics.enable"),
             message_max_bytes=read.integer("message.max.bytes", minimum=0),
@@ -139,7 +145,7 @@ class NodeConfig:
             move_deadline_ms=read.integer("replica.move.swap.deadline.ms", minimum=1),
             private_api_from_anywhere=read.boolean("private.api.remote.enable"),
             groups=_groups(read),
-            values=given,
+            values={**given, "node.id": str(node_id), "broker.id": str(node_id)},
         )
 
     @property
@@ -218,6 +224,12 @@ def with_metadata(dirs: tuple[str, ...], metadata: str) -> tuple[tuple[str, ...]
     return (*first, *(path for path in dirs if path not in first)), "" if first else str(Path(metadata).absolute())
 
 
+def _move_chunk(read: _Reader) -> int:
+    """The most that a move copies at once, in bytes: what a follower would fetch."""
+    keys = ("replica.fetch.max.bytes", "replica.fetch.response.max.bytes")
+    return min(read.integer(key, minimum=0) for key in keys)
+
+
 def _listener(key: str, value: str) -> Listener:
     try:
         host, port = parse_listener(value)
@@ -262,45 +274,30 @@ def _groups(read: _Reader) -> Limits:
     return limits
 
 
-def _topic_defaults(read: _Reader) -> dict[str, str]:
-    """The broker's defaults of topic configs, under the topics' names (log.segment.bytes -> segment.bytes)."""
-    defaults: dict[str, str] = {}
-
-    def take(topic_key: str, *keys: tuple[str, int], minimum: int) -> None:
-        for key, factor in keys:
-            if key in read.given:
-                number = read.integer(key, minimum=minimum)
-                defaults[topic_key] = str(number if number < 0 else number * factor)
-                return
-
-    take("segment.bytes", ("log.segment.bytes", 1), minimum=1024)
-    take("segment.ms", ("log.roll.ms", 1), ("log.roll.hours", 3_600_000), minimum=1)
-    hours = ("log.retention.hours", 3_600_000)
-    take("retention.ms", ("log.retention.ms", 1), ("log.retention.minutes", 60_000), hours, minimum=-1)
-    take("retention.bytes", ("log.retention.bytes", 1), minimum=-1)
-    take("index.interval.bytes", ("log.index.interval.bytes", 1), minimum=0)
-    take("segment.index.bytes", ("log.index.size.max.bytes", 1), minimum=4)
-    take("flush.messages", ("log.flush.interval.messages", 1), minimum=1)
-    take("flush.ms", ("log.flush.interval.ms", 1), minimum=0)
-    take("file.delete.delay.ms", ("file.delete.delay.ms", 1), ("log.segment.delete.delay.ms", 1), minimum=0)
-    take("max.message.bytes", ("message.max.bytes", 1), minimum=0)
-    if "log.message.timestamp.type" in read.given:
-        value = read.given["log.message.timestamp.type"]
-        if value not in ("CreateTime", "LogAppendTime"):
-            raise ConfigError(f"log.message.timestamp.type={value}: must be CreateTime or LogAppendTime")
-        defaults["message.timestamp.type"] = value
-    return defaults
+def _real_names(given: Mapping[str, str]) -> dict[str, str]:
+    """The values with one name each; what is there by its real name goes before what it was once called."""
+    found: dict[str, str] = {}
+    for key, value in given.items():
+        real = real_name(key)
+        if real == key or real not in given:
+            found[real] = value
+    return found
 
 
-def _log_config(defaults: Mapping[str, str]) -> LogConfig:
-    try:
-        return LogConfig.from_topic(defaults, LogConfig())
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
+def _log_config(given: Mapping[str, str]) -> LogConfig:
+    """What logs are configured with whose topic says nothing, once all is checked that may also change at run time."""
+    logs = {name for key in TOPIC.values() for name in key.synonyms}
+    for name, key in BROKER.items():
+        if name in given and (name in logs or key.scope is Scope.CLUSTER_WIDE):
+            try:
+                check(key, given[name])
+            except BadValue as error:
+                raise ConfigError(f"{name}={given[name]}: {error.why}") from error
+    return topic_configs.log_config(BrokerValues({}, {}, given))
 
 
 def _warn_unknown(given: Mapping[str, str]) -> None:
-    known = [*DEFAULTS, *OTHERS]
+    known = [*DEFAULTS]
     for key in sorted(given):
         if key in known or key in IGNORED or key.startswith(PREFIXES):
             continue

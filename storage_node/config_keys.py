@@ -2,67 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections.abc import Mapping
 
-LISTENERS = "PLAINTEXT://:9092"
+from storage_node.config_table import ALIASES, BROKER, PROPOSED
+
+log = logging.getLogger(__name__)
 
 #: Every key with a meaning here; None: no default (or one that depends on other keys).
-DEFAULTS: dict[str, str | None] = {
-    "listeners": LISTENERS,
-    "num.partitions": "1",
-    "default.replication.factor": "1",
-    "num.replica.alter.log.dirs.threads": None,
-    "replica.alter.log.dirs.io.max.bytes.per.second": str(2**63 - 1),
-    "file.delete.delay.ms": "60000",
-    "log.segment.delete.delay.ms": None,
-    # Also the time within which a log directory must answer before it counts as failed.
-    "log.dir.failure.timeout.ms": "30000",
-    # Not Kafka's: how often each log directory is asked whether it is alive, by a small file.
-    "log.dir.health.check.interval.ms": "5000",
-    "num.recovery.threads.per.data.dir": "2",
-    # Not Kafka's: threads that read and append, per directory, so that a slow disk delays only itself.
-    "num.io.threads.per.data.dir": "4",
-    # Kafka's default is true; here a name typed wrongly creates nothing unless the operator wants it so.
-    "auto.create.topics.enable": "false",
-    "message.max.bytes": "1048588",
-    "socket.request.max.bytes": "104857600",
-    "max.connections": "2147483647",
-    "max.connections.per.ip": "2147483647",
-    "max.connections.per.ip.overrides": "",
-    "connections.max.idle.ms": "600000",
-    # Kafka's default is -1, no limit. Here a few clients with large requests could then take all memory of a process
-    # that also copies replicas, and at the limit reading only pauses: two of the largest requests and a half fit.
-    "queued.max.request.bytes": "268435456",
-    "replica.high.watermark.checkpoint.interval.ms": "5000",
-    "log.flush.offset.checkpoint.interval.ms": "60000",
-    "log.flush.start.offset.checkpoint.interval.ms": "60000",
-    "log.retention.check.interval.ms": "300000",
-    "log.flush.scheduler.interval.ms": str(2**63 - 1),
-    # Not Kafka's: the longest time that a swap may hold a partition's lock before it gives way and copies on.
-    "replica.move.swap.deadline.ms": "2000",
-    "group.initial.rebalance.delay.ms": "3000",
-    "group.min.session.timeout.ms": "6000",
-    "group.max.session.timeout.ms": "1800000",
-    "group.max.size": "2147483647",
-    "offset.metadata.max.bytes": "4096",
-    # Not Kafka's: answer the private API to other peers than the loopback.
-    "private.api.remote.enable": "false",
-    "log.segment.bytes": "1073741824",
-    "log.roll.ms": None,
-    "log.roll.hours": "168",
-    "log.retention.ms": None,
-    "log.retention.minutes": None,
-    "log.retention.hours": "168",
-    "log.retention.bytes": "-1",
-    "log.index.interval.bytes": "4096",
-    "log.index.size.max.bytes": "10485760",
-    "log.flush.interval.messages": str(2**63 - 1),
-    "log.flush.interval.ms": None,
-    "log.message.timestamp.type": "CreateTime",
-}
+DEFAULTS: Mapping[str, str | None] = {name: key.default for name, key in BROKER.items()}
+LISTENERS = DEFAULTS["listeners"] or ""
 
-#: Keys whose meaning depends on more than a default.
-OTHERS = ("node.id", "broker.id", "log.dirs", "log.dir", "metadata.log.dir", "advertised.listeners", "cluster.id")
+_told: set[str] = set()
+
+
+def real_name(name: str) -> str:
+    """The key that a proposal's name became, with one warning for it; any other name as it is."""
+    real = ALIASES.get(name, name)
+    if name in PROPOSED and name not in _told:
+        _told.add(name)
+        log.warning("the config %s is a proposal's name of %s and taken as that; write %s", name, real, real)
+    return real
+
 
 #: Kafka's keys that say how a KRaft cluster is put together: nothing to warn about in a file that is shared with Kafka.
 IGNORED = frozenset(

@@ -22,7 +22,7 @@ from storage_node.metadata import BadImage, ClusterImage, PartitionImage, TopicI
 from storage_node.move.marker import Reason
 from storage_node.partition import Partition
 from storage_node.replicas import NewReplica, create_logs
-from storage_node.topic_configs import move_rate
+from storage_node.topic_configs import log_config, move_rate
 from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ class Images:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._lock = threading.Lock()
+        self._defaults = node.config.log
 
     def apply(self, texts: Iterable[str]) -> tuple[int, int]:
         """Apply images, oldest first; answers the (generation, version) this node knows after it.
@@ -84,12 +85,18 @@ class Images:
             log.error("the cluster image at %s is not on disk: %s", image.age, error)
 
     def reconcile(self, image: ClusterImage, before: ClusterImage | None = None) -> None:
-        """Make this node's replicas what the image says; topics that are the same as `before` are passed over."""
+        """Make this node's replicas what the image says; topics that are the same as `before` are passed over.
+
+        Not so where the broker's configs give logs other defaults than before.
+        """
         node = self._node
         self._delete_gone(image, before)
+        broker = node.broker_values(image)
+        defaults, self._defaults = self._defaults, log_config(broker)
+        same = before is not None and defaults == self._defaults
         wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
         for topic in image.topics.values():
-            if before is not None and before.topics.get(topic.name) is topic:
+            if same and before is not None and before.topics.get(topic.name) is topic:
                 continue
             config = self._config(topic)
             for row in topic.partitions.values():
@@ -105,7 +112,7 @@ class Images:
                     reason = f"it is of topic id {partition.topic_id}, the metadata has another topic of that name"
                     node.replicas.set_offline({tp: reason})
         self._create(wanted, first=before is None)
-        node.engine.set_node_rate(move_rate(image.broker_configs(node.id), node.config.move_rate))
+        node.engine.set_node_rate(move_rate(broker))
 
     def _update(self, partition: Partition, topic: TopicImage, row: PartitionImage, config: LogConfig) -> None:
         partition.topic_id = topic.id
@@ -113,7 +120,7 @@ class Images:
         partition.configure(config)
 
     def _config(self, topic: TopicImage) -> LogConfig:
-        return topic_config(topic, self._node.config.log)
+        return topic_config(topic, self._defaults)
 
     # Creation
 

@@ -124,9 +124,9 @@ class ClusterImage:
         """Registered nodes that are not fenced, by id."""
         return [node for _, node in sorted(self.nodes.items()) if not node.fenced]
 
-    def broker_configs(self, node: int) -> dict[str, str]:
-        """Dynamic broker configs that hold for a node: the cluster's default below the node's own."""
-        return {**self.configs.get(("broker", ""), {}), **self.configs.get(("broker", str(node)), {})}
+    def dynamic_configs(self, node: int) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """Dynamic broker configs: the node's own, and those of all brokers below them."""
+        return self.configs.get(("broker", str(node)), {}), self.configs.get(("broker", ""), {})
 
     def apply(self, row: Mapping[str, Any]) -> ClusterImage:
         """The image after a decoded whole image or delta; raises BadImage when a row is malformed."""

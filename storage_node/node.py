@@ -17,6 +17,8 @@ from storage_node import descriptors
 from storage_node.admin import Admin, ProducerIds
 from storage_node.alter_log_dirs import LogDirRequests
 from storage_node.config import NodeConfig
+from storage_node.config_table import RECOVERY_THREADS
+from storage_node.config_values import BrokerValues
 from storage_node.directories import health
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.latch import Fault, fault_of, reason_of
@@ -32,7 +34,7 @@ from storage_node.failures import Failures, assigned
 from storage_node.groups.coordinator import GroupCoordinator
 from storage_node.housekeeping import Housekeeping
 from storage_node.images import Images
-from storage_node.metadata import BadImage, MetadataCache, decode
+from storage_node.metadata import BadImage, ClusterImage, MetadataCache, decode
 from storage_node.move.engine import MoveEngine
 from storage_node.move.host import PartitionLike
 from storage_node.offset_files import OffsetFiles
@@ -49,6 +51,7 @@ from storage_node.protocol.server import Listener
 from storage_node.replicas import Replicas
 from storage_node.shut_down import close_logs, unless_hung
 from storage_node.start_up import Started, start_up
+from storage_node.topic_configs import log_config
 from storage_node.types import TopicPartition
 from storage_node.wishes import Wishes
 
@@ -124,13 +127,15 @@ class Node:
                 rate=config.move_rate,
                 swap_seconds=config.move_deadline_ms / 1000,
                 delete_delay_ms=config.log.file_delete_delay_ms,
+                chunk=config.move_chunk,
             )
             self.dirs.on_failure(self._directory_failed)
             self._watch = health.Watch(self.dirs.directories, config.health_check_ms / 1000, patience)
             self._watch.start()
             image = self.metadata.image
-            threads = config.recovery_threads_per_dir
-            started = start_up(self.dirs, clean, image, self.id, config.log, threads, self._patient.set)
+            values = self.broker_values(image)
+            threads, defaults = values.number(RECOVERY_THREADS), log_config(values)
+            started = start_up(self.dirs, clean, image, self.id, defaults, threads, self._patient.set)
             self._patient.clear()
             self._take_over(started)
             self.images.reconcile(image)
@@ -197,7 +202,7 @@ class Node:
         self.listener.stop()
         self.groups.close()
         unless_hung(self.dirs, "ending the moves", partial(self.engine.close, clean))
-        threads, epoch = self.config.recovery_threads_per_dir, self.epoch
+        threads, epoch = self.broker_values().number(RECOVERY_THREADS), self.epoch
         closing = partial(close_logs, self.dirs, self.replicas, self.offset_files, threads, epoch, clean)
         unless_hung(self.dirs, "closing the logs", closing)
         self._watch.stop(1.0)
@@ -226,6 +231,11 @@ class Node:
         """The broker epoch of the newest image; -1 before the first registration."""
         row = self.metadata.image.nodes.get(self.id)
         return row.broker_epoch if row is not None else -1
+
+    def broker_values(self, image: ClusterImage | None = None) -> BrokerValues:
+        """This broker's configs: its own, those of all brokers and server.properties."""
+        own, default = (image or self.metadata.image).dynamic_configs(self.id)
+        return BrokerValues(own, default, self.config.values)
 
     def registration(self) -> Registration:
         """What a starting node tells the controller, with the newest image on its disks."""

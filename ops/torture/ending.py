@@ -15,7 +15,7 @@ from ops.torture.checks_moves import SUFFIXES
 from ops.torture.facts import Boot, DirectoryFact, Place, RoleFact, Scan, ThrottleFact, TopicFact
 from ops.torture.moving import Moving
 from ops.torture.roles import Roles, all_names
-from storage_node.topic_configs import MOVE_RATE
+from storage_node.config_table import MOVE_RATE
 from workflows.model.state import ClusterState
 
 LOOK_SECONDS = 0.5

@@ -21,7 +21,7 @@ from ops.stack.errors import OpsError
 from ops.torture import disk
 from ops.torture.facts import RowFact, RunFact
 from ops.torture.roles import Roles
-from storage_node.topic_configs import MOVE_RATE
+from storage_node.config_table import MOVE_RATE
 from storage_node.types import TopicPartition
 from workflows.model import names
 

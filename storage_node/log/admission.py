@@ -48,8 +48,8 @@ def admit_produced(
 ) -> Admitted:
     """Check produced batches and give them offsets from `offset` on.
 
-    Raises `CorruptRecord`, `OutOfOrderSequence`, `InvalidProducerEpoch`, or `RequestRefused` with MESSAGE_TOO_LARGE or
-    INVALID_RECORD.
+    Raises `CorruptRecord`, `OutOfOrderSequence`, `InvalidProducerEpoch`, or `RequestRefused` with MESSAGE_TOO_LARGE,
+    INVALID_TIMESTAMP or INVALID_RECORD.
     """
     data = bytearray(records)
     view = memoryview(data)
@@ -60,6 +60,8 @@ def admit_produced(
     for position, header in headers(data):
         verify(data, position, header)
         _refuse_unproducible(header, config)
+        if not stamped:
+            _refuse_untimely(header, config, now_ms)
         if not holds_its_count(view[position:], header):
             raise RequestRefused(
                 f"A record batch says {header.count} records and holds another number", ErrorCode.INVALID_RECORD
@@ -108,6 +110,19 @@ def _refuse_unproducible(header: BatchHeader, config: LogConfig) -> None:
         wrong = f"has producer id {header.producer_id} without a sequence or an epoch"
     if wrong is not None:
         raise RequestRefused(f"A record batch {wrong}", ErrorCode.INVALID_RECORD)
+
+
+def _refuse_untimely(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
+    """By the batch's newest and first timestamps: records are not looked into. -1 is none."""
+    earliest = now_ms - config.message_timestamp_before_max_ms
+    latest = now_ms + config.message_timestamp_after_max_ms
+    for time in (header.base_timestamp, header.max_timestamp):
+        if time != -1 and not earliest <= time <= latest:
+            raise RequestRefused(
+                f"Timestamp {time} of a record batch is out of range. The timestamp should be within "
+                f"[{earliest}, {latest}]",
+                ErrorCode.INVALID_TIMESTAMP,
+            )
 
 
 def _stamp(data: bytearray, position: int, header: BatchHeader, now_ms: int) -> BatchHeader:

@@ -18,7 +18,10 @@ LOG_APPEND_TIME = "LogAppendTime"
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The settings of one log; times in milliseconds, sizes in bytes. The defaults are Kafka's."""
+    """The settings of one log; times in milliseconds, sizes in bytes.
+
+    The defaults are Kafka's, but that a log by itself takes records of any time.
+    """
 
     segment_bytes: int = 1 << 30
     segment_ms: int = 7 * _DAY_MS
@@ -32,6 +35,8 @@ class LogConfig:
     max_message_bytes: int = 1_048_588
     producer_id_expiration_ms: int = _DAY_MS
     message_timestamp_type: str = CREATE_TIME
+    message_timestamp_before_max_ms: int = FOREVER
+    message_timestamp_after_max_ms: int = FOREVER
 
     @staticmethod
     def from_topic(configs: Mapping[str, str], defaults: LogConfig) -> LogConfig:
@@ -45,7 +50,7 @@ class LogConfig:
                 field, read = _FIELDS[name]
                 changes[field] = read(name, text)
         policy = configs.get("cleanup.policy", "delete")
-        if policy.strip() != "delete":
+        if set(policy.replace(" ", "").split(",")) != {"delete"}:
             raise _invalid("cleanup.policy", policy, "delete (compaction is not supported)")
         return replace(defaults, **changes)
 
@@ -82,10 +87,12 @@ _FIELDS: dict[str, tuple[str, Callable[[str, str], int | str]]] = {
     "index.interval.bytes": ("index_interval_bytes", _number(0, _INT)),
     "segment.index.bytes": ("segment_index_bytes", _number(4, _INT)),
     "retention.ms": ("retention_ms", _number(-1)),
-    "retention.bytes": ("retention_bytes", _number(-1)),
+    "retention.bytes": ("retention_bytes", _number(-(2**63))),
     "flush.messages": ("flush_messages", _number(1)),
     "flush.ms": ("flush_ms", _number(0)),
     "file.delete.delay.ms": ("file_delete_delay_ms", _number(0)),
     "max.message.bytes": ("max_message_bytes", _number(0, _INT)),
+    "message.timestamp.before.max.ms": ("message_timestamp_before_max_ms", _number(0)),
+    "message.timestamp.after.max.ms": ("message_timestamp_after_max_ms", _number(0)),
     "message.timestamp.type": ("message_timestamp_type", _timestamp_type),
 }

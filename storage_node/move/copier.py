@@ -57,10 +57,11 @@ class Copier:
         reads: Executor | None = None,
         paces: Paces | None = None,
         pauses: Pauses | None = None,
+        most: int | None = None,
     ) -> None:
         """`flushes` flush beside the copying, `reads` read ahead of it; without `reads` nothing is read ahead.
 
-        With `pauses` large copies give way to swaps.
+        With `pauses` large copies give way to swaps. No chunk is larger than `most` bytes.
         """
         self.limiter = node_limiter
         self._flushes = flushes
@@ -69,6 +70,7 @@ class Copier:
         self._paces = paces or Paces()
         self._buffers = Buffers()
         self._pauses = pauses
+        self._most = most
         self._probe = probe.wanted()
 
     def run(self, move: Move) -> None:
@@ -161,7 +163,7 @@ class Copier:
             fit_to_source(move)
             return 1 if future.log_end_offset < source.log_end_offset else 0
         rates = self.limiter.rate, move.limiter.rate
-        chunk = chunk_size(*rates) if limited else LIMITED_CHUNK
+        chunk = chunk_size(*rates, most=self._most) if limited else min(LIMITED_CHUNK, self._most or LIMITED_CHUNK)
         cached = limited and rates == (None, None)
         if self._pauses is not None and source.size - future.size > LARGE:
             self._pauses.give_way()

@@ -52,7 +52,7 @@ class MoveEngine:
 
     `slots` copies at a time, together at most `rate` bytes per second (None: unlimited). A swap catches up for at most
     `swap_seconds` before it is "behind". `delete_delay_ms` is how long a `.delete` is kept whose partition is not
-    served here any more; that of others comes from their config.
+    served here any more; that of others comes from their config. No chunk is larger than `chunk` bytes.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class MoveEngine:
         rate: int | None = None,
         swap_seconds: float = CATCH_UP_SECONDS,
         delete_delay_ms: int = 60_000,
+        chunk: int | None = None,
         now_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._node = Lookup(host)
@@ -74,9 +75,9 @@ class MoveEngine:
         self._switch = StopSwitch(host.directories())
         self._deletions = Deletions(host, now_ms)
         self._movers = Movers(
-            self._node, self._registry, self._limiter, slots, self._discard_copy, len(host.directories())
+            self._node, self._registry, self._limiter, slots, self._discard_copy, len(host.directories()), chunk
         )
-        copier = Copier(self._limiter, self._movers.flushes, self._registry.check)
+        copier = Copier(self._limiter, self._movers.flushes, self._registry.check, most=chunk)
         self._swapper = Swapper(host, copier, self._movers.pauses, swap_seconds)
         self._creator = Creator(self._node, self._registry, self._switch, self._cancel)
         for directory in host.directories():

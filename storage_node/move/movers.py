@@ -58,6 +58,7 @@ class Movers:
         slots: int,
         discard_copy: Callable[[Move], None],
         directories: int = 1,
+        chunk: int | None = None,
     ) -> None:
         self._node = node
         self._registry = registry
@@ -69,7 +70,8 @@ class Movers:
         self.flushes = ThreadPoolExecutor(max_workers=most, thread_name_prefix="move-flush")
         self._reads = ThreadPoolExecutor(max_workers=2 * most, thread_name_prefix="move-read")
         self.pauses = Pauses()
-        self._copier = Copier(limiter, self.flushes, registry.check, self._reads, self._shared.paces, self.pauses)
+        paces = self._shared.paces
+        self._copier = Copier(limiter, self.flushes, registry.check, self._reads, paces, self.pauses, chunk)
         self._threads: list[threading.Thread] = []
         self._busy: dict[threading.Thread, Waiting] = {}
         self._starting = threading.Lock()

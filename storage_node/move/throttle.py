@@ -129,12 +129,12 @@ def _checked(rate: int | None) -> int | None:
     return rate
 
 
-def chunk_size(*rates: int | None) -> int:
+def chunk_size(*rates: int | None, most: int | None = None) -> int:
     """Bytes to copy at once: 5 ms' worth of the lowest rate, between 16 KiB and 1 MiB;
-    1 MiB where nothing limits.
+    1 MiB where nothing limits. Never more than `most` in whole blocks, of which it is one at least.
     """
     limits = [rate for rate in rates if rate is not None]
-    if not limits:
-        return MAX_CHUNK
-    chunk = int(min(limits) * CHUNK_SECONDS)
-    return max(MIN_CHUNK, min(MAX_CHUNK, chunk // BLOCK * BLOCK))
+    chunk = MAX_CHUNK
+    if limits:
+        chunk = max(MIN_CHUNK, min(MAX_CHUNK, int(min(limits) * CHUNK_SECONDS) // BLOCK * BLOCK))
+    return chunk if most is None else min(chunk, max(BLOCK, most // BLOCK * BLOCK))

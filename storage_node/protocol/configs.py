@@ -1,119 +1,96 @@
-"""DescribeConfigs and IncrementalAlterConfigs: topic configs and the broker's dynamic ones."""
+"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs, ListConfigResources: of topics and of this broker."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from storage_node.config_keys import DEFAULTS
+from storage_node.config_docs import documentation
+from storage_node.config_keys import real_name
+from storage_node.config_values import Described, describe_broker, describe_default, describe_topic
+from storage_node.directories.names import validate_topic
 from storage_node.errors import ErrorCode, RequestRefused
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
-from storage_node.topic_configs import BROKER_KEYS, TOPIC_KEYS, Kind, Source
+from storage_node.topic_configs import Change, Op, check_form
 
 if TYPE_CHECKING:
     from storage_node.node import Node
 
 TOPIC = 2
 BROKER = 4
+CLIENT_METRICS = 16
+GROUP = 32
 KINDS = {TOPIC: "topic", BROKER: "broker"}
+NAMES = {8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
 
-#: (value, where from), the one that holds first.
-Values = list[tuple[str, str, Source]]
+
+def _unsupported(kind: int) -> RequestRefused:
+    if kind in NAMES:
+        message = f"Configs of resources of type {NAMES[kind]} are not supported here; those of TOPIC and BROKER are"
+        return RequestRefused(message, ErrorCode.INVALID_REQUEST)
+    return RequestRefused(f"Unknown resource type {kind}", ErrorCode.INVALID_REQUEST)
 
 
 async def describe_configs(node: Node, request: Request) -> Answer:
     """Every config of the resources asked for, or the keys named, with where each value comes from."""
     call = request.decode()
+    documented = bool(getattr(call, "include_documentation", False))
     results = []
     for resource in call.resources:
         row: dict[str, Any] = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
         try:
-            entries = _describe(node, resource.resource_type, resource.resource_name)
+            described = list(_describe(node, resource.resource_type, resource.resource_name))
         except RequestRefused as error:
             results.append(row | {"error_code": error.code, "error_message": error.message})
             continue
-        asked = resource.configuration_keys
-        synonyms = bool(call.include_synonyms)
-        configs = [
-            _row(name, kind, read_only, values, synonyms)
-            for name, (kind, read_only, values) in sorted(entries.items())
-            if asked is None or name in asked
-        ]
-        results.append(row | {"configs": configs})
+        keys = frozenset(resource.configuration_keys or ())
+        wanted = sorted((one for one in described if not keys or one.name in keys), key=lambda one: one.name)
+        results.append(row | {"configs": [_row(one, bool(call.include_synonyms), documented) for one in wanted]})
     return request.encode(results=results)
 
 
-Entries = dict[str, tuple[Kind, bool, Values]]
-
-
-def _describe(node: Node, kind: int, name: str) -> Entries:
+def _describe(node: Node, kind: int, name: str) -> Iterable[Described]:
     if kind == TOPIC:
-        return _topic(node, name)
+        validate_topic(name)
+        topic = node.metadata.image.topics.get(name)
+        if topic is None:
+            raise RequestRefused("", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # without words, as in Kafka
+        return describe_topic(topic.configs, node.broker_values())
     if kind == BROKER:
-        return _broker(node, name)
-    raise RequestRefused(f"resources of type {kind} have no configs here", ErrorCode.INVALID_REQUEST)
-
-
-def _topic(node: Node, name: str) -> Entries:
-    topic = node.metadata.image.topics.get(name)
-    if topic is None:
-        raise RequestRefused(f"Unknown topic {name}", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    entries: Entries = {}
-    for key, entry in TOPIC_KEYS.items():
-        values: Values = []
-        if key in topic.configs:
-            values.append((key, topic.configs[key], Source.TOPIC))
-        if key in node.config.topic_defaults:
-            values.append((key, node.config.topic_defaults[key], Source.STATIC_BROKER))
-        values.append((key, entry.default, Source.DEFAULT))
-        entries[key] = (entry.kind, False, values)
-    return entries
-
-
-def _broker(node: Node, name: str) -> Entries:
-    if name and name != str(node.id):
+        if not name:
+            return describe_default(node.broker_values())
+        if _broker_id(name) == node.id:
+            return describe_broker(node.broker_values())
         message = f"Unexpected broker id, expected {node.id} or empty string, but received {name}"
         raise RequestRefused(message, ErrorCode.INVALID_REQUEST)
-    configs = node.metadata.image.configs
-    own: Mapping[str, str] = configs.get(("broker", str(node.id)), {}) if name else {}
-    default = configs.get(("broker", ""), {})
-    entries: Entries = {}
-    if name:
-        for key, fallback in {"node.id": None, "log.dirs": None, **DEFAULTS}.items():
-            if key in BROKER_KEYS:
-                continue
-            static: Values = []
-            if key in node.config.values:
-                static.append((key, node.config.values[key], Source.STATIC_BROKER))
-            if fallback is not None:
-                static.append((key, fallback, Source.DEFAULT))
-            if static:
-                entries[key] = (Kind.STRING, True, static)
-    for key, entry in BROKER_KEYS.items():
-        values: Values = []
-        if key in own:
-            values.append((key, own[key], Source.BROKER))
-        if key in default:
-            values.append((key, default[key], Source.DEFAULT_BROKER))
-        if name and key in node.config.values:
-            values.append((key, node.config.values[key], Source.STATIC_BROKER))
-        if name:
-            values.append((key, entry.default, Source.DEFAULT))
-        if values:
-            entries[key] = (entry.kind, False, values)
-    return entries
+    if kind in (CLIENT_METRICS, GROUP):
+        if not name:
+            what = "Group name" if kind == GROUP else "Client metrics subscription name"
+            raise RequestRefused(f"{what} must not be empty", ErrorCode.INVALID_REQUEST)
+        return ()
+    raise _unsupported(kind)
 
 
-def _row(name: str, kind: Kind, read_only: bool, values: Values, synonyms: bool) -> dict[str, Any]:
-    _, value, source = values[0]
+def _broker_id(name: str) -> int:
+    try:
+        return int(name)
+    except ValueError:
+        message = f"Broker id must be an integer, but it is: {name}"
+        raise RequestRefused(message, ErrorCode.INVALID_REQUEST) from None
+
+
+def _row(one: Described, synonyms: bool, documented: bool) -> dict[str, Any]:
     return {
-        "name": name,
-        "value": value,
-        "read_only": read_only,
-        "config_source": int(source),
-        "config_type": int(kind),
-        "synonyms": [{"name": key, "value": text, "source": int(where)} for key, text, where in values]
+        "name": one.name,
+        "value": one.value,
+        "read_only": one.read_only,
+        "config_source": int(one.source),
+        "is_sensitive": one.sensitive,
+        "config_type": int(one.kind),
+        "documentation": documentation(one.name) if documented else None,
+        "synonyms": [{"name": each.name, "value": each.value, "source": int(each.source)} for each in one.synonyms]
         if synonyms
         else [],
     }
@@ -122,19 +99,61 @@ def _row(name: str, kind: Kind, read_only: bool, values: Values, synonyms: bool)
 async def incremental_alter_configs(node: Node, request: Request) -> Answer:
     """Change configs of topics, of this broker or of the brokers' default; each resource with its own result."""
     call = request.decode()
+
+    async def change(kind: str, name: str, changes: Sequence[Change]) -> None:
+        await node.admin.alter_configs(kind, name, changes, call.validate_only)
+
+    return await _alter(request, call.resources, change)
+
+
+async def alter_configs(node: Node, request: Request) -> Answer:
+    """Set the configs of topics, of this broker or of the brokers' default; what is not named loses its value."""
+    call = request.decode()
+
+    async def change(kind: str, name: str, changes: Sequence[Change]) -> None:
+        await node.admin.replace_configs(kind, name, {row.name: row.value for row in changes}, call.validate_only)
+
+    return await _alter(request, call.resources, change)
+
+
+async def _alter(
+    request: Request, resources: Sequence[Any], change: Callable[[str, str, Sequence[Change]], Awaitable[None]]
+) -> Answer:
+    times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     rows = []
-    for resource in call.resources:
-        row = {"resource_type": resource.resource_type, "resource_name": resource.resource_name, "error_message": None}
+    for resource in resources:
+        kind, name = resource.resource_type, resource.resource_name
+        row = {"resource_type": kind, "resource_name": name, "error_message": None}
         try:
-            kind = KINDS.get(resource.resource_type)
-            if kind is None:
-                message = f"resources of type {resource.resource_type} have no configs here"
-                raise RequestRefused(message, ErrorCode.INVALID_REQUEST)
-            changes = {config.name: (config.config_operation, config.value) for config in resource.configs}
-            if len(changes) != len(resource.configs):
-                raise RequestRefused("Error due to duplicate config keys", ErrorCode.INVALID_REQUEST)
-            await node.admin.alter_configs(kind, resource.resource_name, changes, call.validate_only)
+            if times[kind, name] > 1:
+                raise RequestRefused("Each resource must appear at most once.", ErrorCode.INVALID_REQUEST)
+            changes = [_change(kind, config) for config in resource.configs]
+            check_form(changes)
+            if kind not in KINDS:
+                raise _unsupported(kind)
+            await change(KINDS[kind], name, changes)
         except RequestRefused as error:
             row |= {"error_code": error.code, "error_message": error.message}
         rows.append(row)
     return request.encode(responses=rows)
+
+
+def _change(kind: int, config: Any) -> Change:
+    name = real_name(config.name) if kind == BROKER else config.name
+    return Change(name, getattr(config, "config_operation", Op.SET), config.value)
+
+
+async def list_config_resources(node: Node, request: Request) -> Answer:
+    """The resources that can have configs: topics and brokers; of the other types there are none here."""
+    call = request.decode()
+    image = node.metadata.image
+    known = {TOPIC: sorted(image.topics), BROKER: [str(one) for one in sorted(image.nodes)]}
+    if request.version == 0:
+        return request.encode(config_resources=[])
+    rows = [
+        {"resource_name": name, "resource_type": kind}
+        for kind, names in known.items()
+        if not call.resource_types or kind in call.resource_types
+        for name in names
+    ]
+    return request.encode(config_resources=rows)

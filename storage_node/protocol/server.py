@@ -74,6 +74,8 @@ HANDLERS: dict[str, Handler] = {
     "create_partitions": topics.create_partitions,
     "describe_configs": configs.describe_configs,
     "incremental_alter_configs": configs.incremental_alter_configs,
+    "alter_configs": configs.alter_configs,
+    "list_config_resources": configs.list_config_resources,
     "alter_replica_log_dirs": log_dirs.alter_replica_log_dirs,
     "describe_log_dirs": log_dirs.describe_log_dirs,
     "private": private.handle,

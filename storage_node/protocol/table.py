@@ -40,6 +40,7 @@ DELETE_RECORDS = Api(21, "delete_records", 0, 2, 2)
 INIT_PRODUCER_ID = Api(22, "init_producer_id", 0, 6, 2)
 OFFSET_FOR_LEADER_EPOCH = Api(23, "offset_for_leader_epoch", 2, 4, 4)
 DESCRIBE_CONFIGS = Api(32, "describe_configs", 1, 4, 4)
+ALTER_CONFIGS = Api(33, "alter_configs", 0, 2, 2)
 ALTER_REPLICA_LOG_DIRS = Api(34, "alter_replica_log_dirs", 1, 2, 2)
 DESCRIBE_LOG_DIRS = Api(35, "describe_log_dirs", 1, 5, 2)
 CREATE_PARTITIONS = Api(37, "create_partitions", 0, 3, 2)
@@ -50,6 +51,7 @@ ALTER_PARTITION_REASSIGNMENTS = Api(45, "alter_partition_reassignments", 0, 1, 0
 LIST_PARTITION_REASSIGNMENTS = Api(46, "list_partition_reassignments", 0, 0, 0)
 OFFSET_DELETE = Api(47, "offset_delete", 0, 0, 1 << 15)
 DESCRIBE_CLUSTER = Api(60, "describe_cluster", 0, 2, 0)
+LIST_CONFIG_RESOURCES = Api(74, "list_config_resources", 0, 1, 0)
 DESCRIBE_TOPIC_PARTITIONS = Api(75, "describe_topic_partitions", 0, 0, 0)
 
 #: Not advertised: JSON objects between the parts of this project; answered to the loopback only.
@@ -78,6 +80,7 @@ APIS: dict[int, Api] = {
         INIT_PRODUCER_ID,
         OFFSET_FOR_LEADER_EPOCH,
         DESCRIBE_CONFIGS,
+        ALTER_CONFIGS,
         ALTER_REPLICA_LOG_DIRS,
         DESCRIBE_LOG_DIRS,
         CREATE_PARTITIONS,
@@ -88,6 +91,7 @@ APIS: dict[int, Api] = {
         LIST_PARTITION_REASSIGNMENTS,
         OFFSET_DELETE,
         DESCRIBE_CLUSTER,
+        LIST_CONFIG_RESOURCES,
         DESCRIBE_TOPIC_PARTITIONS,
     )
 }

@@ -57,8 +57,7 @@ async def create_topics(node: Node, request: Request) -> Answer:
                 "num_partitions": result.partitions,
                 "replication_factor": result.replication_factor,
                 "configs": [
-                    {"name": name, "value": value, "config_source": int(source)}
-                    for name, (value, source) in result.configs.items()
+                    {"name": row.name, "value": row.value, "config_source": int(row.source)} for row in result.configs
                 ],
             }
         rows.append(row)

@@ -47,7 +47,6 @@ COMMON = {
     "log.retention.check.interval.ms": "1000",
     "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "false",
-    "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
     "replica.high.watermark.checkpoint.interval.ms": "500",
     # A move is held between its chunks: several of them go into little data.

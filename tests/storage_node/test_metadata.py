@@ -64,7 +64,7 @@ def test_look_ups() -> None:
     assert found is not None and found.leader == 2 and found.generation_of(2) == 3 and found.generation_of(1) == 0
     assert image.partition(TopicPartition("b", 2)) is None and image.partition(TopicPartition("c", 0)) is None
     assert [node.node for node in image.live_nodes()] == [1]
-    assert image.broker_configs(1) == {"x": "1", "y": "2"} and image.broker_configs(2) == {"x": "1"}
+    assert image.dynamic_configs(1) == ({"y": "2"}, {"x": "1"}) and image.dynamic_configs(2) == ({}, {"x": "1"})
     topic = image.topic_by_id("B" * 22)
     assert topic is not None and topic.name == "b"
 
@@ -92,7 +92,7 @@ def test_a_delta_replaces_rows_and_removes_what_is_gone() -> None:
     after = image.apply(delta)
     assert set(after.topics) == {"a", "c"} and after.gone == {"B" * 22: "b"}
     assert after.nodes[1] == image.nodes[1] and after.nodes[2].broker_epoch == 6
-    assert after.broker_configs(1) == {"x": "1"}
+    assert after.dynamic_configs(1) == ({}, {"x": "1"})
     again = after.apply(whole(3, topics=[["b", "D" * 22, {}, [row()]]], nodes=[], configs=[], **{"from": 2}))
     assert again.topics["b"].id == "D" * 22, "a new topic of the old name"
     assert decode(again.encode()) == again

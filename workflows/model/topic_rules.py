@@ -82,12 +82,23 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
+class Words:
+    """A list, separated by commas, of some words; at least one."""
+
+    words: tuple[str, ...]
+
+    def problem(self, value: str) -> str | None:
+        """Why the value does not fit, or None."""
+        return None if set(value.split(",")) <= set(self.words) else f"is not one of {', '.join(self.words)}"
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaList:
     """KIP-73's list of throttled replicas: `*`, or `partition:node` pairs, or nothing."""
 
     def problem(self, value: str) -> str | None:
         """Why the value does not fit, or None."""
-        if value in ("", "*", "none") or re.fullmatch(r"\d+:\d+(,\d+:\d+)*", value):
+        if re.fullmatch(r"(\d+:\d+)?(,(\d+:\d+)?)*|,*\*,*", value):
             return None
         return "is neither '*' nor a list of partition:node"
 
@@ -98,16 +109,25 @@ class Fraction:
 
     def problem(self, value: str) -> str | None:
         """Why the value does not fit, or None."""
-        return None if re.fullmatch(r"0(\.\d+)?|1(\.0+)?|\.\d+", value) else "is not a number from 0 to 1"
+        fits = re.fullmatch(r"-?\d*\.?\d+(e-\d+)?", value) and 0 <= float(value) <= 1
+        return None if fits else "is not a number from 0 to 1"
 
 
-Rule = Whole | OneOf | ReplicaList | Fraction
+Rule = Whole | OneOf | Words | ReplicaList | Fraction
 _BOOL = OneOf(("true", "false"))
+_GZIP = OneOf(("-1", *(str(level) for level in range(1, 10))))
+_FALSE = OneOf(("false",))
+_ANY = Whole(-_LONG - 1)
+_STAMP = OneOf(("CreateTime", "LogAppendTime"))
 
-#: Kafka's topic configs that mean something here, or that tools set and that do no harm.
+#: Kafka's topic configs; those that mean nothing here have only the values that ask for nothing.
 TOPIC_CONFIGS: Mapping[str, Rule] = {
-    "cleanup.policy": OneOf(("delete",)),
-    "compression.type": OneOf(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
+    "cleanup.policy": Words(("delete",)),
+    "compression.gzip.level": _GZIP,
+    "compression.lz4.level": Whole(1, 17),
+    "compression.type": OneOf(("producer",)),
+    "compression.zstd.level": Whole(-131072, 22),
+    "delete.retention.ms": Whole(0),
     "file.delete.delay.ms": Whole(0),
     "flush.messages": Whole(1),
     "flush.ms": Whole(0),
@@ -116,44 +136,60 @@ TOPIC_CONFIGS: Mapping[str, Rule] = {
     "leader.replication.throttled.replicas": ReplicaList(),
     "local.retention.bytes": Whole(-2),
     "local.retention.ms": Whole(-2),
+    "max.compaction.lag.ms": Whole(1),
     "max.message.bytes": Whole(0, _INT),
     "message.timestamp.after.max.ms": Whole(0),
     "message.timestamp.before.max.ms": Whole(0),
-    "message.timestamp.type": OneOf(("CreateTime", "LogAppendTime")),
+    "message.timestamp.type": _STAMP,
     "min.cleanable.dirty.ratio": Fraction(),
     "min.compaction.lag.ms": Whole(0),
     "min.insync.replicas": Whole(1, _INT),
     "preallocate": _BOOL,
-    "retention.bytes": Whole(-1),
+    "remote.log.copy.disable": _FALSE,
+    "remote.log.delete.on.disable": _FALSE,
+    "remote.storage.enable": _FALSE,
+    "retention.bytes": _ANY,
     "retention.ms": Whole(-1),
-    "segment.bytes": Whole(1024, _INT),
+    "segment.bytes": Whole(14, _INT),
     "segment.index.bytes": Whole(4, _INT),
     "segment.jitter.ms": Whole(0),
     "segment.ms": Whole(1),
-    "delete.retention.ms": Whole(0),
-    "max.compaction.lag.ms": Whole(1),
     "unclean.leader.election.enable": _BOOL,
 }
 
 #: Kafka's broker configs that can be changed while a node runs.
 BROKER_CONFIGS: Mapping[str, Rule] = {
+    "compression.gzip.level": _GZIP,
+    "compression.lz4.level": Whole(1, 17),
+    "compression.type": OneOf(("producer",)),
+    "compression.zstd.level": Whole(-131072, 22),
     "follower.replication.throttled.rate": Whole(0),
     "leader.replication.throttled.rate": Whole(0),
-    "replica.alter.log.dirs.io.max.bytes.per.second": Whole(0),
-    "num.replica.alter.log.dirs.threads": Whole(1, _INT),
-    "log.cleanup.policy": OneOf(("delete",)),
+    "log.cleaner.delete.retention.ms": Whole(0),
+    "log.cleaner.max.compaction.lag.ms": Whole(1),
+    "log.cleaner.min.cleanable.ratio": Fraction(),
+    "log.cleaner.min.compaction.lag.ms": Whole(0),
+    "log.cleanup.policy": Words(("delete",)),
     "log.flush.interval.messages": Whole(1),
     "log.flush.interval.ms": Whole(0),
     "log.index.interval.bytes": Whole(0, _INT),
     "log.index.size.max.bytes": Whole(4, _INT),
-    "log.message.timestamp.type": OneOf(("CreateTime", "LogAppendTime")),
-    "log.retention.bytes": Whole(-1),
-    "log.retention.ms": Whole(-1),
+    "log.local.retention.bytes": Whole(-2),
+    "log.local.retention.ms": Whole(-2),
+    "log.message.timestamp.after.max.ms": Whole(0),
+    "log.message.timestamp.before.max.ms": Whole(0),
+    "log.message.timestamp.type": _STAMP,
+    "log.preallocate": _BOOL,
+    "log.retention.bytes": _ANY,
+    "log.retention.ms": _ANY,
+    "log.roll.jitter.ms": Whole(0),
     "log.roll.ms": Whole(1),
-    "log.segment.bytes": Whole(1024, _INT),
+    "log.segment.bytes": Whole(14, _INT),
     "log.segment.delete.delay.ms": Whole(0),
     "message.max.bytes": Whole(0, _INT),
     "min.insync.replicas": Whole(1, _INT),
+    "num.recovery.threads.per.data.dir": Whole(1, 256),
+    "replica.alter.log.dirs.io.max.bytes.per.second": Whole(0),
     "unclean.leader.election.enable": _BOOL,
 }
 

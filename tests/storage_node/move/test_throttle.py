@@ -262,3 +262,12 @@ def test_chunks() -> None:
     assert chunk_size(200 * MB, 16 * MB) == 19 * 4096
     assert chunk_size(20 * MB) <= 200_000
     assert chunk_size(10_000 * MB) == MAX_CHUNK
+
+
+@pytest.mark.feature("113-59")
+def test_chunks_are_bounded() -> None:
+    """By replica.fetch.max.bytes, in whole blocks; a rate's own chunk stays where it is smaller."""
+    assert chunk_size(None, most=1_000_000) == 1_000_000 // 4096 * 4096
+    assert chunk_size(200 * MB, most=50_000) == 12 * 4096
+    assert chunk_size(1 * MB, most=1_000_000) == MIN_CHUNK
+    assert chunk_size(None, most=0) == 4096

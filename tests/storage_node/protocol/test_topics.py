@@ -1,4 +1,4 @@
-"""Topics and configs: created, deleted, described, changed, refused; in every version offered."""
+"""Topics: created, deleted, refused; in every version offered."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from storage_node.types import TopicPartition
-from tests.support.node_harness import Harness, until
+from tests.support.node_harness import Harness
 from tests.support.wire import Client, offered
 
 TEN_SECONDS = timedelta(seconds=10)
@@ -131,100 +131,6 @@ def test_without_a_controller_changes_time_out_in_their_own_time(harness: Harnes
     assert int(create(client).error_code) == 7
     assert time.monotonic() - begun < 11
     client.close()
-
-
-@pytest.mark.parametrize("version", offered(32))
-def test_describe_configs(harness: Harness, version: int) -> None:
-    harness.create_topic("t", configs={"retention.ms": "77"})
-    client = Client(harness)
-    resources = [
-        {"resource_type": 2, "resource_name": "t", "configuration_keys": None},
-        {"resource_type": 4, "resource_name": "1", "configuration_keys": None},
-        {"resource_type": 2, "resource_name": "t", "configuration_keys": ["segment.bytes"]},
-        {"resource_type": 2, "resource_name": "nothing", "configuration_keys": None},
-        {"resource_type": 4, "resource_name": "2", "configuration_keys": None},
-        {"resource_type": 8, "resource_name": "1", "configuration_keys": None},
-    ]
-    answer = client.ask(32, version, {"resources": resources, "include_synonyms": True})
-    topic, broker, one, *refused = answer.results
-    found = {row.name: row for row in topic.configs}
-    assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("77", 1)
-    assert [(row.value, row.source) for row in found["retention.ms"].synonyms] == [("77", 1), ("604800000", 5)]
-    static = {row.name: row for row in broker.configs}
-    assert static["log.dirs"].read_only and static["log.dirs"].value == ",".join(harness.paths)
-    assert static["replica.alter.log.dirs.io.max.bytes.per.second"].config_source == 5
-    assert [row.name for row in one.configs] == ["segment.bytes"]
-    assert [int(row.error_code) for row in refused] == [3, 42, 42]
-    client.close()
-
-
-def alter(client: Client, kind: int, name: str, configs: list[tuple[str, int, str | None]], version: int = 1) -> Any:
-    rows = [{"name": key, "config_operation": op, "value": value} for key, op, value in configs]
-    resource = {"resource_type": kind, "resource_name": name, "configs": rows}
-    return client.ask(44, version, {"resources": [resource]}).responses[0]
-
-
-@pytest.mark.parametrize("version", offered(44))
-def test_topic_configs_take_effect_at_once(harness: Harness, version: int) -> None:
-    harness.create_topic("t")
-    partition = harness.node.partition(TopicPartition("t", 0))
-    assert partition is not None
-    client = Client(harness)
-    assert int(alter(client, 2, "t", [("retention.ms", 0, "1234")], version).error_code) == 0
-    assert partition.log.config.retention_ms == 1234
-    assert int(alter(client, 2, "t", [("retention.ms", 1, None)], version).error_code) == 0
-    assert partition.log.config.retention_ms == 604_800_000
-    key = "leader.replication.throttled.replicas"
-    assert int(alter(client, 2, "t", [(key, 2, "0:1,1:1")], version).error_code) == 0
-    assert int(alter(client, 2, "t", [(key, 3, "0:1")], version).error_code) == 0
-    assert harness.node.metadata.image.topics["t"].configs == {key: "1:1"}
-    client.close()
-
-
-def test_changes_that_are_refused(harness: Harness) -> None:
-    harness.create_topic("t")
-    client = Client(harness)
-    rate = "replica.alter.log.dirs.io.max.bytes.per.second"
-    cases: list[tuple[int, str, list[tuple[str, int, str | None]], int]] = [
-        (2, "nothing", [("retention.ms", 0, "5")], 3),
-        (2, "t", [("no.such", 0, "5")], 40),
-        (2, "t", [("no.such", 1, None)], 40),
-        (2, "t", [("retention.ms", 0, "x")], 40),
-        (2, "t", [("retention.ms", 0, None)], 42),
-        (2, "t", [("retention.ms", 2, "5")], 40),
-        (2, "t", [("retention.ms", 9, "5")], 42),
-        (2, "t", [("retention.ms", 0, "5"), ("retention.ms", 0, "6")], 42),
-        (4, "1", [("log.dirs", 0, "/x")], 42),
-        (4, "2", [(rate, 0, "5")], 42),
-        (4, "1", [(rate, 0, "0")], 40),
-        (4, "1", [(rate, 0, "fast")], 40),
-        (8, "1", [(rate, 0, "5")], 42),
-    ]
-    for kind, name, configs, code in cases:
-        done = alter(client, kind, name, configs)
-        assert int(done.error_code) == code and done.error_message, (kind, name, configs)
-    client.close()
-
-
-@pytest.mark.feature("113-37")
-def test_broker_configs_by_id_and_by_default(harness: Harness) -> None:
-    rate = "replica.alter.log.dirs.io.max.bytes.per.second"
-
-    def change(name: str, op: int, value: str | None) -> None:
-        client = Client(harness)
-        assert int(alter(client, 4, name, [(rate, op, value)]).error_code) == 0
-        client.close()
-
-    limiter = harness.node.engine._limiter
-    change("", 0, "1000000")
-    until(lambda: limiter.rate == 1_000_000, 1)
-    change("1", 0, "2000000")
-    until(lambda: limiter.rate == 2_000_000, 1)
-    harness.restart()
-    assert harness.node.engine._limiter.rate == 2_000_000
-    for name in ("1", "", ""):
-        change(name, 1, None)
-    until(lambda: harness.node.engine._limiter.rate is None, 1)
 
 
 def test_confluents_admin_creates_and_lists(harness: Harness) -> None:

@@ -1,0 +1,440 @@
+"""Configs of topics and brokers on the wire: described, changed, refused in Kafka's words, in force at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_node.log import build_batch
+from storage_node.topic_configs import Op
+from storage_node.types import TopicPartition
+from tests.support.node_harness import Harness, running, until
+from tests.support.wire import Client, offered
+
+TOPIC, BROKER, LOGGER = 2, 4, 8
+OWN, BY_BROKER, BY_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
+RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+REPLICAS = "leader.replication.throttled.replicas"
+
+Ops = list[tuple[str, int, str | None]]
+
+
+class Node:
+    """A node with a topic t, and a connection to it."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self.client = Client(harness)
+
+    def again(self) -> None:
+        self.harness.restart()
+        self.client = Client(self.harness)
+
+    def alter(self, kind: int, name: str, ops: Ops, version: int = 1, *, validate_only: bool = False) -> Any:
+        rows = [{"name": key, "config_operation": op, "value": value} for key, op, value in ops]
+        resource = {"resource_type": kind, "resource_name": name, "configs": rows}
+        return self.client.ask(44, version, {"resources": [resource], "validate_only": validate_only}).responses[0]
+
+    def set(self, kind: int, name: str, key: str, value: str | None) -> None:
+        done = self.alter(kind, name, [(key, Op.DELETE if value is None else Op.SET, value)])
+        assert int(done.error_code) == 0, done.error_message
+
+    def describe(self, kind: int, name: str, keys: list[str] | None = None, version: int = 4) -> Mapping[str, Any]:
+        resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+        (result,) = self.client.ask(32, version, {"resources": [resource], "include_synonyms": True}).results
+        assert int(result.error_code) == 0, result.error_message
+        assert [row.name for row in result.configs] == sorted(row.name for row in result.configs)
+        return {row.name: row for row in result.configs}
+
+    def config(self, topic: str = "t") -> Any:
+        partition = self.harness.node.partition(TopicPartition(topic, 0))
+        assert partition is not None
+        return partition.log.config
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    extra = {"log.retention.minutes": "600", "log.segment.bytes": "2000000", "rehome.secret": "word"}
+    with running(tmp_path_factory.mktemp("configs"), 2, extra) as harness:
+        harness.create_topic("t")
+        yield Node(harness)
+
+
+def synonyms(row: Any) -> list[tuple[str, str, int]]:
+    return [(each.name, each.value, each.source) for each in row.synonyms]
+
+
+@pytest.mark.parametrize("version", offered(32))
+def test_a_topics_configs(node: Node, version: int) -> None:
+    node.set(TOPIC, "t", "flush.messages", "77")
+    found = node.describe(TOPIC, "t", version=version)
+    row = found["flush.messages"]
+    assert (row.value, row.config_source, row.read_only, row.is_sensitive) == ("77", OWN, False, False)
+    longest = str(2**63 - 1)
+    assert synonyms(row) == [("flush.messages", "77", OWN), ("log.flush.interval.messages", longest, DEFAULT)]
+    row = found["segment.bytes"]
+    assert (row.value, row.config_source) == ("2000000", STATIC)
+    assert synonyms(row) == [("log.segment.bytes", "2000000", STATIC), ("log.segment.bytes", "1073741824", DEFAULT)]
+    assert found["retention.ms"].value == "36000000", "minutes as milliseconds"
+    assert not found["retention.ms"].synonyms, "Kafka's: they begin with log.retention.ms, and that is not set"
+    if version >= 3:
+        assert (found["retention.ms"].config_type, found["cleanup.policy"].config_type) == (5, 7)
+    node.set(TOPIC, "t", "flush.messages", None)
+
+
+def test_which_keys_are_described(node: Node) -> None:
+    assert list(node.describe(TOPIC, "t", ["segment.bytes", "nothing"])) == ["segment.bytes"]
+    assert len(node.describe(TOPIC, "t", [])) == len(node.describe(TOPIC, "t")), "as in Kafka, none named is all"
+    assert not node.describe(BROKER, ""), "of the brokers' default only what is set"
+
+
+def test_a_brokers_configs(node: Node) -> None:
+    found = node.describe(BROKER, "1")
+    assert found["log.dirs"].read_only and found["log.dirs"].value == ",".join(node.harness.paths)
+    assert (found["log.dirs"].config_source, found["node.id"].value) == (STATIC, "1")
+    assert RATE not in found, "as in Kafka, only where it is set"
+    row = found["log.retention.ms"]
+    assert (row.value, row.config_source, row.read_only, row.config_type) == (None, DEFAULT, False, 5)
+    row = found["log.retention.minutes"]
+    assert (row.value, row.config_source, row.read_only) == ("600", STATIC, True)
+    row = found["rehome.secret"]
+    assert row.is_sensitive and row.value is None and synonyms(row) == [("rehome.secret", None, STATIC)]
+    assert all(row.documentation is None for row in found.values())
+    resource = {"resource_type": BROKER, "resource_name": "1", "configuration_keys": ["log.dirs"]}
+    values = {"resources": [resource], "include_synonyms": False, "include_documentation": True}
+    (row,) = node.client.ask(32, 4, values).results[0].configs
+    assert "directories" in row.documentation and not row.synonyms
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code", "message"),
+    [
+        (TOPIC, "nothing", 3, ""),
+        (TOPIC, "", 17, "empty"),
+        (BROKER, "2", 42, "Unexpected broker id, expected 1 or empty string, but received 2"),
+        (BROKER, "x", 42, "Broker id must be an integer, but it is: x"),
+        (LOGGER, "1", 42, "BROKER_LOGGER"),
+        (16, "", 42, "Client metrics subscription name must not be empty"),
+        (32, "", 42, "Group name must not be empty"),
+        (99, "g", 42, "99"),
+    ],
+)
+def test_what_cannot_be_described(node: Node, kind: int, name: str, code: int, message: str) -> None:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
+    (result,) = node.client.ask(32, 4, {"resources": [resource]}).results
+    assert (int(result.error_code), result.resource_type, result.resource_name) == (code, kind, name)
+    assert message in result.error_message and not result.configs
+
+
+def test_groups_and_client_metrics_have_no_configs(node: Node) -> None:
+    for kind, name in ((16, "m"), (32, "g")):
+        assert not node.describe(kind, name)
+        assert int(node.alter(kind, name, [("interval.ms", Op.SET, "5000")]).error_code) == 42
+
+
+@pytest.mark.parametrize("version", offered(44))
+def test_topic_configs_take_effect_at_once(node: Node, version: int) -> None:
+    def alter(*ops: tuple[str, int, str | None]) -> None:
+        assert int(node.alter(TOPIC, "t", list(ops), version).error_code) == 0
+
+    alter(("retention.ms", Op.SET, " 1234 "))
+    assert node.config().retention_ms == 1234 and node.describe(TOPIC, "t")["retention.ms"].value == "1234"
+    alter(("retention.ms", Op.DELETE, None))
+    assert node.config().retention_ms == 36_000_000
+    alter((REPLICAS, Op.APPEND, "0:1,1:1"), ("segment.ms", Op.DELETE, None))
+    alter((REPLICAS, Op.APPEND, "1:1,2:1"))
+    assert node.describe(TOPIC, "t")[REPLICAS].value == "0:1,1:1,2:1"
+    alter((REPLICAS, Op.SUBTRACT, "0:1,7:7,1:1"))
+    assert node.harness.node.metadata.image.topics["t"].configs == {REPLICAS: "2:1"}
+    alter((REPLICAS, Op.DELETE, None))
+    assert int(node.alter(TOPIC, "t", [("retention.ms", Op.SET, "5")], version, validate_only=True).error_code) == 0
+    assert node.harness.node.metadata.image.topics["t"].configs == {}
+
+
+def test_a_brokers_value_holds_for_topics_without_their_own(node: Node) -> None:
+    """One broker's value goes before that of all, both before server.properties; in the logs, not only described."""
+    node.harness.create_topic("own", configs={"retention.ms": "5"})
+
+    def held() -> tuple[int, str, int]:
+        row = node.describe(TOPIC, "t")["retention.ms"]
+        assert int(row.value) == node.config().retention_ms
+        assert node.config("own").retention_ms == 5
+        return node.config().retention_ms, row.value, row.config_source
+
+    node.set(BROKER, "", "log.retention.ms", "70000")
+    until(lambda: held() == (70_000, "70000", BY_DEFAULT), 1)
+    node.set(BROKER, "1", "log.retention.ms", "60000")
+    until(lambda: held() == (60_000, "60000", BY_BROKER), 1)
+    expected = [("log.retention.ms", "60000", BY_BROKER), ("log.retention.ms", "70000", BY_DEFAULT)]
+    expected += [("log.retention.minutes", "600", STATIC), ("log.retention.hours", "168", DEFAULT)]
+    assert synonyms(node.describe(TOPIC, "t")["retention.ms"]) == expected
+    assert synonyms(node.describe(BROKER, "1")["log.retention.ms"]) == expected
+    own = [("retention.ms", "5", OWN), *expected]
+    assert synonyms(node.describe(TOPIC, "own")["retention.ms"]) == own
+    assert synonyms(node.describe(BROKER, "")["log.retention.ms"]) == [("log.retention.ms", "70000", BY_DEFAULT)]
+    node.again()
+    assert held() == (60_000, "60000", BY_BROKER), "after a restart, before anybody asks the controller"
+    node.set(BROKER, "1", "log.retention.ms", None)
+    until(lambda: held() == (70_000, "70000", BY_DEFAULT), 1)
+    node.set(BROKER, "", "log.retention.ms", None)
+    until(lambda: held() == (36_000_000, "36000000", DEFAULT), 1)
+
+
+def test_the_largest_batch_follows_the_broker(node: Node) -> None:
+    node.set(BROKER, "1", "message.max.bytes", "100")
+    until(lambda: node.config().max_message_bytes == 100, 1)
+    node.set(BROKER, "1", "message.max.bytes", None)
+    until(lambda: node.config().max_message_bytes == 1_048_588, 1)
+
+
+@pytest.mark.feature("113-37", "455-27")
+@pytest.mark.parametrize("name", [RATE, "intra.broker.throttled.rate"])
+def test_the_rate_of_moves_by_broker_and_by_default(node: Node, name: str) -> None:
+    limiter = node.harness.node.engine._limiter
+    node.set(BROKER, "", name, "1000000")
+    until(lambda: limiter.rate == 1_000_000, 1)
+    node.set(BROKER, "1", name, "2000000")
+    until(lambda: limiter.rate == 2_000_000, 1)
+    found = node.describe(BROKER, "1")
+    assert name == RATE or name not in found, "kept by its real name"
+    assert (found[RATE].value, found[RATE].read_only, found[RATE].config_type) == ("2000000", False, 5)
+    node.set(BROKER, "1", name, "0")
+    until(lambda: limiter.rate == 1, 1)
+    for level in ("1", "", ""):
+        node.set(BROKER, level, name, None)
+    until(lambda: limiter.rate is None, 1)
+    assert RATE not in node.describe(BROKER, "1")
+
+
+@pytest.mark.feature("113-37", "455-27")
+def test_the_replication_throttles_are_kept_for_kafkas_tools(node: Node) -> None:
+    for key in ("leader.replication.throttled.rate", "follower.replication.throttled.rate"):
+        node.set(BROKER, "1", key, "700")
+        row = node.describe(BROKER, "1")[key]
+        assert (row.value, row.config_source, row.config_type, row.read_only) == ("700", BY_BROKER, 5, False)
+        node.set(BROKER, "1", key, None)
+
+
+BAD_TOPIC: list[tuple[Ops, int, str]] = [
+    ([("no.such", Op.SET, "5")], 40, "Unknown topic config name: no.such"),
+    ([("retention.ms", Op.SET, "5"), ("no.such", Op.SET, "5")], 40, "Unknown topic config name: no.such"),
+    (
+        [("retention.ms", Op.SET, "x")],
+        40,
+        "Invalid value x for configuration retention.ms: Not a number of type LONG",
+    ),
+    (
+        [("segment.bytes", Op.SET, "99999999999")],
+        40,
+        "Invalid value 99999999999 for configuration segment.bytes: Not a number of type INT",
+    ),
+    (
+        [("retention.ms", Op.SET, "-2")],
+        40,
+        "Invalid value -2 for configuration retention.ms: Value must be at least -1",
+    ),
+    (
+        [("preallocate", Op.SET, "yes")],
+        40,
+        "Invalid value yes for configuration preallocate: Expected value to be either true or false",
+    ),
+    (
+        [("message.timestamp.type", Op.SET, "x")],
+        40,
+        "Invalid value x for configuration message.timestamp.type: String must be one of: CreateTime, LogAppendTime",
+    ),
+    ([("min.cleanable.dirty.ratio", Op.SET, "2")], 40, "Value must be no more than 1"),
+    ([("min.compaction.lag.ms", Op.SET, "9"), ("max.compaction.lag.ms", Op.SET, "8")], 40, "conflict topic config"),
+    ([("retention.ms", Op.SET, None)], 42, "Null value not supported for : retention.ms"),
+    ([("retention.ms", Op.APPEND, "5")], 40, "Can't APPEND to key retention.ms because its type is not LIST."),
+    ([("retention.ms", Op.SUBTRACT, "5")], 40, "Can't SUBTRACT to key retention.ms because its type is not LIST."),
+    ([("retention.ms", 9, "5")], 42, "9"),
+    ([("retention.ms", Op.SET, "5"), ("retention.ms", Op.SET, "6")], 42, "Error due to duplicate config keys"),
+    ([("cleanup.policy", Op.SET, "compact")], 40, "does not compact"),
+    ([("cleanup.policy", Op.APPEND, "compact")], 40, "does not compact"),
+    ([("cleanup.policy", Op.SET, "delete, compact")], 40, "does not compact"),
+    ([("cleanup.policy", Op.SET, "burn")], 40, "String must be one of: compact, delete"),
+    ([("remote.storage.enable", Op.SET, "true")], 40, "no remote storage"),
+    ([("compression.type", Op.SET, "gzip")], 40, "as producers compressed them"),
+]
+
+
+@pytest.mark.parametrize(("ops", "code", "message"), BAD_TOPIC)
+def test_topic_configs_that_are_refused(node: Node, ops: Ops, code: int, message: str) -> None:
+    done = node.alter(TOPIC, "t", ops)
+    assert (int(done.error_code), message in done.error_message) == (code, True), done
+    assert node.harness.node.metadata.image.topics["t"].configs == {}, "all or nothing"
+
+
+@pytest.mark.parametrize(
+    ("ops", "code", "message"),
+    [
+        ([("log.dirs", Op.SET, "/x")], 42, "Cannot update these configs dynamically: [log.dirs]"),
+        ([("log.retention.hours", Op.SET, "5")], 42, "Cannot update these configs dynamically: [log.retention.hours]"),
+        (
+            [("num.replica.move.threads", Op.SET, "4")],
+            42,
+            "Cannot update these configs dynamically: [num.replica.alter.log.dirs.threads]",
+        ),
+        ([(RATE, Op.SET, "-1")], 42, f"Invalid value -1 for configuration {RATE}: Value must be at least 0"),
+        ([(RATE, Op.SET, "fast")], 42, f"Invalid value fast for configuration {RATE}: Not a number of type LONG"),
+        ([(RATE, Op.APPEND, "5")], 40, f"Unknown config name: {RATE}"),
+        ([(RATE, Op.SET, None)], 42, f"Null value not supported for : {RATE}"),
+        ([("log.cleanup.policy", Op.SET, "compact")], 42, "does not compact"),
+        ([("log.retention.byte", Op.SET, "5")], 40, "did you mean log.retention.bytes?"),
+    ],
+)
+def test_broker_configs_that_are_refused(node: Node, ops: Ops, code: int, message: str) -> None:
+    for name in ("1", ""):
+        done = node.alter(BROKER, name, ops)
+        assert (int(done.error_code), message in done.error_message) == (code, True), done
+    assert not node.describe(BROKER, "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "key", "value", "code", "message"),
+    [
+        (TOPIC, "nothing", "retention.ms", "5", 3, "The topic 'nothing' does not exist."),
+        (TOPIC, "nothing", "retention.ms", "x", 40, "Not a number"),
+        (TOPIC, "", "retention.ms", "5", 42, "Default topic resources are not allowed."),
+        (BROKER, "2", RATE, "5", 42, "Unexpected broker id, expected 1, but received 2"),
+        (BROKER, "x", RATE, "5", 42, "Node id must be an integer, but it is: x"),
+        (LOGGER, "1", "root", "INFO", 42, "BROKER_LOGGER"),
+        (99, "1", "root", "INFO", 42, "Unknown resource type 99"),
+    ],
+)
+def test_resources_that_are_refused(
+    node: Node, kind: int, name: str, key: str, value: str, code: int, message: str
+) -> None:
+    done = node.alter(kind, name, [(key, Op.SET, value)])
+    assert (int(done.error_code), message in done.error_message) == (code, True), done
+
+
+def test_deleting_what_was_never_set_is_fine(node: Node) -> None:
+    assert int(node.alter(TOPIC, "t", [("segment.ms", Op.DELETE, None), (REPLICAS, Op.DELETE, "")]).error_code) == 0
+    keys = (RATE, "leader.replication.throttled.rate", "never.heard.of", "log.dirs")
+    assert int(node.alter(BROKER, "1", [(key, Op.DELETE, None) for key in keys]).error_code) == 0
+
+
+def test_a_resource_named_twice_is_refused_both_times(node: Node) -> None:
+    row = {"name": "retention.ms", "config_operation": Op.SET, "value": "5"}
+    resources = [{"resource_type": TOPIC, "resource_name": name, "configs": [row]} for name in ("t", "t", "nothing")]
+    done = node.client.ask(44, 1, {"resources": resources}).responses
+    assert [int(row.error_code) for row in done] == [42, 42, 3]
+    assert "at most once" in done[0].error_message
+
+
+@pytest.mark.parametrize(
+    "value", ["", "*", "0:1", "0:1,1:2", " 0:1 , 1:2 ", "12:345", "0:1,"], ids=lambda value: repr(value)
+)
+def test_lists_of_throttled_replicas_that_are_taken(node: Node, value: str) -> None:
+    node.set(TOPIC, "t", REPLICAS, value)
+    assert node.describe(TOPIC, "t")[REPLICAS].value == value.replace(" ", "")
+    node.set(TOPIC, "t", REPLICAS, None)
+
+
+@pytest.mark.parametrize("value", ["none", "0", "0:", ":1", "0 :1", "a:1", "0:1;1:2", "**", "0:1:2", "*,0:1"])
+def test_lists_of_throttled_replicas_that_are_refused(node: Node, value: str) -> None:
+    done = node.alter(TOPIC, "t", [(REPLICAS, Op.SET, value)])
+    assert int(done.error_code) == 40 and "must be the literal '*' or a list of replicas" in done.error_message
+
+
+@pytest.mark.parametrize("version", offered(33))
+def test_alter_configs_takes_away_what_it_does_not_name(node: Node, version: int) -> None:
+    def replace(kind: int, name: str, configs: dict[str, str | None], validate_only: bool = False) -> Any:
+        rows = [{"name": key, "value": value} for key, value in configs.items()]
+        resource = {"resource_type": kind, "resource_name": name, "configs": rows}
+        values = {"resources": [resource], "validate_only": validate_only}
+        return node.client.ask(33, version, values).responses[0]
+
+    node.set(TOPIC, "t", "segment.ms", "5000")
+    assert int(replace(TOPIC, "t", {"retention.ms": "x"}).error_code) == 40
+    assert int(replace(TOPIC, "t", {"retention.ms": None}).error_code) == 42
+    assert int(replace(TOPIC, "t", {"retention.ms": "99"}, validate_only=True).error_code) == 0
+    assert node.harness.node.metadata.image.topics["t"].configs == {"segment.ms": "5000"}
+    assert int(replace(TOPIC, "t", {"retention.ms": "99"}).error_code) == 0
+    assert node.harness.node.metadata.image.topics["t"].configs == {"retention.ms": "99"}
+    assert int(replace(TOPIC, "t", {}).error_code) == 0
+    assert node.harness.node.metadata.image.topics["t"].configs == {}
+    assert int(replace(TOPIC, "nothing", {}).error_code) == 3
+    assert int(replace(BROKER, "1", {"log.dirs": "/x"}).error_code) == 42
+    assert int(replace(LOGGER, "1", {"root": "INFO"}).error_code) == 42
+    assert int(replace(BROKER, "1", {RATE: "5000"}).error_code) == 0
+    assert node.describe(BROKER, "1")[RATE].value == "5000"
+    assert int(replace(BROKER, "1", {}).error_code) == 0
+    assert RATE not in node.describe(BROKER, "1")
+
+
+def test_which_resources_have_configs(node: Node) -> None:
+    def names(*kinds: int) -> set[tuple[int, str]]:
+        answer = node.client.ask(74, 1, {"resource_types": list(kinds)})
+        assert int(answer.error_code) == 0
+        return {(row.resource_type, row.resource_name) for row in answer.config_resources}
+
+    assert {(TOPIC, "t"), (BROKER, "1")} <= names()
+    assert names(BROKER) == {(BROKER, "1")} and not names(16, 32)
+    assert not node.client.ask(74, 0, {}).config_resources
+
+
+def test_create_topics_checks_configs_alike(node: Node) -> None:
+    def create(name: str, configs: dict[str, str | None]) -> Any:
+        rows = [{"name": key, "value": value} for key, value in configs.items()]
+        topic = {"name": name, "num_partitions": 1, "replication_factor": 1, "configs": rows}
+        return node.client.ask(19, 7, {"topics": [topic]}).topics[0]
+
+    for configs, words in (
+        ({"no.such": "5"}, "Unknown topic config name: no.such"),
+        ({"retention.ms": "x"}, "Not a number of type LONG"),
+        ({"retention.ms": None}, "Null value not supported for topic configs: retention.ms"),
+        ({"cleanup.policy": "compact,delete"}, "does not compact"),
+    ):
+        done = create("bad", configs)
+        assert int(done.error_code) == 40 and words in done.error_message
+    done = create("good", {"retention.ms": " 5 "})
+    assert int(done.error_code) == 0, done.error_message
+    rows = {row.name: (row.value, row.config_source) for row in done.configs}
+    assert rows["retention.ms"] == ("5", OWN) and rows["segment.ms"] == ("604800000", DEFAULT)
+    assert rows["segment.bytes"] == ("2000000", STATIC) and set(rows) == set(node.describe(TOPIC, "good"))
+    assert node.harness.node.metadata.image.topics["good"].configs == {"retention.ms": "5"}
+
+
+def test_the_controller_is_away(tmp_path: Path) -> None:
+    with running(tmp_path, 1) as harness:
+        harness.create_topic("t")
+        harness.controller.away = True
+        node = Node(harness)
+        assert int(node.alter(TOPIC, "t", [("no.such", Op.SET, "5")]).error_code) == 40
+        assert int(node.alter(TOPIC, "t", [("retention.ms", Op.SET, "5")], validate_only=True).error_code) == 0
+
+
+def test_records_of_another_time_are_refused(node: Node) -> None:
+    """As Kafka has it, an hour after the node's clock at most; as long before it as the topic says."""
+    now = int(time.time() * 1000)
+    hour = 3_600_000
+
+    def produce(timestamp: int) -> int:
+        return node.client.produce("t", 0, build_batch([b"x"], timestamp=timestamp)).error
+
+    assert [produce(now + hour - 60_000), produce(0), produce(-1)] == [0, 0, 0]
+    assert produce(now + hour + 60_000) == 32
+    node.set(TOPIC, "t", "message.timestamp.before.max.ms", "60000")
+    assert [produce(now - 120_000), produce(now)] == [32, 0]
+    node.set(TOPIC, "t", "message.timestamp.before.max.ms", None)
+    node.set(BROKER, "1", "log.message.timestamp.after.max.ms", str(2 * hour))
+    until(lambda: produce(now + hour + 60_000) == 0, 1)
+    node.set(BROKER, "1", "log.message.timestamp.after.max.ms", None)
+
+
+def test_the_recovery_threads_change_while_the_node_runs(node: Node) -> None:
+    key = "num.recovery.threads.per.data.dir"
+    node.set(BROKER, "1", key, "4")
+    assert node.harness.node.broker_values().number(key) == 4
+    row = node.describe(BROKER, "1")[key]
+    assert (row.value, row.read_only) == ("4", False)
+    assert synonyms(row) == [(key, "4", BY_BROKER), (key, "2", DEFAULT)]
+    node.set(BROKER, "1", key, None)
+    assert node.harness.node.broker_values().number(key) == 2
