@@ -80,9 +80,10 @@ class BrokerValues:
         names = same(name)
         found = [Setting(each, level[each], source) for level, source in levels for each in names if each in level]
         for each in names:
-            default = BROKER[each].default if each in BROKER else None
-            if default is not None:
-                found.append(Setting(each, default, Source.DEFAULT))
+            key = BROKER.get(each)
+            # A rate is no config of the broker's own, and has no default among them.
+            if key is not None and key.default is not None and key.scope is not Scope.RATE:
+                found.append(Setting(each, key.default, Source.DEFAULT))
         while found and found[0].name != name:
             del found[0]
         return tuple(found)

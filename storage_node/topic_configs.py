@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from storage_node.config_rules import BadValue, Kind, listed
 from storage_node.config_table import BROKER, MOVE_RATE, TOPIC, Key, Scope
-from storage_node.config_values import BrokerValues, check
+from storage_node.config_values import BrokerValues, check, plain
 from storage_node.errors import ErrorCode, RequestRefused
 from storage_node.log.config import LogConfig
 
@@ -90,6 +90,8 @@ def check_topic(configs: Mapping[str, str], broker: BrokerValues | None = None) 
     for name in configs:
         if name not in TOPIC:
             raise RequestRefused(f"Unknown topic config name: {name}", ErrorCode.INVALID_CONFIG)
+    if plain(TOPIC[_TIERED], configs.get(_TIERED, "false")) == "true":
+        raise RequestRefused(_NO_TIERS, ErrorCode.INVALID_CONFIG)
     try:
         for name, value in configs.items():
             check(TOPIC[name], value)
@@ -102,6 +104,10 @@ def check_topic(configs: Mapping[str, str], broker: BrokerValues | None = None) 
         raise RequestRefused(message, ErrorCode.INVALID_CONFIG)
 
 
+_TIERED = "remote.storage.enable"
+_NO_TIERS = (
+    "Tiered Storage functionality is disabled in the broker. Topic cannot be configured with remote log storage."
+)
 _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 

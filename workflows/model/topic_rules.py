@@ -116,7 +116,6 @@ class Fraction:
 Rule = Whole | OneOf | Words | ReplicaList | Fraction
 _BOOL = OneOf(("true", "false"))
 _GZIP = OneOf(("-1", *(str(level) for level in range(1, 10))))
-_FALSE = OneOf(("false",))
 _ANY = Whole(-_LONG - 1)
 _STAMP = OneOf(("CreateTime", "LogAppendTime"))
 
@@ -145,9 +144,9 @@ TOPIC_CONFIGS: Mapping[str, Rule] = {
     "min.compaction.lag.ms": Whole(0),
     "min.insync.replicas": Whole(1, _INT),
     "preallocate": _BOOL,
-    "remote.log.copy.disable": _FALSE,
-    "remote.log.delete.on.disable": _FALSE,
-    "remote.storage.enable": _FALSE,
+    "remote.log.copy.disable": _BOOL,
+    "remote.log.delete.on.disable": _BOOL,
+    "remote.storage.enable": OneOf(("false",)),
     "retention.bytes": _ANY,
     "retention.ms": Whole(-1),
     "segment.bytes": Whole(14, _INT),

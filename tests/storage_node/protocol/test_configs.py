@@ -258,7 +258,7 @@ BAD_TOPIC: list[tuple[Ops, int, str]] = [
     ([("cleanup.policy", Op.APPEND, "compact")], 40, "does not compact"),
     ([("cleanup.policy", Op.SET, "delete, compact")], 40, "does not compact"),
     ([("cleanup.policy", Op.SET, "burn")], 40, "String must be one of: compact, delete"),
-    ([("remote.storage.enable", Op.SET, "true")], 40, "no remote storage"),
+    ([("remote.storage.enable", Op.SET, "true")], 40, "Tiered Storage functionality is disabled"),
     ([("compression.type", Op.SET, "gzip")], 40, "as producers compressed them"),
 ]
 
