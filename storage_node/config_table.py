@@ -146,8 +146,8 @@ _BROKER = (
     # Kafka's default is true; here a name typed wrongly creates nothing unless the operator wants it so.
     _static("auto.create.topics.enable", BOOLEAN, "false"),
     _static("socket.request.max.bytes", INT, "104857600"),
-    _static("max.connections", INT, "2147483647"),
-    _static("max.connections.per.ip", INT, "2147483647"),
+    Key("max.connections", INT, "2147483647", _ANY),
+    Key("max.connections.per.ip", INT, "2147483647", _ANY),
     _static("max.connections.per.ip.overrides", STRING, ""),
     _static("connections.max.idle.ms", LONG, "600000"),
     # Kafka's default is -1, no limit. Here a few clients with large requests could then take all memory of a process

@@ -113,6 +113,7 @@ class Images:
                     node.replicas.set_offline({tp: reason})
         self._create(wanted, first=before is None)
         node.engine.set_node_rate(move_rate(broker))
+        node.listener.limit(broker.number("max.connections"), broker.number("max.connections.per.ip"))
 
     def _update(self, partition: Partition, topic: TopicImage, row: PartitionImage, config: LogConfig) -> None:
         partition.topic_id = topic.id

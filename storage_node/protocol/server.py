@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import uvloop
 
+from storage_node.descriptors import most_connections
 from storage_node.protocol import (
     cluster,
     configs,
@@ -129,6 +130,13 @@ class Listener:
         ready.wait()
         if self._failure is not None:
             raise self._failure
+
+    def limit(self, connections: int, per_address: int) -> None:
+        """Hold so many connections from now on, those of one address among them; what is open stays. On any thread."""
+        most = most_connections(connections)
+        self._limits = replace(self._limits, connections=most, per_address=per_address)
+        if self.connections is not None:
+            self.connections.limits = self._limits
 
     def view(self) -> dict[str, Any]:
         """The table of connections as plain values; may be called by any thread."""

@@ -68,7 +68,7 @@ def test_the_configs_of_a_broker(cluster: Cluster) -> None:
             continue
         row = found[name]
         assert (row.config_type, row.is_sensitive) == (key.kind, False), name
-        if name in ("listeners", "max.connections"):
+        if name in ("listeners", "max.connections.per.ip.overrides"):
             assert row.read_only == cluster.differs("listeners-are-static"), name
         else:
             assert row.read_only == (key.scope is Scope.READ_ONLY), name

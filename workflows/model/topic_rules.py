@@ -185,6 +185,8 @@ BROKER_CONFIGS: Mapping[str, Rule] = {
     "log.roll.ms": Whole(1),
     "log.segment.bytes": Whole(14, _INT),
     "log.segment.delete.delay.ms": Whole(0),
+    "max.connections": Whole(0, _INT),
+    "max.connections.per.ip": Whole(0, _INT),
     "message.max.bytes": Whole(0, _INT),
     "min.insync.replicas": Whole(1, _INT),
     "num.recovery.threads.per.data.dir": Whole(1, 256),

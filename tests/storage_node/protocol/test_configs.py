@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -10,10 +11,11 @@ from typing import Any
 import pytest
 
 from storage_node.log import build_batch
+from storage_node.protocol.connections import RESERVED
 from storage_node.topic_configs import Op
 from storage_node.types import TopicPartition
-from tests.support.node_harness import Harness, running, until
-from tests.support.wire import Client, offered
+from tests.support.node_harness import Harness, raw_connection, running, until
+from tests.support.wire import Client, encode_request, offered, receive_frame
 
 TOPIC, BROKER, LOGGER = 2, 4, 8
 OWN, BY_BROKER, BY_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
@@ -438,3 +440,36 @@ def test_the_recovery_threads_change_while_the_node_runs(node: Node) -> None:
     assert synonyms(row) == [(key, "4", BY_BROKER), (key, "2", DEFAULT)]
     node.set(BROKER, "1", key, None)
     assert node.harness.node.broker_values().number(key) == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "room"), [("max.connections.per.ip", 3, 2), ("max.connections", 2, 1 + RESERVED)]
+)
+def test_fewer_connections_from_now_on(node: Node, key: str, value: int, room: int) -> None:
+    """What is open stays; a new one is closed, until the limit is gone."""
+    table = node.harness.node.listener.connections
+    assert table is not None
+
+    def tried() -> list[bool]:
+        opened = [raw_connection(node.harness) for _ in range(room + 2)]
+        answered = [served(connection) for connection in opened]
+        for connection in opened:
+            connection.close()
+        until(lambda: len(table) == 1, what="only our own is left")
+        return answered
+
+    until(lambda: len(table) == 1, what="nobody else is connected")
+    node.set(BROKER, "1", key, str(value))
+    assert node.describe(BROKER, "1")[key].value == str(value)
+    assert tried() == [True] * room + [False] * 2
+    node.set(BROKER, "1", key, None)
+    assert tried() == [True] * (room + 2)
+
+
+def served(connection: socket.socket) -> bool:
+    """Whether a connection is answered, and not closed."""
+    try:
+        connection.sendall(encode_request(18, 3, {"client_software_name": "a", "client_software_version": "1"}))
+        return bool(receive_frame(connection))
+    except OSError:
+        return False
