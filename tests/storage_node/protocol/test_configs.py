@@ -1,10 +1,10 @@
-"""Configs of topics and brokers on the wire: described, changed, refused in Kafka's words, in force at once."""
+"""Configs of topics and brokers on the wire: described, changed, in force at once."""
 
 from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,61 +13,28 @@ import pytest
 from storage_node.log import build_batch
 from storage_node.protocol.connections import RESERVED
 from storage_node.topic_configs import Op
-from storage_node.types import TopicPartition
-from tests.support.node_harness import Harness, raw_connection, running, until
-from tests.support.wire import Client, encode_request, offered, receive_frame
-
-TOPIC, BROKER, LOGGER = 2, 4, 8
-OWN, BY_BROKER, BY_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5
-RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
-REPLICAS = "leader.replication.throttled.replicas"
-
-Ops = list[tuple[str, int, str | None]]
-
-
-class Node:
-    """A node with a topic t, and a connection to it."""
-
-    def __init__(self, harness: Harness) -> None:
-        self.harness = harness
-        self.client = Client(harness)
-
-    def again(self) -> None:
-        self.harness.restart()
-        self.client = Client(self.harness)
-
-    def alter(self, kind: int, name: str, ops: Ops, version: int = 1, *, validate_only: bool = False) -> Any:
-        rows = [{"name": key, "config_operation": op, "value": value} for key, op, value in ops]
-        resource = {"resource_type": kind, "resource_name": name, "configs": rows}
-        return self.client.ask(44, version, {"resources": [resource], "validate_only": validate_only}).responses[0]
-
-    def set(self, kind: int, name: str, key: str, value: str | None) -> None:
-        done = self.alter(kind, name, [(key, Op.DELETE if value is None else Op.SET, value)])
-        assert int(done.error_code) == 0, done.error_message
-
-    def describe(self, kind: int, name: str, keys: list[str] | None = None, version: int = 4) -> Mapping[str, Any]:
-        resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
-        (result,) = self.client.ask(32, version, {"resources": [resource], "include_synonyms": True}).results
-        assert int(result.error_code) == 0, result.error_message
-        assert [row.name for row in result.configs] == sorted(row.name for row in result.configs)
-        return {row.name: row for row in result.configs}
-
-    def config(self, topic: str = "t") -> Any:
-        partition = self.harness.node.partition(TopicPartition(topic, 0))
-        assert partition is not None
-        return partition.log.config
+from tests.storage_node.protocol.config_node import (
+    BROKER,
+    BY_BROKER,
+    BY_DEFAULT,
+    DEFAULT,
+    LOGGER,
+    OWN,
+    RATE,
+    REPLICAS,
+    STATIC,
+    TOPIC,
+    Node,
+    configured,
+    synonyms,
+)
+from tests.support.node_harness import raw_connection, running, until
+from tests.support.wire import encode_request, offered, receive_frame
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    extra = {"log.retention.minutes": "600", "log.segment.bytes": "2000000", "rehome.secret": "word"}
-    with running(tmp_path_factory.mktemp("configs"), 2, extra) as harness:
-        harness.create_topic("t")
-        yield Node(harness)
-
-
-def synonyms(row: Any) -> list[tuple[str, str, int]]:
-    return [(each.name, each.value, each.source) for each in row.synonyms]
+    yield from configured(tmp_path_factory.mktemp("configs"))
 
 
 @pytest.mark.parametrize("version", offered(32))
@@ -110,26 +77,6 @@ def test_a_brokers_configs(node: Node) -> None:
     values = {"resources": [resource], "include_synonyms": False, "include_documentation": True}
     (row,) = node.client.ask(32, 4, values).results[0].configs
     assert "directories" in row.documentation and not row.synonyms
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "code", "message"),
-    [
-        (TOPIC, "nothing", 3, ""),
-        (TOPIC, "", 17, "empty"),
-        (BROKER, "2", 42, "Unexpected broker id, expected 1 or empty string, but received 2"),
-        (BROKER, "x", 42, "Broker id must be an integer, but it is: x"),
-        (LOGGER, "1", 42, "BROKER_LOGGER"),
-        (16, "", 42, "Client metrics subscription name must not be empty"),
-        (32, "", 42, "Group name must not be empty"),
-        (99, "g", 42, "99"),
-    ],
-)
-def test_what_cannot_be_described(node: Node, kind: int, name: str, code: int, message: str) -> None:
-    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": None}
-    (result,) = node.client.ask(32, 4, {"resources": [resource]}).results
-    assert (int(result.error_code), result.resource_type, result.resource_name) == (code, kind, name)
-    assert message in result.error_message and not result.configs
 
 
 def test_groups_and_client_metrics_have_no_configs(node: Node) -> None:
@@ -221,113 +168,10 @@ def test_the_replication_throttles_are_kept_for_kafkas_tools(node: Node) -> None
         node.set(BROKER, "1", key, None)
 
 
-BAD_TOPIC: list[tuple[Ops, int, str]] = [
-    ([("no.such", Op.SET, "5")], 40, "Unknown topic config name: no.such"),
-    ([("retention.ms", Op.SET, "5"), ("no.such", Op.SET, "5")], 40, "Unknown topic config name: no.such"),
-    (
-        [("retention.ms", Op.SET, "x")],
-        40,
-        "Invalid value x for configuration retention.ms: Not a number of type LONG",
-    ),
-    (
-        [("segment.bytes", Op.SET, "99999999999")],
-        40,
-        "Invalid value 99999999999 for configuration segment.bytes: Not a number of type INT",
-    ),
-    (
-        [("retention.ms", Op.SET, "-2")],
-        40,
-        "Invalid value -2 for configuration retention.ms: Value must be at least -1",
-    ),
-    (
-        [("preallocate", Op.SET, "yes")],
-        40,
-        "Invalid value yes for configuration preallocate: Expected value to be either true or false",
-    ),
-    (
-        [("message.timestamp.type", Op.SET, "x")],
-        40,
-        "Invalid value x for configuration message.timestamp.type: String must be one of: CreateTime, LogAppendTime",
-    ),
-    ([("min.cleanable.dirty.ratio", Op.SET, "2")], 40, "Value must be no more than 1"),
-    ([("min.compaction.lag.ms", Op.SET, "9"), ("max.compaction.lag.ms", Op.SET, "8")], 40, "conflict topic config"),
-    ([("retention.ms", Op.SET, None)], 42, "Null value not supported for : retention.ms"),
-    ([("retention.ms", Op.APPEND, "5")], 40, "Can't APPEND to key retention.ms because its type is not LIST."),
-    ([("retention.ms", Op.SUBTRACT, "5")], 40, "Can't SUBTRACT to key retention.ms because its type is not LIST."),
-    ([("retention.ms", 9, "5")], 42, "9"),
-    ([("retention.ms", Op.SET, "5"), ("retention.ms", Op.SET, "6")], 42, "Error due to duplicate config keys"),
-    ([("cleanup.policy", Op.SET, "compact")], 40, "does not compact"),
-    ([("cleanup.policy", Op.APPEND, "compact")], 40, "does not compact"),
-    ([("cleanup.policy", Op.SET, "delete, compact")], 40, "does not compact"),
-    ([("cleanup.policy", Op.SET, "burn")], 40, "String must be one of: compact, delete"),
-    ([("remote.storage.enable", Op.SET, "true")], 40, "Tiered Storage functionality is disabled"),
-    ([("compression.type", Op.SET, "gzip")], 40, "as producers compressed them"),
-]
-
-
-@pytest.mark.parametrize(("ops", "code", "message"), BAD_TOPIC)
-def test_topic_configs_that_are_refused(node: Node, ops: Ops, code: int, message: str) -> None:
-    done = node.alter(TOPIC, "t", ops)
-    assert (int(done.error_code), message in done.error_message) == (code, True), done
-    assert node.harness.node.metadata.image.topics["t"].configs == {}, "all or nothing"
-
-
-@pytest.mark.parametrize(
-    ("ops", "code", "message"),
-    [
-        ([("log.dirs", Op.SET, "/x")], 42, "Cannot update these configs dynamically: [log.dirs]"),
-        ([("log.retention.hours", Op.SET, "5")], 42, "Cannot update these configs dynamically: [log.retention.hours]"),
-        (
-            [("num.replica.move.threads", Op.SET, "4")],
-            42,
-            "Cannot update these configs dynamically: [num.replica.alter.log.dirs.threads]",
-        ),
-        ([(RATE, Op.SET, "-1")], 42, f"Invalid value -1 for configuration {RATE}: Value must be at least 0"),
-        ([(RATE, Op.SET, "fast")], 42, f"Invalid value fast for configuration {RATE}: Not a number of type LONG"),
-        ([(RATE, Op.APPEND, "5")], 40, f"Unknown config name: {RATE}"),
-        ([(RATE, Op.SET, None)], 42, f"Null value not supported for : {RATE}"),
-        ([("log.cleanup.policy", Op.SET, "compact")], 42, "does not compact"),
-        ([("log.retention.byte", Op.SET, "5")], 40, "did you mean log.retention.bytes?"),
-    ],
-)
-def test_broker_configs_that_are_refused(node: Node, ops: Ops, code: int, message: str) -> None:
-    for name in ("1", ""):
-        done = node.alter(BROKER, name, ops)
-        assert (int(done.error_code), message in done.error_message) == (code, True), done
-    assert not node.describe(BROKER, "")
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "key", "value", "code", "message"),
-    [
-        (TOPIC, "nothing", "retention.ms", "5", 3, "The topic 'nothing' does not exist."),
-        (TOPIC, "nothing", "retention.ms", "x", 40, "Not a number"),
-        (TOPIC, "", "retention.ms", "5", 42, "Default topic resources are not allowed."),
-        (BROKER, "2", RATE, "5", 42, "Unexpected broker id, expected 1, but received 2"),
-        (BROKER, "x", RATE, "5", 42, "Node id must be an integer, but it is: x"),
-        (LOGGER, "1", "root", "INFO", 42, "BROKER_LOGGER"),
-        (99, "1", "root", "INFO", 42, "Unknown resource type 99"),
-    ],
-)
-def test_resources_that_are_refused(
-    node: Node, kind: int, name: str, key: str, value: str, code: int, message: str
-) -> None:
-    done = node.alter(kind, name, [(key, Op.SET, value)])
-    assert (int(done.error_code), message in done.error_message) == (code, True), done
-
-
 def test_deleting_what_was_never_set_is_fine(node: Node) -> None:
     assert int(node.alter(TOPIC, "t", [("segment.ms", Op.DELETE, None), (REPLICAS, Op.DELETE, "")]).error_code) == 0
     keys = (RATE, "leader.replication.throttled.rate", "never.heard.of", "log.dirs")
     assert int(node.alter(BROKER, "1", [(key, Op.DELETE, None) for key in keys]).error_code) == 0
-
-
-def test_a_resource_named_twice_is_refused_both_times(node: Node) -> None:
-    row = {"name": "retention.ms", "config_operation": Op.SET, "value": "5"}
-    resources = [{"resource_type": TOPIC, "resource_name": name, "configs": [row]} for name in ("t", "t", "nothing")]
-    done = node.client.ask(44, 1, {"resources": resources}).responses
-    assert [int(row.error_code) for row in done] == [42, 42, 3]
-    assert "at most once" in done[0].error_message
 
 
 @pytest.mark.parametrize(
@@ -337,12 +181,6 @@ def test_lists_of_throttled_replicas_that_are_taken(node: Node, value: str) -> N
     node.set(TOPIC, "t", REPLICAS, value)
     assert node.describe(TOPIC, "t")[REPLICAS].value == value.replace(" ", "")
     node.set(TOPIC, "t", REPLICAS, None)
-
-
-@pytest.mark.parametrize("value", ["none", "0", "0:", ":1", "0 :1", "a:1", "0:1;1:2", "**", "0:1:2", "*,0:1"])
-def test_lists_of_throttled_replicas_that_are_refused(node: Node, value: str) -> None:
-    done = node.alter(TOPIC, "t", [(REPLICAS, Op.SET, value)])
-    assert int(done.error_code) == 40 and "must be the literal '*' or a list of replicas" in done.error_message
 
 
 @pytest.mark.parametrize("version", offered(33))
