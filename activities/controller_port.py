@@ -18,7 +18,16 @@ from activities.cluster_link import ClusterLink
 from activities.failing import FailureStarter
 from activities.starter import MoveStarter
 from storage_node.errors import ErrorCode, RequestTimedOut
-from storage_node.ports import ChangeResult, DirectoryFailed, MorePartitions, NewTopic, PlannedMove, ReplicaDirectory
+from storage_node.ports import (
+    ChangeResult,
+    ConfigChange,
+    DirectoryFailed,
+    ListChange,
+    MorePartitions,
+    NewTopic,
+    PlannedMove,
+    ReplicaDirectory,
+)
 from storage_node.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -99,12 +108,12 @@ class ControllerPort:
         self,
         kind: str,
         name: str,
-        changes: Mapping[str, str | None],
+        changes: Mapping[str, ConfigChange],
         *,
         timeout: float,
     ) -> ChangeResult:
         """Change dynamic configs of a topic or of brokers."""
-        command = {"do": "alter_configs", "kind": kind, "name": name, "changes": dict(changes)}
+        command = {"do": "alter_configs", "kind": kind, "name": name, "changes": _config_changes(changes)}
         return (await self._submit(command, timeout))[0]
 
     async def next_producer_ids(self, count: int, *, timeout: float) -> int:
@@ -209,6 +218,15 @@ class ControllerPort:
         # Closed meanwhile: the node stops, and what is not told stands on its disks.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(now)
+
+
+def _config_changes(changes: Mapping[str, ConfigChange]) -> dict[str, Any]:
+    return {
+        key: {"append" if change.append else "subtract": list(change.items)}
+        if isinstance(change, ListChange)
+        else change
+        for key, change in changes.items()
+    }
 
 
 def _topic(topic: NewTopic) -> dict[str, Any]:

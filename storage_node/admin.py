@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from storage_node import topic_configs
@@ -18,7 +19,13 @@ from storage_node.config_values import Described, plain, topic_values
 from storage_node.directories.names import validate_topic
 from storage_node.errors import ErrorCode, RequestRefused, RequestTimedOut
 from storage_node.metadata import ClusterImage
-from storage_node.ports import ChangeResult, Controller, MorePartitions, NewTopic
+from storage_node.ports import (
+    ChangeResult,
+    Controller,
+    ListChange,
+    MorePartitions,
+    NewTopic,
+)
 from storage_node.topic_configs import Change
 
 if TYPE_CHECKING:
@@ -182,7 +189,8 @@ class Admin:
         current = self._dynamic(kind, name)
         keys = TOPIC if kind == "topic" else BROKER
         values = topic_configs.resolve(changes, current, keys, kind)
-        await self._alter(kind, name, current, values, validate_only)
+        lists = topic_configs.list_changes(changes)
+        await self._alter(kind, name, current, values, validate_only, lists)
 
     async def replace_configs(
         self, kind: str, name: str, configs: Mapping[str, str | None], validate_only: bool
@@ -211,6 +219,7 @@ class Admin:
         current: Mapping[str, str],
         values: Mapping[str, str | None],
         validate_only: bool,
+        lists: Mapping[str, ListChange] = MappingProxyType({}),
     ) -> None:
         keys = TOPIC if kind == "topic" else BROKER
         if kind == "topic":
@@ -219,17 +228,19 @@ class Admin:
             validate_topic(name)
             after = {key: value for key, value in {**current, **values}.items() if value is not None}
             topic_configs.check_topic(after, self._node.broker_values())
-            if name not in self._node.metadata.image.topics:
+            # One that another node made just now is known to the controller alone.
+            asks = bool(values) and not validate_only
+            if not asks and name not in self._node.metadata.image.topics:
                 raise RequestRefused(f"The topic '{name}' does not exist.", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         else:
             topic_configs.check_broker(values)
-        values = {key: value if value is None else plain(keys[key], value) for key, value in values.items()}
-        values = {key: value for key, value in values.items() if value is not None or key in current}
         if validate_only or not values:
             return
+        # What is to go is told even if this node has not heard of it: another one may have set it just now.
+        plainly = {key: value if value is None else plain(keys[key], value) for key, value in values.items()}
 
         async def change(left: float) -> list[ChangeResult]:
-            return [await self.controller().alter_configs(kind, name, values, timeout=left)]
+            return [await self.controller().alter_configs(kind, name, {**plainly, **lists}, timeout=left)]
 
         (answer,) = await self._change(1, _deadline(DEFAULT_TIMEOUT), change)
         if answer.error:

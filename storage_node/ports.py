@@ -42,6 +42,18 @@ class Registration:
 
 
 @dataclass(frozen=True, slots=True)
+class ListChange:
+    """A config that is a list is changed by what others may have changed as well: items come to it or go from it."""
+
+    items: tuple[str, ...]
+    append: bool
+
+
+#: A config's new value, None for none, or what is done to its list.
+ConfigChange = str | ListChange | None
+
+
+@dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to create; `assignment` (partition index -> replicas) overrides the two counts."""
 
@@ -143,7 +155,7 @@ class Controller(Protocol):
         ...
 
     async def alter_configs(
-        self, kind: str, name: str, changes: Mapping[str, str | None], *, timeout: float
+        self, kind: str, name: str, changes: Mapping[str, ConfigChange], *, timeout: float
     ) -> ChangeResult:
         """Set (or, with None, delete) dynamic configs of a `topic`, or of a `broker` (its id, or "" for all)."""
         ...

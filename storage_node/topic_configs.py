@@ -12,6 +12,7 @@ from storage_node.config_table import BROKER, MOVE_RATE, TOPIC, Key, Scope
 from storage_node.config_values import BrokerValues, check, plain
 from storage_node.errors import ErrorCode, RequestRefused
 from storage_node.log.config import LogConfig
+from storage_node.ports import ListChange
 
 #: No limit, as Kafka writes it (Long.MAX_VALUE).
 UNLIMITED = 2**63 - 1
@@ -71,6 +72,18 @@ def resolve(
         else:
             raise RequestRefused(f"Unknown operations type {row.op}", ErrorCode.INVALID_REQUEST)
     return result
+
+
+def list_changes(changes: Iterable[Change]) -> dict[str, ListChange]:
+    """What a request does to lists of throttled replicas, so that others who change one at once lose nothing."""
+    ops = {Op.APPEND: True, Op.SUBTRACT: False}
+    return {
+        row.name: ListChange(
+            tuple(item.strip() for item in (row.value or "").split(",") if item.strip()), ops[Op(row.op)]
+        )
+        for row in changes
+        if row.op in ops and row.name in TOPIC and TOPIC[row.name].default == ""
+    }
 
 
 def _no_list(row: Change, kind: str) -> str:

@@ -17,7 +17,16 @@ from storage_node.metadata import UNASSIGNED, ClusterImage, NodeImage, Partition
 from storage_node.metadata import _topic as topic_of
 from storage_node.move.status import MoveState
 from storage_node.node import Node
-from storage_node.ports import ChangeResult, DirectoryFailed, MorePartitions, NewTopic, PlannedMove, ReplicaDirectory
+from storage_node.ports import (
+    ChangeResult,
+    ConfigChange,
+    DirectoryFailed,
+    ListChange,
+    MorePartitions,
+    NewTopic,
+    PlannedMove,
+    ReplicaDirectory,
+)
 from storage_node.types import TopicPartition
 from workflows.model import commands
 from workflows.model.state import ClusterState
@@ -184,11 +193,13 @@ class LocalController:
         return [ChangeResult(int(row.get("error", 0)), str(row.get("message", "")), version) for row in change.results]
 
     async def alter_configs(
-        self, kind: str, name: str, changes: Mapping[str, str | None], *, timeout: float
+        self, kind: str, name: str, changes: Mapping[str, ConfigChange], *, timeout: float
     ) -> ChangeResult:
         self._check()
         with self._lock:
             if kind == "topic":
+                if name not in self.image.topics:
+                    return ChangeResult(3, f"The topic '{name}' does not exist.")
                 topic = self.image.topics[name]
                 changed = replace(topic, configs=_changed(topic.configs, changes))
                 version = self._change(lambda image: replace(image, topics={**image.topics, name: changed}))
@@ -272,6 +283,12 @@ class LocalController:
         return "stopped"
 
 
-def _changed(values: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
-    merged = {**values, **changes}
+def _changed(values: Mapping[str, str], changes: Mapping[str, ConfigChange]) -> dict[str, str]:
+    merged: dict[str, str | None] = dict(values)
+    for key, change in changes.items():
+        if isinstance(change, ListChange):
+            items = [item for item in values.get(key, "").split(",") if item and item not in change.items]
+            merged[key] = ",".join([*items, *(change.items if change.append else ())])
+        else:
+            merged[key] = change
     return {key: value for key, value in merged.items() if value is not None}

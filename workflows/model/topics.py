@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -207,9 +207,9 @@ def delete_topics(state: ClusterState, command: Mapping[str, Any], _new_id: Call
 
 
 def alter_configs(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:
-    """{"kind": "topic" | "broker", "name", "changes": {key: value or null}, "validate_only"?}: set configs, null
-    removes one.
+    """{"kind": "topic" | "broker", "name", "changes": {key: change}, "validate_only"?}: set configs.
 
+    A change is a value, null to remove it, or {"append": [item]} or {"subtract": [item]} for a config that is a list.
     A broker's name is its id, or "" for the default of all brokers. All changes of a command are made, or none.
     """
     kind = fields.a_string(fields.need(command, "kind", "$"), "$.kind")
@@ -220,18 +220,19 @@ def alter_configs(state: ClusterState, command: Mapping[str, Any], _new_id: Call
         raise Refused(
             Code.INVALID_REQUEST, f"Configs of a '{kind}' are not supported; of a topic and a broker they are."
         )
-    _check_configs(kind, changes)
+    topic = state.topics.get(name) if kind == "topic" else None
+    held = topic.configs if topic is not None else {}
+    _check_configs(kind, {key: _after(held, key, change) for key, change in changes.items()})
     if kind == "topic":
-        topic = state.topics.get(name)
         if topic is None:
-            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic '{name}'.")
-        values = _changed(topic.configs, changes.items())
+            raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+        values = _changed(topic.configs, changes)
         after = state if values == topic.configs else state.with_topics(replace(topic, configs=values))
     else:
         if name and not (name.isdigit() and int(name) in state.nodes):
             raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"There is no broker '{name}'.")
         known = state.configs.get((kind, name), Configs(kind, name, {}))
-        values = _changed(known.values, changes.items())
+        values = _changed(known.values, changes)
         after = state if values == known.values else state.with_configs(replace(known, values=values))
     after = state if only_check else after
     return Change(after, [{"version": after.version}])
@@ -243,13 +244,27 @@ def _check_configs(kind: str, changes: Mapping[str, Any]) -> None:
             raise Refused(Code.INVALID_CONFIG, bad)
 
 
-def _changed(values: Mapping[str, str], changes: Iterable[tuple[str, str | None]]) -> dict[str, str]:
+def _after(values: Mapping[str, str], key: str, change: Any) -> Any:
+    """The value of a config after a change of it; of a list, after items came to it or went from it."""
+    if not isinstance(change, Mapping):
+        return change
+    path = f"$.changes.{key}"
+    fields.an_object(change, path, ("append", "subtract"))
+    more, less = (
+        [fields.a_string(item, f"{path}.{what}") for item in fields.a_list(change.get(what) or [], f"{path}.{what}")]
+        for what in ("append", "subtract")
+    )
+    items = [item for item in values.get(key, "").split(",") if item and item not in less]
+    return ",".join(dict.fromkeys([*items, *more]))
+
+
+def _changed(values: Mapping[str, str], changes: Mapping[str, Any]) -> dict[str, str]:
     after = dict(values)
-    for key, value in changes:
+    for key, value in changes.items():
         if value is None:
             after.pop(key, None)
         else:
-            after[key] = value
+            after[key] = _after(values, key, value)
     return after
 
 

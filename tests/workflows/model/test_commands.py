@@ -117,6 +117,24 @@ def test_configs_are_set_and_removed_together_or_not_at_all() -> None:
     assert again.state == state, "what changes nothing is no change"
 
 
+def test_lists_that_two_change_at_once_lose_nothing() -> None:
+    key = "leader.replication.throttled.replicas"
+    alter = {"do": "alter_configs", "kind": "topic", "name": "t"}
+    state = cluster(1, t=1)
+    for change, held in (
+        ({"append": ["0:1", "1:1"]}, "0:1,1:1"),
+        ({"append": ["1:1", "2:1"]}, "0:1,1:1,2:1"),
+        ({"subtract": ["1:1", "7:7"]}, "0:1,2:1"),
+        ({"subtract": ["0:1", "2:1"]}, ""),
+    ):
+        state = done(state, alter | {"changes": {key: change}})
+        assert state.topics["t"].configs == {key: held}
+    for bad in ({"append": ["x"]}, {"append": ["0:1", "*"]}):
+        assert refused(state, alter | {"changes": {key: bad}})[0] == 40
+    for malformed in ({"add": ["0:1"]}, {"append": "0:1"}, {"append": [1]}):
+        assert refused(state, alter | {"changes": {key: malformed}})[0] == 42
+
+
 def test_broker_configs_by_id_and_for_all() -> None:
     rate = {"replica.alter.log.dirs.io.max.bytes.per.second": "1000"}
     alter = {"do": "alter_configs", "kind": "broker"}
