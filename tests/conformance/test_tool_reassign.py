@@ -254,6 +254,21 @@ def test_list_says_when_nothing_is_reassigned(cluster: Cluster, tools: Tools) ->
     assert tools.run(TOOL, "--list") == (0, "No partition reassignments found.\n", "")
 
 
+@pytest.mark.conformance(160, 191)
+def test_controllers_as_bootstrap_servers(cluster: Cluster, plans: Plans, tools: Tools) -> None:
+    at = ("--bootstrap-controller", cluster.controllers)
+    code, out, _ = tools.run(TOOL, "--list", *at)
+    if cluster.differs("no-controller-listeners"):
+        assert code == 1 and "sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER" in out
+    else:
+        assert (code, out) == (0, "No partition reassignments found.\n")
+    topic = cluster.new_topic(assignment={0: [1]})
+    for action in ("execute", "verify"):
+        file = ("--reassignment-json-file", plans.of((topic, 0, [1], None)))
+        code, _, err = tools.run(TOOL, f"--{action}", *file, *at)
+        assert code == 1 and "bootstrap-controller" in err
+
+
 @pytest.mark.conformance(165)
 def test_verify_and_cancel_of_what_is_not_there(cluster: Cluster, plans: Plans) -> None:
     code, lines = plans.run("verify", plans.of(("no-such-topic", 0, [1, 2], None)), "--preserve-throttles")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import uuid
 
+import pytest
+
 from tests.conformance.clusters import Cluster
 from tests.conformance.conftest import Tools
 
@@ -66,3 +68,15 @@ def test_an_internal_look_at_many_topics(cluster: Cluster, tools: Tools) -> None
     assert sorted(re.findall(r"^Topic: (\S+)", out, re.MULTILINE)) == names
     assert tools.out(TOPICS, "--describe", "--unavailable-partitions") == ""
     assert tools.out(TOPICS, "--describe", "--under-replicated-partitions") == ""
+
+
+@pytest.mark.parametrize("before", [1, 3])
+def test_partitions_are_added(cluster: Cluster, tools: Tools, before: int) -> None:
+    topic = cluster.new_topic(before)
+    assert tools.run(TOPICS, "--alter", "--topic", topic, "--partitions", str(before + 2)) == (0, "", "")
+    cluster.eventually(lambda: all(len(cluster.leaders(topic, node)) == before + 2 for node in cluster.addresses))
+    assert f"PartitionCount: {before + 2}" in tools.out(TOPICS, "--describe", "--topic", topic)
+    assert {cluster.end_offset(topic, partition) for partition in range(before + 2)} == {0}
+    code, out, err = tools.run(TOPICS, "--alter", "--topic", topic, "--partitions", str(before))
+    told = f"The topic {topic} currently has {before + 2} partition(s); {before} would not be an increase."
+    assert (code, out, err) == (1, f"Error while executing topic command : {told}\n", "")
