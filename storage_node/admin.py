@@ -233,7 +233,7 @@ class Admin:
             if not asks and name not in self._node.metadata.image.topics:
                 raise RequestRefused(f"The topic '{name}' does not exist.", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         else:
-            topic_configs.check_broker(values)
+            topic_configs.check_broker(values, [d.name for d in self._node.dirs.directories] if name else None)
         if validate_only or not values:
             return
         # What is to go is told even if this node has not heard of it: another one may have set it just now.

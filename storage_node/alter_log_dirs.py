@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from storage_node.admin import DEFAULT_TIMEOUT
@@ -28,6 +28,7 @@ from storage_node.errors import (
 from storage_node.move.status import MoveState, MoveStatus
 from storage_node.partition import Partition
 from storage_node.ports import ChangeResult, PlannedMove, ReplicaDirectory
+from storage_node.topic_configs import cordoned
 from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ class DirectoryInfo:
     replicas: tuple[ReplicaInfo, ...] = ()
     total_bytes: int = -1
     usable_bytes: int = -1
+    cordoned: bool = False
 
 
 class LogDirRequests:
@@ -116,7 +118,13 @@ class LogDirRequests:
         if path != target.name:
             raise LogDirNotFound(f"{path} is not how log.dirs names the log directory {target.name}")
         target.check_online()
+        held = self._node.replicas.served.get(tp)
+        if target.name in self._cordoned() and (held is None or held.directory is not target):
+            raise RequestRefused(f"log directory {target.path} is cordoned", ErrorCode.INVALID_REPLICA_ASSIGNMENT)
         return target
+
+    def _cordoned(self) -> frozenset[str]:
+        return cordoned(self._node.broker_values(), [directory.name for directory in self._node.dirs.directories])
 
     def _moves_elsewhere(self, tp: TopicPartition, target: LogDirectory | None) -> bool:
         status = self._node.engine.status(tp)
@@ -264,9 +272,11 @@ class LogDirRequests:
         """All configured directories; `asked` chooses replicas (None: all), never directories."""
         # By a thread: with many partitions it takes its time.
         rows = await asyncio.to_thread(self._replicas, asked)
-        return await asyncio.gather(
+        shut = self._cordoned()
+        found = await asyncio.gather(
             *(self._describe(directory, rows.get(directory.name, [])) for directory in self._node.dirs.directories)
         )
+        return [replace(row, cordoned=row.path in shut) for row in found]
 
     def _replicas(self, asked: set[TopicPartition] | None) -> dict[str, list[ReplicaInfo]]:
         """By the name of the directory."""

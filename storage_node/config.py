@@ -288,7 +288,7 @@ def _log_config(given: Mapping[str, str]) -> LogConfig:
     """What logs are configured with whose topic says nothing, once all is checked that may also change at run time."""
     logs = {name for key in TOPIC.values() for name in key.synonyms}
     for name, key in BROKER.items():
-        if name in given and (name in logs or key.scope is Scope.CLUSTER_WIDE):
+        if name in given and (name in logs or key.scope in (Scope.CLUSTER_WIDE, Scope.PER_BROKER)):
             try:
                 check(key, given[name])
             except BadValue as error:

@@ -13,6 +13,7 @@ from enum import Enum
 from storage_node.config_rules import Kind, Level, OneOf, Range, Rule, ThrottledReplicas
 
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+CORDONED = "cordoned.log.dirs"
 MOVE_THREADS = "num.replica.alter.log.dirs.threads"
 RECOVERY_THREADS = "num.recovery.threads.per.data.dir"
 
@@ -22,6 +23,7 @@ class Scope(Enum):
 
     READ_ONLY = "only server.properties"
     CLUSTER_WIDE = "one broker's configs or the default of all"
+    PER_BROKER = "one broker's configs"
     RATE = "as CLUSTER_WIDE, and described only where it is set"
 
 
@@ -135,6 +137,8 @@ _BROKER = (
     _static("log.dir", LIST, "/tmp/kafka-logs"),
     _static("log.dirs", LIST, None),
     _static("metadata.log.dir", STRING, None),
+    # Log directories that get nothing new: neither replicas nor copies of them. "*" stands for all.
+    Key(CORDONED, LIST, "", scope=Scope.PER_BROKER),
     _static("listeners", LIST, "PLAINTEXT://:9092"),
     _static("advertised.listeners", LIST, None),
     _static("num.partitions", INT, "1", _POSITIVE),

@@ -22,7 +22,7 @@ from storage_node.metadata import BadImage, ClusterImage, PartitionImage, TopicI
 from storage_node.move.marker import Reason
 from storage_node.partition import Partition
 from storage_node.replicas import NewReplica, create_logs
-from storage_node.topic_configs import log_config, move_rate
+from storage_node.topic_configs import cordoned, log_config, move_rate
 from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ class Images:
         self._node = node
         self._lock = threading.Lock()
         self._defaults = node.config.log
+        self._cordoned: frozenset[str] = frozenset()
 
     def apply(self, texts: Iterable[str]) -> tuple[int, int]:
         """Apply images, oldest first; answers the (generation, version) this node knows after it.
@@ -92,6 +93,7 @@ class Images:
         node = self._node
         self._delete_gone(image, before)
         broker = node.broker_values(image)
+        self._cordoned = cordoned(broker, [directory.name for directory in node.dirs.directories])
         defaults, self._defaults = self._defaults, log_config(broker)
         same = before is not None and defaults == self._defaults
         wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
@@ -143,7 +145,7 @@ class Images:
     def _elsewhere(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, LogDirectory]:
         """Other directories for replicas that failed ones were to take; nothing where there is none."""
         try:
-            places = self._node.dirs.place(self._node.replicas.sizes(), len(tps)) if tps else []
+            places = self._node.dirs.place(self._node.replicas.sizes(), len(tps), self._cordoned) if tps else []
         except StorageError:
             return {}
         return dict(zip(tps, places, strict=True))
@@ -239,7 +241,7 @@ class Images:
             node.replicas.set_offline(lost)
         if free:
             try:
-                places.update(zip(free, node.dirs.place(node.replicas.sizes(), len(free)), strict=True))
+                places.update(zip(free, node.dirs.place(node.replicas.sizes(), len(free), self._cordoned), strict=True))
             except StorageError as error:
                 node.replicas.set_offline({tp: str(error) for tp in free})
         return places

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from storage_node.config_rules import BadValue, Kind, listed
-from storage_node.config_table import BROKER, MOVE_RATE, TOPIC, Key, Scope
+from storage_node.config_table import BROKER, CORDONED, MOVE_RATE, TOPIC, Key, Scope
 from storage_node.config_values import BrokerValues, check, plain
 from storage_node.errors import ErrorCode, RequestRefused
 from storage_node.log.config import LogConfig
@@ -16,6 +16,8 @@ from storage_node.ports import ListChange
 
 #: No limit, as Kafka writes it (Long.MAX_VALUE).
 UNLIMITED = 2**63 - 1
+#: All log directories, in cordoned.log.dirs.
+EVERY = "*"
 
 
 class Op(IntEnum):
@@ -124,9 +126,10 @@ _NO_TIERS = (
 _LAGS = ("min.compaction.lag.ms", "max.compaction.lag.ms")
 
 
-def check_broker(configs: Mapping[str, str | None]) -> None:
+def check_broker(configs: Mapping[str, str | None], log_dirs: Iterable[str] | None) -> None:
     """Raise RequestRefused for a broker config that cannot be changed while running, or for a value it cannot have.
 
+    `log_dirs` are those of the broker named; None where the configs are for all brokers.
     As Kafka says it, both are INVALID_REQUEST. Deleting what is not set does nothing, as there.
     """
     given = {name: value for name, value in configs.items() if value is not None}
@@ -134,6 +137,11 @@ def check_broker(configs: Mapping[str, str | None]) -> None:
     if fixed:
         message = f"Cannot update these configs dynamically: {listed(fixed)}"
         raise RequestRefused(message, ErrorCode.INVALID_REQUEST)
+    single = [name for name in given if name in BROKER and BROKER[name].scope is Scope.PER_BROKER]
+    if single and log_dirs is None:
+        message = f"Cannot update these configs at default cluster level, broker id must be specified: {listed(single)}"
+        raise RequestRefused(message, ErrorCode.INVALID_REQUEST)
+    _check_cordoned(given.get(CORDONED, ""), log_dirs or ())
     for name, value in given.items():
         if name not in BROKER:
             close = difflib.get_close_matches(name, BROKER, n=1, cutoff=0.8)
@@ -144,6 +152,27 @@ def check_broker(configs: Mapping[str, str | None]) -> None:
             check(BROKER[name], value)
         except BadValue as error:
             raise RequestRefused(str(error), ErrorCode.INVALID_REQUEST) from error
+
+
+def _check_cordoned(value: str, log_dirs: Iterable[str]) -> None:
+    missing = sorted(set(named(value)) - {*log_dirs, EVERY})
+    if missing:
+        message = (
+            "requirement failed: All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "
+            f"Missing entries : {', '.join(missing)}"
+        )
+        raise RequestRefused(message, ErrorCode.INVALID_REQUEST)
+
+
+def named(value: str) -> tuple[str, ...]:
+    """The entries of a list."""
+    return tuple(item for item in (part.strip() for part in value.split(",")) if item)
+
+
+def cordoned(broker: BrokerValues, log_dirs: Iterable[str]) -> frozenset[str]:
+    """Those of the log directories that get neither new replicas nor copies of them."""
+    entries = named(broker.effective().get(CORDONED, ""))
+    return frozenset(log_dirs) if EVERY in entries else frozenset(entries)
 
 
 def move_rate(broker: BrokerValues) -> int | None:

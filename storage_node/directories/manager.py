@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -145,9 +145,12 @@ class DirectoryManager:
                     directory.fail_on(exc)
         return taken
 
-    def place(self, replicas: Iterable[tuple[LogDirectory, int]], count: int = 1) -> list[LogDirectory]:
+    def place(
+        self, replicas: Iterable[tuple[LogDirectory, int]], count: int = 1, avoid: Collection[str] = ()
+    ) -> list[LogDirectory]:
         """Where `count` new replicas go; `replicas` is the directory and size in bytes of every replica and copy now.
 
+        `avoid`: paths of directories that get some only if there are no others.
         Raises LogDirectoryOffline when no directory is online.
         """
         held: dict[str, list[int]] = {directory.name: [] for directory in self.online()}
@@ -158,7 +161,8 @@ class DirectoryManager:
         loads = [load for load in loads if self._by_path[load.path].online]
         if not loads:
             raise LogDirectoryOffline(", ".join(self._by_path), "placing a replica")
-        return [self._by_path[path] for path in placement.assign(loads, count)]
+        open_ = [load for load in loads if load.path not in avoid]
+        return [self._by_path[path] for path in placement.assign(open_ or loads, count)]
 
     def close(self) -> None:
         """Stop the directories' threads and give the locks up; the caller leaves clean-shutdown markers before.

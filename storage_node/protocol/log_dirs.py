@@ -65,6 +65,7 @@ def _described(request: Request, rows: Sequence[DirectoryInfo]) -> Answer:
                 "topics": [{"name": name, "partitions": items} for name, items in group(replicas)],
                 "total_bytes": row.total_bytes,
                 "usable_bytes": row.usable_bytes,
+                "is_cordoned": row.cordoned,
             }
         )
     return request.encode(results=results)

@@ -93,6 +93,15 @@ class Words:
 
 
 @dataclass(frozen=True, slots=True)
+class Text:
+    """Anything: what it may be only the node can tell."""
+
+    def problem(self, value: str) -> str | None:
+        """Never one."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaList:
     """KIP-73's list of throttled replicas: `*`, or `partition:node` pairs, or nothing."""
 
@@ -113,7 +122,7 @@ class Fraction:
         return None if fits else "is not a number from 0 to 1"
 
 
-Rule = Whole | OneOf | Words | ReplicaList | Fraction
+Rule = Whole | OneOf | Words | Text | ReplicaList | Fraction
 _BOOL = OneOf(("true", "false"))
 _GZIP = OneOf(("-1", *(str(level) for level in range(1, 10))))
 _ANY = Whole(-_LONG - 1)
@@ -162,6 +171,7 @@ BROKER_CONFIGS: Mapping[str, Rule] = {
     "compression.lz4.level": Whole(1, 17),
     "compression.type": OneOf(("producer",)),
     "compression.zstd.level": Whole(-131072, 22),
+    "cordoned.log.dirs": Text(),
     "follower.replication.throttled.rate": Whole(0),
     "leader.replication.throttled.rate": Whole(0),
     "log.cleaner.delete.retention.ms": Whole(0),

@@ -123,6 +123,15 @@ def test_new_replicas_go_where_there_is_least_and_spread(dirs: list[Path], open_
         manager.place([])
 
 
+def test_directories_to_be_avoided_get_replicas_only_if_there_are_no_others(open_manager: Open) -> None:
+    manager = open_manager()
+    one, two, three = manager.directories
+    assert set(manager.place([(one, 1024**4)], 10, {two.name, three.name})) == {one}
+    assert set(manager.place([], 10, {directory.name for directory in manager.directories})) == {one, two, three}
+    one.fail("gone")
+    assert set(manager.place([], 10, {two.name, three.name})) == {two, three}
+
+
 def test_images_are_kept_over_a_restart(dirs: list[Path], open_manager: Open) -> None:
     manager = open_manager()
     manager.images.save("image", 2, 3)
