@@ -58,6 +58,12 @@ def check(tools: Tools, folder: Path, records: int) -> None:
         assert re.search(r"producerId: 5000 producerEpoch: 0 .*lastTimestamp: \d+", dump(tools, snapshot))
 
 
+def indexed(folder: Path) -> bool:
+    """Whether all segments but the last have their indexes: our nodes write them after the segment was closed."""
+    closed = sorted(folder.glob("*.log"))[:-1]
+    return all(segment.with_suffix(kind).stat().st_size for segment in closed for kind in (".index", ".timeindex"))
+
+
 @pytest.mark.conformance(73, 74)
 def test_every_kind_of_file_is_read_before_and_after_a_move(cluster: Cluster, tools: Tools) -> None:
     topic = cluster.new_topic(assignment={0: [1]}, configs={"segment.bytes": str(SEGMENT)})
@@ -65,11 +71,13 @@ def test_every_kind_of_file_is_read_before_and_after_a_move(cluster: Cluster, to
     source, target = where(cluster, 1, topic), others(cluster, 1, topic)[0]
     folder = Path(str(source), f"{topic}-0")
     assert len(list(folder.glob("*.log"))) > 2 and list(folder.glob("*.snapshot"))
+    cluster.eventually(lambda: indexed(folder), "the indexes of closed segments are written")
     check(tools, folder, end)
     assert ask(cluster, 1, topic, target) == NONE
     wait_until_in(cluster, 1, topic, target)
     moved = Path(target, f"{topic}-0")
     assert {"leader-epoch-checkpoint", "partition.metadata"} <= {path.name for path in moved.iterdir()}
+    cluster.eventually(lambda: indexed(moved), "the indexes of closed segments are written")
     check(tools, moved, end)
     assert (moved / "leader-epoch-checkpoint").read_text().splitlines() == ["0", "1", "0 0"]
     written = (moved / "partition.metadata").read_text().strip()
