@@ -168,7 +168,7 @@ class Cluster:
         if len(leaders[0]) != count or any(found != leaders[0] for found in leaders):
             return False
         # A leader that has not heard of it yet would answer NOT_LEADER_OR_FOLLOWER.
-        offsets = [self.end_offset(topic, partition, leader) for partition, leader in leaders[0].items()]
+        offsets = [self._end_offset(topic, partition, leader) for partition, leader in leaders[0].items()]
         return min(offsets) >= 0
 
     def leaders(self, topic: str, node: int = 1) -> dict[int, int]:
@@ -176,9 +176,21 @@ class Cluster:
         (row,) = self.call("Metadata", 12, node=node, topics=[{"name": topic}], allow_auto_topic_creation=False).topics
         return {p.partition_index: p.leader_id for p in row.partitions if p.leader_id > 0 and not int(p.error_code)}
 
-    def end_offset(self, topic: str, partition: int = 0, leader: int | None = None) -> int:
-        """The end offset by ListOffsets; -1 where the leader does not answer for it."""
-        node = leader if leader is not None else self.leaders(topic)[partition]
+    def end_offset(self, topic: str, partition: int = 0) -> int:
+        """The end offset by ListOffsets, from the leader, once it answers for it: one just started may not yet."""
+        found = -1
+
+        def told() -> bool:
+            nonlocal found
+            leader = self.leaders(topic).get(partition)
+            found = self._end_offset(topic, partition, leader) if leader is not None else -1
+            return found >= 0
+
+        self.eventually(told, f"the leader answers for {topic}-{partition}")
+        return found
+
+    def _end_offset(self, topic: str, partition: int, node: int) -> int:
+        """The end offset; -1 where the node does not answer for it."""
         rows = [{"partition_index": partition, "timestamp": -1, "current_leader_epoch": -1}]
         topics = [{"name": topic, "partitions": rows}]
         answer = self.call("ListOffsets", 6, node=node, replica_id=-1, isolation_level=0, topics=topics)
