@@ -94,7 +94,7 @@ def test_the_replication_factor_stays_where_it_is_told_to(cluster: Cluster) -> N
         assert answer.allow_replication_factor_change is allowed
 
 
-@pytest.mark.conformance(152, 162)
+@pytest.mark.conformance(152)
 def test_nothing_is_listed_while_nothing_is_reassigned(cluster: Cluster) -> None:
     topic = cluster.new_topic()
     asked: list[list[dict[str, Any]] | None] = [
