@@ -55,8 +55,8 @@ class _Connection:
         self._error_at = 4 + 4 + 4 + 2 + len(topic.encode()) + 4
         self._due: deque[float] = deque()
         self._data = b""
-        self.took: list[tuple[float, float]] = []
-        self.errors = 0
+        self.answers: list[tuple[float, float, int]] = []
+        """When each was due, how long it took, and its error code."""
 
     def send(self, due: float) -> None:
         self._due.append(due)
@@ -70,8 +70,7 @@ class _Connection:
         data = self._data + data
         while len(data) >= 4 and len(data) >= 4 + (size := int(_LENGTH.unpack_from(data)[0])):
             due = self._due.popleft()
-            self.took.append((due, now - due))
-            self.errors += _ERROR.unpack_from(data, self._error_at)[1] != 0
+            self.answers.append((due, now - due, _ERROR.unpack_from(data, self._error_at)[1]))
             data = data[4 + size :]
         self._data = data
 
@@ -102,11 +101,13 @@ def run(address: tuple[str, int], topic: str, partitions: int, count: int, rate:
     while any(each.under_way for each in connections) and time.monotonic() < until:
         for file in select.select(files, (), (), 0.1)[0]:
             by_file[file].receive()
+    # A topic that was just made may not have its leaders yet: what the warm-up met does not count.
     first = began + WARM_UP
+    answers = [[row for row in each.answers if row[0] >= first] for each in connections]
     return Measured(
-        sorted(took for each in connections for due, took in each.took if due >= first),
-        [sum(due >= first for due, _ in each.took) for each in connections],
-        sum(each.errors for each in connections),
+        sorted(seconds for rows in answers for _, seconds, _ in rows),
+        [len(rows) for rows in answers],
+        sum(error != 0 for rows in answers for _, _, error in rows),
         sum(each.under_way for each in connections),
     )
 
