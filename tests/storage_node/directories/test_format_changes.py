@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,6 +64,29 @@ def test_a_format_that_fails_puts_the_old_files_back(dirs: list[Path], tmp_path:
     assert tree(tmp_path) == before
     format_directories(dirs, CLUSTER, 1)
     assert {read(path).version for path in dirs} == {2}
+
+
+FORMAT = """
+import sys
+from storage_node.directories.formatting import format_directories
+format_directories(sys.argv[2:], sys.argv[1], 1, fresh=True)
+"""
+
+
+@pytest.mark.parametrize("point", ["flushed", "renamed"])
+@pytest.mark.parametrize("nth", [1, 2, 4, 5])
+def test_a_format_that_is_killed_is_finished_by_the_next(dirs: list[Path], point: str, nth: int) -> None:
+    environ = {**os.environ, "REHOME_FAILPOINTS": f"meta_properties.{point}=kill@{nth}"}
+    arguments = [sys.executable, "-c", FORMAT, CLUSTER, *map(str, dirs)]
+    assert subprocess.run(arguments, env=environ, timeout=60).returncode == -signal.SIGKILL
+    kept = {str(path): meta_properties.read(path) for path in dirs}
+    done = dict(format_directories(dirs, CLUSTER, 1).ids)
+    assert all(done[path] == found.directory_id for path, found in kept.items() if found is not None)
+    assert {frozenset(read(path).directory_ids) for path in dirs} == {frozenset(done.values())}
+    assert {entry.name for path in dirs for entry in path.iterdir()} <= {"meta.properties"}
+    prepared = prepare(dirs, node_id=1)
+    formatting._release(prepared.locks)
+    assert prepared.plan.writes == ()
 
 
 def test_a_directory_that_cannot_be_made(dirs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
