@@ -86,8 +86,9 @@ def format_(
 ) -> None:
     """Give the log directories their meta.properties (KIP-858), before the node's first start.
 
-    All directories of log.dirs (and metadata.log.dir) must be there or creatable; what has an id keeps it. When it
-    fails, nothing is changed. The node must be stopped.
+    All directories of log.dirs (and metadata.log.dir) must be there or creatable; what has an id keeps it.
+
+    The node must be stopped. A format that fails changes nothing.
     """
     chosen = format_options.choose(
         release=release_version,
