@@ -66,7 +66,9 @@ def _wanted(version: int, call: Any) -> list[_Wanted] | None:
     """What is asked for, each once; None for all topics."""
     if call.topics is None or (version == 0 and not call.topics):
         return None
-    return list(dict.fromkeys((topic.name, id_of(getattr(topic, "topic_id", None))) for topic in call.topics))
+    asked = ((topic.name, id_of(getattr(topic, "topic_id", None))) for topic in call.topics)
+    # Who asks by id leaves the name null, or empty as the Java client does.
+    return list(dict.fromkeys((name if name or not id_ else None, id_) for name, id_ in asked))
 
 
 def _find(image: ClusterImage, wanted: _Wanted) -> TopicImage | None:

@@ -45,7 +45,6 @@ SET, DELETE = 0, 1
 COMMON = {
     "file.delete.delay.ms": "1000",
     "log.retention.check.interval.ms": "1000",
-    "group.initial.rebalance.delay.ms": "0",
     "auto.create.topics.enable": "false",
     "group.min.session.timeout.ms": "500",
     "replica.high.watermark.checkpoint.interval.ms": "500",

@@ -83,6 +83,22 @@ def test_topics_are_created_described_and_deleted(ask: Ask, cluster: Any) -> Non
     until(lambda: not {plain, chosen} & set(ok(ask("listTopics"))), 10, "no node lists them")
 
 
+def test_partitions_are_added(ask: Ask, cluster: Any) -> None:
+    topic, fewer, same = (cluster.new_topic(partitions=2) for _ in range(3))
+    done = ask("createPartitions", counts={topic: 4, fewer: 1, same: 2, "no-such-topic": 3})
+    assert errors(done) == {
+        topic: "ok",
+        fewer: "InvalidPartitionsException",
+        same: "InvalidPartitionsException",
+        "no-such-topic": "UnknownTopicOrPartitionException",
+    }
+    count = lambda: len(ok(ask("describeTopics", topics=[topic])[topic])["partitions"])  # noqa: E731
+    until(lambda: count() == 4, 10, "every node knows the new partitions")
+    sent = ask("produce", topic=topic, partition=3, prefix="new", count=3)
+    assert sent["failures"] == []
+    assert [row[:2] for row in sent["acknowledged"]] == [[3, 0], [3, 1], [3, 2]]
+
+
 def test_offsets_of_all_kinds(ask: Ask, cluster: Any) -> None:
     topic = cluster.new_topic()
     ask("produce", topic=topic, partition=0, prefix="r", count=10, timestamp=T0)
@@ -101,6 +117,7 @@ def test_offsets_of_all_kinds(ask: Ask, cluster: Any) -> None:
     assert found(T0 + 5000) == (-1, -1)
     assert found(0) == (2, T0 + 2)
     assert found("latest_tiered") == (-1, -1)
+    assert found("earliest_pending_upload") == (-1, -1)
 
     unknown = ask("listOffsets", wanted=[[topic, 7, "latest"], [topic, 0, "latest"]], timeoutMs=700)
     assert errors(unknown) == {f"{topic}-0": "ok", f"{topic}-7": "TimeoutException"}  # asked again until then
@@ -153,7 +170,7 @@ def test_configs(ask: Ask, cluster: Any) -> None:
     until(lambda: retention() == before, 10, "the default is back")
 
 
-def test_reassignments_that_change_nothing(ask: Ask, cluster: Any) -> None:
+def test_reassignments_and_elections_that_change_nothing(ask: Ask, cluster: Any) -> None:
     topic = cluster.new_topic(assignment={0: [1]})
     done = ask("alterPartitionReassignments", wanted=[[topic, 0, None], [topic, 4, [1]], ["no-such-topic", 0, [1]]])
     assert errors(done) == {
@@ -163,3 +180,8 @@ def test_reassignments_that_change_nothing(ask: Ask, cluster: Any) -> None:
     }
     ok(ask("alterPartitionReassignments", wanted=[[topic, 0, [1]]])[f"{topic}-0"])
     assert ok(ask("listPartitionReassignments")) == []
+    elected = ok(ask("electLeaders", type="PREFERRED", partitions=[[topic, 0], ["no-such-topic", 0]]))
+    assert elected == {
+        f"{topic}-0": "ElectionNotNeededException",
+        "no-such-topic-0": "UnknownTopicOrPartitionException",
+    }

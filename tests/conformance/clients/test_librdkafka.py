@@ -13,6 +13,7 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
+    NewPartitions,
     NewTopic,
     OffsetSpec,
 )
@@ -127,6 +128,8 @@ def test_topics(cluster: Any, admin: AdminClient) -> None:
     shown = admin.list_topics(name, timeout=SECONDS)
     assert sorted(shown.brokers) == [1, 2, 3]
     assert all(row.error is None and row.leader in shown.brokers for row in shown.topics[name].partitions.values())
+    admin.create_partitions([NewPartitions(name, 3)])[name].result(SECONDS)
+    until(lambda: len(admin.list_topics(name, timeout=SECONDS).topics[name].partitions) == 3, SECONDS, "a third")
     admin.delete_topics([name])[name].result(SECONDS)
     assert refused(admin.delete_topics(["no-such-topic"])["no-such-topic"]) == "UNKNOWN_TOPIC_OR_PART"
     until(lambda: name not in admin.list_topics(timeout=SECONDS).topics, SECONDS, "the topic is gone")
