@@ -1,0 +1,522 @@
+"""Every API in every version that both kinds speak: what is answered for what is there, and for what is not."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from storage_node.log.batch import build_batch
+from tests.conformance.clusters import Cluster
+from tests.support.wire import Client, key_of
+
+NODE = 1
+SOON = timedelta(seconds=15)
+
+OUT_OF_RANGE, UNKNOWN, NOT_LEADER, INVALID_TOPIC, BAD_ACKS = 1, 3, 6, 17, 21
+UNSUPPORTED, EXISTS, PARTITIONS, FACTOR, ASSIGNMENT, INVALID, POLICY = 35, 36, 37, 38, 39, 42, 44
+FENCED_EPOCH, UNKNOWN_EPOCH, NOT_NEEDED, NONE_MOVING, UNKNOWN_ID, WRONG_ENDPOINT, NO_ENDPOINT = (
+    74,
+    75,
+    84,
+    85,
+    100,
+    114,
+    115,
+)
+
+#: What a 4.x client must find an overlap with.
+CLIENTS = {
+    "Produce": (3, 13),
+    "Fetch": (4, 18),
+    "ListOffsets": (1, 11),
+    "Metadata": (0, 13),
+    "OffsetCommit": (2, 10),
+    "OffsetFetch": (1, 10),
+    "FindCoordinator": (0, 6),
+    "JoinGroup": (0, 9),
+    "Heartbeat": (0, 4),
+    "LeaveGroup": (0, 5),
+    "SyncGroup": (0, 5),
+    "DescribeGroups": (0, 6),
+    "ListGroups": (0, 5),
+    "ApiVersions": (0, 4),
+    "CreateTopics": (2, 7),
+    "DeleteTopics": (1, 6),
+    "DeleteRecords": (0, 2),
+    "InitProducerId": (0, 5),
+    "OffsetForLeaderEpoch": (2, 4),
+    "DescribeConfigs": (1, 4),
+    "AlterReplicaLogDirs": (1, 2),
+    "DescribeLogDirs": (1, 4),
+    "CreatePartitions": (0, 3),
+    "DeleteGroups": (0, 2),
+    "ElectLeaders": (0, 2),
+    "IncrementalAlterConfigs": (0, 1),
+    "AlterPartitionReassignments": (0, 1),
+    "ListPartitionReassignments": (0, 0),
+    "OffsetDelete": (0, 0),
+    "DescribeCluster": (0, 2),
+    "DescribeTopicPartitions": (0, 0),
+}
+
+
+def versions(api: str) -> range:
+    low, high = CLIENTS[api]
+    return range(low, high + 1)
+
+
+def code(row: Any) -> int:
+    return int(row.error_code)
+
+
+@pytest.fixture
+def client(cluster: Cluster) -> Client:
+    return cluster.wire(NODE)
+
+
+@pytest.fixture
+def topic(cluster: Cluster) -> str:
+    return cluster.new_topic(assignment={0: [NODE], 1: [NODE], 2: [2]})
+
+
+def test_both_ends_meet_in_the_versions_of_a_4x_client(client: Client) -> None:
+    for version in versions("ApiVersions"):
+        answer = client.call("ApiVersions", version)
+        assert code(answer) == 0
+        offered = {row.api_key: (row.min_version, row.max_version) for row in answer.api_keys}
+        for name, (low, high) in CLIENTS.items():
+            from_, to = offered[key_of(name)]
+            assert from_ <= low and high <= to, f"{name}: {from_}-{to}, not {low}-{high}"
+
+
+def test_who_has_no_proper_name_is_refused(client: Client) -> None:
+    for version in (3, 4):
+        for software in ("-x", "", "a b", "x-"):
+            answer = client.call("ApiVersions", version, client_software_name=software, client_software_version="1")
+            assert (code(answer), answer.api_keys) == (INVALID, ())
+
+
+def test_metadata_in_every_version(client: Client, cluster: Cluster, topic: str) -> None:
+    for version in versions("Metadata"):
+        names = [{"name": name} for name in (topic, "no-such-topic", "no@name")]
+        answer = client.call("Metadata", version, topics=names, allow_auto_topic_creation=False)
+        rows = {row.name: row for row in answer.topics}
+        assert {name: code(row) for name, row in rows.items()} == {topic: 0, "no-such-topic": UNKNOWN, "no@name": 17}
+        parts = sorted(rows[topic].partitions, key=lambda row: row.partition_index)
+        assert [(row.leader_id, tuple(row.replica_nodes), tuple(row.isr_nodes)) for row in parts] == [
+            (1, (1,), (1,)),
+            (1, (1,), (1,)),
+            (2, (2,), (2,)),
+        ]
+        assert {getattr(row, "offline_replicas", ()) for row in parts} == {()}
+        assert sorted(row.node_id for row in answer.brokers) == [1, 2, 3]
+        assert topic in {
+            row.name for row in client.call("Metadata", version, topics=() if version == 0 else None).topics
+        }
+        if version > 0:
+            assert client.call("Metadata", version, topics=()).topics == ()
+        if version >= 10:
+            known = rows[topic].topic_id
+            asked = client.call("Metadata", version, topics=[{"name": topic, "topic_id": known}]).topics
+            assert [code(row) for row in asked] == [INVALID if version < 12 else 0]
+        if version >= 12:
+            asked = client.call("Metadata", version, topics=[{"name": None, "topic_id": known}]).topics
+            assert [(row.name, code(row)) for row in asked] == [(topic, 0)]
+            asked = client.call("Metadata", version, topics=[{"name": None, "topic_id": uuid.uuid4()}]).topics
+            assert [(row.name, code(row)) for row in asked] == [(None, UNKNOWN_ID)]
+
+
+def test_what_may_be_done_where_nobody_is_kept_out(client: Client, topic: str) -> None:
+    for version in range(8, 14):
+        values = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
+        answer = client.call("Metadata", version, topics=[{"name": topic}], **values)
+        assert answer.topics[0].topic_authorized_operations == 3576
+        assert getattr(answer, "cluster_authorized_operations", 8096) == 8096
+    for version in versions("DescribeCluster"):
+        answer = client.call("DescribeCluster", version, endpoint_type=1, include_cluster_authorized_operations=True)
+        assert answer.cluster_authorized_operations == 8096
+
+
+def test_the_cluster_is_described_to_who_asks_for_brokers(client: Client, cluster: Cluster) -> None:
+    for version in versions("DescribeCluster"):
+        answer = client.call("DescribeCluster", version, endpoint_type=1)
+        found = {row.broker_id: f"{row.host}:{row.port}" for row in answer.brokers}
+        assert found == cluster.addresses and answer.cluster_id
+        if version >= 1:
+            answer = client.call("DescribeCluster", version, endpoint_type=2)
+            assert (code(answer), answer.error_message) == (
+                WRONG_ENDPOINT,
+                "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER",
+            )
+            answer = client.call("DescribeCluster", version, endpoint_type=7)
+            assert (code(answer), answer.error_message) == (NO_ENDPOINT, "Unsupported endpoint type 7")
+
+
+def test_topics_are_described_page_by_page(client: Client, cluster: Cluster, topic: str) -> None:
+    def ask(names: list[str], limit: int = 2000, cursor: tuple[str, int] | None = None) -> Any:
+        begin = None if cursor is None else {"topic_name": cursor[0], "partition_index": cursor[1]}
+        topics = [{"name": name} for name in names]
+        return client.call("DescribeTopicPartitions", 0, topics=topics, response_partition_limit=limit, cursor=begin)
+
+    def rows(answer: Any) -> list[tuple[str, int, list[int]]]:
+        return [(t.name, code(t), [p.partition_index for p in t.partitions]) for t in answer.topics]
+
+    last = f"{topic}z"
+    assert rows(ask([last, topic, "no@name"])) == [
+        ("no@name", INVALID_TOPIC, []),
+        (topic, 0, [0, 1, 2]),
+        (last, UNKNOWN, []),
+    ]
+    answer = ask([topic], 2)
+    assert rows(answer) == [(topic, 0, [0, 1])]
+    assert (answer.next_cursor.topic_name, answer.next_cursor.partition_index) == (topic, 2)
+    answer = ask([topic, last], 3)
+    assert (answer.next_cursor.topic_name, answer.next_cursor.partition_index) == (last, 0)
+    assert rows(ask([topic], 0)) == [(topic, 0, [0])]
+    answer = ask([topic, last], 2000, (topic, 1))
+    assert rows(answer)[0] == (topic, 0, [1, 2]) and answer.next_cursor is None
+    assert rows(ask([topic], 2000, (topic, 99))) == [(topic, 0, [])]
+    for cursor in (("zzz", 0), (topic, -1)):
+        assert rows(ask([topic], 2000, cursor)) == [(topic, INVALID, [])]
+    everything = [name for name, _, _ in rows(ask([]))]
+    assert topic in everything and everything == sorted(everything)
+    part = ask([topic]).topics[0].partitions[0]
+    assert (part.leader_id, part.eligible_leader_replicas, part.last_known_elr) == (1, (), ())
+
+
+def test_produce_and_fetch_in_every_version(client: Client, cluster: Cluster, topic: str) -> None:
+    batch, end = build_batch([b"abc"], timestamp=int(time.time() * 1000)), 0
+    for version in versions("Produce"):
+        row = client.produce(topic, 0, batch, version=version)
+        assert (row.error, row.base_offset) == (0, end)
+        end += 1
+        assert client.produce(topic, 9, batch, version=version).error == UNKNOWN
+        assert client.produce(topic, 2, batch, version=version).error == NOT_LEADER
+        assert client.produce(topic, 0, batch, version=version, acks=7).error == BAD_ACKS
+    for version in versions("Fetch"):
+        (row,) = client.fetch(topic, 0, 0, version=version)
+        assert row.error == 0 and row.high_watermark == end and row.records.count(b"abc") == end
+        assert [r.error for r in client.fetch(topic, 0, end + 1, version=version)] == [OUT_OF_RANGE]
+        assert [r.error for r in client.fetch(topic, 9, 0, version=version)] == [UNKNOWN]
+        assert [r.error for r in client.fetch(topic, 2, 0, version=version)] == [NOT_LEADER]
+        if version >= 9:
+            assert [r.error for r in client.fetch(topic, 0, 0, version=version, leader_epoch=99)] == [UNKNOWN_EPOCH]
+
+
+def test_topic_ids_that_nobody_has_and_fetch_sessions_that_are_none(client: Client, topic: str) -> None:
+    client.topic_id(topic)
+    for id_ in (uuid.uuid4(), None):
+        rows = [{"index": 0, "records": build_batch([b"x"])}]
+        topics = [{"topic_id": id_, "partition_data": rows}]
+        (made,) = client.call("Produce", 13, acks=-1, timeout=SOON, topic_data=topics).responses
+        assert made.topic_id == id_ and code(made.partition_responses[0]) == UNKNOWN_ID
+        for version in range(13, 19):
+            wanted = [{"topic_id": id_, "partitions": [{"partition": 0, "partition_max_bytes": 100}]}]
+            answer = client.call("Fetch", version, max_bytes=100, session_epoch=-1, topics=wanted)
+            assert code(answer) == 0 and code(answer.responses[0].partitions[0]) == UNKNOWN_ID
+    for version in range(7, 19):
+        answer = client.call("Fetch", version, max_bytes=100, session_id=5, session_epoch=3, topics=())
+        assert (code(answer), answer.session_id, answer.responses) == (70, 0, ())
+
+
+def test_who_asks_the_wrong_node_is_told_the_right_one(client: Client, cluster: Cluster, topic: str) -> None:
+    host, _, port = cluster.address(2).rpartition(":")
+    rows = [{"index": 2, "records": build_batch([b"x"])}]
+    for version in (10, 12, 13):
+        topics = [{"name": topic, "topic_id": client.topic_id(topic), "partition_data": rows}]
+        answer = client.call("Produce", version, acks=-1, timeout=SOON, topic_data=topics)
+        part = answer.responses[0].partition_responses[0]
+        assert (code(part), part.current_leader.leader_id) == (NOT_LEADER, 2)
+        assert [(n.node_id, n.host, n.port) for n in answer.node_endpoints] == [(2, host, int(port))]
+    for version in (16, 17, 18):
+        wanted = [{"topic_id": client.topic_id(topic), "partitions": [{"partition": 2, "partition_max_bytes": 100}]}]
+        answer = client.call("Fetch", version, max_bytes=100, session_epoch=-1, topics=wanted)
+        part = answer.responses[0].partitions[0]
+        assert (code(part), part.current_leader.leader_id) == (NOT_LEADER, 2)
+        assert [(n.node_id, n.host, n.port) for n in answer.node_endpoints] == [(2, host, int(port))]
+
+
+def test_offsets_by_their_times_in_every_version(client: Client, topic: str) -> None:
+    for offset in range(3):
+        assert client.produce(topic, 0, build_batch([b"x"], timestamp=5000 + offset)).base_offset == offset
+    first_known = {-1: 0, -2: 0, -3: 7, -4: 8, -5: 9, -6: 11, -7: 99}
+    expected = {
+        -1: (3, -1),
+        -2: (0, -1),
+        -3: (2, 5002),
+        -4: (0, -1),
+        -5: (-1, -1),
+        -6: (-1, -1),
+        5001: (1, 5001),
+        9000: (-1, -1),
+    }
+
+    def ask(version: int, index: int = 0, timestamp: int = -1, epoch: int = -1) -> Any:
+        rows = [{"partition_index": index, "timestamp": timestamp, "current_leader_epoch": epoch}]
+        topics = [{"name": topic, "partitions": rows}]
+        return client.call("ListOffsets", version, replica_id=-1, timeout=SOON, topics=topics).topics[0].partitions[0]
+
+    for version in versions("ListOffsets"):
+        for timestamp in (*expected, -7):
+            row = ask(version, timestamp=timestamp)
+            if timestamp < 0 and version < first_known[timestamp]:
+                assert (code(row), row.offset, row.timestamp) == (UNSUPPORTED, -1, -1), (version, timestamp)
+            else:
+                assert (code(row), (row.offset, row.timestamp)) == (0, expected[timestamp]), (version, timestamp)
+                if version >= 4:
+                    assert row.leader_epoch == (0 if row.offset >= 0 else -1)
+        assert code(ask(version, 9)) == UNKNOWN and code(ask(version, 2)) == NOT_LEADER
+        if version >= 4:
+            assert code(ask(version, epoch=99)) == UNKNOWN_EPOCH
+        twice = [{"partition_index": 0, "timestamp": -1, "current_leader_epoch": -1}] * 2
+        answer = client.call("ListOffsets", version, replica_id=-1, topics=[{"name": topic, "partitions": twice}])
+        assert [code(row) for row in answer.topics[0].partitions] == [INVALID]
+
+
+def test_where_leader_epochs_end(client: Client, topic: str) -> None:
+    client.produce(topic, 0, build_batch([b"x"] * 4))
+    for version in versions("OffsetForLeaderEpoch"):
+        asked = [(0, -1, 0), (0, -1, 5), (0, -1, -1), (0, 99, 0), (0, 0, 0), (1, -1, 0), (9, -1, 0), (2, -1, 0)]
+        rows = [{"partition": p, "current_leader_epoch": now, "leader_epoch": epoch} for p, now, epoch in asked]
+        topics = [{"topic": topic, "partitions": rows}]
+        (found,) = client.call("OffsetForLeaderEpoch", version, replica_id=-1, topics=topics).topics
+        none = (-1, -1)
+        assert [(code(row), (row.leader_epoch, row.end_offset)) for row in found.partitions] == [
+            (0, (0, 4)),
+            (0, none),
+            (0, none),
+            (UNKNOWN_EPOCH, none),
+            (0, (0, 4)),
+            (0, (0, 0)),
+            (UNKNOWN, none),
+            (NOT_LEADER, none),
+        ]
+
+
+def test_producer_ids_are_new_ones_and_halves_are_refused(client: Client, cluster: Cluster) -> None:
+    seen: set[int] = set()
+    for version in versions("InitProducerId"):
+
+        def ask(version: int = version, **values: Any) -> Any:
+            return client.call(
+                "InitProducerId", version, transaction_timeout=SOON, **{"transactional_id": None} | values
+            )
+
+        made = cluster.eventually(lambda ask=ask: (row := ask()) and code(row) == 0 and row)  # type: ignore[misc]
+        assert made.producer_epoch == 0 and made.producer_id not in seen
+        seen.add(made.producer_id)
+        assert code(ask(transactional_id="")) == INVALID
+        if version >= 3:
+            again = ask(producer_id=made.producer_id, producer_epoch=3)
+            assert (code(again), again.producer_epoch) == (0, 0) and again.producer_id not in seen
+            seen.add(again.producer_id)
+            assert code(ask(producer_id=7)) == code(ask(producer_epoch=7)) == INVALID
+
+
+def test_records_are_deleted_up_to_an_offset(client: Client, topic: str) -> None:
+    client.produce(topic, 0, build_batch([b"x"] * 9))
+    for version in versions("DeleteRecords"):
+
+        def ask(index: int, offset: int, version: int = version) -> tuple[int, int]:
+            rows = [{"partition_index": index, "offset": offset}]
+            answer = client.call("DeleteRecords", version, topics=[{"name": topic, "partitions": rows}], timeout=SOON)
+            (row,) = answer.topics[0].partitions
+            return code(row), row.low_watermark
+
+        assert ask(0, version + 2) == (0, version + 2)
+        assert ask(0, 99) == ask(0, -2) == (OUT_OF_RANGE, -1)
+        assert ask(9, 1) == (UNKNOWN, -1) and ask(2, 0) == (NOT_LEADER, -1)
+    assert ask(0, -1) == (0, 9)
+
+
+BY_HAND = {"num_partitions": -1, "replication_factor": -1}
+
+
+def by_hand(*rows: list[int], first: int = 0) -> dict[str, Any]:
+    return BY_HAND | {
+        "assignments": [{"partition_index": index, "broker_ids": ids} for index, ids in enumerate(rows, first)]
+    }
+
+
+@pytest.mark.parametrize(
+    ("asked", "error", "message"),
+    [
+        ({"name": "no@name"}, INVALID_TOPIC, "Topic name is invalid: 'no@name' contains one or more characters other "
+         "than ASCII alphanumerics, '.', '_' and '-'"),
+        ({"name": ""}, INVALID_TOPIC, "Topic name is invalid: the empty string is not allowed"),
+        ({"name": "__cluster_metadata"}, INVALID, "Creation of internal topic __cluster_metadata is prohibited."),
+        ({"num_partitions": 0}, PARTITIONS, "Number of partitions was set to an invalid non-positive value."),
+        ({"num_partitions": 20_000}, POLICY, "Excessively large number of partitions per request."),
+        ({"replication_factor": 0}, FACTOR,
+         "Replication factor must be larger than 0, or -1 to use the default value."),
+        (by_hand([1]) | {"num_partitions": 1}, INVALID,
+         "A manual partition assignment was specified, but numPartitions was not set to -1."),
+        (by_hand([1]) | {"replication_factor": 1}, INVALID,
+         "A manual partition assignment was specified, but replication factor was not set to -1."),
+        (by_hand([1], first=1), ASSIGNMENT, "partitions should be a consecutive 0-based integer sequence"),
+        (by_hand([1, 1]), ASSIGNMENT, "The manual partition assignment includes the broker 1 more than once."),
+        (by_hand([]), ASSIGNMENT, "The manual partition assignment includes an empty replica list."),
+        (by_hand([99]), ASSIGNMENT,
+         "The manual partition assignment includes broker 99, but no such broker is registered."),
+    ],
+)  # fmt: skip
+def test_topics_that_cannot_be_made(client: Client, asked: dict[str, Any], error: int, message: str) -> None:
+    for version in versions("CreateTopics"):
+        wanted = {"name": "cannot-be", "num_partitions": 1, "replication_factor": 1} | asked
+        (row,) = client.call("CreateTopics", version, topics=[wanted], timeout=SOON, validate_only=True).topics
+        assert (code(row), row.error_message) == (error, message)
+
+
+def test_topics_are_made_and_deleted_in_every_version(client: Client, cluster: Cluster) -> None:
+    for version in versions("CreateTopics"):
+        name = f"made{uuid.uuid4().hex[:8]}"
+        wanted = {"name": name, "num_partitions": 2, "replication_factor": 1}
+
+        def make(*topics: dict[str, Any], version: int = version, check: bool = False) -> list[tuple[str, int]]:
+            answer = client.call("CreateTopics", version, topics=list(topics), timeout=SOON, validate_only=check)
+            return [(row.name, code(row)) for row in answer.topics]
+
+        assert make(wanted, check=True) == make(wanted) == [(name, 0)], "what is only checked is not made"
+        assert make(wanted) == [(name, EXISTS)]
+        assert make(wanted, wanted) == [(name, INVALID)]
+        # A name's length in versions of deleting as well.
+        deleting = min(version - 1, 6)
+        topics = [{"name": name, "topic_id": None}, {"name": "no-such-topic", "topic_id": None}]
+        values = {"topics": topics} if deleting >= 6 else {"topic_names": [name, "no-such-topic"]}
+        rows = client.call("DeleteTopics", deleting, timeout=SOON, **values).responses
+        assert {row.name: code(row) for row in rows} == {name: 0, "no-such-topic": UNKNOWN}
+
+
+def test_topics_are_deleted_by_id_and_never_by_two_names(client: Client, cluster: Cluster) -> None:
+    topic = cluster.new_topic()
+    known, other = client.topic_id(topic), uuid.uuid4()
+
+    def delete(*rows: tuple[str | None, uuid.UUID | None]) -> set[tuple[str | None, int, str | None]]:
+        topics = [{"name": name, "topic_id": id_} for name, id_ in rows]
+        answer = client.call("DeleteTopics", 6, topics=topics, timeout=SOON)
+        return {(row.name, code(row), row.error_message) for row in answer.responses}
+
+    assert delete((topic, known), (None, None), (None, other)) == {
+        (topic, INVALID, "You may not specify both topic name and topic id."),
+        (None, INVALID, "Neither topic name nor id were specified."),
+        (None, UNKNOWN_ID, "This server does not host this topic ID."),
+    }
+    assert delete((topic, None), (topic, None)) == {(topic, INVALID, "Duplicate topic name.")}
+    assert delete((None, known), (None, known)) == {(None, INVALID, "Duplicate topic id.")}
+    assert delete(("no-such-topic", None)) == {
+        ("no-such-topic", UNKNOWN, "This server does not host this topic-partition.")
+    }
+    assert delete((None, known)) == {(topic, 0, None)}
+    cluster.eventually(
+        lambda: delete((None, known)) == {(None, UNKNOWN_ID, "This server does not host this topic ID.")}
+    )
+
+
+def test_partitions_are_added_in_every_version(client: Client, cluster: Cluster) -> None:
+    topic = cluster.new_topic(assignment={0: [NODE]})
+
+    def add(
+        version: int, count: int, rows: list[list[int]] | None = None, check: bool = False, name: str = topic
+    ) -> Any:
+        assignments = None if rows is None else [{"broker_ids": ids} for ids in rows]
+        topics = [{"name": name, "count": count, "assignments": assignments}]
+        answer = client.call("CreatePartitions", version, topics=topics, timeout=SOON, validate_only=check)
+        return [(code(row), row.error_message) for row in answer.results]
+
+    for version in versions("CreatePartitions"):
+        have = version + 1
+        assert add(version, have) == [(PARTITIONS, f"Topic already has {have} partition(s).")]
+        assert add(version, 0) == [
+            (PARTITIONS, f"The topic {topic} currently has {have} partition(s); 0 would not be an increase.")
+        ]
+        assert add(version, 9, name="no-such-topic") == [(UNKNOWN, None)]
+        assert add(version, have + 2, [[1]]) == [
+            (
+                ASSIGNMENT,
+                "Attempted to add 2 additional partition(s), but only 1 assignment(s) were specified.",
+            )
+        ]
+        for ids, message in (
+            ([99], "The manual partition assignment includes broker 99, but no such broker is registered."),
+            ([], "The manual partition assignment includes an empty replica list."),
+            ([1, 1], "The manual partition assignment includes the broker 1 more than once."),
+        ):
+            assert add(version, have + 1, [ids]) == [(ASSIGNMENT, message)]
+        assert add(version, have + 1, [[1, 2]]) == [
+            (
+                ASSIGNMENT,
+                "The manual partition assignment includes a partition with 2 replica(s), but this is not consistent "
+                "with previous partitions, which have 1 replica(s).",
+            )
+        ]
+        assert add(version, have + 1, check=True) == [(0, None)]
+        assert add(version, have + 1, [[2]] if version else None) == [(0, None)]
+        twice = [{"name": topic, "count": have + 2, "assignments": None}] * 2
+        (row,) = client.call("CreatePartitions", version, topics=twice, timeout=SOON).results
+        assert (code(row), row.error_message) == (INVALID, "Duplicate topic name.")
+    cluster.eventually(lambda: len(cluster.leaders(topic)) == 5, "five partitions have leaders")
+    assert [cluster.leaders(topic)[index] for index in (2, 3, 4)] == [2, 2, 2]
+    with contextlib.closing(Client(cluster.address(2))) as there:
+        cluster.eventually(lambda: there.produce(topic, 4, build_batch([b"x"])).error == 0, "it takes records")
+
+
+def test_no_election_is_needed_where_one_replica_leads(client: Client, topic: str) -> None:
+    for version in versions("ElectLeaders"):
+        for kind in (0, 1):
+            asked = [{"topic": topic, "partitions": [0, 9]}, {"topic": "no-such-topic", "partitions": [0]}]
+            values = {"election_type": kind, "timeout": SOON}
+            answer = client.call("ElectLeaders", version, topic_partitions=asked, **values)
+            found = [
+                (code(row), row.error_message)
+                for each in answer.replica_election_results
+                for row in each.partition_result
+            ]
+            assert found == [
+                (NOT_NEEDED, "Leader election not needed for topic partition."),
+                (UNKNOWN, f"No such partition as {topic}-9"),
+                (UNKNOWN, "No such topic as no-such-topic"),
+            ]
+            answer = client.call("ElectLeaders", version, topic_partitions=None, **values)
+            rows = {each.topic: each.partition_result for each in answer.replica_election_results}
+            assert rows[topic] == (), "of all partitions only those that lack their leader are named"
+    answer = client.call("ElectLeaders", 2, topic_partitions=asked[:1], election_type=7, timeout=SOON)
+    (each,) = answer.replica_election_results
+    assert code(answer) == INVALID
+    assert {(code(row), row.error_message) for row in each.partition_result} == {(INVALID, "Unknown election type 7")}
+
+
+def test_reassignments_that_are_none(client: Client, topic: str) -> None:
+    def ask(version: int, index: int, replicas: list[int] | None, name: str = topic) -> tuple[int, str | None]:
+        topics = [{"name": name, "partitions": [{"partition_index": index, "replicas": replicas}]}]
+        values = {"allow_replication_factor_change": False, "topics": topics, "timeout": SOON}
+        answer = client.call("AlterPartitionReassignments", version, **values)
+        assert code(answer) == 0
+        (row,) = answer.responses[0].partitions
+        return code(row), row.error_message
+
+    for version in versions("AlterPartitionReassignments"):
+        assert ask(version, 0, [1]) == (0, None)
+        assert ask(version, 0, None) == (NONE_MOVING, None)
+        assert ask(version, 9, [1]) == (UNKNOWN, f"Unable to find partition {topic}:9.")
+        assert ask(version, 0, [1], "no-such-topic") == (UNKNOWN, "Unable to find a topic named no-such-topic.")
+        for broker in (-1, 99):
+            message = f"The manual partition assignment includes broker {broker}, but no such broker is registered."
+            assert ask(version, 0, [broker]) == (ASSIGNMENT, message)
+        if version == 0:
+            empty = "The manual partition assignment includes an empty replica list."
+            twice = "The manual partition assignment includes the broker 1 more than once."
+            assert (ask(0, 0, []), ask(0, 0, [1, 1])) == ((ASSIGNMENT, empty), (ASSIGNMENT, twice))
+        else:
+            assert ask(1, 0, [1, 2]) == (FACTOR, "The replication factor is changed from 1 to 2")
+        empty_topic = [{"name": "anything", "partitions": []}]
+        answer = client.call("AlterPartitionReassignments", version, topics=empty_topic, timeout=SOON)
+        assert [(row.name, row.partitions) for row in answer.responses] == [("anything", ())]
+        assert client.call("AlterPartitionReassignments", version, topics=(), timeout=SOON).responses == ()
+    for asked in (None, (), [{"name": topic, "partition_indexes": [0]}]):
+        answer = client.call("ListPartitionReassignments", 0, topics=asked, timeout=SOON)
+        assert (code(answer), answer.topics) == (0, ())
