@@ -81,7 +81,7 @@ def test_one_good_directory(properties: MetaProperties, shown: str) -> None:
     assert lines(found) == ["Found log directory:", "  /a", "", f"Found metadata: {shown}", ""]
 
 
-@pytest.mark.conformance(141)
+@pytest.mark.conformance(127, 141)
 @pytest.mark.parametrize(
     ("mode", "properties", "problem"),
     [
