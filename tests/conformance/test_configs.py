@@ -95,7 +95,6 @@ def test_documentation_when_asked_for(cluster: Cluster, topic: str) -> None:
         assert all(row.documentation is None for row in describe(cluster, kind, name).configs)
 
 
-@pytest.mark.conformance(197)
 def test_lists_of_throttled_replicas(cluster: Cluster) -> None:
     topic, key = cluster.new_topic(), f"{LEADER}.replicas"
 
