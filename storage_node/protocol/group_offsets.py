@@ -147,14 +147,17 @@ async def offset_delete(node: Node, request: Request) -> Answer:
         return request.encode(error_code=ErrorCode.NON_EMPTY_GROUP)
     rows, keys = [], []
     for topic in call.topics:
-        error = ErrorCode.NONE
-        if topic.name not in node.metadata.image.topics:
-            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        elif group.subscribes(topic.name):
-            error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-        else:
-            keys += [(topic.name, one.partition_index) for one in topic.partitions]
-        parts = [{"partition_index": one.partition_index, "error_code": error} for one in topic.partitions]
+        known = node.metadata.image.topics.get(topic.name)
+        parts = []
+        for index in [one.partition_index for one in topic.partitions]:
+            error = ErrorCode.NONE
+            if known is None or index not in known.partitions:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif group.subscribes(topic.name):
+                error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            else:
+                keys.append((topic.name, index))
+            parts.append({"partition_index": index, "error_code": error})
         rows.append({"name": topic.name, "partitions": parts})
     kept = await node.groups.remove_offsets(call.group_id, keys)
     return request.encode(error_code=kept, topics=rows if kept is ErrorCode.NONE else [])

@@ -149,6 +149,8 @@ def test_who_does_not_sync_is_out_after_the_rebalance_timeout() -> None:
     waiting = scene.synced("s")
     assert waiting is not None and waiting.error is ErrorCode.REBALANCE_IN_PROGRESS
     assert set(scene.group.members) == {"client-2"}
+    scene.pass_time(SESSION + REBALANCE)
+    assert scene.group.idle, "it was told to join again and did not"
 
 
 def test_a_member_that_leaves_makes_the_others_join_again() -> None:

@@ -260,14 +260,15 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room(
 def test_another_metadata_directory_takes_over(tmp_path: Path, opened: list[GroupStore]) -> None:
     one, two = tmp_path / "one", tmp_path / "two"
     first = load(opened, one, two)
-    put(first, commit("g", 1))
+    put(first, commit("g", 1), commit("h", 7))
     first.close()
     second = load(opened, two, one)
     assert second.state.groups["g"].offsets[("t", 0)].offset == 1
     put(second, commit("g", 2))
     second.close()
-    assert load(opened, two).state.groups["g"].offsets[("t", 0)].offset == 2
-    assert load(opened, one, two).state.groups["g"].offsets[("t", 0)].offset == 2
+    for paths in ((two,), (one, two)):
+        found = load(opened, *paths).state.groups
+        assert {name: data.offsets["t", 0].offset for name, data in found.items()} == {"g": 2, "h": 7}
 
 
 def test_a_damaged_entry_costs_no_other(
@@ -317,9 +318,9 @@ def test_entries_after_a_stop_are_refused(tmp_path: Path, opened: list[GroupStor
 def test_of_two_copies_of_a_group_the_later_commit_holds() -> None:
     state = GroupsState()
     state.apply(commit("g", 10, stamp=100))
-    for offset, stamp in ((5, 50), (20, 200)):
+    for offset, stamp, holds in ((5, 50, 10), (20, 200, 20), (6, 60, 20)):
         state.apply(["a", "g", ROW, [offset_row("t", 0, Offset(offset, 0, "", stamp, "id"))]])
-    assert state.groups["g"].offsets[("t", 0)].offset == 20
+        assert state.groups["g"].offsets[("t", 0)].offset == holds
     assert state.groups["g"].row == ROW
 
 
