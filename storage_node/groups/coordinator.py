@@ -32,6 +32,7 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+AGAIN: Final = 5.0  # seconds until what could not be kept is tried again
 SWEEP: Final = 600.0  # seconds between two looks for groups that are nothing but a name
 
 
@@ -311,8 +312,16 @@ class GroupCoordinator:
                 for token, answer in replies
             ]
         )
-        if group.generation == generation:
-            self._conclude(group, group.rebalance(self._loop.time()))
+        if group.generation == generation and self._groups.get(group.name) is group:
+            if group.idle:
+                self._loop.call_later(AGAIN, self._keep_again, group)  # on disk its members are still there
+            else:
+                self._conclude(group, group.rebalance(self._loop.time()))
+
+    def _keep_again(self, group: Group) -> None:
+        if self._groups.get(group.name) is group:
+            group.dirty = True
+            self._conclude(group)
 
     def _rest(self, group: Group) -> None:
         """A group in which nobody is any more needs no state machine."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import struct
 from collections.abc import Iterator
 from datetime import timedelta
@@ -10,7 +12,11 @@ from typing import Any
 
 import pytest
 
+from storage_node.directories import atomic
+from storage_node.groups.placement import ranked
+from storage_node.groups.store import GroupStore
 from storage_node.metadata import NodeImage
+from storage_node.ports import NewTopic
 from storage_node.protocol.codec import uuid_of
 from tests.support.node_harness import Harness, running, until
 from tests.support.wire import Client, offered
@@ -469,9 +475,17 @@ def test_offsets_of_deleted_topics_go(tmp_path: Path) -> None:
 def test_a_node_that_is_not_the_coordinator(shared: Harness, client: Client) -> None:
     """With a second node in the cluster, half of the groups are its own; fenced ones count, and are not available."""
     before = dict(shared.controller.image.nodes)
+    moving = next(name for name in (f"moving-{n}" for n in range(99)) if ranked(name, [1, 2])[0] == 2)
+    joined = enter(client, 3, moving)
+    sync(client, 3, moving, joined)
+    waiting = Client(shared)
+    send_join(waiting, 3, moving)
+    until(lambda: beat(client, 3, moving, 1, joined.member_id) == 27)
     row = NodeImage(2, "x", 1, "elsewhere", 9092)
     try:
         shared.controller.change(nodes={**before, 2: row})
+        assert int(waiting.receive()[1].error_code) == 16, "nobody waits for a group that is elsewhere"
+        waiting.close()
         find = client.ask(FIND, 6, {"coordinator_keys": [f"g{index}" for index in range(40)]}).coordinators
         nodes = {one.key: one.node_id for one in find}
         assert set(nodes.values()) == {1, 2}
@@ -491,3 +505,57 @@ def test_a_node_that_is_not_the_coordinator(shared: Harness, client: Client) -> 
         assert [(int(one.error_code), one.node_id) for one in find] == [(15, -1), (0, 1)]
     finally:
         shared.controller.change(nodes=before)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_topic_that_was_made_anew_while_the_node_was_down(tmp_path: Path, listed: bool) -> None:
+    """Whether or not the deletion is still on record: nobody is told an offset in another topic of that name."""
+    with running(tmp_path, 2, NOW) as harness:
+        harness.create_topic("t", 1)
+        client = Client(harness)
+        until(lambda: harness.node.groups.loaded)
+        commit(harness, client, "g", {("t", 0): 5})
+        client.close()
+        harness.stop()
+        controller = harness.controller
+        asyncio.run(controller.delete_topics(["t"], timeout=5))
+        asyncio.run(controller.create_topics([NewTopic("t")], validate_only=False, timeout=5))
+        if not listed:
+            controller.change(gone={})
+        harness.node = harness._new(0)
+        harness.start()
+        client = Client(harness)
+        until(lambda: harness.node.groups.loaded)
+        assert fetch(harness, client, "g", {"t": [0]}) == (0, [("t", 0, -1, -1, "", 0)])
+        until(lambda: "g" not in harness.node.groups.data)
+        client.close()
+
+
+def test_a_full_disk_refuses_assignments_and_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients try again: nothing is told that is not on disk, and all goes on when there is room."""
+    real = GroupStore._append
+
+    def full(self: GroupStore, entries: Any) -> None:
+        with atomic.io_errors(self.directory.name, "writing"), atomic.full_is_no_room():
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with running(tmp_path, 2, NOW) as harness:
+        harness.create_topic("t", 1)
+        client = Client(harness)
+        until(lambda: harness.node.groups.loaded)
+        joined = enter(client, 9, "g")
+        monkeypatch.setattr(GroupStore, "_append", full)
+        assert int(sync(client, 5, "g", joined).error_code) == 15
+        assert commit(harness, client, "other", {("t", 0): 5}) == [15]
+        assert fetch(harness, client, "other", {"t": [0]})[1][0][2] == -1
+        monkeypatch.setattr(GroupStore, "_append", real)
+        assert beat(client, 4, "g", joined.generation_id, joined.member_id) == 27
+        again = join(client, 9, "g", joined.member_id)
+        assert sync(client, 5, "g", again).assignment == b"assigned"
+        assert commit(harness, client, "other", {("t", 0): 5}) == [0]
+        monkeypatch.setattr("storage_node.groups.coordinator.AGAIN", 0.05)
+        monkeypatch.setattr(GroupStore, "_append", full)
+        assert leave(client, 5, "g", joined.member_id) == 0
+        monkeypatch.setattr(GroupStore, "_append", real)
+        until(lambda: not harness.node.groups.data["g"].row[-1], what="the members are gone from the disk, too")
+        client.close()
