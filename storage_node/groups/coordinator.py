@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -55,7 +56,7 @@ class GroupCoordinator:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._writing: set[asyncio.Future[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self._forgotten: frozenset[str] = frozenset()
+        self._seen = ClusterImage()
         self._stack = ExitStack()
         self._loop: asyncio.AbstractEventLoop
         self._store: GroupStore | None = None
@@ -100,7 +101,7 @@ class GroupCoordinator:
             _log.exception("the groups' offsets cannot be read")
             return
         self.loaded = True
-        self._forget_replaced()
+        self._forget_replaced(self._node.metadata.image)
         self._image_changed()
         self.revive()
         self._loop.call_later(SWEEP, self._sweep)
@@ -357,22 +358,29 @@ class GroupCoordinator:
             return
         self.evict()
         self.handover.image_changed()
-        gone = frozenset(self._node.metadata.image.gone)
-        if self.data and gone - self._forgotten:
-            self._put(["t", sorted(gone - self._forgotten)]).add_done_callback(_look_at)
-        self._forgotten = gone
+        image, before = self._node.metadata.image, self._seen
+        self._seen = image
+        gone = {topic_id for topic_id in image.gone if topic_id not in before.gone}
+        if image.topics is not before.topics:
+            # A deletion may be on record no more: another topic of the name says the same.
+            known = image.topics
+            gone |= {one.id for name, one in before.topics.items() if name in known and known[name].id != one.id}
+        self._forget(gone)
 
-    def _forget_replaced(self) -> None:
+    def _forget(self, ids: set[str]) -> None:
+        if ids and self.data:
+            self._put(["t", sorted(ids)]).add_done_callback(_look_at)
+
+    def _forget_replaced(self, image: ClusterImage) -> None:
         """Offsets of topics that were deleted while this node was down, and of which there is another by that name."""
-        topics = self._node.metadata.image.topics
+        topics, self._seen = image.topics, replace(image, gone={})
         ids = {
             offset.topic_id
             for data in list(self.data.values())
             for (topic, _), offset in data.offsets.copy().items()
             if topic in topics and topics[topic].id != offset.topic_id
         }
-        if ids:
-            self._put(["t", sorted(ids)]).add_done_callback(_look_at)
+        self._forget(ids)
 
     def evict(self) -> None:
         """Groups that another node coordinates from now on are let go; it will ask for what is on disk."""
