@@ -28,3 +28,8 @@ def test_a_row_that_is_not_whole_is_refused(tmp_path: Path, rows: str) -> None:
 
 def test_the_table_has_a_line_for_each_row() -> None:
     assert len(as_markdown(DIFFERENCES).splitlines()) == len(DIFFERENCES) + 2
+
+
+def test_the_readme_shows_the_table() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert as_markdown(DIFFERENCES) in readme, "README.md is to hold what as_markdown(DIFFERENCES) makes"
