@@ -156,7 +156,7 @@ def test_damaged_requests_are_answered_or_end_their_connection(target: Target, a
     target.renew()
     count = 0
 
-    @settings(max_examples=scaled(15, 1500), **SETTINGS)
+    @settings(max_examples=scaled(15, 600), **SETTINGS)
     @given(st.data(), st.integers(0, 2**32), st.integers(1, 4))
     def run(data: st.DataObject, seed: int, times: int) -> None:
         nonlocal count

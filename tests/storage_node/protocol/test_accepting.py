@@ -1,0 +1,72 @@
+"""Connecting to a node that has no descriptor left, and to one that is flooded."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.support.node_harness import until
+from tests.support.wire import receive_frame
+
+HELLO = b"\0\0\0\x0a\0\x12\0\0\0\0\0\x01\xff\xff"
+"""ApiVersions, version 0."""
+
+
+def node_with_few_descriptors(folder: str) -> None:
+    """A process: a node that may have 200 files open. "fill" takes what is left of them, "free" gives it back."""
+    import os
+    import resource
+
+    from tests.support.node_harness import running
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, 200))
+    with running(Path(folder), dirs=1) as harness:
+        print(harness.node.port, flush=True)
+        held: list[int] = []
+        for line in sys.stdin:
+            if line.strip() == "fill":
+                try:
+                    while True:
+                        held.append(os.open("/dev/null", os.O_RDONLY))
+                except OSError:
+                    pass
+            else:
+                for file in held:
+                    os.close(file)
+            print("done", flush=True)
+
+
+def answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 2) as connection:
+            connection.sendall(HELLO)
+            return len(receive_frame(connection)) > 50
+    except OSError:
+        return False
+
+
+def test_a_node_without_descriptors_listens_again_when_it_has_some(tmp_path: Path) -> None:
+    code = f"from {__name__} import node_with_few_descriptors as run; run({str(tmp_path)!r})"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        port = int(process.stdout.readline())
+        assert answers(port)
+
+        def tell(what: str) -> None:
+            assert process.stdin is not None and process.stdout is not None
+            print(what, file=process.stdin, flush=True)
+            assert process.stdout.readline() == "done\n"
+
+        tell("fill")
+        for _ in range(50):
+            assert not answers(port)
+        tell("free")
+        until(lambda: answers(port), 10)
+        process.stdin.close()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.wait()
