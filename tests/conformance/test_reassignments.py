@@ -38,7 +38,7 @@ def empty(broker: int) -> str:
     return f"The manual partition assignment includes broker {broker}, but no such broker is registered."
 
 
-@pytest.mark.conformance(143, 151, 153, 156)
+@pytest.mark.conformance(143, 156)
 def test_each_partition_has_its_own_answer(cluster: Cluster) -> None:
     topic, other = cluster.new_topic(assignment={0: [1], 1: [2], 2: [3], 3: [1]}), cluster.new_topic()
     assert alter(cluster, {(topic, 0): [1], (topic, 1): [2]}) == dict.fromkeys([(topic, 0), (topic, 1)], (NONE, None))
@@ -72,7 +72,6 @@ def test_each_partition_has_its_own_answer(cluster: Cluster) -> None:
     assert cluster.leaders(topic) == {0: 1, 1: 2, 2: 3, 3: 1}
 
 
-@pytest.mark.conformance(151)
 def test_an_empty_topic_is_echoed_and_nothing_is_answered_with_nothing(cluster: Cluster) -> None:
     topic = cluster.new_topic()
     call = {"timeout": timedelta(seconds=10)}

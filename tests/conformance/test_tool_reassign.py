@@ -254,7 +254,7 @@ def test_list_says_when_nothing_is_reassigned(cluster: Cluster, tools: Tools) ->
     assert tools.run(TOOL, "--list") == (0, "No partition reassignments found.\n", "")
 
 
-@pytest.mark.conformance(160, 191)
+@pytest.mark.conformance(191)
 def test_controllers_as_bootstrap_servers(cluster: Cluster, plans: Plans, tools: Tools) -> None:
     at = ("--bootstrap-controller", cluster.controllers)
     code, out, _ = tools.run(TOOL, "--list", *at)

@@ -134,6 +134,7 @@ def test_producer_ids_are_reserved_ahead_and_never_given_twice(harness: Harness)
     client.close()
 
 
+@pytest.mark.conformance(152)
 @pytest.mark.parametrize("version", offered(46))
 def test_reassignments_are_listed_from_the_image(harness: Harness, version: int) -> None:
     harness.create_topic("t", 2)
@@ -143,6 +144,8 @@ def test_reassignments_are_listed_from_the_image(harness: Harness, version: int)
     client = Client(harness)
     (found,) = client.ask(46, version, {"topics": None}).topics
     assert [(row.partition_index, row.adding_replicas) for row in found.partitions] == [(1, (2,))]
+    (asked,) = client.ask(46, version, {"topics": [{"name": "t", "partition_indexes": [0, 1, 7]}]}).topics
+    assert [(row.partition_index, row.adding_replicas) for row in asked.partitions] == [(1, (2,))]
     assert client.ask(46, version, {"topics": []}).topics == ()
     assert client.ask(46, version, {"topics": [{"name": "t", "partition_indexes": [0]}]}).topics == ()
     client.close()
