@@ -55,6 +55,7 @@ _BROKER: Mapping[str, str] = {
     "advertised.listeners": "The address that clients are told.",
     "num.partitions": "How many partitions a topic gets that is created without a number.",
     "default.replication.factor": "How many replicas a partition gets that is created without a number.",
+    "cordoned.log.dirs": "Log directories that get neither new replicas nor copies of them; * stands for all.",
     MOVE_THREADS: "How many replicas are copied between log directories at a time; one per directory if not set.",
     "log.dir.failure.timeout.ms": "The time within which a log directory must answer, and its failure be known.",
     "num.recovery.threads.per.data.dir": "Threads per log directory that open logs at start and close them at the end.",
