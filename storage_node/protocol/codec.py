@@ -25,8 +25,8 @@ from kio.serial import entity_reader, entity_writer
 #: A request with more array elements and tagged fields than this is refused: 20,000 replicas is the most a cluster
 #: holds, and reading a million of anything would hold up everybody else on the loop.
 MAX_ELEMENTS = 100_000
-#: The same for produce and fetch requests, which are read on the loop: all partitions that a cluster may hold, each with
-#: its tagged fields.
+#: The same for produce and fetch requests, which are read on the loop: all partitions that a cluster may hold, each
+#: with its tagged fields.
 MAX_PARTITIONS = 60_000
 
 Walk = Callable[["Cursor"], None]
