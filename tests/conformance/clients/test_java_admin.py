@@ -144,7 +144,7 @@ def test_configs(ask: Ask, cluster: Any) -> None:
     size = ok(found[f"TOPIC {topic}"])["max.message.bytes"]
     assert (size["value"], size["source"], size["type"]) == ("2000000", "DYNAMIC_TOPIC_CONFIG", "INT")
     assert size["synonyms"][0] == ["max.message.bytes", "2000000", "DYNAMIC_TOPIC_CONFIG"]
-    assert not size["readOnly"] and not size["sensitive"]
+    assert size["documented"] and not size["readOnly"] and not size["sensitive"]
     broker = ok(found["BROKER 1"])
     assert broker["log.dirs"]["value"].split(",") == [str(path) for path in cluster.log_dirs[1]]
     assert broker["log.dirs"]["readOnly"]
