@@ -46,6 +46,7 @@ COMMON = {
     "file.delete.delay.ms": "1000",
     "log.retention.check.interval.ms": "1000",
     "auto.create.topics.enable": "false",
+    "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
     "replica.high.watermark.checkpoint.interval.ms": "500",
     # A move is held between its chunks: several of them go into little data.
