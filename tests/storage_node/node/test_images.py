@@ -129,3 +129,17 @@ def test_topic_configs_reach_the_log(harness: Harness) -> None:
     topic = replace(harness.node.metadata.image.topics["t"], configs={"retention.ms": "1234"})
     harness.controller.change(topics={"t": topic})
     assert partition.log.config.retention_ms == 1234
+
+
+def test_a_brokers_configs_reach_the_logs_of_topics_that_a_delta_does_not_name(harness: Harness) -> None:
+    harness.create_topic("t")
+    harness.settle()
+    partition = harness.node.partition(TP)
+    assert partition is not None
+    generation, version = harness.node.metadata.image.age
+    row = decode_row(harness.node.metadata.image.encode())
+    for kept, retention in (({"log.retention.ms": "1234"}, 1234), ({}, 604_800_000)):
+        delta = {"from": version, "version": version + 1, "topics": [], "gone": [], "configs": [["broker", "", kept]]}
+        assert harness.node.apply_images([encode_row(row | delta)]) == (generation, version + 1)
+        assert partition.log.config.retention_ms == retention
+        version += 1
