@@ -18,6 +18,7 @@ from kio.serial import entity_reader, entity_writer
 
 from ops.bench.bench import Bench
 from ops.bench.table import Figure, milliseconds, percentile
+from storage_node import garbage
 from storage_node.config import NodeConfig
 from storage_node.directories.formatting import format_directories
 from storage_node.metadata import ClusterImage, NodeImage, PartitionImage, TopicImage
@@ -39,6 +40,7 @@ def metadata(bench: Bench) -> list[Figure]:
     with _node(bench.folder / "metadata") as node:
         image = _image(node)
         node.apply_images([image.encode()])
+        garbage.settle()  # as a node's process does when it has started
         versions = range(METADATA.min_version, METADATA.max_version + 1)
         with _connection(node) as connection:
             asks = [_whole(connection, version) for version in versions]

@@ -74,6 +74,11 @@ def code(row: Any) -> int:
     return int(row.error_code)
 
 
+def batch(*values: bytes, at: int = 0) -> bytes:
+    """Records of now: older ones would be retention's."""
+    return build_batch(list(values), timestamp=at or int(time.time() * 1000))
+
+
 @pytest.fixture
 def client(cluster: Cluster) -> Client:
     return cluster.wire(NODE)
@@ -190,14 +195,14 @@ def test_topics_are_described_page_by_page(client: Client, cluster: Cluster, top
 
 
 def test_produce_and_fetch_in_every_version(client: Client, cluster: Cluster, topic: str) -> None:
-    batch, end = build_batch([b"abc"], timestamp=int(time.time() * 1000)), 0
+    records, end = batch(b"abc"), 0
     for version in versions("Produce"):
-        row = client.produce(topic, 0, batch, version=version)
+        row = client.produce(topic, 0, records, version=version)
         assert (row.error, row.base_offset) == (0, end)
         end += 1
-        assert client.produce(topic, 9, batch, version=version).error == UNKNOWN
-        assert client.produce(topic, 2, batch, version=version).error == NOT_LEADER
-        assert client.produce(topic, 0, batch, version=version, acks=7).error == BAD_ACKS
+        assert client.produce(topic, 9, records, version=version).error == UNKNOWN
+        assert client.produce(topic, 2, records, version=version).error == NOT_LEADER
+        assert client.produce(topic, 0, records, version=version, acks=7).error == BAD_ACKS
     for version in versions("Fetch"):
         (row,) = client.fetch(topic, 0, 0, version=version)
         assert row.error == 0 and row.high_watermark == end and row.records.count(b"abc") == end
@@ -211,7 +216,7 @@ def test_produce_and_fetch_in_every_version(client: Client, cluster: Cluster, to
 def test_topic_ids_that_nobody_has_and_fetch_sessions_that_are_none(client: Client, topic: str) -> None:
     client.topic_id(topic)
     for id_ in (uuid.uuid4(), None):
-        rows = [{"index": 0, "records": build_batch([b"x"])}]
+        rows = [{"index": 0, "records": batch(b"x")}]
         topics = [{"topic_id": id_, "partition_data": rows}]
         (made,) = client.call("Produce", 13, acks=-1, timeout=SOON, topic_data=topics).responses
         assert made.topic_id == id_ and code(made.partition_responses[0]) == UNKNOWN_ID
@@ -226,7 +231,7 @@ def test_topic_ids_that_nobody_has_and_fetch_sessions_that_are_none(client: Clie
 
 def test_who_asks_the_wrong_node_is_told_the_right_one(client: Client, cluster: Cluster, topic: str) -> None:
     host, _, port = cluster.address(2).rpartition(":")
-    rows = [{"index": 2, "records": build_batch([b"x"])}]
+    rows = [{"index": 2, "records": batch(b"x")}]
     for version in (10, 12, 13):
         topics = [{"name": topic, "topic_id": client.topic_id(topic), "partition_data": rows}]
         answer = client.call("Produce", version, acks=-1, timeout=SOON, topic_data=topics)
@@ -242,18 +247,19 @@ def test_who_asks_the_wrong_node_is_told_the_right_one(client: Client, cluster: 
 
 
 def test_offsets_by_their_times_in_every_version(client: Client, topic: str) -> None:
+    base = int(time.time() * 1000)
     for offset in range(3):
-        assert client.produce(topic, 0, build_batch([b"x"], timestamp=5000 + offset)).base_offset == offset
+        assert client.produce(topic, 0, batch(b"x", at=base + offset)).base_offset == offset
     first_known = {-1: 0, -2: 0, -3: 7, -4: 8, -5: 9, -6: 11, -7: 99}
     expected = {
         -1: (3, -1),
         -2: (0, -1),
-        -3: (2, 5002),
+        -3: (2, base + 2),
         -4: (0, -1),
         -5: (-1, -1),
         -6: (-1, -1),
-        5001: (1, 5001),
-        9000: (-1, -1),
+        base + 1: (1, base + 1),
+        base + 9000: (-1, -1),
     }
 
     def ask(version: int, index: int = 0, timestamp: int = -1, epoch: int = -1) -> Any:
@@ -279,7 +285,7 @@ def test_offsets_by_their_times_in_every_version(client: Client, topic: str) -> 
 
 
 def test_where_leader_epochs_end(client: Client, topic: str) -> None:
-    client.produce(topic, 0, build_batch([b"x"] * 4))
+    client.produce(topic, 0, batch(*[b"x"] * 4))
     for version in versions("OffsetForLeaderEpoch"):
         asked = [(0, -1, 0), (0, -1, 5), (0, -1, -1), (0, 99, 0), (0, 0, 0), (1, -1, 0), (9, -1, 0), (2, -1, 0)]
         rows = [{"partition": p, "current_leader_epoch": now, "leader_epoch": epoch} for p, now, epoch in asked]
@@ -319,7 +325,7 @@ def test_producer_ids_are_new_ones_and_halves_are_refused(client: Client, cluste
 
 
 def test_records_are_deleted_up_to_an_offset(client: Client, topic: str) -> None:
-    client.produce(topic, 0, build_batch([b"x"] * 9))
+    client.produce(topic, 0, batch(*[b"x"] * 9))
     for version in versions("DeleteRecords"):
 
         def ask(index: int, offset: int, version: int = version) -> tuple[int, int]:
@@ -462,7 +468,7 @@ def test_partitions_are_added_in_every_version(client: Client, cluster: Cluster)
     cluster.eventually(lambda: len(cluster.leaders(topic)) == 5, "five partitions have leaders")
     assert [cluster.leaders(topic)[index] for index in (2, 3, 4)] == [2, 2, 2]
     with contextlib.closing(Client(cluster.address(2))) as there:
-        cluster.eventually(lambda: there.produce(topic, 4, build_batch([b"x"])).error == 0, "it takes records")
+        cluster.eventually(lambda: there.produce(topic, 4, batch(b"x")).error == 0, "it takes records")
 
 
 def test_no_election_is_needed_where_one_replica_leads(client: Client, topic: str) -> None:
