@@ -153,6 +153,23 @@ def test_who_does_not_sync_is_out_after_the_rebalance_timeout() -> None:
     assert scene.group.idle, "it was told to join again and did not"
 
 
+def test_who_waited_for_an_assignment_must_be_heard_of_again() -> None:
+    """A static member, too: its waiting ends with the rebalance, and its session timeout begins."""
+    scene = Scene()
+    scene.join("a", ask(instance="one", named=False))
+    scene.join("b", ask(instance="two", named=False))
+    scene.pass_time(6.2)
+    second = scene.joined("b")
+    assert second is not None
+    asked = Sync(second.member_id, "two", 1)
+    assert scene.group.sync(asked, "s", scene.now) == []
+    scene.join("c", ask(named=False))
+    waiting = scene.synced("s")
+    assert waiting is not None and waiting.error is ErrorCode.REBALANCE_IN_PROGRESS
+    scene.pass_time(SESSION + 0.1)
+    assert second.member_id not in scene.group.members
+
+
 def test_a_member_that_leaves_makes_the_others_join_again() -> None:
     scene = Scene()
     a, b = scene.stable(None, None)
