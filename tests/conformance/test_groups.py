@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.conformance.clusters import Cluster
@@ -307,8 +307,10 @@ def test_the_coordinator_dies_and_comes_back(cluster: Cluster, group: str, consu
         one.commit(offsets=[TopicPartition(t, p, 10) for t, p in assigned(one)], asynchronous=False)
     cluster.kill(where)
     try:
-        for partition in (0, 1):
-            cluster.produce(topic, partition, 5)
+        producer = Producer({"bootstrap.servers": cluster.bootstrap})  # finds a broker that is there
+        for number in range(10):
+            producer.produce(topic, b"after %d" % number, partition=number % 2)
+        assert producer.flush(30) == 0
         found = read(cluster, 10, *consumers)
         assert {(m.partition(), m.offset()) for m in found} == {(p, o) for p in (0, 1) for o in range(10, 15)}
     finally:
