@@ -88,6 +88,8 @@ class _Listener:
 
     def stop(self) -> None: ...
 
+    def limit(self, connections: int, per_address: int) -> None: ...
+
 
 class _Housekeeping:
     """Nothing happens by itself."""
