@@ -32,7 +32,7 @@ def checkpointed(harness: Harness) -> None:
         harness.node.offset_files.write_all(directory)
 
 
-def recreate_in_one_image(harness: Harness, new_id: str = "B" * 22) -> None:
+def recreate_in_one_image(harness: Harness, new_id: str = "B" * 21 + "A") -> None:
     """Deleted and made anew, and the node learns both at once."""
     controller = harness.controller
     old = controller.image.topics["t"]
@@ -118,7 +118,7 @@ def test_what_a_start_finds_of_a_deleted_topic_beside_its_successor_goes(tmp_pat
         # Deleted and made anew while this node was away; the new replica is put where the old copy stands.
         harness.stop(clean=False)
         rows = {0: replace(image.topics["t"].partitions[0], directories=("",), generations=(0,))}
-        new = replace(image.topics["t"], id="N" * 22, partitions=rows)
+        new = replace(image.topics["t"], id="N" * 21 + "A", partitions=rows)
         harness.controller.image = replace(
             image, topics={"t": new}, gone={**image.gone, old_id: "t"}, version=image.version + 1
         )
@@ -131,7 +131,7 @@ def test_what_a_start_finds_of_a_deleted_topic_beside_its_successor_goes(tmp_pat
         harness.node = harness._new(0)
         harness.start()
         until(lambda: harness.node.partition(TP) is not None)
-        assert served(harness).topic_id == "N" * 22 and served(harness).log.log_end_offset == 0
+        assert served(harness).topic_id == "N" * 21 + "A" and served(harness).log.log_end_offset == 0
         harness.produce("t", numbered(5, b"new"))
         assert harness.node.engine.statuses() == []
         harness.restart(clean=False)

@@ -22,13 +22,13 @@ def test_a_topic_deleted_and_made_again_while_the_node_was_down(harness: Harness
     image = harness.controller.image
     topic = image.topics["t"]
     row = topic.partitions[0]
-    new = replace(topic, id="B" * 22, partitions={0: replace(row, directories=("",), generations=(0,))})
+    new = replace(topic, id="B" * 21 + "A", partitions={0: replace(row, directories=("",), generations=(0,))})
     harness.controller.image = replace(
         image, topics={"t": new}, gone={**image.gone, topic.id: "t"}, version=image.version + 1
     )
     harness.node = harness._new(0)
     harness.start()
-    until(lambda: (p := harness.node.partition(TP)) is not None and p.topic_id == "B" * 22)
+    until(lambda: (p := harness.node.partition(TP)) is not None and p.topic_id == "B" * 21 + "A")
     harness.produce("t", [b"new"])
     assert [m.value() for m in harness.consume("t", 1)] == [b"new"]
     until(lambda: sum(len(list(Path(path).glob("t-0*"))) for path in harness.paths) == 1, what="the old one is gone")
