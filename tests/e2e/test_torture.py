@@ -42,10 +42,10 @@ def left_behind(folder: Path) -> list[str]:
     return found
 
 
-def test_a_minute_of_torture_finds_nothing(tmp_path: Path) -> None:
+def test_half_a_minute_of_torture_finds_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "torture"
     with tally("operations under torture") as counted:
-        command = rehome("--minutes", "1", "--seed", "7", "--data", str(folder), "--json")
+        command = rehome("--minutes", "0.6", "--seed", "7", "--data", str(folder), "--json")
         answer, _ = command.communicate(timeout=800)
         report: dict[str, Any] = json.loads(answer)
         counted.count = report["operations"]
@@ -54,7 +54,7 @@ def test_a_minute_of_torture_finds_nothing(tmp_path: Path) -> None:
     assert report["verdict"].startswith("no violation in ")
     assert report["counts"]["sends acknowledged"] > 5000
     assert report["moves"]["replicas deleted"] >= 1
-    assert sum(report["kills"].values()) >= 3
+    assert sum(report["kills"].values()) >= 2
     assert "--seed 7" in report["again"]
     assert not left_behind(folder)
     events = [json.loads(line) for line in (folder / "nemesis.jsonl").read_text().splitlines()]
