@@ -320,6 +320,13 @@ class Apache(Cluster):
 
     def up(self) -> None:
         self._brokers.__enter__()
+        # Right after their start brokers have no block of producer ids yet, and clients complain of it.
+        asked = {"transactional_id": None, "transaction_timeout_ms": 60_000}
+        for node in NODES:
+            self.eventually(
+                lambda node=node: not self.call("init_producer_id", 4, node=node, **asked).error_code,  # type: ignore[misc]
+                why=f"broker {node} has producer ids",
+            )
 
     def down(self) -> None:
         self._brokers.__exit__()
