@@ -9,6 +9,7 @@ import contextlib
 import random
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -56,7 +57,7 @@ COMMON = {
 OURS = {"log.dir.health.check.interval.ms": "500"}
 
 
-class Cluster:
+class Cluster(ABC):
     """Three nodes with two log directories each, the third with three. Subclasses start, kill and end them."""
 
     kind = ""
@@ -71,35 +72,33 @@ class Cluster:
 
     # What a kind brings
 
+    @abstractmethod
     def up(self) -> None:
         """Start all nodes and wait until they serve."""
-        raise NotImplementedError
 
+    @abstractmethod
     def down(self) -> None:
         """End everything."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill(self, node: int) -> None:
         """SIGKILL. Who kills a node starts it again."""
-        raise NotImplementedError
 
+    @abstractmethod
     def stop(self, node: int) -> None:
         """Let a node end by itself (SIGTERM)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def start(self, node: int) -> None:
         """Start a node that was ended, and wait until it serves."""
-        raise NotImplementedError
 
+    @abstractmethod
     def running(self, node: int) -> bool:
         """Whether the node's process is there."""
-        raise NotImplementedError
 
-    @contextlib.contextmanager
-    def no_controller(self, node: int) -> Iterator[None]:
+    @abstractmethod
+    def no_controller(self, node: int) -> contextlib.AbstractContextManager[None]:
         """While the block runs nobody can change metadata; only `node` is sure to serve."""
-        raise NotImplementedError
-        yield
 
     # Both kinds
 

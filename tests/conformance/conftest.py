@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
@@ -114,3 +115,9 @@ class Tools:
 def tools(warm_tools: WarmTools, cluster: Cluster) -> Tools:
     """Kafka's tools, told where the cluster is."""
     return Tools(warm_tools, cluster.bootstrap)
+
+
+@pytest.fixture
+def group() -> str:
+    """A name that no group has yet."""
+    return f"g{uuid.uuid4().hex[:10]}"

@@ -9,7 +9,7 @@ import pytest
 
 from storage_node.config_table import BROKER, MOVE_RATE, TOPIC, Scope
 from tests.conformance.clusters import NODES, Cluster
-from tests.conformance.configs import (
+from tests.conformance.configs.values import (
     BY_KAFKA,
     LEADER,
     OURS,

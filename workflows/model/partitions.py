@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from workflows.model import fields, topic_rules
 from workflows.model.outcome import Change, Code, Refused, Result
 from workflows.model.state import ClusterState, Topic
-from workflows.model.topics import Room, new_partition
+from workflows.model.topics import Room, each_topic, new_partition
 
 _ANY = (-(1 << 31), (1 << 31) - 1)
 
@@ -22,33 +21,16 @@ def create_partitions(state: ClusterState, command: Mapping[str, Any], _new_id: 
     succeeds or fails by itself. A name that stands twice in the request fails both times. Delivered twice, the second
     one is told that the topic has that many partitions already.
     """
-    wanted = fields.a_list(fields.need(command, "topics", "$"), "$.topics")
-    only_check = fields.a_flag(command.get("validate_only", False), "$.validate_only")
-    names = Counter(
-        each.get("name") for each in wanted if isinstance(each, Mapping) and isinstance(each.get("name"), str)
-    )
-    results: list[Result] = []
-    after, room = state, Room(state)
-    for place, each in enumerate(wanted):
-        path = f"$.topics[{place}]"
-        try:
-            request = fields.an_object(each, path)
-            name = fields.a_string(fields.need(request, "name", path), f"{path}.name", empty=True)
-            if names[name] > 1:
-                raise Refused(Code.INVALID_REQUEST, "Duplicate topic name.")
-            topic, added = _grown(after, room, name, request, path)
-            after = after.with_topics(topic)
-            room.hold(added)
-            results.append({"topic_id": topic.id, "version": after.version, "value": len(topic.partitions)})
-        except Refused as refused:
-            results.append(refused.result())
-        except fields.BadField as bad:
-            results.append({"error": Code.INVALID_REQUEST, "message": f"The request is malformed: {bad}."})
-    if only_check:
-        for result in results:
-            result["version"] = state.version
-        return Change(state, results)
-    return Change(after, results)
+    room = Room(state)
+
+    def grow(after: ClusterState, request: Mapping[str, Any], path: str) -> tuple[ClusterState, Result]:
+        name = fields.a_string(fields.need(request, "name", path), f"{path}.name", empty=True)
+        topic, added = _grown(after, room, name, request, path)
+        after = after.with_topics(topic)
+        room.hold(added)
+        return after, {"topic_id": topic.id, "version": after.version, "value": len(topic.partitions)}
+
+    return each_topic(state, command, grow)
 
 
 def _grown(

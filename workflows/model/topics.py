@@ -22,6 +22,30 @@ def create_topics(state: ClusterState, command: Mapping[str, Any], new_id: Calla
     `assignment` (a list of replicas per partition) overrides the two counts, which are -1 or absent for the defaults.
     Each topic succeeds or fails by itself. A name that stands twice in the request fails both times.
     """
+    room = Room(state)
+
+    def create(after: ClusterState, request: Mapping[str, Any], path: str) -> tuple[ClusterState, Result]:
+        topic = _new_topic(after, room, request, path, new_id)
+        after = after.with_topics(topic)
+        room.take(topic)
+        return after, {"topic_id": topic.id, "version": after.version, "value": len(topic.partitions)}
+
+    change = each_topic(state, command, create)
+    if command.get("validate_only"):
+        for result in change.results:
+            result.pop("topic_id", None)
+    return change
+
+
+Step = Callable[[ClusterState, Mapping[str, Any], str], tuple[ClusterState, Result]]
+
+
+def each_topic(state: ClusterState, command: Mapping[str, Any], step: Step) -> Change:
+    """Do a step for each of a command's `topics`, which succeed or fail by themselves; with `validate_only` the state
+    stays what it is.
+
+    `step` gets the state so far, the topic's request and its path. A name that stands twice fails both times.
+    """
     wanted = fields.a_list(fields.need(command, "topics", "$"), "$.topics")
     only_check = fields.a_flag(command.get("validate_only", False), "$.validate_only")
     names = Counter(
@@ -29,27 +53,23 @@ def create_topics(state: ClusterState, command: Mapping[str, Any], new_id: Calla
     )
     results: list[Result] = []
     after = state
-    room = Room(state)
     for place, each in enumerate(wanted):
         path = f"$.topics[{place}]"
         try:
             request = fields.an_object(each, path)
-            if names[request.get("name")] > 1:
-                raise Refused(Code.INVALID_REQUEST, f"The topic {request['name']} stands twice in the request.")
-            topic = _new_topic(after, room, request, path, new_id)
-            after = after.with_topics(topic)
-            room.take(topic)
-            results.append({"topic_id": topic.id, "version": after.version, "value": len(topic.partitions)})
+            name = request.get("name")
+            if isinstance(name, str) and names[name] > 1:
+                raise Refused(Code.INVALID_REQUEST, "Duplicate topic name.")
+            after, result = step(after, request, path)
+            results.append(result)
         except Refused as refused:
             results.append(refused.result())
         except fields.BadField as bad:
             results.append({"error": Code.INVALID_REQUEST, "message": f"The request is malformed: {bad}."})
     if only_check:
         for result in results:
-            result.pop("topic_id", None)
             result["version"] = state.version
-        return Change(state, results)
-    return Change(after, results)
+    return Change(state if only_check else after, results)
 
 
 class Room:

@@ -279,40 +279,6 @@ def repeated(values: dict[str, Any], times: int, depth: int = 0) -> dict[str, An
     return made
 
 
-@BY_NAME
-def test_more_elements_than_anybody_needs_end_the_connection(target: Target, api: Api) -> None:
-    frame = with_many(api, MAX_ELEMENTS // 2 + 1)
-    if frame is None:
-        pytest.skip("no array with arrays in it")
-    target.renew()
-    began = time.monotonic()
-    assert target.ask(frame, ANSWER) is None, "it was closed"
-    assert time.monotonic() - began < 10
-    target.check()
-
-
-LARGE = [api for api in APIS.values() if FULL or api.name in ("list_offsets", "delete_records")]
-
-
-@pytest.mark.parametrize("api", LARGE, ids=lambda api: api.name)
-def test_a_request_about_very_many_things_holds_up_nobody(target: Target, api: Api) -> None:
-    frame = with_many(api, 19_000)
-    if frame is None:
-        pytest.skip("no array with arrays in it")
-    target.renew()
-    with raw_connection(target.harness, 60) as connection:
-        connection.sendall(frame)
-        connection.settimeout(0)
-        until = time.monotonic() + 60
-        while time.monotonic() < until:
-            target.check()
-            with contextlib.suppress(BlockingIOError):
-                assert connection.recv(1), "it is answered"
-                break
-        else:
-            raise AssertionError("no answer")
-
-
 def with_many(api: Api, count: int) -> bytes | None:
     """A request of the newest version with `count` elements, each with at least one more in it, if there is such."""
     version, flexible = api.max_version, bool(load_request_schema(api.key, api.max_version).__flexible__)
@@ -330,6 +296,42 @@ def with_many(api: Api, count: int) -> bytes | None:
     head = one[:at] if flexible else one[: at - 3]
     frame = head + number + one[at + 1 : end] * count + one[end:]
     return struct.pack(">i", len(frame)) + frame
+
+
+#: APIs with arrays in arrays: of others a request cannot hold so many elements.
+WITH_MANY = [api for api in APIS.values() if with_many(api, 1) is not None]
+
+
+@pytest.mark.parametrize("api", WITH_MANY, ids=lambda api: api.name)
+def test_more_elements_than_anybody_needs_end_the_connection(target: Target, api: Api) -> None:
+    frame = with_many(api, MAX_ELEMENTS // 2 + 1)
+    assert frame is not None
+    target.renew()
+    began = time.monotonic()
+    assert target.ask(frame, ANSWER) is None, "it was closed"
+    assert time.monotonic() - began < 10
+    target.check()
+
+
+LARGE = [api for api in WITH_MANY if FULL or api.name in ("list_offsets", "delete_records")]
+
+
+@pytest.mark.parametrize("api", LARGE, ids=lambda api: api.name)
+def test_a_request_about_very_many_things_holds_up_nobody(target: Target, api: Api) -> None:
+    frame = with_many(api, 19_000)
+    assert frame is not None
+    target.renew()
+    with raw_connection(target.harness, 60) as connection:
+        connection.sendall(frame)
+        connection.settimeout(0)
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
+            target.check()
+            with contextlib.suppress(BlockingIOError):
+                assert connection.recv(1), "it is answered"
+                break
+        else:
+            raise AssertionError("no answer")
 
 
 def test_a_flood_of_tagged_fields(target: Target) -> None:

@@ -2,36 +2,40 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import struct
 from collections.abc import Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from storage_node.directories import atomic
 from storage_node.groups.placement import ranked
-from storage_node.groups.store import GroupStore
 from storage_node.metadata import NodeImage
-from storage_node.ports import NewTopic
-from storage_node.protocol.codec import uuid_of
+from tests.support.group_calls import (
+    COMMIT,
+    DELETE,
+    DESCRIBE,
+    FETCH,
+    FIND,
+    HEARTBEAT,
+    JOIN,
+    LIST,
+    NOW,
+    OFFSET_DELETE,
+    SYNC,
+    beat,
+    commit,
+    described,
+    enter,
+    fetch,
+    join,
+    leave,
+    send_join,
+    subscription,
+    sync,
+    topic_row,
+)
 from tests.support.node_harness import Harness, running, until
 from tests.support.wire import Client, offered
-
-COMMIT, FETCH, FIND, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, DELETE, OFFSET_DELETE = (
-    *range(8, 17),
-    42,
-    47,
-)
-NOW = {"group.initial.rebalance.delay.ms": "0", "group.min.session.timeout.ms": "100"}
-
-
-def subscription(*topics: str) -> bytes:
-    names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
-    return struct.pack(">hi", 1, len(topics)) + names + struct.pack(">i", -1)
 
 
 @pytest.fixture(scope="module")
@@ -49,132 +53,6 @@ def client(shared: Harness) -> Iterator[Client]:
     made = Client(shared)
     yield made
     made.close()
-
-
-def send_join(client: Client, version: int, group: str, member: str = "", **fields: Any) -> None:
-    values = {
-        "group_id": group,
-        "session_timeout": timedelta(seconds=10),
-        "rebalance_timeout": timedelta(seconds=10),
-        "member_id": member,
-        "protocol_type": "consumer",
-        "protocols": [{"name": "range", "metadata": subscription("t")}],
-    }
-    client.send(JOIN, version, values | fields)
-
-
-def join(client: Client, version: int, group: str, member: str = "", **fields: Any) -> Any:
-    send_join(client, version, group, member, **fields)
-    return client.receive()[1]
-
-
-def enter(client: Client, version: int, group: str, **fields: Any) -> Any:
-    """Join as a member without an id, as a client of that version does."""
-    answer = join(client, version, group, **fields)
-    if version >= 4 and "group_instance_id" not in fields:
-        assert int(answer.error_code) == 79 and answer.member_id
-        answer = join(client, version, group, answer.member_id, **fields)
-    assert int(answer.error_code) == 0, answer
-    return answer
-
-
-def sync(client: Client, version: int, group: str, joined: Any, data: bytes = b"assigned", **fields: Any) -> Any:
-    assignments = [{"member_id": member.member_id, "assignment": data} for member in joined.members]
-    values = {
-        "group_id": group,
-        "generation_id": joined.generation_id,
-        "member_id": joined.member_id,
-        "protocol_type": "consumer",
-        "protocol_name": "range",
-        "assignments": assignments,
-    }
-    return client.ask(SYNC, version, values | fields)
-
-
-def beat(client: Client, version: int, group: str, generation: int, member: str) -> int:
-    values = {"group_id": group, "generation_id": generation, "member_id": member}
-    return int(client.ask(HEARTBEAT, version, values).error_code)
-
-
-def leave(client: Client, version: int, group: str, member: str, instance: str | None = None) -> int:
-    values: dict[str, Any] = {"group_id": group}
-    if version < 3:
-        return int(client.ask(LEAVE, version, values | {"member_id": member}).error_code)
-    values["members"] = [{"member_id": member, "group_instance_id": instance}]
-    answer = client.ask(LEAVE, version, values)
-    return int(answer.error_code) or int(answer.members[0].error_code)
-
-
-def topic_row(shared: Harness, version: int, topic: str) -> dict[str, Any]:
-    if version < 10:
-        return {"name": topic}
-    known = shared.node.metadata.image.topics.get(topic)
-    return {"topic_id": uuid_of(known.id if known else "A" * 21 + "g")}
-
-
-def commit(
-    shared: Harness,
-    client: Client,
-    group: str,
-    offsets: dict[tuple[str, int], int],
-    *,
-    version: int = 9,
-    member: str = "",
-    generation: int = -1,
-    metadata: str | None = "note",
-) -> list[int]:
-    topics = [
-        topic_row(shared, version, topic)
-        | {
-            "partitions": [
-                {
-                    "partition_index": index,
-                    "committed_offset": offset,
-                    "committed_leader_epoch": 5,
-                    "committed_metadata": metadata,
-                }
-            ]
-        }
-        for (topic, index), offset in offsets.items()
-    ]
-    values = {
-        "group_id": group,
-        "generation_id_or_member_epoch": generation,
-        "member_id": member,
-        "retention_time": timedelta(milliseconds=-1),
-        "topics": topics,
-    }
-    answer = client.ask(COMMIT, version, values)
-    return [int(row.error_code) for topic in answer.topics for row in topic.partitions]
-
-
-def fetch(
-    shared: Harness, client: Client, group: str, wanted: dict[str, list[int]] | None, version: int = 9
-) -> tuple[int, list[tuple[Any, int, int, int, str | None, int]]]:
-    """The group's error, and (topic, partition, offset, epoch, metadata, error) rows."""
-    topics = None
-    if wanted is not None:
-        topics = [
-            topic_row(shared, version, topic) | {"partition_indexes": indexes} for topic, indexes in wanted.items()
-        ]
-    if version >= 8:
-        values: dict[str, Any] = {"groups": [{"group_id": group, "topics": topics}]}
-        answer = client.ask(FETCH, version, values).groups[0]
-    else:
-        answer = client.ask(FETCH, version, {"group_id": group, "topics": topics})
-    rows = [
-        (
-            getattr(topic, "name", None) or topic.topic_id,
-            row.partition_index,
-            row.committed_offset,
-            getattr(row, "committed_leader_epoch", -1),
-            row.metadata,
-            int(row.error_code),
-        )
-        for topic in answer.topics
-        for row in topic.partitions
-    ]
-    return int(getattr(answer, "error_code", 0)), rows
 
 
 # Members
@@ -347,10 +225,6 @@ def test_offsets_are_removed_unless_they_are_read(shared: Harness, client: Clien
 # From outside
 
 
-def described(client: Client, group: str, version: int = 5) -> Any:
-    return client.ask(DESCRIBE, version, {"groups": [group]}).groups[0]
-
-
 @pytest.mark.parametrize("version", offered(DESCRIBE))
 def test_describe_in_every_version(client: Client, version: int) -> None:
     group = f"described-{version}"
@@ -434,44 +308,6 @@ def test_find_coordinator_in_every_version(shared: Harness, client: Client, vers
         assert find("g:t:0", 2) == (42, -1, -1)
 
 
-# What becomes of groups
-
-
-def test_offsets_and_members_outlive_the_node(tmp_path: Path) -> None:
-    with running(tmp_path, 2, NOW) as harness:
-        harness.create_topic("t", 2)
-        client = Client(harness)
-        until(lambda: harness.node.groups.loaded)
-        joined = enter(client, 9, "g")
-        sync(client, 5, "g", joined)
-        assert commit(harness, client, "g", {("t", 1): 5}, generation=1, member=joined.member_id) == [0]
-        client.close()
-        harness.restart(clean=False)
-        client = Client(harness)
-        until(lambda: beat(client, 4, "g", 1, joined.member_id) != 14)
-        assert beat(client, 4, "g", 1, joined.member_id) == 0, "it need not join again"
-        assert sync(client, 5, "g", joined).assignment == b"assigned"
-        assert fetch(harness, client, "g", {"t": [0, 1]})[1] == [("t", 0, -1, -1, "", 0), ("t", 1, 5, 5, "note", 0)]
-        client.close()
-
-
-def test_offsets_of_deleted_topics_go(tmp_path: Path) -> None:
-    with running(tmp_path, 2, NOW) as harness:
-        for topic in "tuv":
-            harness.create_topic(topic, 1)
-        client = Client(harness)
-        until(lambda: harness.node.groups.loaded)
-        commit(harness, client, "g", {(topic, 0): 5 for topic in "tuv"})
-        harness.delete_topic("t")
-        until(lambda: [row[0] for row in fetch(harness, client, "g", None)[1]] == ["u", "v"])
-        harness.create_topic("t", 1)
-        assert fetch(harness, client, "g", {"t": [0]})[1][0][2] == -1
-        commit(harness, client, "only", {("u", 0): 5})
-        harness.delete_topic("u")
-        until(lambda: described(client, "only").group_state == "Dead")
-        client.close()
-
-
 def test_a_node_that_is_not_the_coordinator(shared: Harness, client: Client) -> None:
     """With a second node in the cluster, half of the groups are its own; fenced ones count, and are not available."""
     before = dict(shared.controller.image.nodes)
@@ -505,57 +341,3 @@ def test_a_node_that_is_not_the_coordinator(shared: Harness, client: Client) -> 
         assert [(int(one.error_code), one.node_id) for one in find] == [(15, -1), (0, 1)]
     finally:
         shared.controller.change(nodes=before)
-
-
-@pytest.mark.parametrize("listed", [True, False])
-def test_a_topic_that_was_made_anew_while_the_node_was_down(tmp_path: Path, listed: bool) -> None:
-    """Whether or not the deletion is still on record: nobody is told an offset in another topic of that name."""
-    with running(tmp_path, 2, NOW) as harness:
-        harness.create_topic("t", 1)
-        client = Client(harness)
-        until(lambda: harness.node.groups.loaded)
-        commit(harness, client, "g", {("t", 0): 5})
-        client.close()
-        harness.stop()
-        controller = harness.controller
-        asyncio.run(controller.delete_topics(["t"], timeout=5))
-        asyncio.run(controller.create_topics([NewTopic("t")], validate_only=False, timeout=5))
-        if not listed:
-            controller.change(gone={})
-        harness.node = harness._new(0)
-        harness.start()
-        client = Client(harness)
-        until(lambda: harness.node.groups.loaded)
-        assert fetch(harness, client, "g", {"t": [0]}) == (0, [("t", 0, -1, -1, "", 0)])
-        until(lambda: "g" not in harness.node.groups.data)
-        client.close()
-
-
-def test_a_full_disk_refuses_assignments_and_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients try again: nothing is told that is not on disk, and all goes on when there is room."""
-    real = GroupStore._append
-
-    def full(self: GroupStore, entries: Any) -> None:
-        with atomic.io_errors(self.directory.name, "writing"), atomic.full_is_no_room():
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    with running(tmp_path, 2, NOW) as harness:
-        harness.create_topic("t", 1)
-        client = Client(harness)
-        until(lambda: harness.node.groups.loaded)
-        joined = enter(client, 9, "g")
-        monkeypatch.setattr(GroupStore, "_append", full)
-        assert int(sync(client, 5, "g", joined).error_code) == 15
-        assert commit(harness, client, "other", {("t", 0): 5}) == [15]
-        assert fetch(harness, client, "other", {"t": [0]})[1][0][2] == -1
-        monkeypatch.setattr(GroupStore, "_append", real)
-        assert beat(client, 4, "g", joined.generation_id, joined.member_id) == 27
-        again = join(client, 9, "g", joined.member_id)
-        assert sync(client, 5, "g", again).assignment == b"assigned"
-        assert commit(harness, client, "other", {("t", 0): 5}) == [0]
-        monkeypatch.setattr("storage_node.groups.coordinator.AGAIN", 0.05)
-        monkeypatch.setattr(GroupStore, "_append", full)
-        assert leave(client, 5, "g", joined.member_id) == 0
-        monkeypatch.setattr(GroupStore, "_append", real)
-        until(lambda: not harness.node.groups.data["g"].row[-1], what="the members are gone from the disk, too")
-        client.close()

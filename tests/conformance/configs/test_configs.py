@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from storage_node.config_table import BROKER, MOVE_RATE, TOPIC, Scope
 from storage_node.log import build_batch
 from storage_node.topic_configs import Op
 from tests.conformance.clusters import BROKER_RESOURCE, NODES, TOPIC_RESOURCE, Cluster
-from tests.conformance.configs import (
+from tests.conformance.configs.values import (
     BY_BROKER,
     BY_DEFAULT,
     BY_KAFKA,
@@ -22,24 +21,11 @@ from tests.conformance.configs import (
     OWN,
     STATIC,
     alter,
-    clear,
     describe,
     number,
     rows,
     synonyms,
 )
-
-
-@pytest.fixture(scope="module")
-def topic(cluster: Cluster) -> str:
-    return cluster.new_topic(assignment={0: [1]})
-
-
-@pytest.fixture
-def clean(cluster: Cluster) -> Iterator[None]:
-    """No dynamic broker configs are left behind."""
-    yield
-    clear(cluster)
 
 
 def test_the_configs_of_a_topic(cluster: Cluster, topic: str) -> None:

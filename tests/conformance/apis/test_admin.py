@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.apis import (
+from tests.conformance.apis.calls import (
     ASSIGNMENT,
     EXISTS,
     FACTOR,
@@ -28,17 +28,6 @@ from tests.conformance.apis import (
 )
 from tests.conformance.clusters import Cluster
 from tests.support.wire import Client
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Client:
-    return cluster.wire(NODE)
-
-
-@pytest.fixture
-def topic(cluster: Cluster) -> str:
-    return cluster.new_topic(assignment={0: [NODE], 1: [NODE], 2: [2]})
-
 
 BY_HAND = {"num_partitions": -1, "replication_factor": -1}
 

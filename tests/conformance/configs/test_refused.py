@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from storage_node.config_table import MOVE_RATE
 from storage_node.topic_configs import Op
 from tests.conformance.clusters import BROKER_RESOURCE, TOPIC_RESOURCE, Cluster
-from tests.conformance.configs import (
+from tests.conformance.configs.values import (
     FOLLOWER,
     LEADER,
     Ops,
     alter,
-    clear,
     describe,
     number,
     rows,
 )
-
-
-@pytest.fixture(scope="module")
-def topic(cluster: Cluster) -> str:
-    return cluster.new_topic(assignment={0: [1]})
-
-
-@pytest.fixture
-def clean(cluster: Cluster) -> Iterator[None]:
-    """No dynamic broker configs are left behind."""
-    yield
-    clear(cluster)
 
 
 @pytest.mark.parametrize(

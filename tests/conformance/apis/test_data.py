@@ -6,15 +6,12 @@ import time
 import uuid
 from typing import Any
 
-import pytest
-
-from tests.conformance.apis import (
+from tests.conformance.apis.calls import (
     BAD_ACKS,
     CLIENTS,
     INVALID,
     INVALID_TOPIC,
     NO_ENDPOINT,
-    NODE,
     NOT_LEADER,
     OUT_OF_RANGE,
     SOON,
@@ -29,16 +26,6 @@ from tests.conformance.apis import (
 )
 from tests.conformance.clusters import Cluster
 from tests.support.wire import Client, key_of
-
-
-@pytest.fixture
-def client(cluster: Cluster) -> Client:
-    return cluster.wire(NODE)
-
-
-@pytest.fixture
-def topic(cluster: Cluster) -> str:
-    return cluster.new_topic(assignment={0: [NODE], 1: [NODE], 2: [2]})
 
 
 def test_both_ends_meet_in_the_versions_of_a_4x_client(client: Client) -> None:

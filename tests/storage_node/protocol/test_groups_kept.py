@@ -1,0 +1,116 @@
+"""What becomes of groups when the node, a topic or the disk's room goes."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_node.directories import atomic
+from storage_node.groups.store import GroupStore
+from storage_node.ports import NewTopic
+from tests.support.group_calls import (
+    NOW,
+    beat,
+    commit,
+    described,
+    enter,
+    fetch,
+    join,
+    leave,
+    sync,
+)
+from tests.support.node_harness import running, until
+from tests.support.wire import Client
+
+
+def test_offsets_and_members_outlive_the_node(tmp_path: Path) -> None:
+    with running(tmp_path, 2, NOW) as harness:
+        harness.create_topic("t", 2)
+        client = Client(harness)
+        until(lambda: harness.node.groups.loaded)
+        joined = enter(client, 9, "g")
+        sync(client, 5, "g", joined)
+        assert commit(harness, client, "g", {("t", 1): 5}, generation=1, member=joined.member_id) == [0]
+        client.close()
+        harness.restart(clean=False)
+        client = Client(harness)
+        until(lambda: beat(client, 4, "g", 1, joined.member_id) != 14)
+        assert beat(client, 4, "g", 1, joined.member_id) == 0, "it need not join again"
+        assert sync(client, 5, "g", joined).assignment == b"assigned"
+        assert fetch(harness, client, "g", {"t": [0, 1]})[1] == [("t", 0, -1, -1, "", 0), ("t", 1, 5, 5, "note", 0)]
+        client.close()
+
+
+def test_offsets_of_deleted_topics_go(tmp_path: Path) -> None:
+    with running(tmp_path, 2, NOW) as harness:
+        for topic in "tuv":
+            harness.create_topic(topic, 1)
+        client = Client(harness)
+        until(lambda: harness.node.groups.loaded)
+        commit(harness, client, "g", {(topic, 0): 5 for topic in "tuv"})
+        harness.delete_topic("t")
+        until(lambda: [row[0] for row in fetch(harness, client, "g", None)[1]] == ["u", "v"])
+        harness.create_topic("t", 1)
+        assert fetch(harness, client, "g", {"t": [0]})[1][0][2] == -1
+        commit(harness, client, "only", {("u", 0): 5})
+        harness.delete_topic("u")
+        until(lambda: described(client, "only").group_state == "Dead")
+        client.close()
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_topic_that_was_made_anew_while_the_node_was_down(tmp_path: Path, listed: bool) -> None:
+    """Whether or not the deletion is still on record: nobody is told an offset in another topic of that name."""
+    with running(tmp_path, 2, NOW) as harness:
+        harness.create_topic("t", 1)
+        client = Client(harness)
+        until(lambda: harness.node.groups.loaded)
+        commit(harness, client, "g", {("t", 0): 5})
+        client.close()
+        harness.stop()
+        controller = harness.controller
+        asyncio.run(controller.delete_topics(["t"], timeout=5))
+        asyncio.run(controller.create_topics([NewTopic("t")], validate_only=False, timeout=5))
+        if not listed:
+            controller.change(gone={})
+        harness.node = harness._new(0)
+        harness.start()
+        client = Client(harness)
+        until(lambda: harness.node.groups.loaded)
+        assert fetch(harness, client, "g", {"t": [0]}) == (0, [("t", 0, -1, -1, "", 0)])
+        until(lambda: "g" not in harness.node.groups.data)
+        client.close()
+
+
+def test_a_full_disk_refuses_assignments_and_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients try again: nothing is told that is not on disk, and all goes on when there is room."""
+    real = GroupStore._append
+
+    def full(self: GroupStore, entries: Any) -> None:
+        with atomic.io_errors(self.directory.name, "writing"), atomic.full_is_no_room():
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with running(tmp_path, 2, NOW) as harness:
+        harness.create_topic("t", 1)
+        client = Client(harness)
+        until(lambda: harness.node.groups.loaded)
+        joined = enter(client, 9, "g")
+        monkeypatch.setattr(GroupStore, "_append", full)
+        assert int(sync(client, 5, "g", joined).error_code) == 15
+        assert commit(harness, client, "other", {("t", 0): 5}) == [15]
+        assert fetch(harness, client, "other", {"t": [0]})[1][0][2] == -1
+        monkeypatch.setattr(GroupStore, "_append", real)
+        assert beat(client, 4, "g", joined.generation_id, joined.member_id) == 27
+        again = join(client, 9, "g", joined.member_id)
+        assert sync(client, 5, "g", again).assignment == b"assigned"
+        assert commit(harness, client, "other", {("t", 0): 5}) == [0]
+        monkeypatch.setattr("storage_node.groups.coordinator.AGAIN", 0.05)
+        monkeypatch.setattr(GroupStore, "_append", full)
+        assert leave(client, 5, "g", joined.member_id) == 0
+        monkeypatch.setattr(GroupStore, "_append", real)
+        until(lambda: not harness.node.groups.data["g"].row[-1], what="the members are gone from the disk, too")
+        client.close()
