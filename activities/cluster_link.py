@@ -22,6 +22,7 @@ from activities import cluster_run
 from activities.batching import Batcher, Command, GaveUp, Rejected
 from activities.cluster_run import ClusterRun
 from storage_node.errors import ErrorCode
+from storage_node.ports import Registration
 from workflows.model import names
 
 if TYPE_CHECKING:
@@ -155,22 +156,7 @@ class ClusterLink:
 
     async def _register(self) -> bool:
         one = await asyncio.to_thread(self._node.registration)
-        command = {
-            "do": "register",
-            "node": one.node,
-            "incarnation": one.incarnation,
-            "host": one.host,
-            "port": one.port,
-            # One that could not be read at the start has no id: what it holds is as offline as if it were named.
-            "directories": [[each.id, each.path, int(each.online)] for each in one.directories if each.id],
-            "generation": one.known_generation,
-            "version": one.known_version,
-            "image": one.image,
-            "lost": [
-                [row.partition.topic, row.partition.partition, row.topic_id, row.directory_id, row.generation]
-                for row in one.lost
-            ],
-        }
+        command = registration_command(one)
         try:
             result = (await self._ask(command, PATIENCE, first=True))[0]
         except (GaveUp, Rejected) as error:
@@ -182,6 +168,27 @@ class ClusterLink:
             return False
         log.info("node %s is registered with broker epoch %s", one.node, result.get("value"))
         return True
+
+
+def registration_command(one: Registration) -> Command:
+    """A node's registration as the controller takes it."""
+    return {
+        "do": "register",
+        "node": one.node,
+        "incarnation": one.incarnation,
+        "host": one.host,
+        "port": one.port,
+        "rack": one.rack,
+        # One that could not be read at the start has no id: what it holds is as offline as if it were named.
+        "directories": [[each.id, each.path, int(each.online)] for each in one.directories if each.id],
+        "generation": one.known_generation,
+        "version": one.known_version,
+        "image": one.image,
+        "lost": [
+            [row.partition.topic, row.partition.partition, row.topic_id, row.directory_id, row.generation]
+            for row in one.lost
+        ],
+    }
 
 
 def _unknown(results: list[Any]) -> bool:

@@ -22,10 +22,12 @@ from storage_node.ports import (
     ChangeResult,
     ConfigChange,
     DirectoryFailed,
+    IsrChange,
     ListChange,
     MorePartitions,
     NewTopic,
     PlannedMove,
+    Reassign,
     ReplicaDirectory,
 )
 from storage_node.types import TopicPartition
@@ -140,6 +142,41 @@ class ControllerPort:
     ) -> list[ChangeResult]:
         """Tell where replicas now are."""
         return await self._replicas("assign_directories", replicas, timeout)
+
+    async def alter_partitions(self, changes: Sequence[IsrChange], *, timeout: float) -> list[ChangeResult]:
+        """Change the in-sync replicas of partitions that this node leads; `value` is the new partition epoch."""
+        rows = [
+            [
+                one.partition.topic,
+                one.partition.partition,
+                one.topic_id,
+                one.leader_epoch,
+                one.partition_epoch,
+                [list(member) for member in one.isr],
+            ]
+            for one in changes
+        ]
+        command = {"do": "alter_partitions", "node": self._node, "partitions": rows}
+        return await self._submit(command, timeout, count=len(rows))
+
+    async def alter_reassignments(
+        self, wanted: Sequence[Reassign], *, may_change_factor: bool, timeout: float
+    ) -> list[ChangeResult]:
+        """Begin, change or cancel reassignments; one result per partition, in order."""
+        rows = [
+            [one.partition.topic, one.partition.partition, None if one.replicas is None else list(one.replicas)]
+            for one in wanted
+        ]
+        command = {"do": "alter_reassignments", "partitions": rows, "may_change_factor": may_change_factor}
+        return await self._submit(command, timeout, count=len(rows))
+
+    async def elect_leaders(
+        self, partitions: Sequence[TopicPartition], *, unclean: bool, timeout: float
+    ) -> list[ChangeResult]:
+        """Make the preferred replica the leader, or, `unclean`, any live one where there is none; one result each."""
+        rows = [[tp.topic, tp.partition] for tp in partitions]
+        command = {"do": "elect_leaders", "partitions": rows, "unclean": unclean}
+        return await self._submit(command, timeout, count=len(rows))
 
     async def leave(self, incarnation: str, timeout: float) -> ChangeResult:
         """Say that this start of the node ends, so that nobody has to wait for its lease to be lost."""

@@ -86,6 +86,7 @@ class NodeImage:
     port: int
     directories: tuple[tuple[str, str, bool], ...] = ()
     fenced: bool = False
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,9 +231,10 @@ def _partition(row: Any) -> PartitionImage:
 
 
 def _node(row: Any) -> NodeImage:
-    node, incarnation, epoch, host, port, directories, fenced = row
+    node, incarnation, epoch, host, port, directories, fenced, *rack = row  # rows of old images have no rack
     dirs = tuple((str(id_), str(path), bool(online)) for id_, path, online in directories)
-    return NodeImage(int(node), str(incarnation), int(epoch), str(host), int(port), dirs, bool(fenced))
+    where = str(rack[0]) if rack else ""
+    return NodeImage(int(node), str(incarnation), int(epoch), str(host), int(port), dirs, bool(fenced), where)
 
 
 def topic_row(topic: TopicImage) -> list[Any]:
@@ -259,7 +261,8 @@ def topic_row(topic: TopicImage) -> list[Any]:
 def node_row(node: NodeImage) -> list[Any]:
     """A registration as it stands in an image."""
     dirs = [[id_, path, int(online)] for id_, path, online in node.directories]
-    return [node.node, node.incarnation, node.broker_epoch, node.host, node.port, dirs, int(node.fenced)]
+    rack = [node.rack] if node.rack else []
+    return [node.node, node.incarnation, node.broker_epoch, node.host, node.port, dirs, int(node.fenced), *rack]
 
 
 class MetadataCache:

@@ -39,6 +39,8 @@ class Registration:
     image: str = ""
     lost: tuple[ReplicaDirectory, ...] = ()
     """Every replica in a directory that is offline: the controller may never have heard where it was (KIP-858)."""
+    rack: str = ""
+    """broker.rack, "" without one (KIP-36)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,29 @@ class ReplicaDirectory:
     topic_id: str
     directory_id: str
     generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class IsrChange:
+    """What a leader wants its in-sync replicas to be (AlterPartition, KIP-497): (node, broker epoch) each, -1 where
+    the leader does not know the follower's epoch (KIP-903).
+
+    It holds against exactly this leader epoch and partition epoch.
+    """
+
+    partition: TopicPartition
+    topic_id: str
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reassign:
+    """A partition's wanted replicas, in order of preference; None cancels the reassignment under way (KIP-455)."""
+
+    partition: TopicPartition
+    replicas: tuple[int, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +199,22 @@ class Controller(Protocol):
 
     async def assign_directories(self, replicas: Sequence[ReplicaDirectory], *, timeout: float) -> list[ChangeResult]:
         """Tell where replicas now are (AssignReplicasToDirs, KIP-858)."""
+        ...
+
+    async def alter_partitions(self, changes: Sequence[IsrChange], *, timeout: float) -> list[ChangeResult]:
+        """Change the in-sync replicas of partitions that this node leads; `value` is the new partition epoch."""
+        ...
+
+    async def alter_reassignments(
+        self, wanted: Sequence[Reassign], *, may_change_factor: bool, timeout: float
+    ) -> list[ChangeResult]:
+        """Begin, change or cancel reassignments; one result per partition, in order."""
+        ...
+
+    async def elect_leaders(
+        self, partitions: Sequence[TopicPartition], *, unclean: bool, timeout: float
+    ) -> list[ChangeResult]:
+        """Make the preferred replica the leader, or, `unclean`, any live one where there is none; one result each."""
         ...
 
     def start_moves(self, moves: Sequence[PlannedMove], *, throttle: int | None) -> None:

@@ -21,10 +21,12 @@ from storage_node.ports import (
     ChangeResult,
     ConfigChange,
     DirectoryFailed,
+    IsrChange,
     ListChange,
     MorePartitions,
     NewTopic,
     PlannedMove,
+    Reassign,
     ReplicaDirectory,
 )
 from storage_node.types import TopicPartition
@@ -164,6 +166,11 @@ class LocalController:
         self, topics: Sequence[MorePartitions], *, validate_only: bool, timeout: float
     ) -> list[ChangeResult]:
         """With the controller's own rules: a state made from the image, the command applied, the rows taken over."""
+        wanted = [{"name": one.name, "count": one.count, "assignment": one.assignment} for one in topics]
+        return self._by_model({"do": "create_partitions", "topics": wanted, "validate_only": validate_only})
+
+    def _by_model(self, command: dict[str, Any]) -> list[ChangeResult]:
+        """With the controller's own rules: a state made from the image, the command applied, the rows taken over."""
         self._check()
         with self._lock:
             rows = decode_row(self.image.encode())
@@ -178,19 +185,46 @@ class LocalController:
                     "next_producer_id": 0,
                 }
             )
-            wanted = [{"name": one.name, "count": one.count, "assignment": one.assignment} for one in topics]
-            wanted = json.loads(json.dumps(wanted))
-            command = {"do": "create_partitions", "topics": wanted, "validate_only": validate_only}
-            change = commands.apply(state, command, str)
+            change = commands.apply(state, json.loads(json.dumps(command)), str)
             version = self.image.version
             if change.state.version != state.version:
-                grown = {
-                    one.name: topic_of(change.state.topics[one.name].row())
-                    for one in topics
-                    if one.name in state.topics
-                }
-                version = self._change(lambda image: replace(image, topics={**image.topics, **grown}))
-        return [ChangeResult(int(row.get("error", 0)), str(row.get("message", "")), version) for row in change.results]
+                changed = {name: topic_of(topic.row()) for name, topic in change.state.topics.items()}
+                version = self._change(lambda image: replace(image, topics={**image.topics, **changed}))
+        return [
+            ChangeResult(int(row.get("error", 0)), str(row.get("message", "")), version, value=int(row.get("value", 0)))
+            for row in change.results
+        ]
+
+    async def alter_partitions(self, changes: Sequence[IsrChange], *, timeout: float) -> list[ChangeResult]:
+        rows = [
+            [
+                one.partition.topic,
+                one.partition.partition,
+                one.topic_id,
+                one.leader_epoch,
+                one.partition_epoch,
+                [list(each) for each in one.isr],
+            ]
+            for one in changes
+        ]
+        node = next(iter(self.nodes))
+        return self._by_model({"do": "alter_partitions", "node": node, "partitions": rows})
+
+    async def alter_reassignments(
+        self, wanted: Sequence[Reassign], *, may_change_factor: bool, timeout: float
+    ) -> list[ChangeResult]:
+        rows = [
+            [one.partition.topic, one.partition.partition, None if one.replicas is None else list(one.replicas)]
+            for one in wanted
+        ]
+        command = {"do": "alter_reassignments", "partitions": rows, "may_change_factor": may_change_factor}
+        return self._by_model(command)
+
+    async def elect_leaders(
+        self, partitions: Sequence[TopicPartition], *, unclean: bool, timeout: float
+    ) -> list[ChangeResult]:
+        rows = [[tp.topic, tp.partition] for tp in partitions]
+        return self._by_model({"do": "elect_leaders", "partitions": rows, "unclean": unclean})
 
     async def alter_configs(
         self, kind: str, name: str, changes: Mapping[str, ConfigChange], *, timeout: float

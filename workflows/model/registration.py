@@ -47,7 +47,8 @@ def _missing(state: ClusterState, known: Node | None, now: Sequence[Directory]) 
 
 
 def register(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:
-    """Register a node: {"node", "incarnation", "host", "port", "directories": [[id, path, online]], "lost"}.
+    """Register a node: {"node", "incarnation", "host", "port", "rack", "directories": [[id, path, online]],
+    "lost"}.
 
     The result's `value` is the broker epoch. A new incarnation, or one that had been fenced, gets a new epoch and its
     partitions a new leader epoch; the same incarnation again only brings its address and directories up to date. A
@@ -72,7 +73,9 @@ def register(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[
     directories = (*directories, *_missing(state, known, directories))
     again = known is not None and known.incarnation == incarnation and not known.fenced
     epoch = known.broker_epoch if known is not None and again else state.version + 1
-    node = Node(number, incarnation, epoch, host, port, directories, changed=known.changed if known else 0)
+    rack = fields.a_string(command.get("rack") or "", "$.rack", empty=True)
+    changed = known.changed if known else 0
+    node = Node(number, incarnation, epoch, host, port, directories, changed=changed, rack=rack)
     after = lose(state, number, fields.a_list(command.get("lost") or [], "$.lost"))
     if node == known and after is state:
         return Change(state, [{"version": state.version, "value": epoch}])

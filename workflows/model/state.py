@@ -121,6 +121,7 @@ class Node:
     directories: tuple[Directory, ...]
     fenced: bool = False
     changed: int = 0
+    rack: str = ""
 
     def holds(self, directory_id: str) -> bool:
         """Whether the node can serve from this directory now; one not known yet ("") counts as good."""
@@ -139,14 +140,15 @@ class Node:
             self.port,
             directories,
             int(self.fenced),
+            *([self.rack] if self.rack else []),
         ]
 
     @staticmethod
     def of(row: list[Any], changed: int = 0) -> Node:
         """The registration of an image's row."""
-        node, incarnation, epoch, host, port, directories, fenced = row
+        node, incarnation, epoch, host, port, directories, fenced, *rack = row  # rows of old images have no rack
         held = tuple(Directory(each[0], each[1], bool(each[2])) for each in directories)
-        return Node(node, incarnation, epoch, host, port, held, bool(fenced), changed)
+        return Node(node, incarnation, epoch, host, port, held, bool(fenced), changed, rack[0] if rack else "")
 
 
 @dataclass(frozen=True, slots=True)

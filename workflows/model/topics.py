@@ -13,8 +13,6 @@ from workflows.model.election import elect
 from workflows.model.outcome import Change, Code, Refused, Result
 from workflows.model.state import ClusterState, Configs, Partition, Topic
 
-_SINGLE = "Replication factor {given} is not supported by this cluster: create the topic with replication factor 1."
-
 
 def create_topics(state: ClusterState, command: Mapping[str, Any], new_id: Callable[[], str]) -> Change:
     """{"topics": [{"name", "partitions", "replication_factor", "configs", "assignment"}], "validate_only": bool}.
@@ -164,10 +162,9 @@ def _placement(state: ClusterState, room: Room, request: Mapping[str, Any], path
     factor = fields.a_number(
         request.get("replication_factor", -1), f"{path}.replication_factor", -(1 << 31), (1 << 31) - 1
     )
-    if factor not in (-1, 1):
-        message = "Replication factor must be larger than 0." if factor < 1 else _SINGLE.format(given=factor)
-        raise Refused(Code.INVALID_REPLICATION_FACTOR, message)
-    return room.place(count, 1)
+    if factor != -1 and factor < 1:
+        raise Refused(Code.INVALID_REPLICATION_FACTOR, "Replication factor must be larger than 0.")
+    return room.place(count, max(factor, 1))
 
 
 def _assigned(
@@ -198,8 +195,6 @@ def _assigned(
             raise Refused(
                 Code.INVALID_REPLICA_ASSIGNMENT, f"Partition {index} names node {unknown[0]}, which is not registered."
             )
-        if len(replicas) > 1:
-            raise Refused(Code.INVALID_REPLICATION_FACTOR, _SINGLE.format(given=len(replicas)))
         placed.append(replicas)
     return placed
 
