@@ -1,8 +1,12 @@
 """KIP-455's set algebra: who holds a partition, who joins, who leaves, and what a cancel goes back to.
 
 An `Assignment` is a value; each operation answers a new one. Invariants, checked when it is made: no node twice, every
-adding and removing node is among the replicas, none is both, and the original set is kept exactly while a reassignment
-is under way.
+adding and removing node is among the replicas and none is both, who is added was not in the original set, and the
+original set is known, and whole, exactly while a reassignment is under way.
+
+Kafka's order is kept where clients see it: the replicas are the target as it was asked for, then who leaves; adding and
+removing are sorted. Unlike Kafka's controller, which diffs a second target against whatever the first one has made of
+the set, the original set is kept however often the target changes: a cancel always goes back to it.
 """
 
 from __future__ import annotations
@@ -15,8 +19,8 @@ from dataclasses import dataclass
 class Assignment:
     """A partition's replicas in order of preference, and the reassignment under way, if any.
 
-    `original` is the set from before the reassignment: a cancel restores it (KIP-455), however often the target changed
-    meanwhile. Raises ValueError when the invariants above do not hold.
+    `original` is the set from before the reassignment, in its order. Raises ValueError when the invariants above do not
+    hold.
     """
 
     replicas: tuple[int, ...]
@@ -28,17 +32,21 @@ class Assignment:
         held = set(self.replicas)
         if len(held) != len(self.replicas):
             raise ValueError(f"a node stands twice in {self.replicas}")
+        if not (self.adding or self.removing or self.original):
+            return
         if not held.issuperset(self.adding) or not held.issuperset(self.removing):
             raise ValueError(f"adding {self.adding} and removing {self.removing} must be among {self.replicas}")
         if set(self.adding) & set(self.removing):
             raise ValueError(f"a node is both adding {self.adding} and removing {self.removing}")
-        if (self.adding or self.removing) and not self.original:
-            raise ValueError("a reassignment under way must carry its original set")
+        if not (self.adding or self.removing) or not self.original:
+            raise ValueError("an original set is known exactly while somebody is added or removed")
+        if not held.issuperset(self.original) or set(self.adding) & set(self.original):
+            raise ValueError(f"{self.original} must be among {self.replicas}, and none of {self.adding} in it")
 
     @property
     def reassigning(self) -> bool:
-        """Whether a reassignment is under way."""
-        return bool(self.original)
+        """Whether a reassignment is under way: somebody is being added or removed."""
+        return bool(self.adding or self.removing)
 
     @property
     def target(self) -> tuple[int, ...]:
@@ -46,19 +54,19 @@ class Assignment:
         leaving = set(self.removing)
         return tuple(node for node in self.replicas if node not in leaving)
 
-    def reassign(self, target: Iterable[int]) -> Assignment:
-        """Go to `target`, from here or from another target; the difference is taken to the original set (KIP-455:
-        "start anew").
+    def reassign(self, target: Iterable[int], isr: Collection[int] = ()) -> Assignment:
+        """Go to `target`, from here or from another target on the way; the difference is taken to the original set.
 
-        Nodes that an earlier target would have added and this one does not want are dropped at once. Raises ValueError
-        for an empty target, a node below 0 or one that stands twice.
+        Of the nodes that only an earlier target wanted, those in the ISR stay as removing until the end, so that no
+        change of mind costs a copy that counts; the others are dropped. Raises ValueError for an empty target, a node
+        below 0 or one that stands twice.
         """
         wanted = tuple(target)
         if not wanted or len(set(wanted)) != len(wanted) or min(wanted) < 0:
             raise ValueError(f"{list(wanted)} is not a set of nodes")
         base = self.original or self.replicas
-        removing = tuple(node for node in base if node not in wanted)
-        adding = tuple(node for node in wanted if node not in base)
+        removing = tuple(sorted(node for node in self.replicas if node not in wanted and (node in base or node in isr)))
+        adding = tuple(sorted(node for node in wanted if node not in base))
         if not adding and not removing:
             return Assignment(wanted)
         return Assignment(wanted + removing, adding, removing, base)
@@ -79,3 +87,16 @@ class Assignment:
         if not self.reassigning or not target or not set(target) <= set(isr):
             return None
         return Assignment(target)
+
+    def in_sync(self, isr: Iterable[int]) -> tuple[int, ...]:
+        """Those of an ISR that are among the replicas, in the ISR's order."""
+        return tuple(node for node in isr if node in self.replicas)
+
+
+def after_cancel(assignment: Assignment, isr: Collection[int]) -> tuple[Assignment, tuple[int, ...]]:
+    """What a cancel makes of an assignment and its ISR: exactly the in-sync ones of the original set, in its order.
+
+    The ISR is empty when none of the original set is in sync: then a cancel would need an unclean election.
+    """
+    back = assignment.cancel()
+    return back, tuple(node for node in back.replicas if node in isr)

@@ -12,6 +12,9 @@ A command is a JSON object; `do` names it, and what else it takes stands at its 
     {"do": "raise_generations", ...}   replicas.raise_generations
     {"do": "assign_directories", ...}  replicas.assign_directories
     {"do": "directory_failed", ...}    failures.directory_failed
+    {"do": "alter_partitions", ...}    in_sync.alter_partitions
+    {"do": "alter_reassignments", ...} reassignments.alter_reassignments
+    {"do": "elect_leaders", ...}       reassignments.elect_leaders
 
 Every change is compare-and-set on an epoch, an id or a generation: a command that is delivered twice (its reply was
 lost, or it was sent again after a continue-as-new) changes nothing the second time. What is malformed is refused with
@@ -23,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workflows.model import failures, partitions, registration, replicas, topics
+from workflows.model import failures, in_sync, partitions, reassignments, registration, replicas, topics
 from workflows.model.fields import BadField
 from workflows.model.outcome import Change, Code, Refused
 from workflows.model.state import ClusterState
@@ -41,6 +44,9 @@ _COMMANDS: Mapping[str, Callable[[ClusterState, Mapping[str, Any], NewId], Chang
     "raise_generations": replicas.raise_generations,
     "assign_directories": replicas.assign_directories,
     "directory_failed": failures.directory_failed,
+    "alter_partitions": in_sync.alter_partitions,
+    "alter_reassignments": reassignments.alter_reassignments,
+    "elect_leaders": reassignments.elect_leaders,
 }
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workflows.model import commands, fields, image, recover
+from workflows.model import commands, fields, image, recover, registration
 from workflows.model.calls import ImageResult
 from workflows.model.image import Image
 from workflows.model.outcome import Code, Refused, Result
@@ -198,11 +198,7 @@ class Controller:
         """Once nobody is awaited: the new state, every node that answered registered in it; their results."""
         if self.collecting is None or not self.collecting.complete:
             return {}
-        state = recover.merge(self.collecting)
-        results: dict[int, list[Result]] = {}
-        for node, command in sorted(self._registrations.items()):
-            change = commands.apply(state, command, str)
-            state, results[node] = change.state, change.results
+        state, results = registration.register_all(recover.merge(self.collecting), self._registrations)
         self.state, self.collecting, self._memory, self._registrations = state, None, None, {}
         self._known, self._urgent, self.quietly_changed = {}, state.version, False
         return results

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from workflows.model.election import elect
+from workflows.model.election import decide
 from workflows.model.image import Image
 from workflows.model.outcome import Code, Refused
 from workflows.model.state import (
@@ -99,7 +99,7 @@ def merge(collecting: Collecting, generation_floor: int = 0) -> ClusterState:
     for each in configs.values():
         state = state.with_configs(each)
     for name, topic in sorted(topics.items()):
-        partitions = tuple(elect(partition, state.nodes) for partition in topic.partitions)
+        partitions = tuple(decide(partition, state.nodes) for partition in topic.partitions)
         state = state.with_topics(replace(topic, name=name, partitions=partitions))
     version = state.version
     numbered = tuple(replace(each, changed=version + place) for place, each in enumerate(gone, 1))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from workflows.model import fields
-from workflows.model.election import elect_all
+from workflows.model.election import decide_all, elect_all
 from workflows.model.failures import lose
 from workflows.model.outcome import Change, Code, Refused
-from workflows.model.state import ClusterState, Directory, Node
+from workflows.model.state import ClusterState, Directory, Node, Partition
 
 
 def _directories(rows: Any, path: str) -> tuple[Directory, ...]:
@@ -50,12 +51,52 @@ def register(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[
     """Register a node: {"node", "incarnation", "host", "port", "rack", "directories": [[id, path, online]],
     "lost"}.
 
-    The result's `value` is the broker epoch. A new incarnation, or one that had been fenced, gets a new epoch and its
-    partitions a new leader epoch; the same incarnation again only brings its address and directories up to date. A
-    directory id that another node has registered is refused: somebody copied a disk. A directory that the node does not
-    name any more stays, offline, as long as a replica is assigned to it. `lost` are the replicas that the node had in
-    directories which are offline, as rows of `replicas.assign_directories`: the last words about them may be missing.
+    The result's `value` is the broker epoch. A new incarnation, or one that had been fenced, gets a new epoch; the same
+    incarnation again only brings its address and directories up to date. A new incarnation leaves the ISRs that have
+    other members, and what it leads alone gets a new leader epoch. A directory id that another node has registered is
+    refused: somebody copied a disk. A directory that the node does not name any more stays, offline, as long as a
+    replica is assigned to it. `lost` are the replicas that the node had in directories which are offline, as rows of
+    `replicas.assign_directories`: the last words about them may be missing.
     """
+    after, number, restarted = _entered(state, command)
+    if after is not state:
+        after = elect_all(after, number, restarted)
+    return Change(after, [{"version": after.version, "value": after.nodes[number].broker_epoch}])
+
+
+def register_all(state: ClusterState, commands: Mapping[int, Mapping[str, Any]]) -> tuple[ClusterState, dict[int, Any]]:
+    """Register all nodes that answered a controller which collected, before anybody is elected; their results.
+
+    All of them are there at once: nobody leaves an ISR for having registered first, and those that were started again
+    leave it only where somebody stays who was not. (What has one replica has nobody to wait for. It is elected node by
+    node, as it always was: versions are counted in histories.)
+    """
+    results: dict[int, Any] = {}
+    again: list[int] = []
+    for node, command in sorted(commands.items()):
+        try:
+            state, _, restarted = _entered(state, command)
+            state = decide_all(state, partial(_only_on, node), again)
+            results[node] = []
+            if restarted:
+                again.append(node)
+        except Refused as refused:
+            results[node] = [refused.result()]
+        except fields.BadField as bad:
+            results[node] = [{"error": Code.INVALID_REQUEST, "message": f"The registration is malformed: {bad}."}]
+    state = decide_all(state, lambda _: True, again)
+    for node, held in results.items():
+        if not held:
+            held.append({"version": state.version, "value": state.nodes[node].broker_epoch})
+    return state, results
+
+
+def _only_on(node: int, partition: Partition) -> bool:
+    return partition.replicas == (node,)
+
+
+def _entered(state: ClusterState, command: Mapping[str, Any]) -> tuple[ClusterState, int, bool]:
+    """The state with a node's registration, its number, and whether it was started again since the last one."""
     number = fields.a_number(fields.need(command, "node", "$"), "$.node", high=(1 << 31) - 1)
     incarnation = fields.a_string(fields.need(command, "incarnation", "$"), "$.incarnation")
     host = fields.a_string(fields.need(command, "host", "$"), "$.host")
@@ -77,10 +118,8 @@ def register(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[
     changed = known.changed if known else 0
     node = Node(number, incarnation, epoch, host, port, directories, changed=changed, rack=rack)
     after = lose(state, number, fields.a_list(command.get("lost") or [], "$.lost"))
-    if node == known and after is state:
-        return Change(state, [{"version": state.version, "value": epoch}])
-    after = elect_all(after.with_node(node) if node != known else after, number, restarted=not again)
-    return Change(after, [{"version": after.version, "value": epoch}])
+    restarted = known is not None and known.incarnation != incarnation
+    return (after if node == known else after.with_node(node)), number, restarted
 
 
 def lease_ended(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from workflows.model import fields
-from workflows.model.election import elect
+from workflows.model.edits import Edits
+from workflows.model.election import decide, unclean_allowed
 from workflows.model.outcome import Change, Code, Refused, Result
 from workflows.model.state import ClusterState, Partition
 
@@ -83,39 +84,24 @@ def _change(state: ClusterState, command: Mapping[str, Any], step: Step) -> Chan
     node = fields.a_number(fields.need(command, "node", "$"), "$.node")
     rows = fields.a_list(fields.need(command, "replicas", "$"), "$.replicas")
     wanted = [Held.of(row, f"$.replicas[{place}]") for place, row in enumerate(rows)]
-    edited: dict[str, list[Partition]] = {}
-    results: list[Result] = []
-    led = False
+    edits, results, quiet = Edits(state), [], True
     for held in wanted:
         try:
-            topic = state.topics.get(held.topic)
-            if topic is None or held.partition >= len(topic.partitions):
-                raise Refused(Code.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {held.topic}-{held.partition}.")
-            if held.topic_id and held.topic_id != topic.id:
-                raise Refused(Code.UNKNOWN_TOPIC_ID, f"The topic {held.topic} is another one now (id {topic.id}).")
-            partitions = edited.get(held.topic) or list(topic.partitions)
-            before = partitions[held.partition]
+            before = edits.partition(held.topic, held.partition, held.topic_id)
             if node not in before.replicas:
                 raise Refused(
                     Code.REPLICA_NOT_AVAILABLE, f"Node {node} holds no replica of {held.topic}-{held.partition}."
                 )
             after, result = step(before, before.replicas.index(node), held)
-            after = elect(after, state.nodes) if after is not before else after
             if after is not before:
-                led = led or after.leader != before.leader
-                partitions[held.partition] = after
-                edited[held.topic] = partitions
+                unclean = unclean_allowed(state, state.topics[held.topic])
+                after = decide(after, state.nodes, unclean=unclean)
+                quiet = quiet and after.leader == before.leader
+                edits.put(held.topic, after)
             results.append(result)
         except Refused as refused:
             results.append(refused.result())
-    if edited:
-        state = state.with_topics(
-            *(replace(state.topics[name], partitions=tuple(each)) for name, each in edited.items())
-        )
-    for result in results:
-        if not result.get("error"):
-            result["version"] = state.version
-    return Change(state, results, quiet=not led)
+    return edits.change(results, quiet=quiet)
 
 
 def raise_generations(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:

@@ -35,8 +35,11 @@ def collision_key(name: str) -> str:
     return name.replace(".", "_")
 
 
-def assignment_problem(replicas: Sequence[int], registered: Container[int], factor: int) -> str | None:
-    """Why a new partition cannot have these replicas, in Kafka's words; None when it can."""
+def assignment_problem(replicas: Sequence[int], registered: Container[int], factor: int | None = None) -> str | None:
+    """Why a partition cannot have these replicas, in Kafka's words; None when it can.
+
+    `factor`: how many it must have, where all must have as many.
+    """
     if not replicas:
         return "The manual partition assignment includes an empty replica list."
     before = None
@@ -46,7 +49,7 @@ def assignment_problem(replicas: Sequence[int], registered: Container[int], fact
         if node == before:
             return f"The manual partition assignment includes the broker {node} more than once."
         before = node
-    if len(replicas) != factor:
+    if factor is not None and len(replicas) != factor:
         return (
             f"The manual partition assignment includes a partition with {len(replicas)} replica(s), but this is not "
             f"consistent with previous partitions, which have {factor} replica(s)."

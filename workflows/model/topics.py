@@ -9,9 +9,9 @@ from typing import Any
 
 from workflows.model import fields, topic_rules
 from workflows.model.assignment import Assignment
-from workflows.model.election import elect
+from workflows.model.election import UNCLEAN, decide, decide_all
 from workflows.model.outcome import Change, Code, Refused, Result
-from workflows.model.state import ClusterState, Configs, Partition, Topic
+from workflows.model.state import NO_LEADER, ClusterState, Configs, Partition, Topic
 
 
 def create_topics(state: ClusterState, command: Mapping[str, Any], new_id: Callable[[], str]) -> Change:
@@ -143,7 +143,7 @@ def new_partition(state: ClusterState, index: int, replicas: tuple[int, ...]) ->
     """An empty partition under the leader it should have."""
     none = len(replicas)
     fresh = Partition(index, Assignment(replicas), ("",) * none, (0,) * none, replicas, leader=replicas[0])
-    led = elect(fresh, state.nodes)
+    led = decide(fresh, state.nodes)
     return replace(led, leader_epoch=0, partition_epoch=0)
 
 
@@ -249,7 +249,10 @@ def alter_configs(state: ClusterState, command: Mapping[str, Any], _new_id: Call
         known = state.configs.get((kind, name), Configs(kind, name, {}))
         values = _changed(known.values, changes)
         after = state if values == known.values else state.with_configs(replace(known, values=values))
-    after = state if only_check else after
+    if only_check or after is state:
+        return Change(state, [{"version": state.version}])
+    if UNCLEAN in changes:  # who has waited for it
+        after = decide_all(after, lambda each: each.leader == NO_LEADER)
     return Change(after, [{"version": after.version}])
 
 
