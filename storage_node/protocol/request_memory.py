@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 STEP = 64 * 1024
 #: Requests up to this size are small.
 SMALL = 64 * 1024
-#: So much may small requests hold beyond the limit, and beyond the one large request that is let in there.
+#: So much may small requests hold beyond the limit and the two large requests that go beyond it without them: one that
+#: was begun below the limit and ends above it, and the first in line.
 RESERVE = 16 * 1024 * 1024
 #: How often the line is looked at while there is one.
 LOOK = 0.05
@@ -109,7 +110,7 @@ class RequestMemory:
         """Whether a connection may begin to read a request. If not it stands in line until `read_again`."""
         if not self.full or self.limit is None:
             return True
-        small = size <= SMALL and self.held < self.limit + self._largest + RESERVE
+        small = size <= SMALL and self.held < self.limit + 2 * self._largest + RESERVE
         return small or self._line_up(holder)
 
     def may_grow(self, holder: Holder) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
 import time
@@ -54,13 +55,10 @@ def produce_frame(partition: int, size: int) -> bytes:
     return encode_request(0, 10, values)
 
 
-def error_of(connection: socket.socket) -> bytes:
-    return receive_frame(connection)
-
-
-def hang(monkeypatch: pytest.MonkeyPatch, harness: Harness) -> threading.Event:
-    """Appends to the directory of t-0 wait for an event."""
-    slow, release, original = harness.directory_of("t", 0), threading.Event(), Log.append_as_leader
+@pytest.fixture
+def hang(monkeypatch: pytest.MonkeyPatch, tight: Harness) -> Iterator[threading.Event]:
+    """Appends to the directory of t-0 wait for this event."""
+    slow, release, original = tight.directory_of("t", 0), threading.Event(), Log.append_as_leader
 
     def hanging(self: Log, *args: object, **kwargs: object) -> object:
         if self.directory == slow:
@@ -68,17 +66,18 @@ def hang(monkeypatch: pytest.MonkeyPatch, harness: Harness) -> threading.Event:
         return original(self, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Log, "append_as_leader", hanging)
-    return release
+    yield release
+    release.set()  # a test that failed does not wait for its disk
 
 
-def test_reading_pauses_at_the_limit_and_everybody_is_answered(tight: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    release = hang(monkeypatch, tight)
+def test_reading_pauses_at_the_limit_and_everybody_is_answered(tight: Harness, hang: threading.Event) -> None:
     frame = produce_frame(0, LARGE)
     held, found = memory(tight), [raw_connection(tight, 30) for _ in range(12)]
     senders = [threading.Thread(target=each.sendall, args=(frame,)) for each in found]
     for sender in senders:
         sender.start()
     until(lambda: held.waiting >= 8, what="the others stand in line")
+    until(lambda: held.first is not None and held.first.held == len(frame) - 4, what="one was let in beyond the limit")
     assert LIMIT <= held.held <= LIMIT + 2 * MIB
     other = Client(tight)
     began = time.monotonic()
@@ -86,7 +85,7 @@ def test_reading_pauses_at_the_limit_and_everybody_is_answered(tight: Harness, m
     assert other.produce("t", 1, build_batch([b"small"])).error == 0
     assert time.monotonic() - began < 5
     other.close()
-    release.set()
+    hang.set()
     assert all(receive_frame(each) for each in found)
     for sender, each in zip(senders, found, strict=True):
         sender.join(10)
@@ -94,6 +93,37 @@ def test_reading_pauses_at_the_limit_and_everybody_is_answered(tight: Harness, m
     assert held.highest <= LIMIT + 2 * MIB
     until(lambda: held.held == 0 and held.waiting == 0)
     assert len(tight.consume("t", 12)) == 12
+
+
+class Anybody:
+    """A connection that only stands in line."""
+
+    peer, held, ends_by_itself = "somebody", 0, True
+
+    def read_again(self) -> None:
+        """Nothing to read."""
+
+    def cut(self, why: str) -> None:
+        raise AssertionError(why)
+
+
+def test_large_requests_leave_small_ones_their_reserve() -> None:
+    async def lives() -> None:
+        held, largest = RequestMemory(LIMIT, MIB), Anybody()
+        held.take(LIMIT - 1)
+        assert held.may_begin(largest, MIB)
+        held.take(MIB)  # ends beyond the limit
+        assert not held.may_begin(largest, MIB)
+        held.give(0)
+        assert held.first is largest
+        held.take(MIB)  # the first in line
+        for size in (64 * 1024 for _ in range(request_memory.RESERVE // 65536)):
+            assert held.may_begin(Anybody(), size)
+            held.take(size)
+        held.take(1)
+        assert not held.may_begin(Anybody(), 1), "not for ever"
+
+    asyncio.run(lives())
 
 
 def test_requests_that_have_come_by_half_do_not_wait_for_each_other(tight: Harness) -> None:
@@ -175,16 +205,13 @@ def test_answers_that_nobody_takes_are_bounded(harness: Harness, monkeypatch: py
         client.close()
 
 
-def test_a_late_disk_keeps_no_records_that_it_has_not_begun_with(
-    tight: Harness, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    release = hang(monkeypatch, tight)
+def test_a_late_disk_keeps_no_records_that_it_has_not_begun_with(tight: Harness, hang: threading.Event) -> None:
     clients = [Client(tight) for _ in range(8)]
     for client in clients:
         client.send(0, 10, produce_values(timedelta(milliseconds=200), b"x" * 1000))
     rows = [client.receive()[1].responses[0].partition_responses[0] for client in clients]
     assert {int(row.error_code) for row in rows} == {7}
-    release.set()
+    hang.set()
     threads = tight.node.config.io_threads_per_dir
     begun = [message.value() for message in tight.consume("t", threads)]
     assert len(begun) <= threads
