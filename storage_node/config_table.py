@@ -158,6 +158,8 @@ _BROKER = (
     # that also copies replicas, and at the limit reading only pauses: two of the largest requests and a half fit.
     _static("queued.max.request.bytes", LONG, "268435456"),
     _static("replica.high.watermark.checkpoint.interval.ms", LONG, "5000"),
+    # A follower that has not had all that its leader has for so long is no longer in sync.
+    _static("replica.lag.time.max.ms", LONG, "30000", _POSITIVE),
     # Followers fetch by these, and no move copies more at once.
     _static("replica.fetch.max.bytes", INT, "1048576", _ANY),
     _static("replica.fetch.response.max.bytes", INT, "10485760", _ANY),

@@ -45,6 +45,8 @@ class Images:
         self._lock = threading.Lock()
         self._defaults = node.config.log
         self._cordoned: frozenset[str] = frozenset()
+        self._registered = False
+        """Whether the controller knows this start of the node, so that it may lead what has other replicas."""
 
     def apply(self, texts: Iterable[str]) -> tuple[int, int]:
         """Apply images, oldest first; answers the (generation, version) this node knows after it.
@@ -95,7 +97,9 @@ class Images:
         broker = node.broker_values(image)
         self._cordoned = cordoned(broker, [directory.name for directory in node.dirs.directories])
         defaults, self._defaults = self._defaults, log_config(broker)
-        same = before is not None and defaults == self._defaults
+        registered, self._registered = self._registered, self._may_lead(image)
+        node.isr.brokers_are(image)
+        same = before is not None and defaults == self._defaults and registered == self._registered
         wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
         for topic in image.topics.values():
             if same and before is not None and before.topics.get(topic.name) is topic:
@@ -118,9 +122,20 @@ class Images:
         node.listener.limit(broker.number("max.connections"), broker.number("max.connections.per.ip"))
 
     def _update(self, partition: Partition, topic: TopicImage, row: PartitionImage, config: LogConfig) -> None:
-        partition.topic_id = topic.id
-        partition.lead(row.leader_epoch, row.leader == self._node.id)
+        self._assign(partition, topic.id, row)
         partition.configure(config)
+
+    def _assign(self, partition: Partition, topic_id: str, row: PartitionImage) -> None:
+        # A start that the controller has not heard of does not know who leads by now: what is on its disks may be old.
+        node = self._node.id
+        leads = row.leader == node and (len(row.replicas) == 1 or self._registered)
+        partition.host = self._node.isr
+        partition.assign(row, topic_id, node, self._node.isr.brokers, leads=leads)
+
+    def _may_lead(self, image: ClusterImage) -> bool:
+        node = self._node
+        row = image.nodes.get(node.id)
+        return node.controller is None or (row is not None and row.incarnation == node.incarnation)
 
     def _config(self, topic: TopicImage) -> LogConfig:
         return topic_config(topic, self._defaults)
@@ -249,15 +264,10 @@ class Images:
     def _partition(
         self, directory: LogDirectory, tp: TopicPartition, topic_id: str, new: Log, row: PartitionImage, above: int
     ) -> Partition:
-        return Partition(
-            tp,
-            topic_id,
-            new,
-            directory,
-            leader_epoch=row.leader_epoch,
-            generation=row.generation_of(self._node.id) + above,
-            is_leader=row.leader == self._node.id,
-        )
+        generation = row.generation_of(self._node.id) + above
+        made = Partition(tp, topic_id, new, directory, generation=generation, is_leader=False)
+        self._assign(made, topic_id, row)
+        return made
 
     # Deletion
 

@@ -49,6 +49,7 @@ from storage_node.ports import (
 from storage_node.protocol.answers import Answers
 from storage_node.protocol.server import Listener
 from storage_node.replicas import Replicas
+from storage_node.replication.reporter import IsrReporter
 from storage_node.shut_down import close_logs, unless_hung
 from storage_node.start_up import Started, start_up
 from storage_node.topic_configs import log_config
@@ -73,6 +74,7 @@ class Node:
         self.replicas = Replicas()
         self.answers = Answers()
         self.metadata.prepare = self.answers.rows.prepare
+        self.isr = IsrReporter(self)
         self.images = Images(self)
         self.offset_files = OffsetFiles(self.replicas)
         self.groups = GroupCoordinator(self)
@@ -147,6 +149,7 @@ class Node:
             self._abandon()
             raise
         self.housekeeping.start()
+        self.isr.start()
         self._running = True
         self._patient.set()
         log.info("node %d listens on %s:%d, incarnation %s", self.id, self.host, self.port, self.incarnation)
@@ -199,6 +202,7 @@ class Node:
                 return
             self._running = False
         self.housekeeping.stop()
+        self.isr.stop()
         self.listener.stop()
         self.groups.close()
         unless_hung(self.dirs, "ending the moves", partial(self.engine.close, clean))

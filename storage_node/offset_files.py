@@ -81,9 +81,33 @@ class OffsetFiles:
                 if copy is not None and target is not None:
                     self._lower(target, partition.tp, copy)
 
+    def restart_at(self, partition: Partition, offset: int) -> None:
+        """Drop all of a replica and its copy, and go on at `offset`; raises like `Partition.restart_at` too.
+
+        The checkpoints on the disk may be beyond it: a start would drop, or hide, what is appended from now on.
+        """
+        with partition.lock:
+            try:
+                partition.restart_at(offset)
+            finally:
+                self._start_over(partition.directory, partition.tp, partition.log)
+                copy = partition.future
+                target = self._writers[copy.directory].target if copy is not None else None
+                if copy is not None and target is not None:
+                    self._start_over(target, partition.tp, copy)
+
+    def _start_over(self, directory: LogDirectory, tp: TopicPartition, log: Log) -> None:
+        with self._writers[directory.name].lock:
+            directory.recovery_points.lower({tp: log.recovery_point})
+            directory.log_start_offsets.update({}, (tp,))
+
     def _lower(self, directory: LogDirectory, tp: TopicPartition, log: Log) -> None:
         with self._writers[directory.name].lock:
             directory.recovery_points.lower({tp: log.recovery_point})
+            starts, _ = directory.log_start_offsets.read_lenient()
+            if starts.get(tp, 0) > log.log_start_offset:
+                # A start would find all records below where they are promised to begin, and drop them.
+                directory.log_start_offsets.update({tp: log.log_start_offset})
 
     def log_starts(self, directory: LogDirectory) -> None:
         """Log start offsets that the first segment's name does not tell already."""
@@ -124,7 +148,14 @@ class OffsetFiles:
         directory.log_start_offsets.write(dict(_hidden_starts(logs.items())))
 
     def _write_high_watermarks(self, directory: LogDirectory, logs: dict[TopicPartition, Log]) -> None:
-        directory.high_watermarks.write({tp: log.log_end_offset for tp, log in logs.items()})
+        served = self._replicas.served
+        directory.high_watermarks.write({tp: _watermark(served.get(tp), log) for tp, log in logs.items()})
+
+
+def _watermark(partition: Partition | None, log: Log) -> int:
+    """The high watermark of a replica, as far as this copy of it reaches."""
+    end = log.log_end_offset
+    return end if partition is None else min(end, partition.high_watermark)
 
 
 def _hidden_starts(logs: Iterable[tuple[TopicPartition, Log]]) -> Iterable[tuple[TopicPartition, int]]:

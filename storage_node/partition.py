@@ -1,14 +1,15 @@
-"""A partition's replica on this node: the lock, the log, the moving copy, and who waits for new records.
+"""A partition's replica on this node: its role, the lock, the log, the moving copy, and who waits for new records.
 
-At replication factor 1 the high watermark is the log end offset. Everything that changes the log is done under `lock`;
-reads go on beside it. While `future` is set, what truncates or shortens the log is applied to both copies, so that they
-never differ in more than the records that are still to be copied (KIP-113).
+A leader with followers keeps what it knows of them in `leading`; the high watermark of a sole replica is its log end
+offset. Everything that changes the log is done under `lock`; reads go on beside it. While `future` is set, what
+truncates or shortens the log is applied to both copies, so that they never differ in more than the records that are
+still to be copied (KIP-113).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -16,6 +17,7 @@ from storage_node.directories.directory import LogDirectory
 from storage_node.errors import (
     ErrorCode,
     LogDirectoryOffline,
+    NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     RequestRefused,
@@ -23,6 +25,8 @@ from storage_node.errors import (
 )
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Appended, FetchedData, Log, LogClosed
+from storage_node.metadata import PartitionImage
+from storage_node.replication.leading import LeaderHost, LeaderState, NoHost
 from storage_node.types import TopicPartition
 
 #: ListOffsets asks for these instead of a time.
@@ -37,6 +41,8 @@ LOOK = 0.2
 WAKE = 2**62
 
 Waiter = Callable[[int], None]
+
+NO_HOST = NoHost()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +67,9 @@ class Partition:
         leader_epoch: int = 0,
         generation: int = 0,
         is_leader: bool = True,
+        high_watermark: int = 0,
     ) -> None:
+        """`high_watermark`: the one that was written down."""
         self.tp = tp
         self.topic_id = topic_id
         self.lock = threading.RLock()
@@ -70,15 +78,29 @@ class Partition:
         self.leader_epoch = leader_epoch
         self.generation = generation
         self.is_leader = is_leader
+        self.leader = -1
+        """The node that leads, -1 while nobody does or none is known."""
+        self.row: PartitionImage | None = None
+        """The metadata that this replica goes by."""
+        self.leading: LeaderState | None = None
+        """What is known of the followers, while this node leads with some."""
         self.future: Log | None = None
+        self.host: LeaderHost = NO_HOST
+        """The node, for a leader with followers."""
+        self._high_watermark = high_watermark
         self._offline = ""
         self._deleted = False
         self._waiters: set[Waiter] = set()
+        self._follower_waiters: set[Waiter] = set()
 
     @property
     def high_watermark(self) -> int:
-        """Up to here consumers may read; the log end offset as long as there is one replica."""
-        return self.log.log_end_offset
+        """Up to here consumers may read: what all in-sync replicas have, of a sole replica the log end offset."""
+        state = self.leading
+        if state is not None:
+            return state.high_watermark
+        end = self.log.log_end_offset
+        return end if self.is_leader else min(end, max(self._high_watermark, self.log.log_start_offset))
 
     @property
     def offline(self) -> str:
@@ -88,25 +110,68 @@ class Partition:
     def take_offline(self, reason: str) -> None:
         """The replica is not used any more; requests get KAFKA_STORAGE_ERROR and waiters wake up."""
         self._offline = reason
-        self.wake(WAKE)
+        self._release(ErrorCode.KAFKA_STORAGE_ERROR)
 
     def delete(self) -> None:
         """The topic is gone: requests are told that it is unknown. One that is being carried out may still end well."""
         self._deleted = True
+        self._release(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+
+    def _release(self, code: ErrorCode) -> None:
+        state = self.leading
+        if state is not None:
+            state.close(code)
         self.wake(WAKE)
 
     # Leadership
 
-    def lead(self, leader_epoch: int, is_leader: bool) -> None:
-        """Take over the leader epoch that the metadata gives; an older one is ignored."""
+    def assign(
+        self, row: PartitionImage, topic_id: str, node: int, brokers: Mapping[int, int], *, leads: bool | None = None
+    ) -> None:
+        """Take over what the metadata says; what is older than what is known is ignored.
+
+        `brokers`: the broker epochs of the nodes that are not fenced. `leads`: whether this node acts as the leader,
+        where that is not what the row says.
+        """
+        leads = row.leader == node if leads is None else leads
+        if row == self.row and leads == self.is_leader and topic_id == self.topic_id:
+            return
         with self._until_offline() as held:
-            if not held or leader_epoch < self.leader_epoch:
+            known = self.row.partition_epoch if self.row is not None else -1
+            if not held or (row.leader_epoch, row.partition_epoch) < (self.leader_epoch, known):
                 return
-            changed = leader_epoch != self.leader_epoch or is_leader != self.is_leader
-            self.leader_epoch = leader_epoch
-            self.is_leader = is_leader
+            self.topic_id = topic_id or self.topic_id
+            changed = row.leader_epoch != self.leader_epoch or leads != self.is_leader or row.leader != self.leader
+            before = self.leading
+            if leads:
+                self._lead(row, node)
+            elif before is not None or self.is_leader:
+                self._high_watermark = self.high_watermark
+            self.row, self.leader, self.leader_epoch = row, row.leader, row.leader_epoch
+            self.is_leader = leads
+            if not leads:
+                self.leading = None
+        if not leads and before is not None:
+            before.close(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if changed:
             self.wake(WAKE)
+
+    def _lead(self, row: PartitionImage, node: int) -> None:
+        state = self.leading
+        if state is not None:
+            state.update(row)
+        elif len(row.replicas) > 1:
+            self.leading = LeaderState(
+                self.tp,
+                self.topic_id,
+                node,
+                row,
+                self.host,
+                log_end=lambda: self.log.log_end_offset,
+                high_watermark=self.high_watermark,
+                min_in_sync=self.log.config.min_insync_replicas,
+                advanced=self._wake_consumers,
+            )
 
     @contextmanager
     def _until_offline(self) -> Iterator[bool]:
@@ -139,19 +204,79 @@ class Partition:
         """Append a producer's batches; raises RequestRefused or StorageError. Waiters are woken."""
         with self.lock:
             self.check_usable()
-            log = self.log
-            appended = log.append_as_leader(records, self.leader_epoch, now_ms)
-        if self._waiters and not appended.duplicate:
-            self.wake(len(records))
+            appended = self.log.append_as_leader(records, self.leader_epoch, now_ms)
+            state = self.leading
+        self._appended(appended, len(records), state)
         return appended
 
-    def fetch(self, offset: int, max_bytes: int, *, leader_epoch: int = -1, min_one: bool = True) -> FetchedData:
-        """Whole batches from the one that holds `offset`, at most `max_bytes` (but the first whole if `min_one`)."""
+    def append_for_all(
+        self, records: bytes | bytearray | memoryview, now_ms: int | None = None
+    ) -> tuple[Appended, LeaderState | None]:
+        """Append what all in-sync replicas are to have (acks=all); raises NotEnoughReplicas too, before anything.
+
+        Answers as well where to wait for them, None for a sole replica.
+        """
+        with self.lock:
+            self.check_usable()
+            state = self.leading
+            if state is not None and not state.enough_in_sync:
+                raise NotEnoughReplicas(
+                    f"The size of the current ISR {list(state.isr)} is insufficient to satisfy the min.isr requirement "
+                    f"of {state.least_in_sync} for partition {self.tp}"
+                )
+            appended = self.log.append_as_leader(records, self.leader_epoch, now_ms)
+        self._appended(appended, len(records), state)
+        return appended, state
+
+    def _appended(self, appended: Appended, size: int, state: LeaderState | None) -> None:
+        if appended.duplicate:
+            return
+        if state is None or state.appended(size):
+            self._wake_consumers(size)
+        for waiter in tuple(self._follower_waiters) if self._follower_waiters else ():
+            waiter(size)
+
+    def append_as_follower(self, records: bytes, leader_epoch: int, high_watermark: int, log_start: int) -> Appended:
+        """Append what the leader of `leader_epoch` answered, and take over its high watermark and log start offset.
+
+        Without records only the latter. Raises RequestRefused with FENCED_LEADER_EPOCH where the epoch is another one
+        by now, NotLeaderOrFollower where this node leads, and what `Log.append_copied` raises.
+        """
+        with self.lock:
+            self._check_follows(leader_epoch)
+            log = self.log
+            end = log.log_end_offset
+            appended = log.append_copied(records) if records else Appended(end, end - 1)
+            end = log.log_end_offset
+            self._high_watermark = max(self._high_watermark, min(high_watermark, end))
+            moved = log_start > log.log_start_offset and log.advance_log_start(min(log_start, end))
+        if moved:
+            self._shorten_future(log.log_start_offset)
+        return appended
+
+    def _check_follows(self, leader_epoch: int) -> None:
+        if self._deleted:
+            raise UnknownTopicOrPartition(f"{self.tp} was deleted")
+        if self._offline:
+            raise LogDirectoryOffline(self.directory.name, self._offline)
+        if leader_epoch != self.leader_epoch:
+            raise RequestRefused(f"{self.tp} is at leader epoch {self.leader_epoch}", ErrorCode.FENCED_LEADER_EPOCH)
+        if self.is_leader:
+            raise NotLeaderOrFollower(f"this node leads {self.tp}")
+
+    def fetch(
+        self, offset: int, max_bytes: int, *, leader_epoch: int = -1, min_one: bool = True, to_end: bool = False
+    ) -> FetchedData:
+        """Whole batches from the one that holds `offset`, at most `max_bytes` (but the first whole if `min_one`).
+
+        Below the high watermark, or, for a follower, `to_end` of the log.
+        """
         while True:
             self.check_usable(leader_epoch)
             log = self.log
             try:
-                return log.read(offset, max_bytes, upto=log.log_end_offset, min_one=min_one)
+                upto = log.log_end_offset if to_end else self.high_watermark
+                return log.read(offset, max_bytes, upto=upto, min_one=min_one)
             except (OffsetOutOfRange, LogClosed):
                 # A swap between the two looks at the log is no reason to fail: the copy holds the same offsets.
                 if self.log is log:
@@ -205,7 +330,7 @@ class Partition:
             if self._offline or self._deleted:
                 return 0
             log = self.log
-            count = log.delete_old_segments(now_ms)
+            count = log.delete_old_segments(now_ms, self.high_watermark)
         if count:
             self._shorten_future(log.log_start_offset)
         return count
@@ -214,10 +339,23 @@ class Partition:
         """Cut both copies off at `offset`; `OffsetFiles.truncate` also lowers their recovery points on the disk."""
         with self.lock:
             self.log.truncate_to(offset)
+            self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
             future = self.future
             if future is not None:
                 # Also one that does not reach so far: its copier may have read beyond.
                 future.truncate_to(offset)
+
+    def restart_at(self, offset: int) -> None:
+        """Drop everything in both copies and go on at `offset`, before which the leader has nothing any more.
+
+        `OffsetFiles.restart_at` also corrects the checkpoints on the disk.
+        """
+        with self.lock:
+            self.log.truncate_fully(offset)
+            self._high_watermark = offset
+            future = self.future
+            if future is not None:
+                future.truncate_fully(offset)
 
     def _shorten_future(self, start: int) -> None:
         """Not under `lock`: a target that hangs must not hold up the producers. A copy that was swapped in meanwhile
@@ -257,17 +395,27 @@ class Partition:
                 self.log.config = config
                 if self.future is not None:
                     self.future.config = config
+                state = self.leading
+            if state is not None:
+                state.configure(config.min_insync_replicas)
 
     # Waiting
 
-    def add_waiter(self, waiter: Waiter) -> None:
-        """`waiter(bytes)` is called, on any thread, after an append and whenever the partition's state changes."""
-        self._waiters.add(waiter)
+    def add_waiter(self, waiter: Waiter, *, to_end: bool = False) -> None:
+        """`waiter(bytes)` is called, on any thread, when consumers may read more, with `to_end` after each append; and
+        whenever the partition's state changes.
+        """
+        (self._follower_waiters if to_end else self._waiters).add(waiter)
 
     def remove_waiter(self, waiter: Waiter) -> None:
         self._waiters.discard(waiter)
+        self._follower_waiters.discard(waiter)
+
+    def _wake_consumers(self, size: int) -> None:
+        for waiter in tuple(self._waiters) if self._waiters else ():
+            waiter(size)
 
     def wake(self, size: int) -> None:
         """Tell all waiters that `size` bytes are new."""
-        for waiter in tuple(self._waiters):
+        for waiter in (*self._waiters, *self._follower_waiters):
             waiter(size)

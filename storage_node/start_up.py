@@ -52,6 +52,7 @@ class Offsets:
 
     recovery_points: Mapping[TopicPartition, int]
     log_starts: Mapping[TopicPartition, int]
+    high_watermarks: Mapping[TopicPartition, int]
     clean: bool
 
 
@@ -143,18 +144,19 @@ def _offsets(directory: LogDirectory, clean: Mapping[str, CleanShutdown]) -> Off
     """Read the checkpoints; a malformed file counts as empty, which is only slower."""
     points: Mapping[TopicPartition, int] = {}
     starts: Mapping[TopicPartition, int] = {}
+    watermarks: Mapping[TopicPartition, int] = {}
     try:
         points, problem = directory.recovery_points.read_lenient()
         starts, second = directory.log_start_offsets.read_lenient()
         for text in filter(None, (problem, second)):
             log.warning("%s", text)
-        directory.high_watermarks.read()
+        watermarks = directory.high_watermarks.read()
     except MalformedCheckpoint as error:
         log.warning("%s", error)
     except StorageError as error:
         directory.fail_on(error)
     found = clean.get(directory.name)
-    return Offsets(points, starts, found is not None and found.clean)
+    return Offsets(points, starts, watermarks, found is not None and found.clean)
 
 
 def _decide(
@@ -301,7 +303,8 @@ def _open_log(
         directory,
         leader_epoch=row.leader_epoch if row is not None else 0,
         generation=plan.generation,
-        is_leader=row is not None and row.leader == node,
+        is_leader=row is not None and row.leader == node and len(row.replicas) == 1,
+        high_watermark=offsets.high_watermarks.get(tp, 0),
     )
 
 

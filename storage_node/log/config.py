@@ -33,6 +33,7 @@ class LogConfig:
     flush_ms: int = FOREVER
     file_delete_delay_ms: int = 60_000
     max_message_bytes: int = 1_048_588
+    min_insync_replicas: int = 1
     producer_id_expiration_ms: int = _DAY_MS
     message_timestamp_type: str = CREATE_TIME
     message_timestamp_before_max_ms: int = FOREVER
@@ -92,6 +93,7 @@ _FIELDS: dict[str, tuple[str, Callable[[str, str], int | str]]] = {
     "flush.ms": ("flush_ms", _number(0)),
     "file.delete.delay.ms": ("file_delete_delay_ms", _number(0)),
     "max.message.bytes": ("max_message_bytes", _number(0, _INT)),
+    "min.insync.replicas": ("min_insync_replicas", _number(1, _INT)),
     "message.timestamp.before.max.ms": ("message_timestamp_before_max_ms", _number(0)),
     "message.timestamp.after.max.ms": ("message_timestamp_after_max_ms", _number(0)),
     "message.timestamp.type": ("message_timestamp_type", _timestamp_type),

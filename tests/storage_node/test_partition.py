@@ -20,6 +20,7 @@ from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.partition import EARLIEST, LATEST, MAX_TIMESTAMP, WAKE, Partition
 from storage_node.types import TopicPartition
+from tests.support.leading import lead
 
 TP = TopicPartition("t", 0)
 
@@ -73,9 +74,9 @@ def test_other_epochs_are_refused(partition: Partition, epoch: int, code: int) -
 
 
 def test_an_older_epoch_changes_nothing_and_a_follower_refuses(partition: Partition) -> None:
-    partition.lead(2, False)
+    lead(partition, 2, False)
     fill(partition, 1)
-    partition.lead(4, False)
+    lead(partition, 4, False)
     with pytest.raises(NotLeaderOrFollower):
         partition.append(build_batch([b"x"]))
     with pytest.raises(NotLeaderOrFollower):
@@ -127,8 +128,8 @@ def test_waiters_are_told_bytes_and_changes(partition: Partition) -> None:
     partition.add_waiter(seen.append)
     data = build_batch([b"x"])
     partition.append(data)
-    partition.lead(9, True)
-    partition.lead(9, True)
+    lead(partition, 9, True)
+    lead(partition, 9, True)
     partition.remove_waiter(seen.append)
     partition.append(data)
     assert seen == [len(data), WAKE]

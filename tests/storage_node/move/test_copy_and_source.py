@@ -28,6 +28,7 @@ from tests.storage_node.move.harness import (
     eventually,
     values,
 )
+from tests.support.leading import lead
 
 OTHER = TopicPartition("u", 0)
 MOVING = (MoveState.COPYING, MoveState.THROTTLED)
@@ -91,11 +92,11 @@ def test_the_topic_id_goes_along(topic_id: str, make: Make) -> None:
 def test_a_copy_goes_on_from_its_own_end_under_the_epoch_in_force(make: Make) -> None:
     node = make()
     partition = node.add()
-    partition.lead(3, True)
+    lead(partition, 3, True)
     node.fill(50)
     claim = copied(node)
     before = node.engine.statuses()[0].bytes_copied
-    partition.lead(7, True)
+    lead(partition, 7, True)
     node.fill(1)
     node.engine.start_copy(TP, claim)
     status = node.engine.wait(TP, claim, 10)

@@ -18,6 +18,7 @@ from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.batch import build_batch
 from storage_node.types import TopicPartition
 from tests.support.io_faults import Faults, install
+from tests.support.leading import lead
 from tests.support.node_harness import Harness, until
 from tests.support.wire import Client
 
@@ -113,7 +114,7 @@ usage = in_pool(lambda node, partition: partition.directory.usage())
 def leader_epoch(harness: Harness) -> int:
     partition = harness.node.partition(TP)
     assert partition is not None
-    partition.lead(7, True)
+    lead(partition, 7, True)
     return produce(harness)
 
 

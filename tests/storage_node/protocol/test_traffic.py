@@ -12,6 +12,7 @@ from confluent_kafka.admin import OffsetSpec
 
 from storage_node.log.batch import build_batch
 from storage_node.types import TopicPartition
+from tests.support.leading import lead
 from tests.support.node_harness import Harness, until
 from tests.support.wire import Client, offered
 
@@ -215,7 +216,7 @@ def test_fenced_and_unknown_leader_epochs(harness: Harness) -> None:
     harness.produce("t", [b"x"])
     partition = harness.node.partition(TopicPartition("t", 0))
     assert partition is not None
-    partition.lead(5, True)
+    lead(partition, 5, True)
     client = Client(harness)
     assert client.fetch("t", 0, 0, leader_epoch=4)[0].error == 74
     assert client.fetch("t", 0, 0, leader_epoch=6)[0].error == 75

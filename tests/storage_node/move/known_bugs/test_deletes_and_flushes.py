@@ -14,6 +14,7 @@ from storage_node.log.config import LogConfig
 from storage_node.log.log import Log, LogClosed
 from storage_node.move.status import MoveState
 from tests.storage_node.move.harness import TP, SmallNode, batch, eventually, values
+from tests.support.leading import lead
 
 Make = Callable[..., SmallNode]
 
@@ -159,7 +160,7 @@ def test_retention_goes_on_however_a_move_ends(make: Make) -> None:
     claim = node.engine.create(TP, node.path("a"), owner="run").claim
     retained()  # while it is under way, for both copies
     assert partition.future is not None and partition.future.log_start_offset == partition.log.log_start_offset
-    partition.lead(7, True)
+    lead(partition, 7, True)
     retained()
     node.engine.cancel(TP, claim)
     retained()

@@ -15,6 +15,7 @@ from storage_node.log.config import LogConfig
 from storage_node.move.status import MoveState
 from storage_node.types import TopicPartition
 from tests.storage_node.move.harness import TP, SmallNode, batch, values
+from tests.support.leading import lead
 from tests.support.node_harness import Harness, until
 
 Make = Callable[..., SmallNode]
@@ -26,10 +27,10 @@ def test_an_epoch_without_records_goes_along(make: Make) -> None:
     node = make()
     partition = node.add()
     node.fill(10)
-    partition.lead(5, True)
+    lead(partition, 5, True)
     partition.log.assign_leader_epoch(5)
     node.fill(1)
-    partition.lead(9, True)
+    lead(partition, 9, True)
     partition.log.assign_leader_epoch(9)
     before = partition.log.leader_epochs.entries
     assert before[-1] == (9, 11)

@@ -15,6 +15,7 @@ from storage_node.move.status import MoveState
 from storage_node.partition import Partition
 from storage_node.types import TopicPartition
 from tests.storage_node.move.harness import TP, SmallNode, batch, eventually, values
+from tests.support.leading import lead
 from tests.support.node_harness import Harness, until
 
 Make = Callable[..., SmallNode]
@@ -144,7 +145,7 @@ def test_leadership_changes_and_status_is_asked_for_at_every_step(make: Make) ->
             if passed:
                 return
             passed.append(point)
-            partition.lead(partition.leader_epoch + 1, True)
+            lead(partition, partition.leader_epoch + 1, True)
             node.engine.statuses()
             node.engine.status(TP)
             if point.startswith("copy"):

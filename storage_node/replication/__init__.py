@@ -1,0 +1,1 @@
+"""Replication: leaders keep their in-sync replicas and the high watermark, followers copy what leaders have."""

@@ -1,0 +1,153 @@
+"""The ISR changes of all partitions that a node leads, brought to the controller: one batch at a time.
+
+While the controller is away changes wait, and are asked for again as they are then. The high watermark waits for
+everybody who may have been taken into an ISR, so that nothing is lost by not knowing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from concurrent.futures import wait
+from typing import TYPE_CHECKING
+
+from storage_node.config_values import BrokerValues
+from storage_node.errors import RequestRefused, RequestTimedOut
+from storage_node.metadata import ClusterImage
+from storage_node.ports import ChangeResult, IsrChange
+from storage_node.replication.leading import LeaderState
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+log = logging.getLogger(__name__)
+
+LAG = "replica.lag.time.max.ms"
+
+#: Seconds between two looks at all partitions, at most; half of replica.lag.time.max.ms where that is less.
+LOOK = 1.0
+#: What comes within this time goes with the same batch.
+LINGER = 0.01
+#: Partitions of one batch at most.
+BATCH = 2000
+ASK_TIMEOUT = 10.0
+#: Between attempts while the controller does not answer.
+SHORTEST_PAUSE = 0.2
+LONGEST_PAUSE = 2.0
+
+
+class IsrReporter:
+    """The `LeaderHost` of a node, with a thread of its own from `start` to `stop`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.lag = BrokerValues({}, {}, node.config.values).number(LAG) / 1000
+        self.brokers: dict[int, int] = {}
+        self._wanted: dict[LeaderState, None] = {}
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name=f"isr-{self._node.id}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(ASK_TIMEOUT + 5)
+            self._thread = None
+
+    def brokers_are(self, image: ClusterImage) -> None:
+        """Take over who is registered and not fenced, in place: partitions look at it with every fetch."""
+        live = {row.node: row.broker_epoch for row in image.nodes.values() if not row.fenced}
+        for gone in self.brokers.keys() - live.keys():
+            del self.brokers[gone]
+        self.brokers.update(live)
+
+    def wants_change(self, state: LeaderState) -> None:
+        """An ISR is to be asked for."""
+        with self._lock:
+            self._wanted[state] = None
+        self._wake.set()
+
+    def _run(self) -> None:
+        interval = min(self.lag / 2, LOOK)
+        due = time.monotonic() + interval
+        pause, not_before = 0.0, 0.0
+        while not self._stopping.is_set():
+            now = time.monotonic()
+            if now >= due:
+                due = now + interval
+                self._look(now)
+            if self._wanted and now >= not_before:
+                self._stopping.wait(LINGER)
+                pause = 0.0 if self._send() else min(max(2 * pause, SHORTEST_PAUSE), LONGEST_PAUSE)
+                not_before = time.monotonic() + pause
+                continue
+            until = min(due, not_before) if self._wanted else due
+            self._wake.wait(max(0.0, until - time.monotonic()))
+            self._wake.clear()
+
+    def _look(self, now: float) -> None:
+        wants = [
+            state
+            for partition in self._node.replicas.served.values()
+            if (state := partition.leading) is not None and state.look(now)
+        ]
+        with self._lock:
+            self._wanted.update(dict.fromkeys(wants))
+
+    def _send(self) -> bool:
+        """Ask for what is wanted now; False when nobody answered. What is wanted still is found by the next look."""
+        with self._lock:
+            states = list(self._wanted)[:BATCH]
+            for state in states:
+                del self._wanted[state]
+        now = time.monotonic()
+        asked = [(state, change) for state in states if (change := state.change(now)) is not None]
+        if not asked:
+            return True
+        try:
+            results = self._ask([change for _, change in asked])
+        except (RequestRefused, TimeoutError) as error:
+            log.info("the in-sync replicas of %d partitions wait for the controller: %s", len(asked), error)
+            results = None
+        except Exception:
+            log.exception("asking for in-sync replicas")
+            results = None
+        if results is None or len(results) != len(asked):
+            for state, _ in asked:
+                state.unanswered()
+                self.wants_change(state)
+            return False
+        for (state, change), result in zip(asked, results, strict=True):
+            _note(change, result)
+            state.answered(change, result)
+        return True
+
+    def _ask(self, changes: list[IsrChange]) -> list[ChangeResult]:
+        loop, controller = self._node.listener.loop, self._node.controller
+        if loop is None or controller is None:
+            raise RequestTimedOut("this node has no controller")
+        call = controller.alter_partitions(changes, timeout=ASK_TIMEOUT)
+        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call, ASK_TIMEOUT + 1), loop)
+        while True:
+            done, _ = wait([future], 0.2)
+            if done:
+                return future.result()
+            if self._stopping.is_set():
+                future.cancel()
+                raise RequestTimedOut("the node stops")
+
+
+def _note(change: IsrChange, result: ChangeResult) -> None:
+    members = [number for number, _ in change.isr]
+    if result.error:
+        log.info("%s: in-sync replicas %s were refused: %d %s", change.partition, members, result.error, result.message)
+    else:
+        log.info("%s: in-sync replicas are %s", change.partition, members)

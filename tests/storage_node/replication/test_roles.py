@@ -1,0 +1,143 @@
+"""A replica as leader and as follower: what it takes over from the metadata and from its leader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from storage_node.directories.directory import LogDirectory
+from storage_node.errors import ErrorCode, NotLeaderOrFollower, RequestRefused
+from storage_node.log.batch import build_batch
+from storage_node.log.config import LogConfig
+from storage_node.log.log import Log
+from storage_node.offset_files import OffsetFiles
+from storage_node.partition import Partition
+from storage_node.replicas import Replicas
+from storage_node.types import TopicPartition
+from tests.support.leading import row
+
+TP = TopicPartition("t", 0)
+ID = "A" * 22
+
+
+@pytest.fixture
+def partition(tmp_path: Path) -> Iterator[Partition]:
+    directory = LogDirectory(tmp_path, "A")
+    made = Partition(TP, ID, Log.open(tmp_path / "t-0", TP, LogConfig(), directory=str(tmp_path)), directory)
+    yield made
+    made.log.close()
+    directory.pool.shutdown()
+
+
+def batches(first: int, count: int, epoch: int = 1) -> bytes:
+    """Batches of one record each as a leader of that epoch would have appended them."""
+    return b"".join(
+        build_batch([b"%d" % number], base_offset=number, leader_epoch=epoch, timestamp=1000)
+        for number in range(first, first + count)
+    )
+
+
+def follow(partition: Partition, epoch: int = 1) -> None:
+    partition.assign(row(epoch, leader=2), ID, 1, {1: 1, 2: 1, 3: 1})
+
+
+def test_a_follower_takes_over_records_the_high_watermark_and_the_log_start(partition: Partition) -> None:
+    follow(partition)
+    assert not partition.is_leader and partition.leader == 2 and partition.leader_epoch == 1
+    appended = partition.append_as_follower(batches(0, 10), 1, 4, 0)
+    assert (appended.base_offset, appended.last_offset) == (0, 9)
+    assert partition.high_watermark == 4
+    # What it does not have yet it cannot call replicated.
+    partition.append_as_follower(b"", 1, 99, 3)
+    assert (partition.high_watermark, partition.log.log_start_offset, partition.log.log_end_offset) == (10, 3, 10)
+    # A leader that has just begun may not know yet what it knew.
+    partition.append_as_follower(b"", 1, 2, 0)
+    assert (partition.high_watermark, partition.log.log_start_offset) == (10, 3)
+
+
+def test_a_follower_takes_nothing_of_another_epoch_nor_as_leader(partition: Partition) -> None:
+    follow(partition, 2)
+    for epoch in (1, 3):
+        with pytest.raises(RequestRefused) as caught:
+            partition.append_as_follower(batches(0, 1), epoch, 1, 0)
+        assert caught.value.code == ErrorCode.FENCED_LEADER_EPOCH
+    partition.assign(row(3), ID, 1, {})
+    with pytest.raises(NotLeaderOrFollower):
+        partition.append_as_follower(batches(0, 1), 3, 1, 0)
+    assert partition.log.log_end_offset == 0
+
+
+def test_what_is_older_than_known_is_ignored(partition: Partition) -> None:
+    partition.assign(row(4, leader=2, partition_epoch=7), ID, 1, {})
+    for older in (row(3, partition_epoch=9), row(4, leader=1, partition_epoch=6)):
+        partition.assign(older, ID, 1, {})
+        assert partition.leader == 2 and not partition.is_leader and partition.leader_epoch == 4
+    partition.assign(row(4, leader=-1, partition_epoch=8), ID, 1, {})
+    assert partition.leader == -1
+
+
+def test_truncation_takes_the_high_watermark_along(partition: Partition) -> None:
+    follow(partition)
+    partition.append_as_follower(batches(0, 10), 1, 10, 0)
+    partition.truncate_to(6)
+    assert partition.high_watermark == 6
+    partition.append_as_follower(batches(6, 2), 1, 7, 0)
+    assert partition.high_watermark == 7
+
+
+@pytest.mark.parametrize("offset", [100, 2])
+def test_starting_over_survives_a_crash(partition: Partition, tmp_path: Path, offset: int) -> None:
+    directory = partition.directory
+    replicas = Replicas()
+    replicas.add(partition)
+    files = OffsetFiles(replicas)
+    follow(partition)
+    partition.append_as_follower(batches(0, 20), 1, 20, 10)
+    partition.log.flush()
+    files.write_all(directory)
+    assert directory.log_start_offsets.read() == {TP: 10} and directory.recovery_points.read() == {TP: 20}
+
+    files.restart_at(partition, offset)
+    assert (partition.log.log_start_offset, partition.log.log_end_offset) == (offset, offset)
+    assert partition.high_watermark == offset
+    partition.append_as_follower(batches(offset, 3), 1, 0, 0)
+    partition.log.flush()
+    # Nothing was closed: what a start makes of it goes by the checkpoints.
+    again = Log.open(
+        tmp_path / "t-0",
+        TP,
+        LogConfig(),
+        directory=str(tmp_path),
+        recovery_point=directory.recovery_points.read().get(TP, 0),
+        log_start_offset=directory.log_start_offsets.read().get(TP, 0),
+    )
+    assert (again.log_start_offset, again.log_end_offset) == (offset, offset + 3)
+    again.close()
+
+
+def test_cutting_off_below_the_log_start_survives_a_crash(partition: Partition, tmp_path: Path) -> None:
+    directory = partition.directory
+    replicas = Replicas()
+    replicas.add(partition)
+    files = OffsetFiles(replicas)
+    follow(partition)
+    partition.append_as_follower(batches(0, 20), 1, 20, 15)
+    files.write_all(directory)
+    files.truncate(partition, 12)
+    partition.append_as_follower(batches(12, 1), 1, 0, 0)
+    partition.log.flush()
+    starts = directory.log_start_offsets.read()
+    again = Log.open(tmp_path / "t-0", TP, LogConfig(), directory=str(tmp_path), log_start_offset=starts.get(TP, 0))
+    assert (again.log_start_offset, again.log_end_offset) == (12, 13)
+    again.close()
+
+
+def test_the_high_watermark_is_written_down(partition: Partition) -> None:
+    replicas = Replicas()
+    replicas.add(partition)
+    follow(partition)
+    partition.append_as_follower(batches(0, 10), 1, 4, 0)
+    OffsetFiles(replicas).high_watermarks(partition.directory)
+    assert partition.directory.high_watermarks.read() == {TP: 4}
