@@ -21,6 +21,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from kafka.admin import KafkaAdminClient
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowHandle
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError, RPCStatusCode
 
 from storage_node.directories.formatting import format_directories
 from storage_node.protocol import private_client
@@ -32,6 +33,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("impatient.py")
 MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 PATIENCE = 30.0  # seconds for anything that is waited for
+ANSWER = 5.0  # seconds for the answer to a query, before it is asked again
 SLOW = 400_000  # bytes per second: a copy of a few MB can be met in the middle
 
 
@@ -185,7 +187,7 @@ class Cluster:
         incarnation = str(self.wait_serving(node)["incarnation"])
 
         def registered() -> bool:
-            described = self.run(lambda client: client.get_workflow_handle(self.name).query("describe"))
+            described = self.query(self.name, "describe")
             return (
                 any(
                     each["node"] == node and each["incarnation"] == incarnation and not each["fenced"]
@@ -329,7 +331,19 @@ class Cluster:
 
     def progress(self, workflow_id: str) -> dict[str, Any]:
         """A run's own account of how far it is."""
-        return dict(self.with_handle(workflow_id, lambda handle: handle.query("progress")))
+        return self.query(workflow_id, "progress")
+
+    def query(self, workflow_id: str, name: str) -> dict[str, Any]:
+        """What a run answers. Nobody answers a query that has come to a worker which was just then replaced, as the
+        controller does after an outage of the server: it is asked again.
+        """
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return dict(self.run(lambda client: client.get_workflow_handle(workflow_id).query(name), ANSWER))
+            except (TimeoutError, RPCError) as error:
+                if time.monotonic() > deadline or getattr(error, "status", None) is RPCStatusCode.NOT_FOUND:
+                    raise
 
     def with_handle(self, workflow_id: str, act: Callable[[WorkflowHandle[Any, Any]], Awaitable[T]]) -> T:
         return self.run(lambda client: act(client.get_workflow_handle(workflow_id)))

@@ -28,7 +28,7 @@ PARTITIONS = 6
 
 def leaders(cluster: Cluster) -> dict[int, int]:
     """The leader of every partition of the topic, as the controller knows it."""
-    rows = cluster.with_handle(cluster.name, lambda handle: handle.query("state"))
+    rows = cluster.query(cluster.name, "state")
     return {each.index: each.leader for each in ClusterState.of(rows).topics[TOPIC].partitions}
 
 
@@ -83,7 +83,7 @@ def test_the_controller_hears_which_replicas_are_offline(
 
 def located(cluster: Cluster) -> bool:
     """Whether the controller knows the directory of every replica; it is told a moment after the creation."""
-    rows = cluster.with_handle(cluster.name, lambda handle: handle.query("state"))
+    rows = cluster.query(cluster.name, "state")
     return all(all(each.directories) for each in ClusterState.of(rows).topics[TOPIC].partitions)
 
 

@@ -28,9 +28,9 @@ def test_a_replica_moves_and_what_it_held_is_read_from_the_other_disk(cluster: C
     assert cluster.read_numbers("whole", count) == list(range(count))
 
     def recorded() -> bool:
-        state = cluster.run(lambda client: client.get_workflow_handle(cluster.name).query("describe"))
+        state = cluster.query(cluster.name, "describe")
         ids = {path: id_ for id_, path, _ in state["nodes"][0]["directories"]}
-        rows = str(cluster.run(lambda client: client.get_workflow_handle(cluster.name).query("state")))
+        rows = str(cluster.query(cluster.name, "state"))
         return ids[str(target)] in rows
 
     until("the metadata says where the replica is", recorded)
@@ -137,7 +137,7 @@ def test_an_operator_stops_and_resumes_all_moves_of_a_node(cluster: Cluster) -> 
     try:
         until("it stands still", lambda: cluster.moves()["stopped-0"]["state"] == "stopped")
         held = cluster.moves()["stopped-0"]["bytes_copied"]
-        cluster.with_handle("move-stopped", lambda handle: handle.query("progress"))
+        cluster.query("move-stopped", "progress")
         assert cluster.moves()["stopped-0"]["bytes_copied"] == held
         assert cluster.status("move-stopped") == WorkflowExecutionStatus.RUNNING
     finally:

@@ -118,7 +118,7 @@ def test_a_cluster_that_was_terminated_is_rebuilt_from_the_nodes(
         cluster.with_handle(cluster.name, lambda handle: handle.terminate())
         for node in (1, 2):
             cluster.wait_generation(before[node] + 1, node)
-        described = cluster.with_handle(cluster.name, lambda handle: handle.query("describe"))
+        described = cluster.query(cluster.name, "describe")
         assert described["phase"] == "serving" and described["partitions"] == 4
         cluster.create_topic("another")
 
@@ -131,7 +131,7 @@ def test_a_clean_stop_is_quick_and_known_at_once(cluster: Cluster) -> None:
     began = time.monotonic()
     assert cluster.stop("node-1") == 0
     assert time.monotonic() - began < 6
-    described = cluster.with_handle(cluster.name, lambda handle: handle.query("describe"))
+    described = cluster.query(cluster.name, "describe")
     assert described["nodes"][0]["fenced"]
     cluster.start_node(1)
     cluster.unlimited("move-clean")
