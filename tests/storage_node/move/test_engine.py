@@ -47,7 +47,9 @@ def test_a_move_under_load_loses_nothing_and_keeps_every_offset(make: Make) -> N
     assert node.listing()["b"] == ["t-0"] and node.engine.statuses() == []
     eventually(lambda: node.listing()["a"] == [])
     assert node.engine.delete_now_if_due(TP) == 0.0
-    assert node.checkpoints == [("b", True), ("a", False)]
+    # A swap that the source ran away from has written the target's once more.
+    *before, after = node.checkpoints
+    assert set(before) == {("b", True)} and after == ("a", False)
 
 
 @pytest.mark.feature("113-02", "113-04", "113-33", "113-34")
