@@ -160,14 +160,18 @@ class ControllerPort:
         return await self._submit(command, timeout, count=len(rows))
 
     async def alter_reassignments(
-        self, wanted: Sequence[Reassign], *, may_change_factor: bool, timeout: float
+        self, wanted: Sequence[Reassign], *, may_change_factor: bool, timeout: float, client: str = ""
     ) -> list[ChangeResult]:
-        """Begin, change or cancel reassignments; one result per partition, in order."""
+        """Begin, change or cancel reassignments; one result per partition, in order. `client`: who asked, for the
+        record.
+        """
         rows = [
             [one.partition.topic, one.partition.partition, None if one.replicas is None else list(one.replicas)]
             for one in wanted
         ]
         command = {"do": "alter_reassignments", "partitions": rows, "may_change_factor": may_change_factor}
+        if client:
+            command["client"] = client
         return await self._submit(command, timeout, count=len(rows))
 
     async def elect_leaders(

@@ -25,8 +25,10 @@ from storage_node.ports import (
     ListChange,
     MorePartitions,
     NewTopic,
+    Reassign,
 )
 from storage_node.topic_configs import Change
+from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
     from storage_node.node import Node
@@ -182,6 +184,30 @@ class Admin:
             _deadline(seconds),
             lambda left: self.controller().create_partitions(topics, validate_only=validate_only, timeout=left),
             wait=not validate_only,
+        )
+
+    async def reassign(
+        self, wanted: Sequence[Reassign], *, may_change_factor: bool, seconds: float, client: str = ""
+    ) -> list[ChangeResult]:
+        """Begin, change or cancel reassignments (KIP-455); one result per partition, in order, within `seconds`."""
+        if not wanted:
+            return []
+        return await self._change(
+            len(wanted),
+            _deadline(seconds),
+            lambda left: self.controller().alter_reassignments(
+                wanted, may_change_factor=may_change_factor, timeout=left, client=client
+            ),
+        )
+
+    async def elect(self, partitions: Sequence[TopicPartition], unclean: bool, seconds: float) -> list[ChangeResult]:
+        """Elect preferred, or `unclean`, leaders; one result per partition, in order, within `seconds`."""
+        if not partitions:
+            return []
+        return await self._change(
+            len(partitions),
+            _deadline(seconds),
+            lambda left: self.controller().elect_leaders(partitions, unclean=unclean, timeout=left),
         )
 
     async def alter_configs(self, kind: str, name: str, changes: Sequence[Change], validate_only: bool) -> None:

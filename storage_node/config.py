@@ -52,6 +52,8 @@ class NodeConfig:
     """What server.properties says, with Kafka's defaults. Times in milliseconds, sizes and rates in bytes."""
 
     node_id: int
+    rack: str
+    """broker.rack, "" without one."""
     log_dirs: tuple[str, ...]
     metadata_beside: str
     """A metadata.log.dir that is none of log.dirs, "" where there is none."""
@@ -114,6 +116,7 @@ class NodeConfig:
         rate = read.integer("replica.alter.log.dirs.io.max.bytes.per.second", minimum=1)
         return cls(
             node_id=node_id,
+            rack=given.get("broker.rack", ""),
             log_dirs=dirs,
             metadata_beside=beside,
             listener=listener,

@@ -48,6 +48,7 @@ _BROKER: Mapping[str, str] = {
     "follower.replication.throttled.rate": "How fast throttled replicas are fetched from leaders, bytes per second.",
     "node.id": "The id of this node in its cluster.",
     "broker.id": "The id of this broker, as older versions call node.id.",
+    "broker.rack": "Where this node stands: replicas of a partition are spread over racks.",
     "log.dir": "The log directory, where log.dirs is not given.",
     "log.dirs": "The directories that hold replicas, separated by commas.",
     "metadata.log.dir": "The directory without which the node does not start: the first of log.dirs if not set.",

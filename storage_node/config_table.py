@@ -134,6 +134,7 @@ _BROKER = (
     # Read once, at start.
     _static("node.id", INT, None),
     _static("broker.id", INT, "-1"),
+    _static("broker.rack", STRING, None),
     _static("log.dir", LIST, "/tmp/kafka-logs"),
     _static("log.dirs", LIST, None),
     _static("metadata.log.dir", STRING, None),

@@ -254,6 +254,7 @@ class Node:
             image.version,
             image.encode() if image.version else "",
             self.failures.lost(),
+            self.config.rack,
         )
 
     def status(self) -> dict[str, Any]:

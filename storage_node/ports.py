@@ -206,9 +206,11 @@ class Controller(Protocol):
         ...
 
     async def alter_reassignments(
-        self, wanted: Sequence[Reassign], *, may_change_factor: bool, timeout: float
+        self, wanted: Sequence[Reassign], *, may_change_factor: bool, timeout: float, client: str = ""
     ) -> list[ChangeResult]:
-        """Begin, change or cancel reassignments; one result per partition, in order."""
+        """Begin, change or cancel reassignments; one result per partition, in order. `client`: who asked, for the
+        record.
+        """
         ...
 
     async def elect_leaders(

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from storage_node.errors import ErrorCode
-from storage_node.metadata import ClusterImage
+from storage_node.metadata import ClusterImage, NodeImage
 from storage_node.protocol.codec import write_response
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
@@ -54,12 +54,18 @@ def brokers(node: Node, image: ClusterImage) -> list[dict[str, Any]]:
 
     This node stands there with the address it has now, which an image of its last start may not know.
     """
-    own = {"node_id": node.id, "host": node.host, "port": node.port}
+    own = {"node_id": node.id, "host": node.host, "port": node.port, "rack": node.config.rack or None}
     rows = [
-        own if row.node == node.id else {"node_id": row.node, "host": row.host, "port": row.port}
+        own
+        if row.node == node.id
+        else {"node_id": row.node, "host": row.host, "port": row.port, "rack": row.rack or None}
         for row in image.live_nodes()
     ]
     return rows or [own]
+
+
+def _fenced(row: NodeImage) -> dict[str, Any]:
+    return {"broker_id": row.node, "host": row.host, "port": row.port, "rack": row.rack or None, "is_fenced": True}
 
 
 async def describe_cluster(node: Node, request: Request) -> Answer:
@@ -75,10 +81,10 @@ async def describe_cluster(node: Node, request: Request) -> Answer:
         error = ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
         return request.encode(error_code=error, error_message=message)
     rows = brokers(node, image)
-    found = [{"broker_id": row["node_id"], "host": row["host"], "port": row["port"]} for row in rows]
+    found = [{"broker_id": row.pop("node_id"), **row} for row in rows]
     if getattr(call, "include_fenced_brokers", False):
         fenced = (row for row in image.nodes.values() if row.fenced)
-        found += [{"broker_id": row.node, "host": row.host, "port": row.port, "is_fenced": True} for row in fenced]
+        found += [_fenced(row) for row in fenced]
     values = {"cluster_id": image.cluster or node.cluster_id, "controller_id": node.id, "brokers": found}
     if call.include_cluster_authorized_operations:
         values["cluster_authorized_operations"] = CLUSTER_OPERATIONS

@@ -110,7 +110,7 @@ def _answer(node: Node, image: ClusterImage, version: int, topics: list[bytes], 
     for row in found:
         head += row["node_id"].to_bytes(4, "big") + string(row["host"], flexible) + row["port"].to_bytes(4, "big")
         if version >= 1:
-            head += b"\0" if flexible else b"\xff\xff"  # no rack
+            head += string(row["rack"], flexible) if row["rack"] else b"\0" if flexible else b"\xff\xff"
         head += end
     if version >= 2:
         head += string(image.cluster or node.cluster_id, flexible)

@@ -1,19 +1,34 @@
-"""AlterPartitionReassignments, ListPartitionReassignments and ElectLeaders, as far as partitions of one replica go."""
+"""AlterPartitionReassignments, ListPartitionReassignments and ElectLeaders: decided by the controller, listed from the
+image.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from storage_node.assignments import bad_assignment
 from storage_node.errors import ErrorCode
-from storage_node.metadata import ClusterImage
+from storage_node.ports import ChangeResult, Reassign
+from storage_node.protocol.codec import milliseconds
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
+from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
+    from storage_node.metadata import PartitionImage
     from storage_node.node import Node
 
 PREFERRED, UNCLEAN = 0, 1
+
+
+def _late(answers: Sequence[ChangeResult]) -> dict[str, Any]:
+    """The error of the whole request, when the controller did not answer in time or this node has not heard of it."""
+    late = next((answer for answer in answers if answer.error == ErrorCode.REQUEST_TIMED_OUT), None)
+    return {} if late is None else {"error_code": ErrorCode.REQUEST_TIMED_OUT, "error_message": late.message}
+
+
+def _error(answer: ChangeResult) -> dict[str, Any]:
+    return {"error_code": answer.error, "error_message": answer.message or None if answer.error else None}
 
 
 async def list_partition_reassignments(node: Node, request: Request) -> Answer:
@@ -23,7 +38,7 @@ async def list_partition_reassignments(node: Node, request: Request) -> Answer:
     if call.topics is not None:
         asked = {(topic.name, index) for topic in call.topics for index in topic.partition_indexes}
     topics = []
-    for topic in node.metadata.image.topics.values():
+    for topic in node.metadata.image.topics.values() if asked is None or asked else ():
         rows = [
             {
                 "partition_index": row.partition,
@@ -40,93 +55,71 @@ async def list_partition_reassignments(node: Node, request: Request) -> Answer:
 
 
 async def alter_partition_reassignments(node: Node, request: Request) -> Answer:
-    """Moves between nodes are not offered, but a request that changes no replica set is answered as Kafka does.
+    """Begin, change and cancel reassignments, each partition with its own result; answers when this node has applied
+    them.
 
-    Kafka's tool sends the replica sets along with the log directories, also where only the latter change.
+    Without an answer of the controller in time the request and each partition are REQUEST_TIMED_OUT.
     """
     call = request.decode()
-    image = node.metadata.image
-    may_grow = getattr(call, "allow_replication_factor_change", True)
+    may_change = getattr(call, "allow_replication_factor_change", True)
+    asked = [(topic.name, row) for topic in call.topics for row in topic.partitions]
+    wanted = [
+        Reassign(TopicPartition(name, row.partition_index), None if row.replicas is None else tuple(row.replicas))
+        for name, row in asked
+    ]
+    who = f"{request.client_id} at {request.peer}"
+    seconds = milliseconds(call.timeout) / 1000
+    answers = await node.admin.reassign(wanted, may_change_factor=may_change, seconds=seconds, client=who)
+    late = _late(answers)
+    each = iter(answers)
     topics = []
     for topic in call.topics:
-        rows = []
-        for asked in topic.partitions:
-            code, message = _reassign(image, topic.name, asked, may_grow)
-            rows.append({"partition_index": asked.partition_index, "error_code": code, "error_message": message})
+        rows = [{"partition_index": row.partition_index, **(late or _error(next(each)))} for row in topic.partitions]
         topics.append({"name": topic.name, "partitions": rows})
-    return request.encode(responses=topics, allow_replication_factor_change=may_grow)
-
-
-def _reassign(image: ClusterImage, name: str, asked: Any, may_grow: bool) -> tuple[ErrorCode, str | None]:
-    topic = image.topics.get(name)
-    if topic is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}."
-    row = topic.partitions.get(asked.partition_index)
-    if row is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{asked.partition_index}."
-    if asked.replicas is None:
-        return ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, None
-    wanted = tuple(asked.replicas)
-    if not may_grow and len(wanted) != len(row.replicas):
-        message = f"The replication factor is changed from {len(row.replicas)} to {len(wanted)}"
-        return ErrorCode.INVALID_REPLICATION_FACTOR, message
-    if problem := bad_assignment(image, wanted):
-        return ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem
-    if wanted == row.replicas:
-        return ErrorCode.NONE, None
-    message = (
-        f"{name}-{asked.partition_index} has the replicas {list(row.replicas)}; moving a replica to another node "
-        "is not offered by this cluster, only to another log directory of its node."
-    )
-    return ErrorCode.INVALID_REPLICA_ASSIGNMENT, message
+    return request.encode(responses=topics, allow_replication_factor_change=may_change, **late)
 
 
 async def elect_leaders(node: Node, request: Request) -> Answer:
-    """A partition of one replica is led by it or by nobody: no election changes anything, and the answer says why."""
+    """Preferred and unclean elections; asked for all partitions (null), those are named that lack such a leader."""
     call = request.decode()
     image, kind = node.metadata.image, getattr(call, "election_type", PREFERRED)
     asked: list[tuple[str, list[int]]]
     if call.topic_partitions is None:
-        asked = [(topic.name, list(topic.partitions)) for topic in image.topics.values()]
+        asked = [
+            (topic.name, [row.partition for row in topic.partitions.values() if _lacks(row, kind)])
+            for topic in image.topics.values()
+        ]
     else:
         asked = [(topic.topic, list(topic.partitions)) for topic in call.topic_partitions]
     if kind not in (PREFERRED, UNCLEAN):
-        refused: list[dict[str, Any]] = [
-            {
-                "topic": name,
-                "partition_result": [
-                    {
-                        "partition_id": index,
-                        "error_code": ErrorCode.INVALID_REQUEST,
-                        "error_message": f"Unknown election type {kind}",
-                    }
-                    for index in indexes
-                ],
-            }
-            for name, indexes in (asked if call.topic_partitions is not None else ())
-        ]
-        return request.encode(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=refused)
+        message = f"Unknown election type {kind}"
+        refused = [] if call.topic_partitions is None else asked
+        error = {"error_code": ErrorCode.INVALID_REQUEST, "error_message": message}
+        return request.encode(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=_elected(refused, error))
+    partitions = [TopicPartition(name, index) for name, indexes in asked for index in indexes]
+    answers = await node.admin.elect(partitions, kind == UNCLEAN, milliseconds(call.timeout) / 1000)
+    if late := _late(answers):
+        refused = [] if call.topic_partitions is None else asked
+        return request.encode(error_code=late["error_code"], replica_election_results=_elected(refused, late))
+    each = iter(answers)
     results = []
     for name, indexes in asked:
-        rows = []
-        for index in indexes:
-            code, message = _elect(image, name, index, kind)
-            if code is ErrorCode.ELECTION_NOT_NEEDED and call.topic_partitions is None:
-                continue  # of all partitions only those are named that lack a leader
-            rows.append({"partition_id": index, "error_code": code, "error_message": message})
+        pairs = [(index, next(each)) for index in indexes]
+        if call.topic_partitions is None:  # another one may have elected them meanwhile
+            pairs = [(index, answer) for index, answer in pairs if answer.error != ErrorCode.ELECTION_NOT_NEEDED]
+        rows = [{"partition_id": index, **_error(answer)} for index, answer in pairs]
         results.append({"topic": name, "partition_result": rows})
     return request.encode(replica_election_results=results)
 
 
-def _elect(image: ClusterImage, name: str, index: int, kind: int) -> tuple[ErrorCode, str]:
-    topic = image.topics.get(name)
-    if topic is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"
-    row = topic.partitions.get(index)
-    if row is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}"
-    if row.leader == row.replicas[0] or (kind == UNCLEAN and row.leader >= 0):
-        return ErrorCode.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition."
-    if kind == PREFERRED:
-        return ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, "The preferred leader was not available."
-    return ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available."
+def _elected(asked: Sequence[tuple[str, Sequence[int]]], error: dict[str, Any]) -> list[dict[str, Any]]:
+    """The same result for all partitions."""
+    return [
+        {"topic": name, "partition_result": [{"partition_id": index, **error} for index in indexes]}
+        for name, indexes in asked
+    ]
+
+
+def _lacks(row: PartitionImage, kind: int) -> bool:
+    """Whether an election of that kind would be of any use to the partition."""
+    return row.leader != row.replicas[0] if kind == PREFERRED else row.leader < 0

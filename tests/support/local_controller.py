@@ -211,7 +211,7 @@ class LocalController:
         return self._by_model({"do": "alter_partitions", "node": node, "partitions": rows})
 
     async def alter_reassignments(
-        self, wanted: Sequence[Reassign], *, may_change_factor: bool, timeout: float
+        self, wanted: Sequence[Reassign], *, may_change_factor: bool, timeout: float, client: str = ""
     ) -> list[ChangeResult]:
         rows = [
             [one.partition.topic, one.partition.partition, None if one.replicas is None else list(one.replicas)]

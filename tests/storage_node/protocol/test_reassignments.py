@@ -1,0 +1,215 @@
+"""Reassignments and elections over the wire, on three nodes with the real controller: what a client is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.memory_cluster import MemoryCluster, running_cluster
+from tests.support.wire import Client
+
+AWAY = 3
+"""A node that is registered and stopped: what is to come to it stays under way."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MemoryCluster]:
+    root: Path = tmp_path_factory.mktemp("cluster")
+    with running_cluster(root, 3, 1) as made:
+        made.create_topic("t", [[1, 2], [2, 1], [1, 2]])
+        made.create_topic("u", [[2]])
+        made.stop(AWAY)
+        yield made
+
+
+@pytest.fixture
+def client(cluster: MemoryCluster) -> Iterator[Client]:
+    made = Client(f"127.0.0.1:{cluster.nodes[2].port}")
+    yield made
+    made.close()
+
+
+def alter(client: Client, wanted: dict[tuple[str, int], list[int] | None], version: int = 1, **more: Any) -> Any:
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for (topic, index), replicas in wanted.items():
+        rows.setdefault(topic, []).append({"partition_index": index, "replicas": replicas})
+    topics = [{"name": name, "partitions": each} for name, each in rows.items()]
+    return client.call(
+        "AlterPartitionReassignments", version, **{"topics": topics, "timeout": timedelta(seconds=10), **more}
+    )
+
+
+def results(answer: Any) -> dict[tuple[str, int], tuple[int, str | None]]:
+    return {
+        (topic.name, row.partition_index): (int(row.error_code), row.error_message)
+        for topic in answer.responses
+        for row in topic.partitions
+    }
+
+
+def listed(client: Client, topics: list[dict[str, Any]] | None = None) -> dict[tuple[str, int], tuple[list[int], ...]]:
+    answer = client.call("ListPartitionReassignments", 0, topics=topics, timeout=timedelta(seconds=10))
+    assert int(answer.error_code) == 0
+    return {
+        (topic.name, row.partition_index): (
+            list(row.replicas),
+            list(row.adding_replicas),
+            list(row.removing_replicas),
+        )
+        for topic in answer.topics
+        for row in topic.partitions
+    }
+
+
+@pytest.mark.conformance(151, 152, 153)
+@pytest.mark.feature("455-01", "455-02", "455-04", "455-05", "455-09", "455-10", "455-11")
+@pytest.mark.parametrize("version", [0, 1])
+def test_begun_listed_and_cancelled(client: Client, version: int) -> None:
+    answer = alter(client, {("t", 0): [AWAY], ("u", 0): [AWAY, 2], ("t", 9): [1], ("nope", 0): [1]}, version)
+    assert int(answer.error_code) == 0 and answer.error_message is None
+    assert results(answer) == {
+        ("t", 0): (0, None),
+        ("u", 0): (0, None),
+        ("t", 9): (3, "Unable to find partition t:9."),
+        ("nope", 0): (3, "Unable to find a topic named nope."),
+    }
+    first, second = ([AWAY, 1, 2], [AWAY], [1, 2]), ([AWAY, 2], [AWAY], [])
+    assert listed(client) == {("t", 0): first, ("u", 0): second}, "the node that answered has it already"
+    assert listed(client, [{"name": "t", "partition_indexes": [0, 1, 77]}]) == {("t", 0): first}
+    assert listed(client, [{"name": "t", "partition_indexes": [1]}, {"name": "x", "partition_indexes": [0]}]) == {}
+    assert listed(client, []) == {}
+    cancelled = results(alter(client, {("t", 0): None, ("t", 1): None, ("u", 0): None, ("x", 0): None}, version))
+    assert cancelled == {
+        ("t", 0): (0, None),
+        ("t", 1): (85, None),
+        ("u", 0): (0, None),
+        ("x", 0): (3, "Unable to find a topic named x."),
+    }
+    assert listed(client) == {}
+
+
+def test_a_topic_without_partitions_is_echoed_and_nothing_is_answered_with_nothing(client: Client) -> None:
+    answer = alter(client, {}, topics=[{"name": "t", "partitions": []}, {"name": "x", "partitions": []}])
+    assert [(row.name, row.partitions) for row in answer.responses] == [("t", ()), ("x", ())]
+    assert alter(client, {}, topics=[]).responses == ()
+
+
+@pytest.mark.conformance(156)
+@pytest.mark.feature("455-03")
+def test_one_that_cannot_be_harms_no_other(client: Client) -> None:
+    answer = results(alter(client, {("t", 0): [], ("t", 1): [7, 1], ("t", 2): [2, 1], ("u", 0): [2, 2]}))
+    assert [code for code, _ in answer.values()] == [39, 39, 0, 39]
+    assert answer["t", 1][1] == "The manual partition assignment includes broker 7, but no such broker is registered."
+    assert results(alter(client, {("t", 2): [1, 2]}))["t", 2] == (0, None)
+
+
+def test_another_factor_only_where_it_is_allowed(client: Client) -> None:
+    answer = alter(client, {("t", 0): [AWAY]}, allow_replication_factor_change=False)
+    assert results(answer)["t", 0] == (38, "The replication factor is changed from 2 to 1")
+    assert answer.allow_replication_factor_change is False and listed(client) == {}
+
+
+@pytest.mark.feature("455-06", "455-07")
+def test_without_a_controller_the_whole_request_is_late(cluster: MemoryCluster, client: Client) -> None:
+    cluster.controller.cut.add(2)
+    try:
+        answer = alter(client, {("t", 0): [AWAY], ("nope", 0): None}, timeout=timedelta(seconds=1))
+        assert int(answer.error_code) == 7 and answer.error_message
+        assert [code for code, _ in results(answer).values()] == [7, 7]
+        call = {"topic_partitions": [{"topic": "t", "partitions": [0, 1]}], "timeout": timedelta(seconds=1)}
+        late = client.call("ElectLeaders", 2, election_type=0, **call)
+        assert int(late.error_code) == 7
+        (topic,) = late.replica_election_results
+        assert [int(row.error_code) for row in topic.partition_result] == [7, 7]
+    finally:
+        cluster.controller.heal(2)
+    assert listed(client) == {}
+
+
+@pytest.mark.feature("455-12", "455-26", "455-19")
+def test_every_node_has_the_full_set_beside_what_is_added_and_removed(cluster: MemoryCluster, client: Client) -> None:
+    assert results(alter(client, {("t", 0): [AWAY]}))["t", 0] == (0, None)
+    cluster.controller.spread()
+    for node in cluster.nodes.values():
+        row = node.metadata.image.topics["t"].partitions[0]
+        assert (row.replicas, row.adding, row.removing, row.original) == ((AWAY, 1, 2), (AWAY,), (1, 2), (1, 2))
+    assert results(alter(client, {("t", 0): None}))["t", 0] == (0, None)
+    row = cluster.nodes[2].metadata.image.topics["t"].partitions[0]
+    assert (row.replicas, row.adding, row.removing, row.original) == ((1, 2), (), (), ())
+
+
+def elect(client: Client, partitions: list[tuple[str, list[int]]] | None, kind: int = 0, version: int = 2) -> Any:
+    rows = None if partitions is None else [{"topic": name, "partitions": each} for name, each in partitions]
+    more = {"election_type": kind} if version else {}
+    answer = client.call("ElectLeaders", version, topic_partitions=rows, timeout=timedelta(seconds=10), **more)
+    if version:
+        assert int(answer.error_code) == 0
+    return {
+        (topic.topic, row.partition_id): (int(row.error_code), row.error_message)
+        for topic in answer.replica_election_results
+        for row in topic.partition_result
+    }
+
+
+def leader(client: Client, topic: str, index: int) -> int:
+    answer = client.call("Metadata", 12, topics=[{"topic_id": None, "name": topic}])
+    return next(row.leader_id for row in answer.topics[0].partitions if row.partition_index == index)
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_elections(client: Client, version: int) -> None:
+    needless = (84, "Leader election not needed for topic partition.")
+    assert results(alter(client, {("t", 2): [2, 1]}))["t", 2] == (0, None)
+    assert leader(client, "t", 2) == 1, "another order moves no leader"
+    done = elect(client, [("t", [2, 1, 9]), ("x", [0])], version=version)
+    assert done == {
+        ("t", 2): (0, None),
+        ("t", 1): needless,
+        ("t", 9): (3, "No such partition as t-9"),
+        ("x", 0): (3, "No such topic as x"),
+    }
+    assert leader(client, "t", 2) == 2
+    assert results(alter(client, {("t", 2): [1, 2]}))["t", 2] == (0, None)
+    assert elect(client, None, version=version) == {("t", 2): (0, None)}, "of all partitions only those that lacked it"
+    assert leader(client, "t", 2) == 1
+    assert elect(client, None, version=version) == {}
+    if version:
+        assert elect(client, [("t", [0])], kind=1, version=version) == {("t", 0): needless}
+
+
+def test_the_preferred_replica_is_away(cluster: MemoryCluster, client: Client) -> None:
+    assert results(alter(client, {("u", 0): [AWAY, 2]}))["u", 0] == (0, None)
+    assert elect(client, [("u", [0])]) == {("u", 0): (80, "The preferred leader was not available.")}
+    assert results(alter(client, {("u", 0): None}))["u", 0] == (0, None)
+
+
+def test_racks_are_told_and_fenced_nodes_offline(tmp_path: Path) -> None:
+    with running_cluster(tmp_path, 2, 1, {"broker.rack": "r1"}) as cluster:
+        cluster.create_topic("t", [[1, 2]])
+        cluster.stop(2)
+        cluster.controller.spread()
+        client = Client(f"127.0.0.1:{cluster.nodes[1].port}")
+        try:
+            for version in (1, 5, 9, 12):
+                named = {"topic_id": None, "name": "t"} if version >= 10 else {"name": "t"}
+                answer = client.call("Metadata", version, topics=[named])
+                assert [(row.node_id, row.rack) for row in answer.brokers] == [(1, "r1")]
+                (row,) = answer.topics[0].partitions
+                assert (row.leader_id, list(row.replica_nodes), list(row.isr_nodes)) == (1, [1, 2], [1])
+                if version >= 5:
+                    assert list(row.offline_replicas) == [2]
+            answer = client.call("DescribeCluster", 2, include_fenced_brokers=True)
+            assert [(row.broker_id, row.rack, row.is_fenced) for row in answer.brokers] == [
+                (1, "r1", False),
+                (2, "r1", True),
+            ]
+            answer = client.call("DescribeTopicPartitions", 0, topics=[{"name": "t"}])
+            (row,) = answer.topics[0].partitions
+            assert (list(row.isr_nodes), list(row.offline_replicas), row.leader_epoch) == ([1], [2], 0)
+            assert not row.eligible_leader_replicas and not row.last_known_elr
+        finally:
+            client.close()
