@@ -8,8 +8,9 @@ from typing import Any
 
 from workflows.model import fields, topic_rules
 from workflows.model.outcome import Change, Code, Refused, Result
+from workflows.model.placement import Room, check_assigned
 from workflows.model.state import ClusterState, Topic
-from workflows.model.topics import Room, each_topic, new_partition
+from workflows.model.topics import each_topic, new_partition
 
 _ANY = (-(1 << 31), (1 << 31) - 1)
 
@@ -54,7 +55,7 @@ def _grown(
             Code.INVALID_PARTITIONS,
             f"A topic has 1 to {topic_rules.MAX_PARTITIONS} partitions, but {count} were asked for.",
         )
-    factor = len(topic.partitions[0].replicas) if topic.partitions else 1
+    factor = len(topic.partitions[0].assignment.target) if topic.partitions else 1
     total = room.replicas + (count - held) * factor
     if total > topic_rules.MAX_REPLICAS:
         raise Refused(
@@ -84,13 +85,6 @@ def _assigned(
     for index, row in enumerate(rows):
         where = f"{path}.assignment[{index}]"
         replicas = tuple(fields.a_number(node, where, *_ANY) for node in fields.a_list(row, where))
-        if problem := topic_rules.assignment_problem(replicas, state.nodes, factor):
-            raise Refused(Code.INVALID_REPLICA_ASSIGNMENT, problem)
-        if not any(node in state.alive for node in replicas):
-            raise Refused(
-                Code.INVALID_REPLICA_ASSIGNMENT,
-                "All brokers specified in the manual partition assignment for partition "
-                f"{held + index} are fenced or in controlled shutdown.",
-            )
+        check_assigned(state, held + index, replicas, factor)
         placed.append(replicas)
     return placed

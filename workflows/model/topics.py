@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ from workflows.model import fields, topic_rules
 from workflows.model.assignment import Assignment
 from workflows.model.election import UNCLEAN, decide, decide_all
 from workflows.model.outcome import Change, Code, Refused, Result
+from workflows.model.placement import Room, check_assigned
 from workflows.model.state import NO_LEADER, ClusterState, Configs, Partition, Topic
 
 
@@ -70,44 +71,6 @@ def each_topic(state: ClusterState, command: Mapping[str, Any], step: Step) -> C
     return Change(state if only_check else after, results)
 
 
-class Room:
-    """What a request's topics must fit in with, counted once per request: names that collide, replicas per node.
-
-    `held` counts the replicas of each unfenced node, `replicas` all of them.
-    """
-
-    def __init__(self, state: ClusterState) -> None:
-        self.names: dict[str, str] = {}
-        self.held = Counter({node: 0 for node in state.alive})
-        self.replicas = 0
-        for topic in state.topics.values():
-            self.take(topic)
-
-    def take(self, topic: Topic) -> None:
-        """Count a topic in."""
-        self.names[topic_rules.collision_key(topic.name)] = topic.name
-        self.hold([partition.replicas for partition in topic.partitions])
-
-    def hold(self, placed: Iterable[Sequence[int]]) -> None:
-        """Count the replicas of partitions in."""
-        for replicas in placed:
-            self.replicas += len(replicas)
-            self.held.update(node for node in replicas if node in self.held)
-
-    def place(self, count: int, factor: int) -> list[tuple[int, ...]]:
-        """Nodes for new partitions: round robin over the unfenced ones, the emptiest first; raises Refused."""
-        if not self.held:
-            raise Refused(Code.INVALID_REPLICATION_FACTOR, "No node is up that could hold a replica; start one first.")
-        order = sorted(self.held, key=lambda node: (self.held[node], node))
-        if factor > len(order):
-            raise Refused(
-                Code.INVALID_REPLICATION_FACTOR,
-                f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} cannot "
-                f"be reached because only {len(order)} broker(s) are registered.",
-            )
-        return [tuple(order[(index + i) % len(order)] for i in range(factor)) for index in range(count)]
-
-
 def _new_topic(
     state: ClusterState, room: Room, request: Mapping[str, Any], path: str, new_id: Callable[[], str]
 ) -> Topic:
@@ -129,7 +92,7 @@ def _new_topic(
         if bad := topic_rules.config_problem("topic", key, value):
             raise Refused(Code.INVALID_CONFIG, bad)
     placed = _placement(state, room, request, path)
-    after = room.replicas + len(placed)
+    after = room.replicas + sum(map(len, placed))
     if after > topic_rules.MAX_REPLICAS:
         raise Refused(
             Code.POLICY_VIOLATION,
@@ -148,7 +111,7 @@ def new_partition(state: ClusterState, index: int, replicas: tuple[int, ...]) ->
 
 
 def _placement(state: ClusterState, room: Room, request: Mapping[str, Any], path: str) -> list[tuple[int, ...]]:
-    """The replicas of each partition: as asked for, or round robin over the unfenced nodes, the emptiest first."""
+    """The replicas of each partition: as asked for, or spread over racks and nodes."""
     assignment = fields.a_list(request.get("assignment") or [], f"{path}.assignment")
     if assignment:
         return _assigned(state, request, assignment, f"{path}.assignment")
@@ -170,10 +133,8 @@ def _placement(state: ClusterState, room: Room, request: Mapping[str, Any], path
 def _assigned(
     state: ClusterState, request: Mapping[str, Any], assignment: Sequence[Any], path: str
 ) -> list[tuple[int, ...]]:
-    if request.get("partitions", -1) not in (-1, len(assignment)) or request.get("replication_factor", -1) not in (
-        -1,
-        1,
-    ):
+    counts = (request.get("partitions", -1), request.get("replication_factor", -1))
+    if counts[0] not in (-1, len(assignment)) or counts[1] not in (-1, 1):
         raise Refused(
             Code.INVALID_REQUEST, "Counts and a manual assignment exclude each other: give -1 for both counts."
         )
@@ -181,20 +142,9 @@ def _assigned(
         raise Refused(Code.INVALID_PARTITIONS, f"A topic has 1 to {topic_rules.MAX_PARTITIONS} partitions.")
     placed: list[tuple[int, ...]] = []
     for index, row in enumerate(assignment):
-        replicas = tuple(
-            fields.a_number(node, f"{path}[{index}]", -(1 << 31), (1 << 31) - 1)
-            for node in fields.a_list(row, f"{path}[{index}]")
-        )
-        if not replicas or len(set(replicas)) != len(replicas):
-            raise Refused(
-                Code.INVALID_REPLICA_ASSIGNMENT,
-                f"Partition {index} must name at least one node, each once; it names {list(replicas)}.",
-            )
-        unknown = [node for node in replicas if node not in state.nodes]
-        if unknown:
-            raise Refused(
-                Code.INVALID_REPLICA_ASSIGNMENT, f"Partition {index} names node {unknown[0]}, which is not registered."
-            )
+        here = f"{path}[{index}]"
+        replicas = tuple(fields.a_number(node, here, -(1 << 31), (1 << 31) - 1) for node in fields.a_list(row, here))
+        check_assigned(state, index, replicas, len(placed[0]) if placed else len(replicas))
         placed.append(replicas)
     return placed
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tests.workflows.model.support import apply, cluster, done
 from workflows.model.state import ClusterState, Partition
+from workflows.model.topics import new_partition
 
 
 def replicated(*replicas: Sequence[int], nodes: int = 5, **more: Any) -> ClusterState:
-    """A cluster of so many nodes with a topic `t`, one partition for each list of replicas."""
-    topic = {"name": "t", "assignment": [list(each) for each in replicas], **more}
-    return done(cluster(nodes), {"do": "create_topics", "topics": [topic]})
+    """A cluster of so many nodes with a topic `t`, one partition for each list of replicas, of any length."""
+    topic = {"name": "t", "partitions": len(replicas), **more}
+    state = done(cluster(nodes), {"do": "create_topics", "topics": [topic]})
+    partitions = tuple(new_partition(state, index, tuple(each)) for index, each in enumerate(replicas))
+    return state.with_topics(replace(state.topics["t"], partitions=partitions))
 
 
 def row(state: ClusterState, index: int = 0, topic: str = "t") -> Partition:

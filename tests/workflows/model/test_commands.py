@@ -54,9 +54,10 @@ def test_a_fenced_node_gets_no_replica() -> None:
         ({"name": "n", "configs": {"no.such": "1"}}, 40, "no.such"),
         ({"name": "n", "configs": {"retention.ms": "soon"}}, 40, "soon"),
         ({"name": "n", "configs": {"cleanup.policy": "compact"}}, 40, "delete"),
-        ({"name": "n", "assignment": [[1], [9]]}, 39, "node 9"),
-        ({"name": "n", "assignment": [[]]}, 39, "at least one"),
-        ({"name": "n", "assignment": [[1, 1]]}, 39, "each once"),
+        ({"name": "n", "assignment": [[1], [9]]}, 39, "includes broker 9, but no such broker is registered."),
+        ({"name": "n", "assignment": [[]]}, 39, "includes an empty replica list."),
+        ({"name": "n", "assignment": [[1, 1]]}, 39, "includes the broker 1 more than once."),
+        ({"name": "n", "assignment": [[1, 2], [1]]}, 39, "previous partitions, which have 2 replica(s)."),
         ({"name": "n", "assignment": [[1]], "partitions": 3}, 42, "exclude"),
     ],
 )
