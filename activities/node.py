@@ -21,6 +21,7 @@ from activities import rows
 from activities.copying import LaneCopy
 from activities.creating import MoveCreator
 from activities.errors import application_error, classify, disowned, expected
+from activities.reassigning import ReassignActivities
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import MovesStopped, RequestRefused, RequestTimedOut
 from storage_node.ports import Controller
@@ -64,6 +65,7 @@ class NodeActivities:
         self._bases: dict[rows.MoveKey, MoveRow] = {}
         self._creator = MoveCreator(node, controller, self.blocking, self._bases)
         self._attached: dict[TopicPartition, int] = {}
+        self._reassigning = ReassignActivities(node, self.blocking)
 
     @property
     def short(self) -> list[Callable[..., Any]]:
@@ -75,6 +77,7 @@ class NodeActivities:
             self.delete_replica,
             self.apply_image,
             self.hold_lease,
+            *self._reassigning.all,
         ]
 
     @property

@@ -22,5 +22,6 @@ def __getattr__(name: str) -> Any:
     from workflows.export_history import ExportHistory
     from workflows.move_replica import MoveReplica
     from workflows.node_lease import NodeLease
+    from workflows.partition_reassignment import PartitionReassignment
 
-    return [Cluster, NodeLease, MoveReplica, DirectoryFailure, ExportHistory]
+    return [Cluster, NodeLease, MoveReplica, PartitionReassignment, DirectoryFailure, ExportHistory]

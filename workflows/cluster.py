@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from temporalio import workflow
@@ -18,6 +18,13 @@ from workflows import errors, options
 from workflows.model import calls, controller, names
 from workflows.model.calls import ImageCall, ImageResult, LeaseCall, ProbeCall, ProbeResult
 from workflows.model.controller import Controller
+from workflows.model.outcome import Reassigned
+from workflows.model.reassignment_request import groups, made_by_controller, summary
+from workflows.model.run_requests import Asked, carry_out, under_way
+from workflows.model.watchers import Run, Watchers
+
+#: A run that did not get its answer asks again: so many of the last ones are kept.
+REMEMBERED_ANSWERS = 100
 
 
 def _new_id() -> str:
@@ -55,6 +62,8 @@ class Cluster:
         self._asking = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
+        self._watchers = Watchers.of(parameter.get("watched", ())) if isinstance(parameter, Mapping) else Watchers()
+        self._answered: dict[str, dict[str, Any]] = {}
 
     @workflow.run
     async def run(self, parameter: Any = None) -> None:
@@ -89,7 +98,8 @@ class Cluster:
 
     async def _continue(self) -> None:
         await workflow.wait_condition(workflow.all_handlers_finished)
-        workflow.continue_as_new(self._it.carry())
+        watched = {"watched": self._watchers.rows()} if len(self._watchers) else {}
+        workflow.continue_as_new({**self._it.carry(), **watched})
 
     # --- what follows from the state
 
@@ -246,12 +256,47 @@ class Cluster:
         except ApplicationError:
             workflow.logger.info("The run %s to be cancelled is gone", workflow_id)
 
+    # --- runs that see reassignments through
+
+    def _see_through(self) -> None:
+        """Start runs for the reassignments that nodes asked for, and tell those that look on what has changed."""
+        self._tell_watchers()
+        changes = [change for change in self._it.take_reassigned() if not self._watchers.has(change)]
+        for group in groups(changes):
+            run = names.reassign_id(self._it.cluster, group[0].topic, group[0].partition, len(group))
+            self._watchers.watch(group, (run, ""))
+            self._spawn(self._start_run(run, group))
+
+    def _tell_watchers(self, but: Run | None = None) -> None:
+        pair = {"generation": self._it.pair[0], "version": self._it.pair[1]}
+        for run, rows in self._watchers.changed(self._it.state).items():
+            if run != but:
+                self._spawn(self._reply(*run, "retargeted", {"rows": rows, **pair}))
+
+    async def _start_run(self, run: str, group: Sequence[Reassigned]) -> None:
+        """Start a run; where one of that id is still at work (at an earlier target, or at deleting), under another."""
+        generation, version = self._it.pair
+        for workflow_id in (run, f"{run}/{generation}.{version}"):
+            self._watchers.renamed((run, ""), (workflow_id, ""))
+            try:
+                await workflow.start_child_workflow(
+                    names.PARTITION_REASSIGNMENT,
+                    made_by_controller(group, (generation, version)),
+                    id=workflow_id,
+                    parent_close_policy=ParentClosePolicy.ABANDON,
+                    static_summary=summary(group),
+                )
+                return
+            except WorkflowAlreadyStartedError:
+                workflow.logger.info("The run %s is still at work", workflow_id)
+
     # --- handlers
 
     @workflow.update(description="A node's batch of commands; see workflows/model/commands.py")
     def submit(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Apply {"node", "incarnation", "generation", "version", "commands"} and answer as `Controller.submit` says."""
         reply = self._it.submit(batch, _new_id)
+        self._see_through()
         self._awake = True
         return reply
 
@@ -293,6 +338,26 @@ class Cluster:
         """Answered by the signal `recorded`, once the metadata has it; told again, nothing changes."""
         answer = self._it.directory_failed(told.get("notice"))
         self._spawn(self._reply(str(told.get("workflow_id")), str(told.get("run_id")), "recorded", answer))
+        self._awake = True
+
+    @workflow.signal(
+        description="A run asks for reassignments, or how they stand: {request, changes, looks, workflow_id, run_id}"
+    )
+    def reassign(self, told: dict[str, Any]) -> None:
+        """Answered by the signal `answered`; heard again, only the answer is repeated."""
+        try:
+            asked = Asked.of(told)
+        except (KeyError, TypeError, ValueError) as problem:
+            workflow.logger.warning("A signal that cannot be read is ignored: %r", problem)
+            return
+        answer = self._answered.get(asked.run_id)
+        if answer is None or answer["request"] != asked.request:
+            answer = carry_out(asked, self._it)
+            self._tell_watchers(asked.run)
+            self._watchers.watch(under_way(answer, self._it.state), asked.run)
+            if "error" not in answer:
+                self._answered = dict([*self._answered.items(), (asked.run_id, answer)][-REMEMBERED_ANSWERS:])
+        self._spawn(self._reply(*asked.run, "answered", answer))
         self._awake = True
 
     @workflow.query(description="All metadata as rows, or {} while collecting")

@@ -90,6 +90,26 @@ RECORD_AGAIN_AFTER = timedelta(seconds=5)
 #: The same once it was told in vain several times: the controller is away, or collects the nodes' images.
 RECORD_AGAIN_AFTER_MAX = timedelta(minutes=1)
 
+# --- a reassignment
+
+#: Steps of a reassignment are retried for ever: the node may be away for a night. A dead node's attempt ends after the
+#: heartbeat timeout, unless the node fails it itself at its next start.
+FOLLOW_HEARTBEAT_TIMEOUT = timedelta(seconds=15)
+#: Catching up takes as long as it takes.
+FOLLOW_TIMEOUT = timedelta(days=365)
+#: Before the controller is asked for a reassignment, its new nodes are told of the directories asked for. One that does
+#: not hear it in time is not waited for: what it puts elsewhere is moved at the end.
+PREFER_TIMEOUT = timedelta(seconds=10)
+#: A run hears of every change from its nodes or the controller. In case a word was lost it asks again after this, then
+#: after twice as long each time.
+LOOK_AGAIN_AFTER = timedelta(minutes=1)
+LOOK_AGAIN_AFTER_MAX = timedelta(hours=1)
+#: A cancel that the controller refuses (it would need an unclean election) is asked for again after this.
+CANCEL_AGAIN_AFTER = timedelta(seconds=15)
+#: How long a run waits until the controller answers, before it asks again; doubles up to the second.
+ASK_AGAIN_AFTER = timedelta(seconds=5)
+ASK_AGAIN_AFTER_MAX = timedelta(minutes=1)
+
 # --- history
 
 EXPORT_TIMEOUT = timedelta(hours=6)

@@ -18,6 +18,9 @@ APPLY_IMAGE = "apply_image"
 HOLD_LEASE = "hold_lease"
 PROBE_NODE = "probe_node"
 EXPORT_HISTORIES = "export_histories"
+PLACE_REPLICAS = "place_replicas"
+CATCH_UP = "catch_up"
+AWAIT_DELETION = "await_deletion"
 
 # What became of one replica in one step (`MoveRow.outcome`).
 CREATED = "created"  # `.move` and marker are on disk
@@ -29,6 +32,15 @@ IN_PLACE = "in_place"  # it was there already: nothing to do
 DROPPED = "dropped"  # cancelled; the `.move` is gone and the source serves on
 FAILED = "failed"  # ended with a reason; the source serves on, or is offline
 SUPERSEDED = "superseded"  # a newer generation is on disk: nothing was touched
+
+# What a node says of one replica of a reassignment (`ReplicaRow.outcome`), beside FAILED and SUPERSEDED, which here
+# means that the partition has a later target.
+WISHED = "wished"  # the node will put the replica into the directory asked for when it makes it
+HELD = "held"  # the node holds the replica, in the directory that the row names
+JOINED = "joined"  # all of the target is in sync, the reassignment is complete
+CANCELLED = "cancelled"  # the partition has its original replicas again
+GONE = "gone"  # the topic was deleted
+KEPT = "kept"  # nothing is to be deleted: the node is to hold the partition
 
 
 @dataclass(frozen=True)
@@ -162,3 +174,63 @@ class ExportResult:
     open: int
     events: int
     bytes: int
+
+
+@dataclass(frozen=True)
+class AssignedReplica:
+    """One partition of a reassignment as one node is asked about it; `directory` is "" where any will do."""
+
+    topic: str
+    partition: int
+    topic_id: str = ""
+    target: list[int] = field(default_factory=list)
+    original: list[int] = field(default_factory=list)
+    directory: str = ""
+
+
+@dataclass(frozen=True)
+class ReassignCall:
+    """The parameter of every step of a reassignment on one node.
+
+    The node answers from an image at (`generation`, `version`) or later; `facts` are the rows of the step before.
+    """
+
+    workflow_id: str
+    run_id: str
+    node: int
+    replicas: list[AssignedReplica]
+    generation: int = 0
+    version: int = 0
+    facts: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class ReplicaRow:
+    """What one node says of one partition of a reassignment, and the facts that a history alone would not hold.
+
+    `replicas` are the partition's now, in the image at (`generation`, `version`). Bytes are of the replica's log.
+    """
+
+    topic: str
+    partition: int
+    node: int
+    outcome: str
+    directory: str = ""
+    replicas: list[int] = field(default_factory=list)
+    error: str = ""
+    message: str = ""
+    generation: int = 0
+    version: int = 0
+    bytes_total: int = 0
+    bytes_copied: int = 0
+    seconds_placing: float = 0.0  # until the node had made its replica
+    seconds_catching_up: float = 0.0  # from then on until it was in sync
+    seconds_waiting: float = 0.0  # from then on until the others were, too
+    seconds_deleting: float = 0.0
+    seconds_throttled: float = 0.0
+    attempts: int = 0
+
+
+@dataclass(frozen=True)
+class ReassignResult:
+    rows: list[ReplicaRow] = field(default_factory=list)

@@ -13,7 +13,7 @@ from typing import Any
 from workflows.model import commands, fields, image, recover, registration
 from workflows.model.calls import ImageResult
 from workflows.model.image import Image
-from workflows.model.outcome import Code, Refused, Result
+from workflows.model.outcome import Change, Code, Reassigned, Refused, Result
 from workflows.model.recover import Collecting
 from workflows.model.state import ClusterState, Node, pack, unpack
 
@@ -46,6 +46,8 @@ class Controller:
         self.collecting: Collecting | None = Collecting(cluster)
         self.suspects: dict[int, str] = {}
         self.quietly_changed = False
+        self.reassigned: list[Reassigned] = []
+        """Reassignments that nodes asked for and for which no run was started yet; see `take_reassigned`."""
         self._memory: ClusterState | None = None
         self._registrations: dict[int, Mapping[str, Any]] = {}
         self._known: dict[int, Pair] = {}
@@ -142,7 +144,24 @@ class Controller:
             self._known[node] = pair if pair[0] == change.state.generation else (0, 0)
             self.suspects.pop(node, None)
         self._changed(change.state, quiet=change.quiet)
+        self.reassigned += change.reassigned
         return change.results
+
+    def take_reassigned(self) -> list[Reassigned]:
+        """The reassignments that have begun, or been given another target, since this was last asked; the last word on
+        each.
+        """
+        newest = {(each.topic, each.partition): each for each in self.reassigned}
+        self.reassigned = []
+        return list(newest.values())
+
+    def carry_out(self, command: Mapping[str, Any]) -> Change | None:
+        """Apply a command that does not come from a node; None while collecting."""
+        if self.state is None:
+            return None
+        change = commands.apply(self.state, command, str)
+        self._changed(change.state, quiet=change.quiet)
+        return change
 
     def _foreign(self, command: Mapping[str, Any]) -> Refused | None:
         """Why a registration's image cannot be of this cluster, or None."""

@@ -7,6 +7,7 @@ NODE_LEASE = "NodeLease"
 MOVE_REPLICA = "MoveReplica"
 EXPORT_HISTORY = "ExportHistory"
 DIRECTORY_FAILURE = "DirectoryFailure"
+PARTITION_REASSIGNMENT = "PartitionReassignment"
 
 
 def cluster_queue(cluster: str) -> str:
@@ -42,6 +43,12 @@ def move_id(cluster: str, node: int, topic: str, partition: int, count: int, cla
     """The id of a run that the node starts: its first replica, how many more there are, and that replica's claim."""
     more = f"+{count - 1}" if count > 1 else ""
     return f"{cluster}/move/{node}/{topic}-{partition}{more}/{claim}"
+
+
+def reassign_id(cluster: str, topic: str, partition: int, count: int) -> str:
+    """The id of a run that the controller starts: its first partition and how many more there are."""
+    more = f"+{count - 1}" if count > 1 else ""
+    return f"{cluster}/reassign/{topic}-{partition}{more}"
 
 
 def directory_failure_id(cluster: str, node: int, directory_id: str, noticed: float) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,7 +105,7 @@ def parse_moves(parameter: Any) -> MovePlan:
     entries that give them, which must agree. Raises InvalidPlan.
     """
     if isinstance(parameter, str):
-        parameter = _json(parameter)
+        parameter = loads(parameter)
     single = isinstance(parameter, Mapping)
     try:
         entries = [parameter] if single else fields.a_list(parameter, "$")
@@ -167,7 +167,9 @@ def _seconds(value: Any, path: str) -> float:
     return float(value)
 
 
-def _json(text: str) -> Any:
+def loads(text: str) -> Any:
+    """JSON in which no object has a field twice. Raises InvalidPlan."""
+
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in pairs:
@@ -199,7 +201,7 @@ def parse_reassignment(parameter: Any) -> tuple[PlannedPartition, ...]:
     replica. A plan has at least one partition. Raises InvalidPlan for anything else, unknown fields included.
     """
     if isinstance(parameter, str):
-        parameter = _json(parameter)
+        parameter = loads(parameter)
     try:
         plan = fields.an_object(parameter, "$", ("version", "partitions"))
         version = fields.a_number(fields.need(plan, "version", "$"), "$.version")
@@ -208,17 +210,32 @@ def parse_reassignment(parameter: Any) -> tuple[PlannedPartition, ...]:
         rows = fields.a_list(fields.need(plan, "partitions", "$"), "$.partitions")
         if not rows:
             raise BadField("$.partitions", "is empty: there is nothing to do")
-        planned = tuple(_partition(row, f"$.partitions[{place}]") for place, row in enumerate(rows))
-        seen: dict[tuple[str, int], int] = {}
-        for place, each in enumerate(planned):
-            first = seen.setdefault((each.topic, each.partition), place)
-            if first != place:
-                raise BadField(
-                    f"$.partitions[{place}]", f"names {each.topic}-{each.partition} again, after $.partitions[{first}]"
-                )
-        return planned
+        return _partitions(rows, "$.partitions")
     except BadField as bad:
         raise InvalidPlan(bad.path, bad.problem) from bad
+
+
+def parse_partitions(parameter: Any) -> tuple[PlannedPartition, ...]:
+    """Parse one object {"topic", "partition", "replicas", "log_dirs"} or a list of them. Raises InvalidPlan."""
+    try:
+        if isinstance(parameter, Mapping):
+            return (_partition(parameter, "$"),)
+        rows = fields.a_list(parameter, "$")
+        if not rows:
+            raise BadField("$", "is empty: there is nothing to do")
+        return _partitions(rows, "$")
+    except BadField as bad:
+        raise InvalidPlan(bad.path, bad.problem) from bad
+
+
+def _partitions(rows: Sequence[Any], path: str) -> tuple[PlannedPartition, ...]:
+    planned = tuple(_partition(row, f"{path}[{place}]") for place, row in enumerate(rows))
+    seen: dict[tuple[str, int], int] = {}
+    for place, each in enumerate(planned):
+        first = seen.setdefault((each.topic, each.partition), place)
+        if first != place:
+            raise BadField(f"{path}[{place}]", f"names {each.topic}-{each.partition} again, after {path}[{first}]")
+    return planned
 
 
 def _partition(value: Any, path: str) -> PlannedPartition:

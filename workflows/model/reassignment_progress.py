@@ -1,0 +1,87 @@
+"""How far a run of reassignments is, as its query tells. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from workflows.model import moves
+from workflows.model.reassignment_runs import CATCHING_UP, ENDED, Part, merge, of_live
+
+
+@dataclass(slots=True)
+class Voices:
+    """Which nodes are asked for something, and when they were last heard of (epoch s)."""
+
+    asked: dict[int, float] = field(default_factory=dict)
+    heard: dict[int, float] = field(default_factory=dict)
+    promised: dict[int, float] = field(default_factory=dict)
+
+    def tell(self, node: int, now: float, next_in: float) -> None:
+        """A node says something, and when it will again."""
+        self.heard[node], self.promised[node] = now, next_in
+
+    def silent(self, now: float) -> list[int]:
+        """The nodes that should have been heard of by now."""
+        return [
+            node
+            for node, since in sorted(self.asked.items())
+            if now - max(since, self.heard.get(node, 0.0)) > self.promised.get(node, moves.NEXT_REPORT) + moves.SILENCE
+        ]
+
+
+def of_part(part: Part, phase: str, now: float) -> dict[str, Any]:
+    """What `progress` tells of one partition: bytes of all added replicas, and a row for each node heard of."""
+    nodes: list[dict[str, Any]] = []
+    for node in part.followed_at:
+        row = merge(part.nodes.get(node), of_live(part, node))
+        live = part.live.get(node, {})
+        rate = float(live.get("rate", 0.0)) if part.open else 0.0
+        nodes.append(
+            {
+                "node": node,
+                "state": str(live.get("state", row.outcome)) or "waiting",
+                "directory": row.directory,
+                "bytes_total": row.bytes_total,
+                "bytes_copied": row.bytes_copied,
+                "rate": rate,
+                "eta_seconds": moves.eta(row.bytes_total, row.bytes_copied, rate) if part.open else None,
+                "message": str(live.get("message", row.message)),
+                "report_age": round(max(0.0, now - part.heard[node]), 3) if node in part.heard else None,
+            }
+        )
+    added = [each for each in nodes if each["node"] in part.adding]
+    etas = [each["eta_seconds"] for each in added if each["state"] != "in_sync"]
+    return {
+        "topic": part.topic,
+        "partition": part.partition,
+        "phase": phase if not part.outcome or phase not in (CATCHING_UP, ENDED) else part.outcome,
+        "outcome": part.outcome,
+        "from": list(part.original),
+        "to": list(part.target),
+        "adding": list(part.adding),
+        "removing": [node for node in part.touched if node not in part.target],
+        "bytes_total": sum(each["bytes_total"] for each in added),
+        "bytes_copied": sum(each["bytes_copied"] for each in added),
+        "rate": sum(each["rate"] for each in added),
+        "eta_seconds": None if not etas or None in etas else max(etas),
+        "error": part.error,
+        "message": part.message or next((each["message"] for each in nodes if each["message"]), ""),
+        "nodes": nodes,
+    }
+
+
+def of_run(parts: Sequence[Part], phase: str, waiting: Sequence[str], now: float) -> dict[str, Any]:
+    """What `progress` tells of a run: sums over its partitions, whom it waits for, and a row for each partition."""
+    rows = [of_part(part, phase, now) for part in parts]
+    etas = [row["eta_seconds"] for row in rows if not row["outcome"]]
+    return {
+        "phase": phase,
+        "waiting_for": ", ".join(waiting),
+        "bytes_total": sum(row["bytes_total"] for row in rows),
+        "bytes_copied": sum(row["bytes_copied"] for row in rows),
+        "rate": sum(row["rate"] for row in rows),
+        "eta_seconds": None if None in etas else max(etas, default=0.0),
+        "partitions": rows,
+    }

@@ -1,0 +1,114 @@
+"""What a run of reassignments is started with: what people type, read strictly, and what the controller gives. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workflows.model import fields, plan
+from workflows.model.fields import BadField
+from workflows.model.outcome import Reassigned
+from workflows.model.plan import ANY, InvalidPlan, PlannedPartition
+from workflows.model.reassignment_runs import Part
+
+#: One run sees at most so many partitions through: a step for fifty costs what a step for one costs.
+LARGEST_GROUP = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A run's parameter. `made`: the controller has made the change already, at the pair of its state then."""
+
+    parts: tuple[Part, ...]
+    made: bool = False
+    pair: tuple[int, int] = (0, 0)
+
+
+def change_row(change: Reassigned) -> list[Any]:
+    """A change of the controller's as parameters and signals carry it."""
+    return [
+        change.topic,
+        change.topic_id,
+        change.partition,
+        list(change.original),
+        list(change.target),
+        list(change.adding),
+        list(change.removing),
+        change.by,
+    ]
+
+
+def read_change(row: Any) -> Reassigned:
+    """The change of such a row. Raises TypeError or ValueError for anything else."""
+    topic, topic_id, partition, original, target, adding, removing, by = row
+    sets = tuple(original), tuple(target), tuple(adding), tuple(removing)
+    return Reassigned(str(topic), str(topic_id), int(partition), *sets, str(by))
+
+
+def made_by_controller(changes: Sequence[Reassigned], pair: tuple[int, int]) -> dict[str, Any]:
+    """The parameter of a run for changes that the controller has made, `pair` that of its state after them."""
+    return {"made": [change_row(change) for change in changes], "generation": pair[0], "version": pair[1]}
+
+
+def parse(parameter: Any) -> Request:
+    """Parse PartitionReassignment's parameter. Raises InvalidPlan with the path of the bad field.
+
+    People give one object {"topic", "partition", "replicas", "log_dirs"} or a list of them, or the JSON of
+    kafka-reassign-partitions, or a string that holds any of these; `log_dirs` may be missing. The controller gives
+    what `made_by_controller` makes.
+    """
+    if isinstance(parameter, str):
+        parameter = plan.loads(parameter)
+    try:
+        if isinstance(parameter, Mapping) and "made" in parameter:
+            return _made(parameter)
+        if isinstance(parameter, Mapping) and "partitions" in parameter:
+            planned, where = plan.parse_reassignment(parameter), "$.partitions"
+        else:
+            planned, where = plan.parse_partitions(parameter), "$"
+        if len(planned) > LARGEST_GROUP:
+            raise BadField(
+                where, f"has {len(planned)} entries, but one run reassigns at most {LARGEST_GROUP}; start several"
+            )
+    except BadField as bad:
+        raise InvalidPlan(bad.path, bad.problem) from bad
+    return Request(tuple(_asked(each) for each in planned))
+
+
+def _asked(each: PlannedPartition) -> Part:
+    return Part(each.topic, each.partition, each.replicas, each.log_dirs)
+
+
+def _made(parameter: Mapping[str, Any]) -> Request:
+    row = fields.an_object(parameter, "$", ("made", "generation", "version"))
+    pair = (
+        fields.a_number(fields.need(row, "generation", "$"), "$.generation"),
+        fields.a_number(fields.need(row, "version", "$"), "$.version"),
+    )
+    parts: list[Part] = []
+    for place, each in enumerate(fields.a_list(row["made"], "$.made")):
+        try:
+            change = read_change(each)
+        except (TypeError, ValueError) as problem:
+            raise BadField(f"$.made[{place}]", f"is no change of a partition: {problem}") from problem
+        directories = (ANY,) * len(change.target)
+        parts.append(Part(change.topic, change.partition, change.target, directories).begun(change))
+    if not parts:
+        raise BadField("$.made", "is empty: there is nothing to do")
+    return Request(tuple(parts), made=True, pair=pair)
+
+
+def groups(changes: Sequence[Reassigned]) -> list[tuple[Reassigned, ...]]:
+    """The changes of one request, split into runs, in order of topic and partition."""
+    ordered = sorted(changes, key=lambda change: (change.topic, change.partition))
+    return [tuple(ordered[at : at + LARGEST_GROUP]) for at in range(0, len(ordered), LARGEST_GROUP)]
+
+
+def summary(changes: Sequence[Reassigned]) -> str:
+    """A line for people: what a run of these is about, and who asked for it."""
+    first = changes[0]
+    more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
+    by = f", asked for by {first.by}" if first.by else ""
+    nodes = [",".join(map(str, each)) for each in (first.original, first.target)]
+    return f"{first.topic}-{first.partition}: {nodes[0]} -> {nodes[1]}{more}{by}"[:190]

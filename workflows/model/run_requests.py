@@ -1,0 +1,118 @@
+"""What runs of reassignments ask the controller, and what it answers. Knows no Temporal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workflows.model.controller import Controller
+from workflows.model.outcome import Code, Reassigned, Result
+from workflows.model.reassignment_request import change_row, read_change
+from workflows.model.reassignment_runs import Key
+from workflows.model.state import ClusterState
+from workflows.model.watchers import Run, standing
+
+#: The answer to a cancel that is not meant for what is under way now.
+NOT_MEANT: Result = {"error": Code.NO_REASSIGNMENT_IN_PROGRESS, "message": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a run asks: changes as (topic, partition, target or None, the target that a cancel is meant for), and
+    partitions to look at.
+    """
+
+    request: int
+    workflow_id: str
+    run_id: str
+    changes: tuple[tuple[str, int, tuple[int, ...] | None, tuple[int, ...]], ...]
+    looks: tuple[Key, ...]
+
+    @property
+    def run(self) -> Run:
+        return self.workflow_id, self.run_id
+
+    @staticmethod
+    def of(told: Mapping[str, Any]) -> Asked:
+        """Read a run's signal. Raises KeyError, TypeError or ValueError for anything else."""
+        return Asked(
+            int(told["request"]),
+            str(told["workflow_id"]),
+            str(told["run_id"]),
+            tuple(
+                (str(topic), int(partition), None if target is None else tuple(target), tuple(expected or ()))
+                for topic, partition, target, expected in told["changes"]
+            ),
+            tuple((str(topic), int(partition)) for topic, partition in told["looks"]),
+        )
+
+    def command(self, state: ClusterState) -> tuple[dict[str, Any], list[bool]]:
+        """The command for the changes, and which of them it has: a cancel is only for the target it is meant for."""
+        meant: list[bool] = []
+        for topic, partition, target, expected in self.changes:
+            now = standing(state, (topic, partition))
+            meant.append(target is not None or (now is not None and now.reassigning and now.target == expected))
+        rows = [
+            [topic, partition, None if target is None else list(target)]
+            for (topic, partition, target, _), in_it in zip(self.changes, meant, strict=True)
+            if in_it
+        ]
+        return {"do": "alter_reassignments", "partitions": rows, "client": f"run {self.workflow_id}"}, meant
+
+
+def made(
+    asked: Asked, results: Sequence[Mapping[str, Any]], before: ClusterState, after: ClusterState
+) -> list[Reassigned]:
+    """What the changes of a run that were taken have made of their partitions."""
+    changes: list[Reassigned] = []
+    for (topic, partition, target, _), result in zip(asked.changes, results, strict=True):
+        old, new = standing(before, (topic, partition)), standing(after, (topic, partition))
+        if target is None or result.get("error") or old is None or new is None:
+            continue
+        leaving = tuple(node for node in old.replicas if node not in target)
+        changes.append(
+            Reassigned(
+                topic,
+                new.topic_id,
+                partition,
+                new.original or old.original or old.replicas,
+                target,
+                new.adding,
+                leaving,
+                f"run {asked.workflow_id}",
+            )
+        )
+    return changes
+
+
+def carry_out(asked: Asked, controller: Controller) -> dict[str, Any]:
+    """Make the changes that a run asks for; the answer for it.
+
+    Has an "error" when it is to be asked again.
+    """
+    before = controller.state
+    if before is None:
+        return {"request": asked.request, "error": "the controller collects the nodes' metadata"}
+    command, meant = asked.command(before)
+    change = controller.carry_out(command) if any(meant) else None
+    taken = iter(change.results if change is not None else ())
+    results = [next(taken, NOT_MEANT) if in_it else NOT_MEANT for in_it in meant]
+    after = controller.state or before
+    changes = made(asked, results, before, after)
+    found = ((key, standing(after, key)) for key in asked.looks)
+    return {
+        "request": asked.request,
+        "results": results,
+        "made": [change_row(each) for each in changes],
+        "rows": [list(key) if now is None else now.row() for key, now in found],
+        "generation": after.generation,
+        "version": after.version,
+    }
+
+
+def under_way(answer: Mapping[str, Any], state: ClusterState | None) -> list[Reassigned]:
+    """Of what an answer says was made, what is not complete yet."""
+    changes = [read_change(row) for row in answer.get("made", ())]
+    standings = [standing(state, (each.topic, each.partition)) if state is not None else None for each in changes]
+    return [each for each, now in zip(changes, standings, strict=True) if now is not None and now.reassigning]

@@ -1,0 +1,423 @@
+"""PartitionReassignment: a partition, or a group of them, gets other replicas; the run sees them through (KIP-455)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Coroutine, Iterable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, ChildWorkflowError, FailureError
+
+from workflows import errors, options
+from workflows.model import calls, names
+from workflows.model import reassignment_runs as runs
+from workflows.model.calls import ReassignResult
+from workflows.model.moves import NEXT_REPORT
+from workflows.model.plan import InvalidPlan
+from workflows.model.reassignment_progress import Voices, of_run
+from workflows.model.reassignment_request import parse, read_change
+from workflows.model.reassignment_runs import ASKING, CATCHING_UP, DELETING, DIRECTING, VERIFYING, Key, Part, Standing
+from workflows.reassigning import Handle, by_node, start_step
+
+T = TypeVar("T")
+
+
+@workflow.defn(name=names.PARTITION_REASSIGNMENT)
+class PartitionReassignment:
+    """ask the controller -> catch_up on the new nodes -> await_deletion on the old ones -> directories -> verify.
+
+    Started by the controller for changes that it has made, or by anyone, and then it asks the controller itself. The
+    metadata and the in-sync replicas complete a reassignment without it: the run looks on, and is right also when all
+    is done before it begins. A cancel of the run has the controller cancel what is still under way; a cancel by Kafka's
+    API ends the run in the same way; a later target ends a partition's row as superseded.
+    """
+
+    @workflow.init
+    def __init__(self, parameter: Any) -> None:
+        self._problem: InvalidPlan | None = None
+        self._parts: dict[Key, Part] = {}
+        self._made, self._pair = False, (0, 0)
+        try:
+            request = parse(parameter)
+            self._made, self._pair = request.made, request.pair
+            self._parts = {part.key: part for part in request.parts}
+        except InvalidPlan as problem:
+            self._problem = problem
+        self._started = workflow.info().start_time.timestamp()
+        self._phases: list[tuple[str, float, float | None]] = []
+        self._changed = False
+        self._cancel_due = 0.0  # when the controller is to be asked to cancel (again)
+        self._following: dict[int, Handle] = {}
+        self._requests = 0
+        self._answer: dict[str, Any] | None = None
+        self._controller_away = False
+        self._voices = Voices()
+        self._reached: dict[Key, list[list[Any]]] = {}
+        self._short: dict[Key, str] = {}
+
+    @workflow.run
+    async def run(self, parameter: Any) -> dict[str, Any]:
+        """Answer a row per partition and the run's phases.
+
+        Ends cancelled when all partitions were, failed with the type of the first reason, the rows in its details, when
+        nothing else came of it. A parameter that cannot be used fails with InvalidPlan and the path of the bad field.
+        """
+        if self._problem is not None:
+            raise ApplicationError(str(self._problem), self._problem.path, type=errors.INVALID_PLAN, non_retryable=True)
+        if not self._made:
+            self._enter(ASKING)
+            await self._prefer()
+            await self._submit()
+        await self._see_through()
+        await self._delete()
+        await self._direct()
+        self._enter(VERIFYING)
+        await self._verify()
+        self._enter(None)
+        while not workflow.all_handlers_finished():
+            await self._uncancelled(workflow.wait_condition(workflow.all_handlers_finished))
+        return await self._end()
+
+    # --- asking the controller
+
+    async def _prefer(self) -> None:
+        """Tell the nodes that are up which directories are asked for, before their replicas are made."""
+        found = by_node({part.key: tuple(part.wishes) for part in self._open()})
+        await self._patiently(self._all(self._prefer_at(node, keys) for node, keys in found.items()))
+
+    async def _prefer_at(self, node: int, keys: list[Key]) -> None:
+        try:
+            result = await self._step(calls.PLACE_REPLICAS, node, keys, patient=False)
+        except ActivityError:
+            workflow.logger.info("Node %d is not told of the directories beforehand", node)
+            return
+        for row in result.rows:
+            if row.outcome == calls.FAILED:
+                key = (row.topic, row.partition)
+                self._parts[key] = self._parts[key].failed(row.error, row.message)
+
+    async def _submit(self) -> None:
+        """Have the controller make the change; what it refuses fails with its words."""
+        wanted = self._open()
+        if self._cancelled:
+            self._parts |= {part.key: replace(part, verdict=calls.CANCELLED) for part in wanted}
+        elif wanted:
+            rows = [[part.topic, part.partition, list(part.target), None] for part in wanted]
+            answer = await self._patiently(self._ask(rows, []))
+            self._pair = (int(answer.get("generation", 0)), int(answer.get("version", 0)))
+            made = {(each.topic, each.partition): each for each in map(read_change, answer.get("made", []))}
+            for part, result in zip(wanted, answer.get("results", []), strict=True):
+                if result.get("error"):
+                    message = str(result.get("message") or f"Kafka's error code {result['error']}")
+                    self._parts[part.key] = part.failed(errors.REASSIGNMENT_REFUSED, message)
+                elif part.key in made:
+                    self._parts[part.key] = part.begun(made[part.key])
+
+    async def _ask(self, changes: list[list[Any]], looks: list[Key]) -> dict[str, Any]:
+        """Signal the controller until it answers; it carries a request out once, however often it hears of it."""
+        self._requests += 1
+        request, info = self._requests, workflow.info()
+        controller = workflow.get_external_workflow_handle(names.cluster_id(info.task_queue))
+        told = {
+            "request": request,
+            "changes": changes,
+            "looks": [list(key) for key in looks],
+            "workflow_id": info.workflow_id,
+            "run_id": info.run_id,
+        }
+
+        def answered() -> bool:
+            return self._answer is not None and self._answer.get("request") == request
+
+        pause = options.ASK_AGAIN_AFTER
+        while not answered():
+            try:
+                await controller.signal("reassign", told)
+                await workflow.wait_condition(answered, timeout=pause)
+            except ApplicationError:
+                self._controller_away = True
+                await workflow.sleep(pause, summary="until there is a controller")
+            except TimeoutError:
+                self._controller_away = True
+            pause = min(2 * pause, options.ASK_AGAIN_AFTER_MAX)
+        self._controller_away = False
+        assert self._answer is not None
+        return self._answer
+
+    # --- until the replica set is final
+
+    async def _see_through(self) -> None:
+        again = options.LOOK_AGAIN_AFTER
+        while open_parts := self._open():
+            self._enter(CATCHING_UP)
+            if self._cancelled and workflow.time() >= self._cancel_due:
+                self._cancel_due = workflow.time() + options.CANCEL_AGAIN_AFTER.total_seconds()
+                rows = [[part.topic, part.partition, None, list(part.target)] for part in open_parts]
+                self._take(await self._patiently(self._ask(rows, [part.key for part in open_parts])))
+                continue
+            self._follow(open_parts)
+            self._changed = False
+            patience = min(again, options.CANCEL_AGAIN_AFTER) if self._cancelled else again
+            try:
+                await self._uncancelled(workflow.wait_condition(self._something_new, timeout=patience))
+            except TimeoutError:
+                if not self._cancelled:
+                    again = min(2 * again, options.LOOK_AGAIN_AFTER_MAX)
+                    self._take(await self._patiently(self._ask([], [part.key for part in open_parts])))
+        for handle in self._following.values():
+            handle.cancel()
+
+    def _something_new(self) -> bool:
+        return self._changed or (self._cancelled and not self._cancel_due)
+
+    def _follow(self, parts: Iterable[Part]) -> None:
+        """Look on at the nodes where replicas are added."""
+        for node, keys in by_node({part.key: part.followed_at for part in parts}).items():
+            if node not in self._following:
+                handle = self._start(calls.CATCH_UP, node, keys)
+                self._following[node] = handle
+                asyncio.create_task(self._followed(node, handle))  # noqa: RUF006 - ends with its handle, which is kept
+
+    async def _followed(self, node: int, handle: Handle) -> None:
+        try:
+            self._apply((await handle).rows)
+        except ActivityError as failure:
+            if not isinstance(failure.cause, CancelledError):
+                workflow.logger.warning("Node %d does not say how far it is: %s", node, failure.cause)
+        finally:
+            if self._following.get(node) is handle:
+                del self._following[node]
+                self._voices.asked.pop(node, None)
+            self._changed = True
+
+    def _take(self, told: dict[str, Any]) -> None:
+        """A word of the controller about partitions: rows as `Standing.row`, or [topic, partition] of one that is
+        gone.
+        """
+        self._pair = max(self._pair, (int(told.get("generation", 0)), int(told.get("version", 0))))
+        for row in told.get("rows", []):
+            part = self._parts.get((str(row[0]), int(row[1])))
+            if part is not None:
+                self._parts[part.key] = part.judged(Standing.of(row) if len(row) > 2 else None)
+        self._changed = True
+
+    # --- what follows from it
+
+    async def _delete(self) -> None:
+        """Wait until the nodes that were dropped have no data of it any more, however long they stay away."""
+        found = by_node({part.key: part.to_clear for part in self._parts.values()})
+        if found:
+            self._enter(DELETING)
+            await self._patiently(self._all(self._delete_at(node, keys) for node, keys in found.items()))
+
+    async def _delete_at(self, node: int, keys: list[Key]) -> None:
+        try:
+            self._apply((await self._step(calls.AWAIT_DELETION, node, keys)).rows)
+        except ActivityError as failure:
+            workflow.logger.warning("Node %d does not say whether its data is gone: %s", node, failure.cause)
+
+    async def _direct(self) -> None:
+        """Where a replica is not in the directory asked for (the node did not hear of the wish, or could not do it), a
+        MoveReplica takes it there.
+        """
+        done = [part for part in self._parts.values() if part.verdict == calls.JOINED]
+        found = by_node({part.key: tuple(part.wishes) for part in done})
+        if found:
+            self._enter(DIRECTING)
+            await self._patiently(self._all(self._direct_at(node, keys) for node, keys in found.items()))
+
+    async def _direct_at(self, node: int, keys: list[Key]) -> None:
+        try:
+            rows = (await self._step(calls.PLACE_REPLICAS, node, keys)).rows
+        except ActivityError as failure:
+            self._missed(node, keys, str(failure.cause))
+            return
+        held = {(row.topic, row.partition): row for row in rows}
+        away: list[Key] = []
+        for key in keys:
+            row, wanted = held.get(key), self._parts[key].wishes[node]
+            if row is not None and row.outcome == calls.FAILED:
+                self._missed(node, [key], row.message)
+            elif row is None or row.directory != wanted:
+                away.append(key)
+            else:
+                self._reached.setdefault(key, []).append([node, wanted, True])
+        if away:
+            await self._move(node, away)
+
+    async def _move(self, node: int, keys: list[Key]) -> None:
+        info = workflow.info()
+        wanted = [(key, self._parts[key].wishes[node]) for key in keys]
+        parameter = [
+            {"topic": topic, "partition": partition, "node": node, "directory": directory}
+            for (topic, partition), directory in wanted
+        ]
+        try:
+            child = await workflow.start_child_workflow(
+                names.MOVE_REPLICA,
+                parameter,
+                id=f"{info.workflow_id}/{info.run_id[:8]}/directories/{node}",
+                parent_close_policy=workflow.ParentClosePolicy.ABANDON,
+                result_type=dict[str, Any],
+            )
+            rows = (await child)["rows"]
+        except (ChildWorkflowError, FailureError) as failure:
+            why = failure.cause.message if isinstance(failure.cause, FailureError) else str(failure)
+            self._missed(node, keys, why)
+            return
+        ended = {(row["topic"], row["partition"]): row for row in rows}
+        for key, directory in wanted:
+            row = ended.get(key, {})
+            if row.get("outcome") in (calls.SWAPPED, calls.DELETED, calls.IN_PLACE):
+                self._reached.setdefault(key, []).append([node, directory, True])
+            else:
+                self._missed(node, [key], str(row.get("message") or row.get("outcome") or "nothing is known of it"))
+
+    def _missed(self, node: int, keys: Iterable[Key], why: str) -> None:
+        for key in keys:
+            directory = self._parts[key].wishes[node]
+            self._reached.setdefault(key, []).append([node, directory, False])
+            self._short[key] = f"The replica on node {node} is not in {directory}: {why}"
+
+    async def _verify(self) -> None:
+        """The controller's last word on what is done; a target that came meanwhile changes nothing of that."""
+        done = [part for part in self._parts.values() if part.verdict == calls.JOINED]
+        if not done:
+            return
+        answer = await self._patiently(self._ask([], [part.key for part in done]))
+        for row in answer.get("rows", []):
+            now = Standing.of(row) if len(row) > 2 else None
+            if now is not None and now.key in self._parts:
+                self._parts[now.key] = replace(
+                    self._parts[now.key], replicas=now.replicas, isr=now.isr, leader=now.leader
+                )
+
+    async def _end(self) -> dict[str, Any]:
+        for key, why in self._short.items():
+            if not self._parts[key].message:
+                self._parts[key] = replace(self._parts[key], error=errors.DIRECTORY_NOT_REACHED, message=why)
+        parts = list(self._parts.values())
+        rows = [part.row(self._reached.get(part.key, ())) for part in parts]
+        for row in rows:
+            if (row["topic"], row["partition"]) in self._short:
+                row["outcome"] = calls.FAILED
+        result = {"rows": rows, "phases": [list(each) for each in self._phases]}
+        verdict = runs.verdict(parts, self._short)
+        if verdict.status == "failed":
+            raise ApplicationError(verdict.message, result, type=verdict.error, non_retryable=True)
+        if verdict.status == "cancelled":
+            await self._be_cancelled()
+            raise CancelledError("All reassignments were cancelled.")
+        return result
+
+    async def _be_cancelled(self) -> None:
+        """End as cancelled, which only a run that was asked to can: have the controller ask, as none can ask itself."""
+        info = workflow.info()
+        controller = workflow.get_external_workflow_handle(names.cluster_id(info.task_queue))
+        while not self._cancelled:
+            try:
+                await controller.signal("cancel_run", {"workflow_id": info.workflow_id, "run_id": info.run_id})
+                await workflow.wait_condition(lambda: self._cancelled, timeout=options.LOCATE_TIMEOUT)
+            except ApplicationError:
+                await self._uncancelled(workflow.sleep(options.LOCATE_TIMEOUT, summary="until there is a controller"))
+            except TimeoutError:
+                continue
+            except asyncio.CancelledError:
+                if not self._cancelled:
+                    raise
+
+    # --- how
+
+    @property
+    def _cancelled(self) -> bool:
+        return workflow.cancellation_reason() is not None
+
+    def _open(self) -> list[Part]:
+        return [part for part in self._parts.values() if part.open]
+
+    def _enter(self, phase: str | None) -> None:
+        """Note when the run's phases begin and end."""
+        now = round(workflow.time(), 3)
+        if self._phases and self._phases[-1][2] is None:
+            if self._phases[-1][0] == phase:
+                return
+            self._phases[-1] = (*self._phases[-1][:2], now)
+        if phase is not None:
+            self._phases.append((phase, now, None))
+
+    def _start(self, activity: str, node: int, keys: list[Key], *, patient: bool = True) -> Handle:
+        self._voices.asked[node] = workflow.time()
+        return start_step(activity, node, [self._parts[key] for key in keys], self._pair, patient=patient)
+
+    async def _step(self, activity: str, node: int, keys: list[Key], *, patient: bool = True) -> ReassignResult:
+        try:
+            return await self._start(activity, node, keys, patient=patient)
+        finally:
+            self._voices.asked.pop(node, None)
+
+    def _apply(self, rows: Iterable[calls.ReplicaRow]) -> None:
+        for row in rows:
+            part = self._parts.get((row.topic, row.partition))
+            if part is not None:
+                self._parts[part.key] = part.after(row, workflow.time())
+            self._pair = max(self._pair, (row.generation, row.version))
+
+    @staticmethod
+    async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+        await asyncio.gather(*work)
+
+    async def _patiently(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something to its end, whatever is asked of the run meanwhile."""
+        task = asyncio.create_task(work)
+        while not task.done():
+            await self._uncancelled(workflow.wait_condition(task.done))
+        return task.result()
+
+    async def _uncancelled(self, waiting: Awaitable[Any]) -> None:
+        """Wait; a cancel ends it without an error, since it is looked for before the next step."""
+        try:
+            await waiting
+        except asyncio.CancelledError:
+            if not self._cancelled:
+                raise
+
+    # --- what people, the nodes and the controller say meanwhile
+
+    @workflow.query(description="Phase, bytes, rate and ETA of the run and of every partition")
+    def progress(self) -> dict[str, Any]:
+        """How far the run is; of copies what their node reported last, and how long ago that was."""
+        clock = time.time()  # of whoever asks: the run's own clock stands still while nothing happens
+        now = self._phases[-1] if self._phases else ("", 0.0, None)
+        waiting = ["the controller"] if self._controller_away else []
+        waiting += [f"node {node}" for node in self._voices.silent(clock)]
+        return {
+            "workflow_id": workflow.info().workflow_id,
+            "cancelling": self._cancelled,
+            "started": self._started,
+            "phases": [list(each) for each in self._phases],
+            **of_run(list(self._parts.values()), now[0] if now[2] is None else runs.ENDED, waiting, clock),
+        }
+
+    @workflow.signal(description="A node tells how far its replicas are")
+    def copy_progress(self, rows: list[dict[str, Any]]) -> None:
+        """Live values for `progress`."""
+        now = workflow.time()
+        for row in rows:
+            part = self._parts.get((str(row.get("topic")), int(row.get("partition", -1))))
+            if part is not None:
+                self._parts[part.key] = part.reported(row, now)
+                self._voices.tell(int(row.get("node", -1)), now, float(row.get("next_in", NEXT_REPORT)))
+
+    @workflow.signal(description="The controller answers what the run asked")
+    def answered(self, answer: dict[str, Any]) -> None:
+        """{"request", "results", "made", "rows", "generation", "version"}, or "error" when it is to be asked again."""
+        if not answer.get("error"):
+            self._answer = answer
+
+    @workflow.signal(description="The controller tells that partitions have another target, or none any more")
+    def retargeted(self, told: dict[str, Any]) -> None:
+        """{"rows", "generation", "version"}."""
+        self._take(told)

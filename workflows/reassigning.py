@@ -1,0 +1,56 @@
+"""Carrying out one step of a reassignment on a node: its queue and limits. Keeps no state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+
+from temporalio import workflow
+from temporalio.workflow import ActivityCancellationType, ActivityHandle
+
+from workflows import options
+from workflows.model import calls, names
+from workflows.model.calls import ReassignCall, ReassignResult
+from workflows.model.reassignment_runs import Key, Part
+
+Handle = ActivityHandle[ReassignResult]
+
+
+def by_node(nodes: Mapping[Key, Iterable[int]]) -> dict[int, list[Key]]:
+    """The other way round: the partitions of each node."""
+    found: dict[int, list[Key]] = {}
+    for key, wanted in nodes.items():
+        for node in wanted:
+            found.setdefault(node, []).append(key)
+    return dict(sorted(found.items()))
+
+
+def start_step(activity: str, node: int, parts: Sequence[Part], pair: tuple[int, int], *, patient: bool) -> Handle:
+    """Start an activity on a node for these partitions; unless `patient`, the node is not waited for.
+
+    A cancel does not wait for the attempt: it changes nothing, it looks on, or notes wishes.
+    """
+    info = workflow.info()
+    short = activity == calls.PLACE_REPLICAS
+    call = ReassignCall(
+        info.workflow_id,
+        info.run_id,
+        node,
+        [part.asked_at(node) for part in parts],
+        *pair,
+        [asdict(part.nodes[node]) for part in parts if node in part.nodes],
+    )
+    more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
+    return workflow.start_activity(
+        activity,
+        call,
+        result_type=ReassignResult,
+        task_queue=names.node_queue(info.task_queue, node),
+        schedule_to_start_timeout=None if patient else options.PREFER_TIMEOUT,
+        schedule_to_close_timeout=None if patient else 2 * options.PREFER_TIMEOUT,
+        start_to_close_timeout=options.SHORT_STEP_TIMEOUT if short else options.FOLLOW_TIMEOUT,
+        heartbeat_timeout=None if short else options.FOLLOW_HEARTBEAT_TIMEOUT,
+        retry_policy=options.MOVE_RETRY,
+        cancellation_type=ActivityCancellationType.TRY_CANCEL,
+        summary=f"{parts[0].topic}-{parts[0].partition}{more}",
+    )
