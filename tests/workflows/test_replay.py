@@ -33,6 +33,14 @@ SCENARIOS = {
     "export",
     "directory-failure",
     "directory-failure-waits",
+    "reassign-happy",
+    "reassign-cancelled-by-api",
+    "reassign-cancelled-by-temporal",
+    "reassign-superseded",
+    "reassign-by-hand",
+    "reassign-topic-deleted",
+    "reassign-then-moved",
+    "cluster-reassigned",
 }
 
 

@@ -54,20 +54,6 @@ class Reassigned:
 
 
 @dataclass(frozen=True, slots=True)
-class Reassigned:
-    """A partition whose reassignment a command has begun, or given another target; `by`: who asked, "" if not known."""
-
-    topic: str
-    topic_id: str
-    partition: int
-    original: tuple[int, ...]
-    target: tuple[int, ...]
-    adding: tuple[int, ...]
-    removing: tuple[int, ...]
-    by: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Change:
     """What became of one command.
 

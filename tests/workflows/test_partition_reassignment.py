@@ -1,0 +1,318 @@
+"""PartitionReassignment on a real Temporal server, under the real controller: what ends how, and who asked for it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.exceptions import CancelledError
+
+from tests.support.temporal import TemporalServer
+from tests.workflows.conftest import Recorder
+from tests.workflows.fakes import until_true
+from tests.workflows.reassign_scene import Cluster, failure, run
+from workflows import options
+from workflows.model import calls
+from workflows.model.state import pack
+
+pytestmark = pytest.mark.temporal
+
+
+def test_the_controller_starts_a_run_that_sees_it_through(
+    temporal_server: TemporalServer, task_queue: str, recorded: Recorder
+) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up()
+        assert (await it.reassign((0, [2])))[0].get("error", 0) == 0
+        await it.open(it.run(), "catching_up")
+        found = await it.run().query("progress")
+        assert (found["partitions"][0]["from"], found["partitions"][0]["to"]) == ([1], [2])
+        report = {"topic": "t", "partition": 0, "node": 2, "state": "catching_up", "bytes_total": 1000}
+        await it.run().signal("copy_progress", [{**report, "bytes_copied": 400, "rate": 100.0, "next_in": 10}])
+        found = await it.run().query("progress")
+        assert (found["bytes_copied"], found["bytes_total"], found["eta_seconds"]) == (400, 1000, 6.0)
+        it.node(1).hold_deletion.clear()
+        await it.in_sync()
+        await it.open(it.run(), "deleting")
+        it.node(1).hold_deletion.set()
+        result = await it.run().result()
+        (row,) = result["rows"]
+        assert (row["outcome"], row["original"], row["target"], row["replicas"]) == ("done", [1], [2], [2])
+        assert (row["bytes_copied"], row["seconds_catching_up"], row["seconds_deleting"]) == (1000, 0.5, 0.1)
+        assert (row["isr"], row["leader"]) == ([2], 2)
+        assert [phase for phase, _, _ in result["phases"]] == ["catching_up", "deleting", "verifying"]
+        assert it.node(2).names() == [calls.CATCH_UP] and it.node(1).names() == [calls.AWAIT_DELETION]
+        await recorded("reassign-happy", it.client, it.run().id)
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_a_run_that_begins_when_all_is_done_is_right(temporal_server: TemporalServer, task_queue: str) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up()
+        await it.away(2)
+        await it.reassign((0, [2]), by=3)
+        await it.in_sync()
+        assert (await it.partition()).replicas == (2,)
+        await it.serve(it.node(2))
+        assert (await it.run().result())["rows"][0]["outcome"] == "done"
+
+    run(temporal_server, task_queue, scene)
+
+
+@pytest.mark.parametrize("way", ["api", "temporal"])
+@pytest.mark.feature("455-17", "455-28")
+def test_a_cancel_has_one_result_whichever_way_it_comes(
+    temporal_server: TemporalServer, task_queue: str, recorded: Recorder, way: str
+) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up(replicas=(1, 3))
+        await it.reassign((0, [2, 3]))
+        await it.open(it.run(), "catching_up")
+        if way == "api":
+            assert (await it.reassign((0, None)))[0].get("error", 0) == 0
+        else:
+            await it.run().cancel()
+        with pytest.raises(WorkflowFailureError) as caught:
+            await it.run().result()
+        assert isinstance(caught.value.cause, CancelledError)
+        partition = await it.partition()
+        assert (partition.replicas, partition.assignment.reassigning) == ((1, 3), False)
+        # What was added is gone from its disks before the run says that it is over.
+        assert it.node(2).names() == [calls.CATCH_UP, calls.AWAIT_DELETION]
+        assert not it.node(1).seen
+        await recorded(f"reassign-cancelled-by-{way}", it.client, it.run().id)
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_a_cancel_while_the_new_node_is_away_is_heard_at_once(temporal_server: TemporalServer, task_queue: str) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up()
+        await it.reassign((0, [2]))
+        await it.away(2)
+        await it.open(it.run(), "catching_up")
+        await it.reassign((0, None), by=3)
+        await it.open(it.run(), "deleting")
+        assert (await it.run().describe()).status == WorkflowExecutionStatus.RUNNING
+        await it.serve(it.node(2))
+        with pytest.raises(WorkflowFailureError) as caught:
+            await it.run().result()
+        assert isinstance(caught.value.cause, CancelledError)
+
+    run(temporal_server, task_queue, scene)
+
+
+@pytest.mark.feature("455-28")
+def test_a_later_target_holds_and_the_earlier_runs_row_says_so(
+    temporal_server: TemporalServer, task_queue: str, recorded: Recorder
+) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up()
+        await it.reassign((0, [2]))
+        await it.open(it.run(), "catching_up")
+        mine = await it.start({"topic": "t", "partition": 0, "replicas": [3]})
+        first = await it.run().result()
+        assert first["rows"][0]["outcome"] == "superseded"
+        await it.open(mine, "catching_up")
+        assert (await it.partition()).assignment.original == (1,)
+        await it.in_sync()
+        row = (await mine.result())["rows"][0]
+        assert (row["outcome"], row["original"], row["replicas"]) == ("done", [1], [3])
+        await recorded("reassign-superseded", it.client, it.run().id)
+        await recorded("reassign-by-hand", it.client, mine.id)
+        # The controller has started no second run for what the run by hand asked.
+        described = await it.run().describe()
+        assert described.status == WorkflowExecutionStatus.COMPLETED
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_asked_for_again_with_the_same_target_there_is_one_run(
+    temporal_server: TemporalServer, task_queue: str
+) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up()
+        await it.reassign((0, [2]))
+        await it.reassign((0, [2]))
+        mine = await it.start([{"topic": "t", "partition": 0, "replicas": [2]}])
+        await it.open(mine, "catching_up")
+        await it.in_sync()
+        outcomes = [(await handle.result())["rows"][0]["outcome"] for handle in (it.run(), mine)]
+        assert outcomes == ["done", "done"]
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_a_cancel_of_a_run_leaves_a_later_target_alone(temporal_server: TemporalServer, task_queue: str) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up(2)
+        await it.reassign((0, [2]), (1, [2]))
+        handle = it.run(count=2)
+        await it.open(handle, "catching_up")
+        await it.reassign((0, [3]))
+        await handle.cancel()
+        # Its second partition is cancelled; the first, which is another's now, is not.
+        result = await handle.result()
+        assert [row["outcome"] for row in result["rows"]] == ["superseded", "cancelled"]
+        assert (await it.partition(0)).assignment.target == (3,)
+        assert not (await it.partition(1)).assignment.reassigning
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_a_deleted_topic_ends_its_run_with_the_reason(
+    temporal_server: TemporalServer, task_queue: str, recorded: Recorder
+) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up()
+        await it.reassign((0, [2]))
+        await it.open(it.run(), "catching_up")
+        await it.node(3).submit(it.handle, {"do": "delete_topics", "names": ["t"]})
+        with pytest.raises(WorkflowFailureError) as caught:
+            await it.run().result()
+        assert failure(caught.value).type == "TopicDeleted"
+        assert failure(caught.value).details[0]["rows"][0]["outcome"] == "failed"
+        await recorded("reassign-topic-deleted", it.client, it.run().id)
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_what_the_controller_refuses_fails_and_the_rest_goes_on(
+    temporal_server: TemporalServer, task_queue: str
+) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up(2)
+        plan = {
+            "version": 1,
+            "partitions": [
+                {"topic": "t", "partition": 0, "replicas": [9]},
+                {"topic": "t", "partition": 1, "replicas": [3]},
+            ],
+        }
+        mine = await it.start(plan)
+        await it.open(mine, "catching_up")
+        await it.in_sync(1)
+        rows = (await mine.result())["rows"]
+        assert [row["outcome"] for row in rows] == ["failed", "done"]
+        assert rows[0]["error"] == "ReassignmentRefused" and "9" in rows[0]["message"]
+        other = await it.start({"topic": "no-such", "partition": 0, "replicas": [1]}, "other")
+        with pytest.raises(WorkflowFailureError) as caught:
+            await other.result()
+        assert failure(caught.value).type == "ReassignmentRefused"
+        assert "no-such" in failure(caught.value).message
+
+    run(temporal_server, task_queue, scene)
+
+
+@pytest.mark.parametrize("lost", [False, True], ids=["wish kept", "wish lost"])
+def test_a_combined_move_is_done_when_the_directory_is_reached(
+    temporal_server: TemporalServer, task_queue: str, recorded: Recorder, lost: bool
+) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up()
+        it.node(2).lost_wishes = lost
+        mine = await it.start([{"topic": "t", "partition": 0, "replicas": [2], "log_dirs": ["/b"]}])
+        await it.open(mine, "catching_up")
+        assert it.node(2).held["t", 0] == ("/a" if lost else "/b")
+        await it.in_sync()
+        row = (await mine.result())["rows"][0]
+        assert (row["outcome"], row["directories"]) == ("done", [[2, "/b", True]])
+        moves = [run async for run in it.client.list_workflows(f'TaskQueue="{it.name}" AND WorkflowType="MoveReplica"')]
+        if lost:
+            await recorded("reassign-then-moved", it.client, mine.id)
+        else:
+            assert not moves and it.node(2).names()[0] == calls.PLACE_REPLICAS
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_a_directory_that_the_node_does_not_have_changes_nothing(
+    temporal_server: TemporalServer, task_queue: str
+) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up()
+        it.node(2).unknown_directories.add("/nowhere")
+        mine = await it.start([{"topic": "t", "partition": 0, "replicas": [2], "log_dirs": ["/nowhere"]}])
+        with pytest.raises(WorkflowFailureError) as caught:
+            await mine.result()
+        assert failure(caught.value).type == "LogDirNotFound"
+        assert not (await it.partition()).assignment.reassigning
+
+    run(temporal_server, task_queue, scene)
+
+
+@pytest.mark.parametrize(
+    "parameter, path",
+    [
+        ({"topic": "t", "partition": 0}, "$.replicas"),
+        ([{"topic": "t", "partition": 0, "replicas": [1, 1]}], "$[0].replicas[1]"),
+        ({"topic": "t", "partition": 0, "replicas": [2], "log_dirs": ["b"]}, "$.log_dirs[0]"),
+        ({"topic": "t", "partition": -1, "replicas": [2]}, "$.partition"),
+        ({"topic": "t", "partition": 0, "replicas": [2], "colour": "red"}, "$.colour"),
+        ([], "$"),
+        ({"version": 2, "partitions": []}, "$.version"),
+        ([{"topic": "t", "partition": each, "replicas": [2]} for each in range(51)], "$"),
+        ("{", "$"),
+        (None, "$"),
+        ({"made": [["t"]], "generation": 1, "version": 1}, "$.made[0]"),
+    ],
+)
+def test_a_wrong_parameter_fails_with_its_path(
+    temporal_server: TemporalServer, task_queue: str, parameter: Any, path: str
+) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up()
+        with pytest.raises(WorkflowFailureError) as caught:
+            await (await it.start(parameter)).result()
+        assert failure(caught.value).type == "InvalidPlan"
+        assert failure(caught.value).details[0] == path
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_a_request_of_many_partitions_is_seen_through_in_groups(
+    temporal_server: TemporalServer, task_queue: str, recorded: Recorder
+) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up(120)
+        results = await it.reassign(*((partition, [2]) for partition in range(120)))
+        assert not any(result.get("error") for result in results)
+        runs = [it.run(0, 50), it.run(50, 50), it.run(100, 20)]
+        for handle in runs:
+            await it.open(handle, "catching_up")
+        await it.in_sync(*range(120))
+        for handle, count in zip(runs, (50, 50, 20), strict=True):
+            rows = (await handle.result())["rows"]
+            assert [row["outcome"] for row in rows] == ["done"] * count
+        assert (await it.handle.describe()).history_length < 200
+        await recorded("cluster-reassigned", it.client, it.name)
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_a_run_by_hand_waits_for_a_controller(
+    temporal_server: TemporalServer, task_queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "ASK_AGAIN_AFTER", timedelta(seconds=0.3))
+
+    async def scene(it: Cluster) -> None:
+        await it.up()
+        rows = await it.handle.query("state")
+        await it.handle.terminate("lost")
+        mine = await it.start({"topic": "t", "partition": 0, "replicas": [2]})
+
+        async def waiting() -> bool:
+            found = await mine.query("progress")
+            return bool(found["phase"] == "asking" and found["waiting_for"] == "the controller")
+
+        await until_true(waiting)
+        carried = {"v": 1, "state": pack(rows), "suspects": [], "known": [], "collecting": False}
+        it.handle = await it.client.start_workflow("Cluster", carried, id=it.name, task_queue=it.name)
+        await it.open(mine, "catching_up")
+        await it.in_sync()
+        assert (await mine.result())["rows"][0]["outcome"] == "done"
+
+    run(temporal_server, task_queue, scene)
