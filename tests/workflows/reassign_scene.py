@@ -40,7 +40,10 @@ class FakeHolder(FakeMember):
         self.seen: list[tuple[str, ReassignCall]] = []
 
     def take(self, text: str) -> None:
+        before = self.pair
         super().take(text)
+        if self.pair == before:
+            return  # an older one
         found = image.decode(text)
         self.topics = {**self.topics, **found.topics} if found.since else dict(found.topics)
         for gone in found.gone:
