@@ -282,24 +282,36 @@ class Partition:
                 if self.log is log:
                     raise
 
-    def find_offset(self, timestamp: int, leader_epoch: int = -1) -> FoundOffset:
-        """The answer of ListOffsets: a special timestamp, or the first record at `timestamp` (ms) or later."""
+    def find_offset(self, timestamp: int, leader_epoch: int = -1, *, to_end: bool = False) -> FoundOffset:
+        """The answer of ListOffsets: a special timestamp, or the first record at `timestamp` (ms) or later.
+
+        Below the high watermark, or `to_end` of the log. Raises RequestRefused with OFFSET_NOT_AVAILABLE while a new
+        leader does not know yet whether all that it has is replicated.
+        """
         self.check_usable(leader_epoch)
         log = self.log
-        if timestamp == LATEST:
-            return FoundOffset(self.high_watermark, -1, self.leader_epoch)
         if timestamp == EARLIEST:
             start = log.log_start_offset
             return FoundOffset(start, -1, log.leader_epochs.epoch_for(start))
+        limit = log.log_end_offset if to_end else self.high_watermark
+        if timestamp == LATEST:
+            self._check_known(limit)
+            return FoundOffset(limit, -1, self.leader_epoch)
         if timestamp == MAX_TIMESTAMP:
             newest = log.max_timestamp()
-            if newest[0] < 0:
-                return FoundOffset(-1)
-            return FoundOffset(newest[0], newest[1], log.leader_epochs.epoch_for(newest[0]))
-        found = log.offset_for_timestamp(timestamp)
-        if found is None:
+            found = newest if newest[0] >= 0 else None
+        else:
+            found = log.offset_for_timestamp(timestamp)
+        if found is None or found[0] >= limit:
+            self._check_known(limit)
             return FoundOffset(-1)
         return FoundOffset(found[0], found[1], log.leader_epochs.epoch_for(found[0]))
+
+    def _check_known(self, limit: int) -> None:
+        state = self.leading
+        if state is not None and limit < state.epoch_start:
+            message = f"the high watermark {limit} of {self.tp} is below {state.epoch_start}, where leader epoch "
+            raise RequestRefused(f"{message}{self.leader_epoch} began", ErrorCode.OFFSET_NOT_AVAILABLE)
 
     def end_of_epoch(self, epoch: int, current: int = -1) -> tuple[int, int]:
         """The largest epoch not above `epoch`, and the offset at which it ends; (-1, -1) for one that is not known.
@@ -311,6 +323,17 @@ class Partition:
         end = log.log_end_offset
         return log.leader_epochs.assign(self.leader_epoch, end).end_offset_for(epoch, end)
 
+    def divergence(self, offset: int, last_epoch: int) -> tuple[int, int] | None:
+        """Where a log that ends at `offset` with a record of `last_epoch` parts from this one: the epoch and where it
+        ends here; None where it does not. Raises OffsetOutOfRange below the log start, or where it cannot be said.
+        """
+        epoch, end = self.end_of_epoch(last_epoch)
+        if epoch < 0 or end < 0:
+            raise OffsetOutOfRange(f"it is not known where leader epoch {last_epoch} of {self.tp} ends")
+        if offset < self.log.log_start_offset:
+            raise OffsetOutOfRange(f"{self.tp} begins at {self.log.log_start_offset}")
+        return (epoch, end) if epoch < last_epoch or end < offset else None
+
     def delete_records(self, before: int) -> int:
         """Advance the log start offset to `before` (-1: the high watermark) in both copies; answers the new start."""
         with self.lock:
@@ -320,8 +343,12 @@ class Partition:
             if target < 0 or target > end:
                 raise OffsetOutOfRange(f"{self.tp} ends at {end}, records before {before} cannot be deleted")
             log = self.log
-            log.advance_log_start(target)
+            moved = log.advance_log_start(target)
         self._shorten_future(log.log_start_offset)
+        if moved and self.leading is not None:
+            # Followers hear of it with the next answer, which otherwise waits for records.
+            for waiter in tuple(self._follower_waiters):
+                waiter(WAKE)
         return log.log_start_offset
 
     def delete_old_segments(self, now_ms: int) -> int:

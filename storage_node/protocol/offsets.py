@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -14,6 +15,7 @@ from storage_node.protocol.codec import group, milliseconds
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
 from storage_node.protocol.turns import in_turns
+from storage_node.replication.leading import LeaderState
 from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ T = TypeVar("T")
 PATIENCE = 30.0
 
 EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -4, -5, -6
+
+#: The replica id of consumers; others, followers among them, are told of what is not replicated yet.
+CONSUMER = -1
 
 #: The version of ListOffsets that first knows each of the times that are none.
 SPECIAL_TIMES = {
@@ -78,13 +83,13 @@ async def list_offsets(node: Node, request: Request) -> Answer:
     times = Counter((topic, row.partition_index) for topic, row in asked)
     seconds = milliseconds(getattr(call, "timeout", 0)) / 1000 if request.version >= 10 else 0.0
     patience = min(seconds, PATIENCE) if seconds > 0 else PATIENCE
-
+    to_end = int(call.replica_id) != CONSUMER
     asked = list({(topic, row.partition_index): (topic, row) for topic, row in asked}.values())
 
     async def find(topic: str, row: Any) -> dict[str, Any]:
         if times[topic, row.partition_index] > 1:
             return _no_offset(row, ErrorCode.INVALID_REQUEST)
-        return await _list_offset(node, request.version, topic, row, patience)
+        return await _list_offset(node, request.version, topic, row, patience, to_end)
 
     found = await in_turns(find(topic, row) for topic, row in asked)
     rows = [(topic, row) for (topic, _), row in zip(asked, found, strict=True)]
@@ -101,7 +106,7 @@ def _no_offset(row: Any, error: ErrorCode = ErrorCode.NONE) -> dict[str, Any]:
     }
 
 
-async def _list_offset(node: Node, version: int, topic: str, row: Any, patience: float) -> dict[str, Any]:
+async def _list_offset(node: Node, version: int, topic: str, row: Any, patience: float, to_end: bool) -> dict[str, Any]:
     timestamp, epoch = int(row.timestamp), getattr(row, "current_leader_epoch", -1)
     if timestamp < 0 and version < SPECIAL_TIMES.get(timestamp, 1 << 15):
         return _no_offset(row, ErrorCode.UNSUPPORTED_VERSION)
@@ -110,11 +115,12 @@ async def _list_offset(node: Node, version: int, topic: str, row: Any, patience:
         if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             partition.check_usable(epoch)
             return FoundOffset(-1)  # nothing is tiered
-        return partition.find_offset(EARLIEST if timestamp == EARLIEST_LOCAL else timestamp, epoch)
+        return partition.find_offset(EARLIEST if timestamp == EARLIEST_LOCAL else timestamp, epoch, to_end=to_end)
 
     code, found = await on_partition(node, TopicPartition(topic, row.partition_index), look, patience)
     if found is None:
-        return _no_offset(row, code)
+        unknown = code == ErrorCode.OFFSET_NOT_AVAILABLE and version < 5
+        return _no_offset(row, ErrorCode.LEADER_NOT_AVAILABLE if unknown else code)
     return _no_offset(row) | {
         "timestamp": found.timestamp,
         "offset": found.offset,
@@ -154,23 +160,51 @@ async def init_producer_id(node: Node, request: Request) -> Answer:
 
 
 async def delete_records(node: Node, request: Request) -> Answer:
-    """Advance log start offsets; what is answered is on disk."""
+    """Advance log start offsets; what is answered is on disk, and done by all replicas whose nodes are up."""
     call = request.decode()
     timeout = max(milliseconds(call.timeout) / 1000, 0.1)
+    deadline = asyncio.get_running_loop().time() + timeout
     asked = [(topic.name, row) for topic in call.topics for row in topic.partitions]
 
     async def delete(topic: str, row: Any) -> dict[str, Any]:
-        def work(partition: Partition) -> int:
-            return partition.delete_records(int(row.offset))
+        def work(partition: Partition) -> tuple[int, LeaderState | None]:
+            return partition.delete_records(int(row.offset)), partition.leading
 
-        code, start = await on_partition(node, TopicPartition(topic, row.partition_index), work, timeout)
-        low = -1 if start is None else start
+        tp = TopicPartition(topic, row.partition_index)
+        code, done = await on_partition(node, tp, work, timeout)
+        start, state = done if done is not None else (-1, None)
+        low = start
+        if state is not None:
+            code, low = await _everywhere(state, start, deadline)
         return {"partition_index": row.partition_index, "low_watermark": low, "error_code": code}
 
     done = await in_turns(delete(topic, row) for topic, row in asked)
     await _keep_log_starts(node, [TopicPartition(topic, row.partition_index) for topic, row in asked])
     rows = [(topic, row) for (topic, _), row in zip(asked, done, strict=True)]
     return request.encode(topics=[{"name": name, "partitions": items} for name, items in group(rows)])
+
+
+async def _everywhere(state: LeaderState, start: int, deadline: float) -> tuple[ErrorCode, int]:
+    """Wait until the followers' logs begin at `start` as well; answers the low watermark."""
+    loop = asyncio.get_running_loop()
+    reached: asyncio.Future[ErrorCode] = loop.create_future()
+
+    def settle(code: ErrorCode) -> None:
+        if not reached.done():
+            reached.set_result(code)
+
+    def done(code: ErrorCode) -> None:
+        with contextlib.suppress(RuntimeError):  # the listener has stopped
+            loop.call_soon_threadsafe(settle, code)
+
+    handle = state.when_starts_reach(start, done)
+    try:
+        code = await asyncio.wait_for(reached, max(0.0, deadline - loop.time()))
+    except TimeoutError:
+        code = ErrorCode.REQUEST_TIMED_OUT
+    finally:
+        state.forget(handle)
+    return code, state.low_watermark(start) if code is ErrorCode.NONE else -1
 
 
 async def _keep_log_starts(node: Node, tps: Sequence[TopicPartition]) -> None:

@@ -1,7 +1,8 @@
 """Produce (key 0), versions 3 to 13: by topic name, from version 13 on by topic id.
 
 The hot path: the envelope is read and written with struct, records stay a view of the frame, and appends run in the
-pool of the directory that holds the log, in the order of the connection. Nothing looks at single records.
+pool of the directory that holds the log, in the order of the connection. Nothing looks at single records. With acks=all
+the answer then waits, without a thread, until all in-sync replicas have the records.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from storage_node.errors import ErrorCode, RequestRefused, StorageError
 from storage_node.protocol.codec import MAX_PARTITIONS, Cursor, MalformedRequest
 from storage_node.protocol.framing import Answer, Connection
 from storage_node.protocol.leaders import Leader, endpoints, leader_of
+from storage_node.protocol.replicated import Acknowledgements, fail
 from storage_node.protocol.request import Request
 from storage_node.protocol.topic_ids import same_topic, topic_named
 from storage_node.protocol.wire import array, string
+from storage_node.replication.leading import LeaderState
 from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -50,6 +53,12 @@ class Item:
     append_time: int = -1
     log_start: int = -1
     message: str = ""
+    for_all: bool = False
+    """Whether all in-sync replicas are to have the records (acks=all)."""
+    next_offset: int = -1
+    """What follows the records."""
+    state: LeaderState | None = None
+    """Where the followers are waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +140,7 @@ def _sort(node: Node, call: ProduceCall, jobs: dict[str, Work]) -> None:
             if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 item.leader = leader_of(node, TopicPartition(item.topic, item.partition))
         else:
+            item.for_all = call.acks == -1
             jobs.setdefault(partition.directory.name, []).append((item, partition))
 
 
@@ -147,6 +157,8 @@ class Round:
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, Work] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._acknowledgements: Acknowledgements | None = None
+        self._answered = False
 
     def start(self, jobs: dict[str, Work]) -> None:
         """Hand the work over; answers at once when there is none."""
@@ -175,15 +187,29 @@ class Round:
 
     def _done(self, name: str) -> None:
         if self._waiting.pop(name, None) is not None and not self._waiting:
-            if self._timer is not None:
-                self._timer.cancel()
+            self._replicate()
+
+    def _replicate(self) -> None:
+        """Everything is appended: wait for the followers, where there are any."""
+        items = [item for call in self._calls for item in call.items if item.state is not None]
+        if items:
+            self._acknowledgements = Acknowledgements(items, self._answer)
+            self._acknowledgements.begin()
+        else:
             self._answer()
 
     def _late(self) -> None:
         """A directory hangs: what it was given may or may not be appended, as the error says.
 
-        What it has not begun with it will not append; nor does it keep these records in memory any longer.
+        What it has not begun with it will not append; nor does it keep these records in memory any longer. Or followers
+        are late with what is appended.
         """
+        if self._acknowledgements is not None:
+            self._acknowledgements.give_up()
+        else:
+            for item in (item for call in self._calls for item in call.items if item.state is not None):
+                if not item.error and item.state is not None and item.state.high_watermark < item.next_offset:
+                    fail(item, ErrorCode.REQUEST_TIMED_OUT)
         late, self._waiting = self._waiting, {}
         for work in late.values():
             for place, (item, partition) in enumerate(work):
@@ -192,6 +218,13 @@ class Round:
         self._answer()
 
     def _answer(self) -> None:
+        if self._answered:
+            return
+        self._answered = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._acknowledgements is not None:
+            self._name_leaders()
         answers: list[Answer] = []
         for request, call in zip(self._requests, self._calls, strict=True):
             if call.acks != 0:
@@ -204,6 +237,11 @@ class Round:
         self._requests, self._calls = (), ()
         self._connection.answered(answers)
 
+    def _name_leaders(self) -> None:
+        for item in (item for call in self._calls for item in call.items):
+            if item.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and item.leader is None:
+                item.leader = leader_of(self._node, TopicPartition(item.topic, item.partition))
+
 
 def _append(node: Node, work: list[tuple[Item, Partition]]) -> None:
     """Runs in the directory's pool."""
@@ -213,7 +251,10 @@ def _append(node: Node, work: list[tuple[Item, Partition]]) -> None:
             item.error, item.message = ErrorCode.INVALID_RECORD, "no record batch"
             continue
         try:
-            appended = partition.append(records)
+            if item.for_all:
+                appended, item.state = partition.append_for_all(records)
+            else:
+                appended = partition.append(records)
         except StorageError as error:
             node.storage_failed(error, partition.tp)
             item.error, item.message = error.code, str(error)
@@ -223,7 +264,7 @@ def _append(node: Node, work: list[tuple[Item, Partition]]) -> None:
             log.exception("append to %s-%d failed", item.topic, item.partition)
             item.error, item.message = ErrorCode.UNKNOWN_SERVER_ERROR, str(error)
         else:
-            item.base_offset = appended.base_offset
+            item.base_offset, item.next_offset = appended.base_offset, appended.last_offset + 1
             item.append_time = appended.log_append_time
             item.log_start = partition.log.log_start_offset
 

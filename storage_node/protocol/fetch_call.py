@@ -1,0 +1,192 @@
+"""The envelope of Fetch, versions 4 to 18, read and written with struct: what was asked for and what is answered."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from storage_node.protocol.codec import MAX_PARTITIONS, Cursor, MalformedRequest
+from storage_node.protocol.leaders import Leader, endpoints
+from storage_node.protocol.request import Request
+from storage_node.protocol.sending import Buffer, FilePart
+from storage_node.protocol.wire import array, string, varint
+
+if TYPE_CHECKING:
+    from storage_node.partition import Partition
+
+#: The session epoch of who wants no session.
+FINAL_EPOCH = -1
+#: The replica id of who is no follower.
+CONSUMER = -1
+#: A broker epoch that was not told, as before version 15.
+NO_EPOCH = -1
+
+_ROW = struct.Struct(">iiqiqiB")
+"""A partition from version 12 on: number, leader epoch, offset, last fetched epoch, log start, bytes, tagged fields."""
+_STATE = struct.Struct(">iq")
+_RESULT = struct.Struct(">ihqq")
+_RESULT_V5 = struct.Struct(">ihqqq")
+_DIVERGING = struct.Struct(">iq")
+_REPLICA_STATE = 1
+_NO_REPLICA = b"\xff\xff\xff\xff"
+
+
+@dataclass(slots=True)
+class Item:
+    """One partition asked for and what it got."""
+
+    topic: str
+    partition: int
+    leader_epoch: int
+    offset: int
+    max_bytes: int
+    topic_id: bytes = b""
+    last_epoch: int = -1
+    """The epoch of the last record that the asker has, -1 if it does not tell."""
+    start: int = -1
+    """A follower's log start offset."""
+    leader: Leader | None = None
+    replica: Partition | None = None
+    error: int = 0
+    high_watermark: int = -1
+    log_start: int = -1
+    diverging: tuple[int, int] | None = None
+    """The epoch before which the asker's log is another one, and the offset at which that epoch ends here."""
+    data: bytes | FilePart = b""
+
+    @property
+    def settled(self) -> bool:
+        """Whether this item is answered at once: by an error, or by where the logs diverge."""
+        return self.error != 0 or self.diverging is not None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchCall:
+    """The envelope; times in milliseconds. `replica`: the follower that asks, -1 for a consumer."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    isolation_level: int
+    session_id: int
+    session_epoch: int
+    items: list[Item]
+    replica: int = CONSUMER
+    broker_epoch: int = NO_EPOCH
+
+
+def parse(request: Request) -> FetchCall:
+    """Read the envelope; raises MalformedRequest."""
+    version = request.version
+    flexible, by_id = version >= 12, version >= 13
+    cursor = Cursor(request.frame, request.position, MAX_PARTITIONS)
+    replica, broker_epoch = cursor.int32() if version < 15 else CONSUMER, NO_EPOCH
+    max_wait, min_bytes, max_bytes = cursor.int32(), cursor.int32(), cursor.int32()
+    cursor.skip(1)
+    isolation = request.frame[cursor.position - 1]
+    session_id, session_epoch = 0, FINAL_EPOCH
+    if version >= 7:
+        session_id, session_epoch = cursor.int32(), cursor.int32()
+    items: list[Item] = []
+    for _ in range(cursor.count(flexible)):
+        topic_id = cursor.raw(16) if by_id else b""
+        topic = "" if by_id else cursor.string(flexible)
+        if topic is None:
+            raise MalformedRequest("a topic without a name")
+        for _ in range(cursor.count(flexible)):
+            items.append(_flexible_item(cursor, topic, topic_id) if flexible else _item(cursor, topic, version))
+        if flexible:
+            cursor.tagged()
+    if version >= 15:
+        replica, broker_epoch = _replica_state(cursor)
+    return FetchCall(max_wait, min_bytes, max_bytes, isolation, session_id, session_epoch, items, replica, broker_epoch)
+
+
+def _flexible_item(cursor: Cursor, topic: str, topic_id: bytes) -> Item:
+    at = cursor.position
+    cursor.skip(_ROW.size)
+    partition, epoch, offset, last_epoch, start, max_bytes, tags = _ROW.unpack_from(cursor.buffer, at)
+    if tags:
+        cursor.position -= 1
+        cursor.tagged()
+    return Item(topic, partition, epoch, offset, max_bytes, topic_id, last_epoch, start)
+
+
+def _item(cursor: Cursor, topic: str, version: int) -> Item:
+    partition = cursor.int32()
+    epoch = cursor.int32() if version >= 9 else -1
+    offset = cursor.int64()
+    start = cursor.int64() if version >= 5 else -1
+    return Item(topic, partition, epoch, offset, cursor.int32(), start=start)
+
+
+def _replica_state(cursor: Cursor) -> tuple[int, int]:
+    """Who asks, from the tagged fields at the end: a broker's id and epoch."""
+    for _ in range(cursor.count(True)):  # of a session, which we do not keep
+        cursor.skip(16)
+        cursor.skip(4 * max(0, cursor.count(True)))
+        cursor.tagged()
+    cursor.string(True)  # the rack
+    found = CONSUMER, NO_EPOCH
+    for _ in range(cursor.varint()):
+        tag, size = cursor.varint(), cursor.varint()
+        at = cursor.position
+        cursor.skip(size)
+        if tag == _REPLICA_STATE:
+            if size < _STATE.size:
+                raise MalformedRequest(f"a replica state of {size} bytes")
+            found = _STATE.unpack_from(cursor.buffer, at)
+    return found
+
+
+def encode(version: int, call: FetchCall, items: list[Item], error: int) -> list[Buffer | FilePart]:
+    """The response body as buffers; the data is passed on as it was read."""
+    flexible = version >= 12
+    # Null for a reader that takes everything, none for one that leaves out what was aborted: there are no transactions.
+    aborted = array(0 if call.isolation_level else -1, flexible)
+    topics: dict[str | bytes, list[Item]] = {}
+    for item in items:
+        topics.setdefault(item.topic_id or item.topic, []).append(item)
+    buffers: list[Buffer | FilePart] = []
+    out = bytearray(4)
+    if version >= 7:
+        out += error.to_bytes(2, "big", signed=True) + b"\0\0\0\0"
+    out += array(len(topics), flexible)
+    middle = aborted + (_NO_REPLICA if version >= 11 else b"")
+    nothing = middle + (b"\x01\x00" if flexible else b"\0\0\0\0")
+    for name, rows in topics.items():
+        out += (name if isinstance(name, bytes) else string(name, flexible)) + array(len(rows), flexible)
+        for row in rows:
+            if version >= 5:
+                out += _RESULT_V5.pack(row.partition, row.error, row.high_watermark, row.high_watermark, row.log_start)
+            else:
+                out += _RESULT.pack(row.partition, row.error, row.high_watermark, row.high_watermark)
+            # Looked at once: a directory that was too late for this answer may still be reading.
+            data = row.data
+            size = len(data)
+            if not size and row.leader is None and row.diverging is None:
+                out += nothing
+                continue
+            out += middle
+            out += varint(size + 1) if flexible else size.to_bytes(4, "big")
+            if size:
+                buffers += (bytes(out), data)
+                out = bytearray()
+            if flexible:
+                out += _tagged(version, row)
+        if flexible:
+            out += b"\0"
+    if flexible:
+        out += endpoints(item.leader for item in items) if version >= 16 else b"\0"
+    buffers.append(bytes(out))
+    return buffers
+
+
+def _tagged(version: int, row: Item) -> bytes:
+    """The tagged fields of a partition: where the logs diverge, who leads now."""
+    leader = row.leader.tagged(1) if row.leader is not None and version >= 16 else b"\0"
+    if row.diverging is None:
+        return leader
+    body = _DIVERGING.pack(*row.diverging) + b"\0"
+    return bytes((1 + leader[0], 0, len(body))) + body + leader[1:]

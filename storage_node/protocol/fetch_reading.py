@@ -1,0 +1,183 @@
+"""What one Fetch reads: directories at the same time, each in its own pool; nothing where nothing is new."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import TYPE_CHECKING, Protocol
+
+from storage_node.errors import ErrorCode, OffsetOutOfRange, RequestRefused, StorageError
+from storage_node.protocol.fetch_call import FetchCall, Item
+from storage_node.protocol.sending import FilePart
+from storage_node.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+    from storage_node.partition import Partition
+
+log = logging.getLogger(__name__)
+
+#: More than this is never read for one answer, whatever is asked for.
+MOST_BYTES = 64 * 1024 * 1024
+#: More than this is not kept in memory for a reader that takes its time.
+FEW_BYTES = 64 * 1024
+#: Between two looks for what a throttle lets through; and without one.
+SOON, LONG = 0.001, 300.0
+#: How long the other directories' data is held back for one that does not answer.
+PATIENCE = 5.0
+
+
+class Throttle(Protocol):
+    """What a node sends as leader to listed replicas that are not in sync, bytes per second (KIP-73)."""
+
+    def throttled(self, tp: TopicPartition, follower: int) -> bool: ...
+
+    def grant(self, wanted: int) -> int: ...
+
+    def give_back(self, count: int) -> None: ...
+
+    def wait_seconds(self) -> float: ...
+
+
+class Budget:
+    """Bytes that one answer may still take, shared by the directories that are read at the same time."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+        self._first = True
+        self._lock = threading.Lock()
+
+    def reserve(self, size: int) -> tuple[int, bool]:
+        """Take up to `size` bytes; and whether this is the first, which gets one whole batch however large."""
+        with self._lock:
+            first, self._first = self._first, False
+            granted = max(0, min(size, self._left))
+            self._left -= granted
+            return granted, first
+
+    def give_back(self, size: int, first_unused: bool) -> None:
+        with self._lock:
+            self._left += size
+            self._first = self._first or first_unused
+
+
+class Reading:
+    """The reads of one request, as often as they are done."""
+
+    def __init__(self, node: Node, call: FetchCall) -> None:
+        self._node = node
+        self._call = call
+        self._follower = call.replica >= 0
+        self._quota: Throttle | None = node.quotas.leader if self._follower and hasattr(node, "quotas") else None
+        self._owes_one = False
+        self.held = False
+        """A throttle kept back what there was."""
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long to wait for more than there was, for the throttle's sake."""
+        return max(self._quota.wait_seconds(), SOON) if self._quota is not None else LONG
+
+    async def read(self) -> int:
+        """Read what is there; answers the bytes."""
+        call = self._call
+        self.held, self._owes_one = False, True
+        jobs: dict[str, list[Item]] = {}
+        for item in call.items:
+            replica = item.replica
+            if replica is None or item.settled:
+                continue
+            mark = item.high_watermark = replica.high_watermark
+            item.log_start = replica.log.log_start_offset
+            end = replica.log.log_end_offset
+            limit = end if self._follower else mark
+            # Between the high watermark and the end of the log there is nothing for a consumer yet.
+            if not limit <= item.offset <= end:
+                jobs.setdefault(replica.directory.name, []).append(item)
+        if not jobs:
+            return 0
+        await self._read_all(jobs, Budget(min(max(call.max_bytes, 0), MOST_BYTES)))
+        return sum(len(item.data) for items in jobs.values() for item in items)
+
+    async def _read_all(self, jobs: dict[str, list[Item]], budget: Budget) -> None:
+        waits = []
+        for items in jobs.values():
+            replica = items[0].replica
+            assert replica is not None
+            try:
+                job = asyncio.wrap_future(replica.directory.submit(self._read, items, budget))
+            except (StorageError, RuntimeError):
+                # It failed, or the node stops, since the replica was looked up.
+                for item in items:
+                    item.error = ErrorCode.KAFKA_STORAGE_ERROR
+            else:
+                waits.append((job, items))
+        if waits:
+            done, _ = await asyncio.wait([job for job, _ in waits], timeout=PATIENCE)
+            for job, items in waits:
+                if job in done and job.exception() is not None:
+                    for item in items:
+                        item.error = ErrorCode.KAFKA_STORAGE_ERROR
+
+    def _read(self, items: list[Item], budget: Budget) -> None:
+        """Runs in the directory's pool."""
+        for item in items:
+            replica = item.replica
+            if replica is None:
+                continue
+            granted, first = budget.reserve(max(item.max_bytes, 0))
+            data: bytes | FilePart = b""
+            try:
+                if granted or first:
+                    data = self._one(item, replica, granted, first)
+            except OffsetOutOfRange:
+                item.error = ErrorCode.OFFSET_OUT_OF_RANGE
+            except StorageError as error:
+                self._node.storage_failed(error, replica.tp)
+                item.error = error.code
+            except RequestRefused as error:
+                item.error = error.code
+            except Exception:
+                log.exception("read of %s-%d failed", item.topic, item.partition)
+                item.error = ErrorCode.UNKNOWN_SERVER_ERROR
+            item.data = data
+            if item.error:
+                item.high_watermark = item.log_start = -1
+            else:
+                item.high_watermark, item.log_start = replica.high_watermark, replica.log.log_start_offset
+            budget.give_back(granted - len(data), first and not data)
+
+    def _one(self, item: Item, replica: Partition, granted: int, first: bool) -> bytes | FilePart:
+        quota = self._quota
+        if quota is not None and quota.throttled(replica.tp, self._call.replica):
+            return self._throttled(quota, item, replica, granted)
+        return self._fetch(item, replica, granted, first)
+
+    def _throttled(self, quota: Throttle, item: Item, replica: Partition, granted: int) -> bytes | FilePart:
+        """As much as the throttle lets through: of the first such partition of an answer at least one batch, which the
+        throttle is then owed.
+        """
+        allowed = quota.grant(granted)
+        if not allowed:
+            self.held = True
+            return b""
+        whole, self._owes_one = self._owes_one, False
+        size = 0
+        try:
+            data = self._fetch(item, replica, allowed, whole)
+            size = len(data)
+        finally:
+            quota.give_back(allowed - size)
+        if not size:
+            self.held = True
+        return data
+
+    def _fetch(self, item: Item, replica: Partition, granted: int, whole: bool) -> bytes | FilePart:
+        directory = replica.directory
+        found = replica.fetch(
+            item.offset, granted, leader_epoch=item.leader_epoch, min_one=whole, to_end=self._follower
+        )
+        if found.region is not None and len(found.data) > FEW_BYTES:
+            return FilePart(found.data, found.region, directory)
+        return found.data

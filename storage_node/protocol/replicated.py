@@ -1,0 +1,85 @@
+"""Appends with acks=all wait here for the in-sync replicas, on the listener's loop and without a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from storage_node.errors import ErrorCode
+from storage_node.replication.leading import LeaderState
+
+_MESSAGES = {
+    ErrorCode.REQUEST_TIMED_OUT: "the in-sync replicas did not have the records in time",
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: (
+        "Messages are written to the log, but to fewer in-sync replicas than required."
+    ),
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: "the leadership was lost before the in-sync replicas had the records",
+}
+
+
+class Waiting(Protocol):
+    """Records of one partition that were appended."""
+
+    error: int
+    message: str
+    next_offset: int
+    state: LeaderState | None
+
+
+class Acknowledgements:
+    """Some appends, until each is where it must be or never will be. Used on the loop that makes it."""
+
+    def __init__(self, items: Sequence[Waiting], done: Callable[[], None]) -> None:
+        """`done` is called once, when all of them are settled; not after `give_up`."""
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._left = dict(enumerate(items))
+        self._handles: dict[int, tuple[LeaderState, int]] = {}
+        self._begun = False
+        self._done = done
+
+    def begin(self) -> None:
+        """Wait from now on; `done` may be called before this returns."""
+        for number, item in list(self._left.items()):
+            if item.state is not None:
+                handle = item.state.when_replicated(item.next_offset, partial(self._reached, number))
+                self._handles[number] = (item.state, handle)
+        self._begun = True
+        if not self._left:
+            self._done()
+
+    def give_up(self) -> None:
+        """Whatever is not settled has come too late."""
+        for number, item in self._left.items():
+            state, handle = self._handles[number]
+            state.forget(handle)
+            fail(item, ErrorCode.REQUEST_TIMED_OUT)
+        self._left.clear()
+
+    def _reached(self, number: int, code: ErrorCode) -> None:
+        """On any thread."""
+        if threading.get_ident() == self._thread:
+            self._settle(number, code)
+            return
+        with contextlib.suppress(RuntimeError):  # the listener has stopped
+            self._loop.call_soon_threadsafe(self._settle, number, code)
+
+    def _settle(self, number: int, code: ErrorCode) -> None:
+        item = self._left.pop(number, None)
+        if item is None:
+            return
+        if code:
+            fail(item, code)
+        if not self._left and self._begun:
+            # Not here: a follower's fetch is being looked at.
+            self._loop.call_soon(self._done)
+
+
+def fail(item: Waiting, code: ErrorCode) -> None:
+    """The records are appended, but the in-sync replicas do not have them, as far as is known."""
+    item.error = code
+    item.message = _MESSAGES.get(code, "the replica was lost before the in-sync replicas had the records")
