@@ -35,6 +35,18 @@ log = logging.getLogger(__name__)
 UNLIMITED = topic_configs.UNLIMITED
 
 
+@dataclass(frozen=True, slots=True)
+class FetchSettings:
+    """How followers fetch: Kafka's replica.fetch.* in milliseconds and bytes."""
+
+    wait_ms: int = 500
+    min_bytes: int = 1
+    max_bytes: int = 1 << 20
+    response_max_bytes: int = 10 << 20
+    backoff_ms: int = 1000
+    socket_timeout_ms: int = 30_000
+
+
 class ConfigError(ValueError):
     """A value of server.properties that cannot be used; the message names key and value."""
 
@@ -85,6 +97,7 @@ class NodeConfig:
     flush_scheduler_ms: int
     move_deadline_ms: int
     private_api_from_anywhere: bool
+    fetch: FetchSettings
     groups: Limits
     values: Mapping[str, str]
 
@@ -147,6 +160,7 @@ class NodeConfig:
             flush_scheduler_ms=read.integer("log.flush.scheduler.interval.ms", minimum=1),
             move_deadline_ms=read.integer("replica.move.swap.deadline.ms", minimum=1),
             private_api_from_anywhere=read.boolean("private.api.remote.enable"),
+            fetch=_fetch(read),
             groups=_groups(read),
             values={**given, "node.id": str(node_id), "broker.id": str(node_id)},
         )
@@ -231,6 +245,12 @@ def _move_chunk(read: _Reader) -> int:
     """The most that a move copies at once, in bytes: what a follower would fetch."""
     keys = ("replica.fetch.max.bytes", "replica.fetch.response.max.bytes")
     return min(read.integer(key, minimum=0) for key in keys)
+
+
+def _fetch(read: _Reader) -> FetchSettings:
+    keys = ("wait.max.ms", "min.bytes", "max.bytes", "response.max.bytes", "backoff.ms")
+    values = [read.integer(f"replica.fetch.{key}", minimum=0, maximum=2**31 - 1) for key in keys]
+    return FetchSettings(*values, read.integer("replica.socket.timeout.ms", minimum=1, maximum=2**31 - 1))
 
 
 def _listener(key: str, value: str) -> Listener:

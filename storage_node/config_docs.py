@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from storage_node.config_table import BROKER, MOVE_RATE, MOVE_THREADS, TOPIC
+from storage_node.config_table import BROKER, FETCHERS, MOVE_RATE, MOVE_THREADS, TOPIC
 
 _TOPIC: Mapping[str, str] = {
     "cleanup.policy": "What becomes of old segments: delete removes them by retention.ms and retention.bytes.",
@@ -70,6 +70,11 @@ _BROKER: Mapping[str, str] = {
     "replica.high.watermark.checkpoint.interval.ms": "How often high watermarks are written to disk, in milliseconds.",
     "replica.fetch.max.bytes": "How much a follower fetches of a partition, and a move copies, at a time.",
     "replica.fetch.response.max.bytes": "How much a follower fetches, and a move copies, at a time.",
+    "replica.fetch.wait.max.ms": "How long a leader may keep a follower's fetch waiting for records, in milliseconds.",
+    "replica.fetch.min.bytes": "How many bytes of records a follower's fetch waits for.",
+    "replica.fetch.backoff.ms": "The longest that a follower waits before it tries again, in milliseconds.",
+    "replica.socket.timeout.ms": "How long a follower waits for an answer beyond that, in milliseconds.",
+    FETCHERS: "How many threads fetch from each leader into each log directory.",
     "log.flush.offset.checkpoint.interval.ms": "How often recovery points are written to disk, in milliseconds.",
     "log.flush.start.offset.checkpoint.interval.ms": "How often log starts are written to disk, in milliseconds.",
     "log.retention.check.interval.ms": "How often old segments are looked for, in milliseconds.",

@@ -39,6 +39,7 @@ IGNORED = frozenset(
         "num.io.threads",
         "socket.send.buffer.bytes",
         "socket.receive.buffer.bytes",
+        "replica.socket.receive.buffer.bytes",
         "offsets.topic.replication.factor",
         "transaction.state.log.replication.factor",
         "transaction.state.log.min.isr",

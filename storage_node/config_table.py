@@ -16,6 +16,7 @@ MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
 CORDONED = "cordoned.log.dirs"
 MOVE_THREADS = "num.replica.alter.log.dirs.threads"
 RECOVERY_THREADS = "num.recovery.threads.per.data.dir"
+FETCHERS = "num.replica.fetchers"
 
 
 class Scope(Enum):
@@ -164,6 +165,12 @@ _BROKER = (
     # Followers fetch by these, and no move copies more at once.
     _static("replica.fetch.max.bytes", INT, "1048576", _ANY),
     _static("replica.fetch.response.max.bytes", INT, "10485760", _ANY),
+    _static("replica.fetch.wait.max.ms", INT, "500", _ANY),
+    _static("replica.fetch.min.bytes", INT, "1", _ANY),
+    _static("replica.fetch.backoff.ms", INT, "1000", _ANY),
+    _static("replica.socket.timeout.ms", INT, "30000", _POSITIVE),
+    # Threads and connections per leader and log directory, for followers that are in sync and, apart, for others.
+    Key(FETCHERS, INT, "1", _POSITIVE),
     _static("log.flush.offset.checkpoint.interval.ms", INT, "60000"),
     _static("log.flush.start.offset.checkpoint.interval.ms", INT, "60000"),
     _static("log.retention.check.interval.ms", LONG, "300000"),

@@ -118,6 +118,7 @@ class Images:
                     reason = f"it is of topic id {partition.topic_id}, the metadata has another topic of that name"
                     node.replicas.set_offline({tp: reason})
         self._create(wanted, first=before is None)
+        node.fetchers.reconcile(image)
         node.engine.set_node_rate(move_rate(broker))
         node.listener.limit(broker.number("max.connections"), broker.number("max.connections.per.ip"))
 

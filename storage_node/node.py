@@ -49,6 +49,8 @@ from storage_node.ports import (
 from storage_node.protocol.answers import Answers
 from storage_node.protocol.server import Listener
 from storage_node.replicas import Replicas
+from storage_node.replication.fetcher import Fetchers
+from storage_node.replication.quota import Quotas
 from storage_node.replication.reporter import IsrReporter
 from storage_node.shut_down import close_logs, unless_hung
 from storage_node.start_up import Started, start_up
@@ -80,6 +82,8 @@ class Node:
         self.groups = GroupCoordinator(self)
         self.listener = Listener(self)
         self.housekeeping = Housekeeping(self)
+        self.quotas = Quotas(self.id)
+        self.fetchers = Fetchers(self)
         self.failures = Failures(self.incarnation, self._tell_failure)
         self.halt: Callable[[str], None] = log.critical
         """Called with one sentence when the node cannot go on: its metadata directory, or the last one, has failed."""
@@ -132,6 +136,7 @@ class Node:
                 chunk=config.move_chunk,
             )
             self.dirs.on_failure(self._directory_failed)
+            self.fetchers.start()
             self._watch = health.Watch(self.dirs.directories, config.health_check_ms / 1000, patience)
             self._watch.start()
             image = self.metadata.image
@@ -157,6 +162,7 @@ class Node:
     def _abandon(self) -> None:
         """A start that failed: everything on disk stays as it is for the next one."""
         self.listener.stop()
+        self.fetchers.stop()
         self.groups.close()
         self.failures.stop()
         if hasattr(self, "_watch"):
@@ -205,6 +211,7 @@ class Node:
         self.isr.stop()
         self.listener.stop()
         self.groups.close()
+        unless_hung(self.dirs, "ending the fetchers", self.fetchers.stop)
         unless_hung(self.dirs, "ending the moves", partial(self.engine.close, clean))
         threads, epoch = self.broker_values().number(RECOVERY_THREADS), self.epoch
         closing = partial(close_logs, self.dirs, self.replicas, self.offset_files, threads, epoch, clean)

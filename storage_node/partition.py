@@ -236,7 +236,9 @@ class Partition:
         for waiter in tuple(self._follower_waiters) if self._follower_waiters else ():
             waiter(size)
 
-    def append_as_follower(self, records: bytes, leader_epoch: int, high_watermark: int, log_start: int) -> Appended:
+    def append_as_follower(
+        self, records: bytes | bytearray | memoryview, leader_epoch: int, high_watermark: int, log_start: int
+    ) -> Appended:
         """Append what the leader of `leader_epoch` answered, and take over its high watermark and log start offset.
 
         Without records only the latter. Raises RequestRefused with FENCED_LEADER_EPOCH where the epoch is another one

@@ -1,0 +1,249 @@
+"""What a follower sends and reads: Fetch version 17 by topic ids, ListOffsets version 5; written and read with struct.
+
+A request for many partitions is kept and only changed where a partition has moved on: a row has the same length
+whatever it says. Every length of an answer is checked against the bytes that are there.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from storage_node.protocol.wire import array, string, varint
+
+FETCH, FETCH_VERSION = 1, 17
+LIST_OFFSETS, LIST_OFFSETS_VERSION = 2, 5
+LATEST, EARLIEST = -1, -2
+#: No session is asked for: (id, epoch) of a full fetch that ends with its answer (KIP-227).
+_NO_SESSION = (0, -1)
+
+_HEAD = struct.Struct(">hhi")
+_FETCH_HEAD = struct.Struct(">iiibii")
+ROW = struct.Struct(">iiqiqiB")
+"""Partition, leader epoch, offset, last fetched epoch, log start, most bytes, no tagged fields."""
+_ANSWER = struct.Struct(">i")
+_FETCH_ANSWER = struct.Struct(">ihi")
+_EMPTY = struct.Struct(">ihqqqBiBB")
+_FIXED = struct.Struct(">ihqqq")
+_DIVERGING = struct.Struct(">iq")
+_LEADER = struct.Struct(">ii")
+_STATE = struct.Struct(">iq")
+_OFFSET_ROW = struct.Struct(">ihqqi")
+_SPAN = struct.Struct(">qiibIhi")
+_PREFIX = 12
+_SMALLEST = 61
+_ID = 16
+
+
+class BadAnswer(ValueError):
+    """Bytes that are no answer to what was asked; the connection is closed."""
+
+
+class FetchRow(NamedTuple):
+    """A partition's part of an answer. `records` lies in the connection's buffer, until the next answer is received.
+
+    `diverging`: the epoch, and the offset at which it ends at the leader, that the follower truncates by; `leader`: the
+    node that leads now and its epoch, where the one asked does not.
+    """
+
+    topic_id: bytes
+    partition: int
+    error: int
+    high_watermark: int
+    log_start: int
+    records: memoryview
+    diverging: tuple[int, int] | None = None
+    leader: tuple[int, int] | None = None
+
+
+class Request:
+    """A Fetch request that is sent again and again; `rows` are where each partition's row begins.
+
+    `partitions` are (topic id, partition) in the order of the rows, partitions of one topic beside each other.
+    """
+
+    def __init__(
+        self,
+        partitions: Sequence[tuple[bytes, int]],
+        *,
+        client: str,
+        replica: int,
+        broker_epoch: int,
+        isolation: int = 0,
+    ) -> None:
+        out = bytearray(4)
+        out += _HEAD.pack(FETCH, FETCH_VERSION, 0) + len(client).to_bytes(2, "big") + client.encode() + b"\0"
+        self._fetch_at = len(out)
+        out += _FETCH_HEAD.pack(0, 0, 0, isolation, *_NO_SESSION)
+        topics: dict[bytes, list[int]] = {}
+        for topic_id, partition in partitions:
+            topics.setdefault(topic_id, []).append(partition)
+        out += array(len(topics), True)
+        at: dict[tuple[bytes, int], int] = {}
+        for topic_id, numbers in topics.items():
+            out += topic_id + array(len(numbers), True)
+            for number in numbers:
+                at[topic_id, number] = len(out)
+                out += ROW.pack(number, -1, 0, -1, -1, 0, 0)
+            out += b"\0"
+        out += array(0, True) + string("", True)
+        state = _STATE.pack(replica, broker_epoch) + b"\0"
+        out += b"\x01\x01" + varint(len(state)) + state
+        out[:4] = (len(out) - 4).to_bytes(4, "big")
+        self.data = out
+        self.rows = [at[each] for each in partitions]
+
+    def begin(self, correlation: int, max_wait_ms: int, min_bytes: int, max_bytes: int) -> None:
+        """Fill in what is the request's own."""
+        struct.pack_into(">i", self.data, 8, correlation)
+        struct.pack_into(">iii", self.data, self._fetch_at, max_wait_ms, min_bytes, max_bytes)
+
+    def row(self, number: int, partition: int, epoch: int, offset: int, fetched: int, start: int, most: int) -> None:
+        """Fill in a partition's row: leader epoch, offset, last fetched epoch, log start offset, most bytes."""
+        ROW.pack_into(self.data, self.rows[number], partition, epoch, offset, fetched, start, most, 0)
+
+
+def read_answer(view: memoryview, correlation: int) -> Iterator[FetchRow]:
+    """The rows of an answer to Fetch; raises BadAnswer, also for an error of the whole request."""
+    reader = _Reader(view)
+    reader.correlation(correlation, flexible=True)
+    _throttled, error, _session = reader.take(_FETCH_ANSWER)
+    if error:
+        raise BadAnswer(f"the fetch was refused with error {error}")
+    return _rows(reader)
+
+
+def _rows(reader: _Reader) -> Iterator[FetchRow]:
+    view, end = reader.view, reader.end
+    nothing = view[:0]
+    for _ in range(reader.count()):
+        topic_id = bytes(reader.bytes(_ID))
+        for _ in range(reader.count()):
+            at = reader.at
+            if at + _EMPTY.size <= end:
+                number, error, mark, _stable, start, aborted, _, size, tags = _EMPTY.unpack_from(view, at)
+                if aborted <= 1 and size <= 1 and not tags:
+                    reader.at = at + _EMPTY.size
+                    yield FetchRow(topic_id, number, error, mark, start, nothing)
+                    continue
+            number, error, mark, _stable, start = reader.take(_FIXED)
+            for _ in range(reader.count()):
+                reader.bytes(16)
+                reader.skip_tags()
+            reader.bytes(4)
+            size = reader.varint() - 1
+            records = reader.bytes(size) if size > 0 else nothing
+            diverging = leader = None
+            for tag, value in reader.tags():
+                if tag == 0 and len(value) >= _DIVERGING.size:
+                    diverging = _DIVERGING.unpack_from(value)
+                elif tag == 1 and len(value) >= _LEADER.size:
+                    leader = _LEADER.unpack_from(value)
+            yield FetchRow(topic_id, number, error, mark, start, records, diverging, leader)
+        reader.skip_tags()
+    reader.skip_tags()
+
+
+class _Reader:
+    """A position in an answer; every step is checked against its end. Raises BadAnswer."""
+
+    __slots__ = ("at", "end", "view")
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self.at = 0
+        self.end = len(view)
+
+    def bytes(self, size: int) -> memoryview:
+        at = self.at
+        if size < 0 or at + size > self.end:
+            raise BadAnswer(f"a field of {size} bytes at byte {at} of {self.end}")
+        self.at = at + size
+        return self.view[at : at + size]
+
+    def take(self, what: struct.Struct) -> tuple[int, ...]:
+        at = self.at
+        if at + what.size > self.end:
+            raise BadAnswer(f"a field of {what.size} bytes at byte {at} of {self.end}")
+        self.at = at + what.size
+        return what.unpack_from(self.view, at)
+
+    def correlation(self, wanted: int, *, flexible: bool) -> None:
+        (found,) = self.take(_ANSWER)
+        if found != wanted:
+            raise BadAnswer(f"an answer to request {found}, {wanted} was sent")
+        if flexible:
+            self.skip_tags()
+
+    def varint(self) -> int:
+        value = shift = 0
+        while shift < 35:
+            byte = self.bytes(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise BadAnswer(f"a length that does not end at byte {self.at}")
+
+    def count(self) -> int:
+        """Elements of a compact array, none for null; each takes a byte at least."""
+        count = self.varint() - 1
+        if count > self.end - self.at:
+            raise BadAnswer(f"{count} elements in {self.end - self.at} bytes")
+        return max(count, 0)
+
+    def tags(self) -> Iterator[tuple[int, memoryview]]:
+        for _ in range(self.varint()):
+            tag = self.varint()
+            yield tag, self.bytes(self.varint())
+
+    def skip_tags(self) -> None:
+        for _ in self.tags():
+            pass
+
+
+def offsets_request(
+    correlation: int, client: str, replica: int, topic: str, partition: int, epoch: int, times: Iterable[int]
+) -> list[bytes]:
+    """ListOffsets requests for one partition, one for each time (LATEST, EARLIEST)."""
+    found = []
+    for number, time in enumerate(times):
+        body = _HEAD.pack(LIST_OFFSETS, LIST_OFFSETS_VERSION, correlation + number)
+        body += len(client).to_bytes(2, "big") + client.encode()
+        body += struct.pack(">ib", replica, 0) + array(1, False) + string(topic, False) + array(1, False)
+        body += struct.pack(">iiq", partition, epoch, time)
+        found.append(len(body).to_bytes(4, "big") + body)
+    return found
+
+
+def read_offset(view: memoryview, correlation: int) -> tuple[int, int]:
+    """(error, offset) of the only partition in an answer to ListOffsets; raises BadAnswer."""
+    reader = _Reader(view)
+    reader.correlation(correlation, flexible=False)
+    reader.bytes(4)
+    if reader.take(_ANSWER) != (1,):
+        raise BadAnswer("offsets of several topics, one was asked for")
+    reader.bytes(int.from_bytes(reader.bytes(2), "big"))
+    if reader.take(_ANSWER) != (1,):
+        raise BadAnswer("offsets of several partitions, one was asked for")
+    _partition, error, _timestamp, offset, _epoch = reader.take(_OFFSET_ROW)
+    return error, offset
+
+
+def last_batch(records: memoryview) -> tuple[int, int] | None:
+    """The offset after the last of these batches, and that batch's leader epoch; None if they do not fit the bytes.
+
+    Only what leads from one batch to the next is looked at: whoever appends them checks the rest.
+    """
+    at, end = 0, len(records)
+    found = None
+    while at < end:
+        if end - at < _SMALLEST:
+            return None
+        base, length, epoch, _magic, _crc, _attributes, delta = _SPAN.unpack_from(records, at)
+        at += length + _PREFIX
+        if length + _PREFIX < _SMALLEST or at > end or delta < 0:
+            return None
+        found = (base + delta + 1, epoch)
+    return found
