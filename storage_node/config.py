@@ -248,9 +248,17 @@ def _move_chunk(read: _Reader) -> int:
 
 
 def _fetch(read: _Reader) -> FetchSettings:
-    keys = ("wait.max.ms", "min.bytes", "max.bytes", "response.max.bytes", "backoff.ms")
-    values = [read.integer(f"replica.fetch.{key}", minimum=0, maximum=2**31 - 1) for key in keys]
-    return FetchSettings(*values, read.integer("replica.socket.timeout.ms", minimum=1, maximum=2**31 - 1))
+    def number(key: str, minimum: int = 0) -> int:
+        return read.integer(key, minimum=minimum, maximum=2**31 - 1)
+
+    return FetchSettings(
+        wait_ms=number("replica.fetch.wait.max.ms"),
+        min_bytes=number("replica.fetch.min.bytes"),
+        max_bytes=number("replica.fetch.max.bytes"),
+        response_max_bytes=number("replica.fetch.response.max.bytes"),
+        backoff_ms=number("replica.fetch.backoff.ms"),
+        socket_timeout_ms=number("replica.socket.timeout.ms", 1),
+    )
 
 
 def _listener(key: str, value: str) -> Listener:

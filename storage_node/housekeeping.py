@@ -74,6 +74,7 @@ class Housekeeping:
             ("retention", config.retention_check_ms, self._retention),
             ("high-watermarks", config.high_watermark_checkpoint_ms, self._node.offset_files.high_watermarks),
             ("recovery-points", config.recovery_checkpoint_ms, self._node.offset_files.recovery_points),
+            ("held-replicas", config.recovery_checkpoint_ms, self._held),
             ("log-starts", config.start_offset_checkpoint_ms, self._node.offset_files.log_starts),
             ("flush", min(config.flush_scheduler_ms, 10_000), self._flush),
         ]
@@ -113,6 +114,11 @@ class Housekeeping:
 
     def _retention(self, directory: LogDirectory) -> None:
         self._each(directory, lambda partition: partition.delete_old_segments(now_ms()))
+
+    def _held(self, directory: LogDirectory) -> None:
+        replicas = self._node.replicas
+        # Those that are offline alone, too: in which directory they are does not matter.
+        self._node.held.write(directory, [*(part.tp for part in replicas.in_directory(directory)), *replicas.offline])
 
     def _flush(self, directory: LogDirectory) -> None:
         self._each(directory, lambda partition: partition.flush_if_due(now_ms()))

@@ -1,26 +1,23 @@
 """Applying the controller's images: partitions are created, led and deleted as they say.
 
-Nothing is deleted for being unknown: only topics that an image lists as gone, by topic id.
+What goes is decided in `removal`: nothing for being unknown.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
-import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
-from storage_node.directories import health
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import LogDirectoryOffline, RequestRefused, StorageError
+from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.metadata import BadImage, ClusterImage, PartitionImage, TopicImage, decode_row
-from storage_node.move.marker import Reason
 from storage_node.partition import Partition
+from storage_node.removal import Removal
 from storage_node.replicas import NewReplica, create_logs
 from storage_node.topic_configs import cordoned, log_config, move_rate
 from storage_node.types import TopicPartition
@@ -45,6 +42,7 @@ class Images:
         self._lock = threading.Lock()
         self._defaults = node.config.log
         self._cordoned: frozenset[str] = frozenset()
+        self._removal = Removal(node)
         self._registered = False
         """Whether the controller knows this start of the node, so that it may lead what has other replicas."""
 
@@ -93,7 +91,8 @@ class Images:
         Not so where the broker's configs give logs other defaults than before.
         """
         node = self._node
-        self._delete_gone(image, before)
+        self._removal.delete_gone(image, before)
+        self._removal.take_away(image, before)
         broker = node.broker_values(image)
         self._cordoned = cordoned(broker, [directory.name for directory in node.dirs.directories])
         defaults, self._defaults = self._defaults, log_config(broker)
@@ -107,6 +106,8 @@ class Images:
             config = self._config(topic)
             for row in topic.partitions.values():
                 tp = TopicPartition(topic.name, row.partition)
+                if node.id in row.replicas:
+                    node.held.note(tp, topic.id, row)
                 partition = node.replicas.served.get(tp)
                 if partition is None:
                     if node.id in row.replicas and tp not in node.replicas.offline:
@@ -194,7 +195,7 @@ class Images:
                 jobs.append((directory, tps, None))
         for directory, tps, job in jobs:
             try:
-                made = self._result(job, directory) if job is not None else []
+                made = self._removal.result(job, directory) if job is not None else []
             except StorageError as error:
                 self._node.storage_failed(error)
                 log.error("replicas could not be created in %s: %s", directory.path, error)
@@ -222,6 +223,7 @@ class Images:
     def _make(self, directory: LogDirectory, specs: list[NewReplica]) -> list[tuple[TopicPartition, str, Log]]:
         """Runs in the directory's pool."""
         self._node.offset_files.forget(directory, [spec.tp for spec in specs])
+        self._node.held.add(directory, [spec.tp for spec in specs])
         return create_logs(directory, specs)
 
     def _place(
@@ -269,134 +271,6 @@ class Images:
         made = Partition(tp, topic_id, new, directory, generation=generation, is_leader=False)
         self._assign(made, topic_id, row)
         return made
-
-    # Deletion
-
-    def _delete_gone(self, image: ClusterImage, before: ClusterImage | None) -> None:
-        node = self._node
-        gone = [part for part in node.replicas.served.values() if part.topic_id and part.topic_id in image.gone]
-        for partition in gone:
-            partition.delete()
-        stuck = self._cancel_moves(gone)
-        jobs: list[tuple[Partition, Future[None]]] = []
-        for partition in gone:
-            if partition.tp in stuck:
-                # Its move is in the hands of a disk that does not answer: whoever waits for it must not be the other's.
-                threading.Thread(target=self._discard_late, args=(partition,), name="discard", daemon=True).start()
-                continue
-            try:
-                job = partition.directory.submit(self._discard, partition)
-            except StorageError:
-                continue  # offline: the start that sees the directory again finds the topic gone
-            jobs.append((partition, job))
-        for partition, job in jobs:
-            try:
-                self._result(job, partition.directory)
-            except StorageError as error:
-                node.storage_failed(error)
-            except RequestRefused as error:
-                log.error("%s could not be deleted: %s", partition.tp, error)
-        node.replicas.remove(partition.tp for partition in gone)
-        self._forget_offline(image, before)
-
-    def _discard(self, partition: Partition) -> None:
-        self._node.engine.discard(partition.tp, Reason.TOPIC)
-
-    def _discard_late(self, partition: Partition) -> None:
-        """Waits as long as the disk takes; what it does not come to is left to a start, which finds the topic gone."""
-        try:
-            self._node.engine.discard(partition.tp, Reason.TOPIC, partition)
-        except StorageError as error:
-            self._node.storage_failed(error)
-        except RequestRefused as error:
-            log.info("%s is left to the next start: %s", partition.tp, error)
-
-    def _cancel_moves(self, gone: Sequence[Partition]) -> set[TopicPartition]:
-        """End the moves of partitions that go, each in its target's pool, so that a target that hangs holds up nobody
-        else's work; answers those that could not be ended.
-        """
-        engine = self._node.engine
-        jobs: list[tuple[Partition, LogDirectory, Future[None]]] = []
-        stuck: set[TopicPartition] = set()
-        for partition in gone:
-            status = engine.status(partition.tp)
-            target = self._node.dirs.by_path(status.directory) if status is not None and status.directory else None
-            if target is None or target is partition.directory or not target.online:
-                continue  # none, or one that `discard` ends without touching the target
-            with contextlib.suppress(StorageError):
-                jobs.append((partition, target, target.submit(engine.abandon, partition.tp)))
-        for partition, target, job in jobs:
-            try:
-                self._wait(job, (target, partition.directory))
-            except StorageError as error:
-                self._node.storage_failed(error)
-            except TimeoutError:
-                stuck.add(partition.tp)
-            except RequestRefused as error:
-                log.error("the move of %s could not be ended: %s", partition.tp, error)
-        return stuck
-
-    def _forget_offline(self, image: ClusterImage, before: ClusterImage | None) -> None:
-        """Replicas of deleted topics that cannot be reached go from memory, and their copies on good disks with them.
-
-        A topic of the same name may be there already: it is another one, and gets a replica of its own.
-        """
-        node = self._node
-        names = set(image.gone.values()) - set(image.topics)
-        if before is not None:
-            names |= {topic.name for topic in before.topics.values() if topic.id in image.gone}
-        lost = [tp for tp in list(node.replicas.offline) if tp.topic in names]
-        jobs: list[tuple[LogDirectory, Future[None]]] = []
-        for tp in lost:
-            status = node.engine.status(tp)
-            target = node.dirs.by_path(status.directory) if status is not None and status.directory else None
-            if target is not None and target.online:
-                try:
-                    jobs.append((target, target.submit(node.engine.abandon, tp)))
-                    continue
-                except StorageError as error:
-                    node.storage_failed(error)
-            try:
-                node.engine.abandon(tp)
-            except StorageError as error:
-                node.storage_failed(error)
-            except RequestRefused as error:
-                log.info("the move of %s is left to the next start: %s", tp, error)
-        for directory, job in jobs:
-            try:
-                self._result(job, directory)
-            except StorageError as error:
-                node.storage_failed(error)
-            except RequestRefused as error:
-                log.error("a copy of a deleted topic is left to the next start: %s", error)
-        node.replicas.remove(lost)
-
-    def _result(self, job: Future[T], directory: LogDirectory) -> T:
-        """What a directory's pool made; one that does not answer is taken offline, so that the others go on."""
-        seconds = self._node.config.log_dir_failure_timeout_ms / 1000
-        try:
-            return job.result(seconds)
-        except TimeoutError:
-            directory.fail(f"applying a cluster image there did not end within {seconds:g} s: the disk hangs")
-            raise LogDirectoryOffline(directory.name, "applying a cluster image") from None
-
-    def _wait(self, job: Future[T], directories: Sequence[LogDirectory]) -> T:
-        """The result of what touches several directories; those of them that hang are taken offline.
-
-        Raises TimeoutError when it does not come.
-        """
-        seconds = self._node.config.log_dir_failure_timeout_ms / 1000
-        until = time.monotonic() + seconds
-        while all(directory.online for directory in directories):
-            left = until - time.monotonic()
-            try:
-                return job.result(max(0.0, min(left, LOOK)))
-            except TimeoutError:
-                if left <= 0:
-                    break
-        for directory in health.silent(directories, min(seconds, ANSWER)):
-            directory.fail(f"it did not answer within {seconds:g} s: the disk hangs")
-        return job.result(LOOK)
 
 
 def topic_config(topic: TopicImage, defaults: LogConfig) -> LogConfig:

@@ -50,6 +50,7 @@ from storage_node.protocol.answers import Answers
 from storage_node.protocol.server import Listener
 from storage_node.replicas import Replicas
 from storage_node.replication.fetcher import Fetchers
+from storage_node.replication.held import HeldEpochs
 from storage_node.replication.quota import Quotas
 from storage_node.replication.reporter import IsrReporter
 from storage_node.shut_down import close_logs, unless_hung
@@ -84,6 +85,7 @@ class Node:
         self.housekeeping = Housekeeping(self)
         self.quotas = Quotas(self.id)
         self.fetchers = Fetchers(self)
+        self.held = HeldEpochs()
         self.failures = Failures(self.incarnation, self._tell_failure)
         self.halt: Callable[[str], None] = log.critical
         """Called with one sentence when the node cannot go on: its metadata directory, or the last one, has failed."""
@@ -127,6 +129,7 @@ class Node:
             self.failures.start(self.dirs, self.metadata.image, self.id)
             self.wishes = Wishes(self.dirs)
             self.wishes.load()
+            self.held.load(self.dirs.online())
             self.engine = MoveEngine(
                 self,
                 slots=config.move_threads,

@@ -297,17 +297,16 @@ class MoveEngine:
         """
         return self._deletions.seconds_until_gone(tp, generation)
 
-    def abandon(self, tp: TopicPartition) -> None:
-        """The topic of a replica that cannot be reached was deleted: its copy goes, and all that was known of its
-        moves.
+    def abandon(self, tp: TopicPartition, reason: Reason = Reason.TOPIC) -> None:
+        """A replica that cannot be reached goes for good: its copy goes, and all that was known of its moves.
 
-        A copy that cannot be reached either is left to the start that finds its topic gone.
+        A copy that cannot be reached either is left to the start that finds that it is to go.
         """
         with self._changing(tp):
             move = self._registry.get(tp)
             if move is not None:
                 try:
-                    self._cancel(tp, None, "the topic was deleted")
+                    self._cancel(tp, None, markers.GOES[Reason(reason)])
                 except StorageError:
                     self._registry.finish(move)
             self._deletions.unguard(tp)
@@ -323,7 +322,7 @@ class MoveEngine:
             partition = partition or self._node.partition(tp)
             move = self._registry.get(tp)
             if move is None or move.partition is partition:
-                self._cancel(tp, None, "the topic was deleted")
+                self._cancel(tp, None, markers.GOES[Reason(reason)])
             with partition.lock:
                 log = partition.log
                 due = self._now_ms() + log.config.file_delete_delay_ms

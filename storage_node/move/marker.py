@@ -44,8 +44,13 @@ class Reason(StrEnum):
 
     SWAP = "swap"  # the source of a move that was swapped
     TOPIC = "topic"  # the topic was deleted
+    REASSIGNED = "reassigned"  # other nodes hold the partition now
     CANCEL = "cancel"  # the copy of a move that was cancelled
     REMOVING = "removing"  # removal has begun: what is left is no copy any more
+
+
+#: What is said of a move whose replica goes for good.
+GOES = {Reason.TOPIC: "the topic was deleted", Reason.REASSIGNED: "the partition was reassigned to other nodes"}
 
 
 class MarkerCorrupt(Exception):

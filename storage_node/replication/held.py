@@ -1,0 +1,101 @@
+"""Under which partition epoch this node last held each replica: what tells a replica that the metadata took away from
+one that it does not know yet, or not any more because it was restored.
+
+A file in each log directory, for the replicas in it. It need not be up to date: from the epoch under which a replica
+came to a node on, every row of the metadata up to the one that takes it away again names that node.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterable
+
+from storage_node.directories import atomic
+from storage_node.directories.directory import LogDirectory
+from storage_node.errors import StorageError
+from storage_node.metadata import PartitionImage
+from storage_node.types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+FILE = "replica-epoch-checkpoint"
+_LARGEST = 64 << 20
+
+_Rows = dict[TopicPartition, tuple[str, int]]
+
+
+class HeldEpochs:
+    """Partition -> (topic id, partition epoch). Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: _Rows = {}
+        self._written: dict[str, _Rows] = {}
+
+    def load(self, directories: Iterable[LogDirectory]) -> None:
+        """Read what the directories remember; the highest counts. A file that cannot be read is a warning."""
+        for directory in directories:
+            path = directory.path / FILE
+            try:
+                with atomic.io_errors(directory.name, f"reading {FILE}"):
+                    data = atomic.read_bytes(path, _LARGEST)
+                rows = {
+                    TopicPartition(str(topic), int(number)): (str(topic_id), int(epoch))
+                    for topic, number, topic_id, epoch in json.loads(data)
+                }
+            except StorageError as error:
+                if not isinstance(error.__cause__, FileNotFoundError):
+                    directory.fail_on(error)
+                    log.warning("%s is ignored: %s", path, error)
+                continue
+            except (ValueError, TypeError, RecursionError) as error:
+                log.warning("%s is ignored: %s", path, error)
+                continue
+            self._written[directory.name] = rows
+            with self._lock:
+                for tp, (topic_id, epoch) in rows.items():
+                    self._note(tp, topic_id, epoch)
+
+    def note(self, tp: TopicPartition, topic_id: str, row: PartitionImage) -> None:
+        """The metadata says that this node holds the replica."""
+        with self._lock:
+            self._note(tp, topic_id, row.partition_epoch)
+
+    def _note(self, tp: TopicPartition, topic_id: str, epoch: int) -> None:
+        known = self._known.get(tp)
+        if known is None or known[0] != topic_id or known[1] < epoch:
+            self._known[tp] = (topic_id, epoch)
+
+    def taken_away(self, tp: TopicPartition, topic_id: str, row: PartitionImage) -> bool:
+        """Whether a row that does not name this node is newer than those that did."""
+        known = self._known.get(tp)
+        return known is not None and known[0] == topic_id and row.partition_epoch > known[1]
+
+    def forget(self, tps: Iterable[TopicPartition]) -> None:
+        """These replicas are gone."""
+        with self._lock:
+            for tp in tps:
+                self._known.pop(tp, None)
+
+    def write(self, directory: LogDirectory, tps: Iterable[TopicPartition]) -> None:
+        """Bring what is known of these replicas, those of a directory, to its file; raises StorageError."""
+        with self._lock:
+            rows = {tp: self._known[tp] for tp in tps if tp in self._known}
+        if rows != self._written.get(directory.name, {}):
+            self._write(directory, rows)
+
+    def add(self, directory: LogDirectory, tps: Iterable[TopicPartition]) -> None:
+        """The same for replicas that are about to be made in a directory, beside those that it has."""
+        with self._lock:
+            new = {tp: self._known[tp] for tp in tps if tp in self._known}
+        before = self._written.get(directory.name, {})
+        if any(before.get(tp) != row for tp, row in new.items()):
+            self._write(directory, {**before, **new})
+
+    def _write(self, directory: LogDirectory, rows: _Rows) -> None:
+        listed = [[tp.topic, tp.partition, *row] for tp, row in rows.items()]
+        with atomic.io_errors(directory.name, f"writing {FILE}"):
+            atomic.write_atomic(directory.path / FILE, json.dumps(listed, separators=(",", ":")).encode())
+        self._written[directory.name] = rows
