@@ -51,6 +51,7 @@ class Controller:
         self._memory: ClusterState | None = None
         self._registrations: dict[int, Mapping[str, Any]] = {}
         self._known: dict[int, Pair] = {}
+        self._applied: dict[int, Pair] = {}
         self._urgent = 0
 
     @staticmethod
@@ -67,6 +68,7 @@ class Controller:
         held = ClusterState.of(unpack(carried["state"])) if carried["state"] else None
         it.suspects = {int(node): str(incarnation) for node, incarnation in carried["suspects"]}
         it._known = {int(node): (generation, version) for node, generation, version in carried["known"]}
+        it._applied = {int(node): (generation, version) for node, generation, version in carried.get("applied", [])}
         if carried["collecting"]:
             it._collect(held, frozenset(carried["without"]))
         elif held is not None:
@@ -85,6 +87,7 @@ class Controller:
             "collecting": self.collecting is not None,
             "without": sorted(self.collecting.without) if self.collecting else [],
             "known": [[node, *pair] for node, pair in sorted(self._known.items())],
+            "applied": [[node, *pair] for node, pair in sorted(self._applied.items())],
             "suspects": [[node, incarnation] for node, incarnation in sorted(self.suspects.items())],
         }
 
@@ -314,7 +317,15 @@ class Controller:
         registered = self.registered(node)
         if registered is not None and result.incarnation in ("", registered.incarnation):
             self._known[node] = known
+            if all(each.online for each in registered.directories):  # what is offline cannot have been deleted
+                self._applied[node] = known
+                self.state = self.state.forget_deletions(self._confirmed(self.state))
         return known >= due
+
+    def _confirmed(self, state: ClusterState) -> int:
+        """The version that every registered node has applied in all of its directories, 0 while one has not."""
+        pairs = [self._applied.get(node, (0, 0)) for node in state.nodes]
+        return min((version if generation == state.generation else 0 for generation, version in pairs), default=0)
 
     def directory_failed(self, notice: Any) -> dict[str, Any]:
         """Take in what a DirectoryFailure run tells; the result as commands have it, an error when it is to be told
@@ -326,6 +337,11 @@ class Controller:
         change = commands.apply(self.state, command, str)
         self._changed(change.state, quiet=change.quiet)
         return change.results[0]
+
+    def _unconfirmed(self, state: ClusterState) -> int:
+        """How many deletions some node has yet to confirm."""
+        confirmed = self._confirmed(state)
+        return sum(1 for each in state.gone if each.changed > confirmed)
 
     def describe(self) -> dict[str, Any]:
         """A summary for people."""
@@ -341,6 +357,7 @@ class Controller:
             "version": state.version if state else 0,
             "topics": len(state.topics) if state else 0,
             "partitions": sum(len(each.partitions) for each in state.topics.values()) if state else 0,
+            "deletions": self._unconfirmed(state) if state else 0,
             "nodes": [
                 {
                     "node": each.node,

@@ -32,6 +32,7 @@ def decide(
     isr: Sequence[int] | None = None,
     restarted: Collection[int] = (),
     unclean: bool = False,
+    even_added: bool = False,
     prefer: int | None = None,
 ) -> Partition:
     """The partition as it should be, under another `assignment` or `isr` if given; `before` itself if nothing changes.
@@ -40,8 +41,9 @@ def decide(
       `restarted`, since they may have lost what they had not flushed. The last members stay: they alone may lead again.
     - A reassignment is complete once every replica of its target is in the ISR.
     - The leader stays while it can serve and is in the ISR, else the first replica in the ISR that can serve leads
-      (`prefer`, if it is one); with none, nobody (-1), or, if `unclean`, any replica that can serve: one of the
-      original set before one that is only being added. It is then the whole ISR.
+      (`prefer`, if it is one); with none, nobody (-1), or, if `unclean`, any replica that can serve, which is then the
+      whole ISR. Not one that is only being added, unless `even_added`: it may hold nothing at all, and a reassignment
+      of a partition that is away for a moment would lose everything.
     - The leader epoch rises with every election, also of the same node after it `restarted`, and when replicas leave.
     """
     wanted = before.assignment if assignment is None else assignment
@@ -58,7 +60,8 @@ def decide(
     elif candidates:
         leader = leader if leader in candidates else candidates[0]
     else:
-        spare = sorted((node for node in wanted.replicas if node in able), key=lambda node: node in wanted.adding)
+        spare = [node for node in wanted.replicas if node in able and node not in wanted.adding]
+        spare += [node for node in wanted.adding if node in able and even_added]
         leader = spare[0] if spare and unclean else NO_LEADER
         if leader != NO_LEADER:
             anew = True

@@ -109,7 +109,8 @@ def elect_leaders(state: ClusterState, command: Mapping[str, Any], _new_id: Call
     """{"partitions": [[topic, partition]], "unclean": bool}: the preferred replica leads, or, `unclean`, any that can
     where nobody does.
 
-    Who asks for an unclean election gets it whatever unclean.leader.election.enable says, as in Kafka.
+    Who asks for an unclean election gets it whatever unclean.leader.election.enable says, as in Kafka, and if need be a
+    replica that was only being added.
     """
     rows = fields.a_list(fields.need(command, "partitions", "$"), "$.partitions")
     unclean = fields.a_flag(command.get("unclean", False), "$.unclean")
@@ -139,7 +140,7 @@ def _elected(state: ClusterState, edits: Edits, topic: str, index: int, unclean:
     preferred = before.replicas[0]
     if before.leader == preferred or (unclean and before.leader != NO_LEADER):
         raise Refused(Code.ELECTION_NOT_NEEDED, "Leader election not needed for topic partition.")
-    after = decide(before, state.nodes, prefer=None if unclean else preferred, unclean=unclean)
+    after = decide(before, state.nodes, prefer=None if unclean else preferred, unclean=unclean, even_added=unclean)
     if unclean and after.leader == NO_LEADER:
         raise Refused(Code.ELIGIBLE_LEADERS_NOT_AVAILABLE, "Eligible topic partition leaders are not available.")
     if not unclean and after.leader != preferred:

@@ -15,7 +15,6 @@ from workflows.model.image import Image
 from workflows.model.outcome import Code, Refused
 from workflows.model.state import (
     PRODUCER_IDS_PER_GENERATION,
-    REMEMBERED_DELETIONS,
     ClusterState,
     Configs,
     Gone,
@@ -107,13 +106,13 @@ def merge(collecting: Collecting, generation_floor: int = 0) -> ClusterState:
 
 
 def _gone(images: Iterable[Image]) -> tuple[Gone, ...]:
-    """All deletions that any image lists, those of the newest image last, since the oldest are forgotten first."""
+    """All deletions that any image lists, those of the newest image last: the oldest are forgotten first."""
     found: dict[str, Gone] = {}
     for image in reversed(list(images)):
         for each in image.gone:
             found.pop(each.id, None)
             found[each.id] = each
-    return tuple(found.values())[-REMEMBERED_DELETIONS:]
+    return tuple(found.values())
 
 
 def _topics(images: Iterable[Image], deleted: set[str]) -> dict[str, Topic]:

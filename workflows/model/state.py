@@ -18,7 +18,7 @@ from workflows.model.assignment import Assignment
 
 FORMAT = 1
 NO_LEADER = -1
-#: How many deleted topics are remembered, so that a node that was away deletes them too.
+#: How many deletions are remembered after every node has confirmed them, for disks that come back from elsewhere.
 REMEMBERED_DELETIONS = 2_000
 #: Producer ids of one generation: a controller that lost its memory must not issue an id twice.
 PRODUCER_IDS_PER_GENERATION = 1 << 40
@@ -153,7 +153,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """A deleted topic."""
+    """A deleted topic: kept until every registered node has deleted what it held of it, however long that takes."""
 
     name: str
     id: str
@@ -232,8 +232,14 @@ class ClusterState:
         version = self.version + 1
         topics = dict(self.topics)
         topic = topics.pop(name)
-        gone = (*self.gone, Gone(name, topic.id, version))[-REMEMBERED_DELETIONS:]
+        gone = (*self.gone, Gone(name, topic.id, version))
         return replace(self, topics=topics, gone=gone, version=version)
+
+    def forget_deletions(self, confirmed: int) -> ClusterState:
+        """The state without the oldest deletions of those that every node has confirmed: up to this version."""
+        known = sum(1 for each in self.gone if each.changed <= confirmed)
+        drop = known - REMEMBERED_DELETIONS
+        return self if drop <= 0 else replace(self, gone=self.gone[drop:])
 
     def rows(self) -> dict[str, Any]:
         """The state as compact rows, for a continue-as-new."""

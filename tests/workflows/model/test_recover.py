@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.workflows.model.support import cluster, create, done, lost, raising_rows, registration
+from tests.workflows.model.replicated import reassign, replicated, row, with_isr
+from tests.workflows.model.support import cluster, create, done, lost, new_id, raising_rows, registration
 from workflows.model import image, recover
+from workflows.model.controller import Controller
 from workflows.model.image import Image
 from workflows.model.outcome import Refused
 from workflows.model.recover import Collecting
@@ -90,6 +92,65 @@ def test_of_two_topics_with_one_name_the_newer_images_is_taken_whole() -> None:
 def test_an_image_of_another_cluster_is_refused() -> None:
     with pytest.raises(Refused, match="belongs to cluster"):
         Collecting("other").answer(1, known_by(cluster(1)))
+
+
+@pytest.mark.feature("455-32")
+def test_a_reassignment_under_way_is_taken_whole_from_where_it_is_newest() -> None:
+    before = replicated((1, 2, 3), (1, 2, 3), nodes=5)
+    begun = done(before, reassign((0, (4, 5)), (1, (3, 4))))
+    later = with_isr(begun, (1, 2, 3, 4))
+    cancelled = done(later, reassign((1, None)))
+    merged = recover.merge(collect((1, before), (2, begun), (3, cancelled), (4, later), (5, None)))
+    first, second = merged.topics["t"].partitions
+    assert first.assignment == row(later).assignment and first.isr == (1, 2, 3, 4)
+    assert second.assignment == row(before).assignment and second.isr == (1, 2, 3)
+    assert all(each.leader == -1 and len(each.directories) == len(each.replicas) for each in (first, second))
+
+
+def merged_by(state: ClusterState, *incarnations: str) -> ClusterState:
+    """The state after a controller without memory has met the nodes 1, 2, ... in these incarnations."""
+    it = Controller.start("c", None)
+    (text,) = image.whole(state)
+    for node, incarnation in enumerate(incarnations, 1):
+        command = registration(node, incarnation) | {"image": text}
+        version = {"generation": state.generation, "version": state.version}
+        batch = {"node": node, "incarnation": incarnation, "commands": [command], **version}
+        results = it.submit(batch, new_id)["results"]
+    assert it.state is not None and not results[0][0].get("error")
+    return it.state
+
+
+def test_nobody_leaves_an_isr_for_registering_first_or_last() -> None:
+    state = replicated((1, 2, 3), (2, 3, 1), (3, 1, 2), nodes=3)
+    after = merged_by(state, "i1", "i2", "i3")
+    assert [(each.leader, each.isr) for each in after.topics["t"].partitions] == [
+        (1, (1, 2, 3)),
+        (2, (2, 3, 1)),
+        (3, (3, 1, 2)),
+    ]
+    assert [each.leader_epoch for each in after.topics["t"].partitions] == [1, 1, 1]
+    all_again = merged_by(state, "a", "b", "c")
+    assert [each.isr for each in all_again.topics["t"].partitions] == [(1, 2, 3), (2, 3, 1), (3, 1, 2)]
+
+
+def test_who_was_started_again_leaves_the_isr_of_who_was_not() -> None:
+    state = replicated((1, 2, 3), (1, 2), (1,), nodes=3)
+    after = merged_by(state, "again", "i2", "i3")
+    assert [(each.leader, each.isr) for each in after.topics["t"].partitions] == [(2, (2, 3)), (2, (2,)), (1, (1,))]
+
+
+def test_who_is_given_up_leaves_the_isr() -> None:
+    state = replicated((1, 2, 3), nodes=3)
+    it = Controller.start("c", None)
+    (text,) = image.whole(state)
+    for node in (2, 3):
+        command = registration(node) | {"image": text}
+        version = {"generation": state.generation, "version": state.version}
+        it.submit({"node": node, "incarnation": f"i{node}", "commands": [command], **version}, new_id)
+    it.give_up(1)
+    assert it.state is not None
+    held = row(it.state)
+    assert (held.leader, held.isr, held.replicas) == (2, (2, 3), (1, 2, 3))
 
 
 @settings(max_examples=60, deadline=None)
