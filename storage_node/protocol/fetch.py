@@ -59,7 +59,7 @@ async def handle(node: Node, request: Request) -> Answer:
             size = await reading.read()
             left = deadline - loop.time()
             wants_more = size < call.min_bytes and not any(item.settled for item in call.items)
-            if not wants_more or left <= 0 or not call.items:
+            if not wants_more or left <= 0 or not call.items or reading.shortened:
                 break
             held = reading.held
             seconds = min(left, reading.wait_seconds) if held else left

@@ -73,6 +73,8 @@ class Reading:
         self._owes_one = False
         self.held = False
         """A throttle kept back what there was."""
+        self.shortened = False
+        """Records were deleted while a follower waited: whoever had them deleted waits for it to hear of that."""
 
     @property
     def wait_seconds(self) -> float:
@@ -89,7 +91,10 @@ class Reading:
             if replica is None or item.settled:
                 continue
             mark = item.high_watermark = replica.high_watermark
-            item.log_start = replica.log.log_start_offset
+            start = replica.log.log_start_offset
+            if start > item.log_start >= 0 and self._follower:
+                self.shortened = True
+            item.log_start = start
             end = replica.log.log_end_offset
             limit = end if self._follower else mark
             # Between the high watermark and the end of the log there is nothing for a consumer yet.
