@@ -203,6 +203,7 @@ BROKER_CONFIGS: Mapping[str, Rule] = {
     "message.max.bytes": Whole(0, _INT),
     "min.insync.replicas": Whole(1, _INT),
     "num.recovery.threads.per.data.dir": Whole(1, 256),
+    "num.replica.fetchers": Whole(1, _INT),
     "replica.alter.log.dirs.io.max.bytes.per.second": Whole(0),
     "unclean.leader.election.enable": _BOOL,
 }
