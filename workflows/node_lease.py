@@ -14,8 +14,9 @@ from workflows.model.calls import LeaseCall
 class NodeLease:
     """Holds the lease until the node cannot renew it, then tells the controller by the signal `lease_ended`.
 
-    The activity is retried without end: a live node takes the next attempt at once, whatever stood still, and a dead
-    one cannot, which shows as a schedule-to-start timeout. The run outlives the controller's continue-as-new.
+    A lease that ends says nothing yet: after a standstill of the server all of them do. The controller asks the node
+    itself before it fences it, and gives it a new lease when it answers. The run outlives the controller's
+    continue-as-new.
     """
 
     @workflow.run

@@ -39,17 +39,20 @@ LOCATE_TIMEOUT = timedelta(seconds=10)
 
 # --- a lease
 
+#: A lease that is not renewed for so long ends, and the node itself is asked (PROBE_SECONDS) before it is fenced: who asks
+#: a killed one is refused at once, only one that is frozen needs both. Leaders are to have changed within 8 s.
 LEASE_HEARTBEAT_TIMEOUT = timedelta(seconds=3)
-#: A live node takes the next attempt within about a second; the probe catches those that do not (a long standstill).
+#: A new lease that nobody takes for so long ends as well. Pollers that slept through an outage need a few seconds.
 LEASE_PICK_UP_TIMEOUT = timedelta(seconds=3)
 #: One attempt may hold the lease so long; then the next one goes on.
 LEASE_ATTEMPT_TIMEOUT = timedelta(days=1)
-#: Retries leave no events, so that they may come fast.
+#: Retries leave no events, so that they may come fast. A lost heartbeat is not retried: the next attempt would go to a
+#: poll that a frozen node has left open, and so on through all of them.
 LEASE_RETRY = RetryPolicy(
     initial_interval=timedelta(milliseconds=100),
     backoff_coefficient=1.0,
     maximum_attempts=0,
-    non_retryable_error_types=[errors.WRONG_INCARNATION],
+    non_retryable_error_types=[errors.WRONG_INCARNATION, "TemporalTimeout:Heartbeat"],
 )
 
 # --- the controller
@@ -57,7 +60,8 @@ LEASE_RETRY = RetryPolicy(
 #: A step that its worker took and did not finish (it was killed, or the database went back) is given to another after
 #: this; updates wait so long then.
 CLUSTER_TASK_TIMEOUT = timedelta(seconds=5)
-PROBE_SECONDS = 1.0
+#: A node that is alive answers in milliseconds; one whose machine is overloaded, or whose disks stall, may need more.
+PROBE_SECONDS = 3.0
 PROBE_TIMEOUT = timedelta(seconds=5)
 PROBE_PICK_UP_TIMEOUT = timedelta(seconds=10)
 #: A probe has no second attempt on silence; the activity answers with a reason instead of failing.

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from ops.bench import (
     big_moves,
+    failover,
     loop_load,
     many_moves,
     memory,
@@ -51,6 +52,7 @@ BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
     "memory": memory.memory,
     "metadata": metadata.metadata,
     "restart": restart.restart,
+    "failover": failover.failover,
 }
 
 

@@ -17,6 +17,15 @@ from rich.console import Console
 from ops.kafka.broker import KafkaBroker, free_port
 
 
+def rehome(folder: Path, verb: str, *options: str, environment: Mapping[str, str] | None = None) -> str:
+    """`rehome stack VERB` of the stack in a folder; its output. Raises RuntimeError when it fails."""
+    command = [sys.executable, "-m", "ops.cli.main", "stack", verb, "--data", str(folder), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment)
+    if done.returncode:
+        raise RuntimeError(f"rehome stack {verb} failed: {done.stderr.strip()}")
+    return done.stdout
+
+
 class Stack:
     """A stack of one node with two disks in a folder of its own, by the same commands that people use."""
 
@@ -51,11 +60,7 @@ class Stack:
         self._rehome("start", name)
 
     def _rehome(self, verb: str, *options: str) -> str:
-        command = [sys.executable, "-m", "ops.cli.main", "stack", verb, "--data", str(self.folder), *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=self._environment)
-        if done.returncode:
-            raise RuntimeError(f"rehome stack {verb} failed: {done.stderr.strip()}")
-        return done.stdout
+        return rehome(self.folder, verb, *options, environment=self._environment)
 
     def down(self) -> None:
         """Stop every process of the stack."""

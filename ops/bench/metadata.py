@@ -173,6 +173,14 @@ def _whole(connection: socket.socket, version: int) -> _Ask:
     return ask
 
 
+def all_topics(connection: socket.socket) -> Any:
+    """The whole metadata, as one connection is answered."""
+    version = METADATA.max_version
+    schema = load_request_schema(METADATA.key, version)
+    connection.sendall(_frame(METADATA.key, version, schema(topics=None, **_extra(schema))))
+    return _decode(METADATA.key, version, _receive(connection))
+
+
 def _described(connection: socket.socket) -> _Ask:
     schema = load_request_schema(DESCRIBE_TOPIC_PARTITIONS.key, 0)
     frame = _frame(DESCRIBE_TOPIC_PARTITIONS.key, 0, schema(topics=(), response_partition_limit=2000))

@@ -1,0 +1,217 @@
+"""How long partitions are without a leader: a node killed, stopped or frozen, the controller killed, and both."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from ops.bench.bench import Bench, rehome
+from ops.bench.metadata import all_topics
+from ops.bench.table import Figure
+from ops.kafka.broker import free_port
+
+TOPICS, PARTITIONS = 30, 10
+#: In the controller's state when it is killed.
+MANY_TOPICS, MANY_PARTITIONS = 50, 100
+MORE = MANY_TOPICS * MANY_PARTITIONS
+VICTIM = 3
+LOOK = 0.02
+PATIENCE = 60.0
+
+#: What is to hold, in seconds.
+AFTER_KILL, AFTER_STOP, ALL_WITHIN, READY = 8.0, 1.0, 1.0, 5.0
+
+
+def failover(bench: Bench) -> list[Figure]:
+    """Leaders after kill -9, SIGSTOP and a clean stop of a node that leads 300 partitions, and of the controller."""
+    bench.say(f"failover of {TOPICS * PARTITIONS} led partitions in {TOPICS} topics on three nodes ...")
+    with _cluster(bench.folder / "failover") as cluster:
+        figures = []
+        for what, end, wanted in (
+            ("kill -9", cluster.kill, AFTER_KILL),
+            ("SIGSTOP", cluster.freeze, AFTER_KILL),
+            ("a clean stop", cluster.stop, AFTER_STOP),
+        ):
+            cluster.lead_all()
+            first, last = cluster.leaders_after(end)
+            figures.append(_figure(f"leaders changed after {what} of a node", last, wanted))
+            figures.append(
+                _figure(f"from the first to the last of {TOPICS * PARTITIONS} partitions", last - first, ALL_WITHIN)
+            )
+            cluster.back()
+        bench.say(f"controller and node killed together, then the controller with {MORE} partitions more ...")
+        cluster.lead_all()
+        first, last = cluster.leaders_after(cluster.kill_with_controller)
+        figures.append(Figure("leaders changed after kill -9 of a node and the controller", f"{last:.1f} s"))
+        cluster.back()
+        figures.append(
+            _figure(f"controller ready after kill -9, {MORE:,} partitions more", cluster.controller_again(), READY)
+        )
+        return figures
+
+
+def _figure(what: str, seconds: float, wanted: float) -> Figure:
+    return Figure(what, f"{seconds:.2f} s", "", seconds / wanted, f"<= {wanted:.0f} s", seconds <= wanted)
+
+
+class _Cluster:
+    """A stack of three nodes, and a client of the two that survive."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        port, temporal = _three_ports(), free_port()
+        options = ["--nodes", "3", "--dirs", "1", "--port", str(port), "--temporal-port", str(temporal), "--detach"]
+        rehome(folder, "up", *options)
+        self.survivors = ",".join(f"127.0.0.1:{port + node - 1}" for node in (1, 2))
+        self.admin = AdminClient({"bootstrap.servers": self.survivors, "log_level": 0})
+        self.asked = ("127.0.0.1", port)
+        self._made = False
+        self._victim = 0
+        self._pids: dict[str, int] = {}
+
+    def lead_all(self) -> None:
+        """The topics, all led by the victim, with all nodes in sync."""
+        if not self._made:
+            assignment = [[VICTIM, 1, 2]] * PARTITIONS
+            new = [NewTopic(f"failover-{n:02}", PARTITIONS, replica_assignment=assignment) for n in range(TOPICS)]
+            for future in self.admin.create_topics(new, operation_timeout=30, request_timeout=40).values():
+                future.result(60)
+            self._made = True
+        self._until("all partitions are led by the victim and in sync", self._as_wanted)
+        rows: list[dict[str, Any]] = json.loads(rehome(self.folder, "status", "--json"))
+        self._pids = {str(row["name"]): int(row["pid"] or 0) for row in rows}
+
+    def _as_wanted(self) -> bool:
+        rows = self._rows()
+        if len(rows) < TOPICS * PARTITIONS:
+            return False
+        if all(leader == VICTIM and isr == 3 for leader, isr in rows):
+            return True
+        if all(isr == 3 for _, isr in rows):
+            self._prefer()
+        return False
+
+    def _prefer(self) -> None:
+        from confluent_kafka import ElectionType
+
+        with contextlib.suppress(KafkaException):
+            self.admin.elect_leaders(ElectionType.PREFERRED, request_timeout=20).result(30)
+
+    def _rows(self) -> list[tuple[int, int]]:
+        """Leader and size of the ISR of each partition, as the first node has it: a client might ask the victim."""
+        with socket.create_connection(self.asked, timeout=2) as connection:
+            found = all_topics(connection)
+        return [
+            (int(partition.leader_id), len(partition.isr_nodes))
+            for topic in found.topics
+            if topic.name.startswith("failover-")
+            for partition in topic.partitions
+        ]
+
+    def leaders_after(self, end: Callable[[], None]) -> tuple[float, float]:
+        """Seconds from the end of the victim until the first partition has another leader, and until all have."""
+        began = time.monotonic()
+        end()
+        first = 0.0
+        while (now := time.monotonic() - began) < PATIENCE:
+            with contextlib.suppress(OSError):
+                changed = [leader not in (-1, VICTIM) for leader, _ in self._rows()]
+                now = time.monotonic() - began
+                first = first or (now if any(changed) else 0.0)
+                if changed and all(changed):
+                    return first, now
+            time.sleep(LOOK)
+        raise RuntimeError(f"partitions are without a new leader after {PATIENCE:.0f} s")
+
+    # How the victim ends
+
+    def kill(self) -> None:
+        self._signal(f"node-{VICTIM}", signal.SIGKILL)
+
+    def freeze(self) -> None:
+        self._victim = self._signal(f"node-{VICTIM}", signal.SIGSTOP)
+
+    def stop(self) -> None:
+        self._signal(f"node-{VICTIM}", signal.SIGTERM)
+
+    def kill_with_controller(self) -> None:
+        """The controller is started again at once, as a supervisor would."""
+        self._signal("controller", signal.SIGKILL)
+        self.kill()
+        rehome(self.folder, "start", "controller")
+
+    def back(self) -> None:
+        """The victim runs again."""
+        if self._victim:
+            os.kill(self._victim, signal.SIGCONT)
+            self._victim = 0
+        else:
+            rehome(self.folder, "stop", f"node-{VICTIM}")
+            rehome(self.folder, "start", f"node-{VICTIM}")
+
+    def _signal(self, name: str, number: signal.Signals) -> int:
+        os.kill(self._pids[name], number)
+        return self._pids[name]
+
+    def controller_again(self) -> float:
+        """Seconds from the start of a new controller, with many partitions in its state, until it makes a topic."""
+        new = [
+            NewTopic(f"many-{n:02}", MANY_PARTITIONS, replica_assignment=[[1 + n % 2]] * MANY_PARTITIONS)
+            for n in range(MANY_TOPICS)
+        ]
+        for at in range(0, len(new), 10):
+            for future in self.admin.create_topics(
+                new[at : at + 10], operation_timeout=60, request_timeout=70
+            ).values():
+                future.result(80)
+        rows = json.loads(rehome(self.folder, "status", "--json"))
+        os.kill(next(int(row["pid"]) for row in rows if row["name"] == "controller"), signal.SIGKILL)
+        began = time.monotonic()
+        rehome(self.folder, "start", "controller")
+        self._until("the controller takes changes", self._creates)
+        return time.monotonic() - began
+
+    def _creates(self) -> bool:
+        try:
+            futures = self.admin.create_topics([NewTopic("again", 1, 1)], operation_timeout=2, request_timeout=3)
+            futures["again"].result(5)
+        except KafkaException as error:
+            return "TOPIC_ALREADY_EXISTS" in str(error)
+        return True
+
+    def _until(self, what: str, look: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            with contextlib.suppress(KafkaException, OSError):
+                if look():
+                    return
+            time.sleep(LOOK)
+        raise RuntimeError(f"not within {PATIENCE:.0f} s: {what}")
+
+
+def _three_ports() -> int:
+    """A port that is free, as are the two above it."""
+    while True:
+        port = free_port()
+        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
+            for above in (1, 2):
+                stack.enter_context(socket.create_server(("127.0.0.1", port + above)))
+            return port
+
+
+@contextlib.contextmanager
+def _cluster(folder: Path) -> Iterator[_Cluster]:
+    try:
+        yield _Cluster(folder)
+    finally:
+        rehome(folder, "down")
