@@ -43,6 +43,16 @@ def torture(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the folder; it is kept anyway when something is found.")
     ] = False,
+    replication_factor: Annotated[
+        int,
+        typer.Option(
+            "--replication-factor",
+            min=1,
+            max=5,
+            help="How many replicas each partition has. With one nothing moves between nodes; with more there is a "
+            "node more than replicas, and leaders are killed and frozen, replicas reassigned.",
+        ),
+    ] = 1,
     containers: Annotated[
         bool,
         typer.Option(
@@ -55,9 +65,9 @@ def torture(
     json: Json = False,
 ) -> None:
     """Torture a stack of its own: clients that record everything, and a nemesis that starts, cancels and re-targets
-    moves, changes limits, deletes records and topics, kills and freezes every process. Then heal, read everything back,
-    scan the disks, and check the history (C1 to C14). Exit code 0: no violation; 1: findings. Ctrl-C ends it early,
-    with a verdict on what was done so far.
+    moves and reassignments, changes limits, deletes records and topics, kills and freezes every process. Then heal,
+    read everything back, scan the disks, and check the history (C1 to C18). Exit code 0: no violation; 1: findings.
+    Ctrl-C ends it early, with a verdict on what was done so far.
     """
     if not 0 < minutes <= MAX_MINUTES:
         raise UsageError(f"--minutes {minutes:g} is no time for a torture; write a number above 0, up to {MAX_MINUTES}")
@@ -67,11 +77,13 @@ def torture(
 
     chosen = seed if seed is not None else random.SystemRandom().randrange(1, 1_000_000)
     folder = data.absolute() if data is not None else None
-    options = Options(minutes, chosen, keep, folder)
+    usual = Options.__dataclass_fields__["replicas"].default
+    more = "" if replication_factor == usual else f" --replication-factor {replication_factor}"
+    options = Options(minutes, chosen, keep, folder, replicas=replication_factor, more=more)
     if containers:
         from ops.torture.containers import ContainerRoles
 
-        options = replace(options, roles=ContainerRoles, more=" --containers")
+        options = replace(options, roles=ContainerRoles, more=f"{more} --containers")
     made = Torture(options, output.say, output.say if verbose else lambda _line: None).run()
     if json:
         output.print_json(made.as_json())

@@ -6,11 +6,11 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ops.torture.facts import LimitFact
+from ops.torture.facts import LimitFact, ReassignFact
 from ops.torture.history import Event, Recorder, now
 
 NEMESIS_LOG = "nemesis.jsonl"
@@ -31,6 +31,7 @@ class Book:
         self.problems: list[str] = []
         """Sentences on the torture itself: what it could not do."""
         self.limits: list[LimitFact] = []
+        self.asked: list[ReassignFact] = []
 
     def note(self, action: str, what: str, outcome: str = "", number: int = 0, **more: Any) -> None:
         """One line: `number` is the decision's, `outcome` what came of it."""
@@ -59,6 +60,10 @@ class Book:
     def limit(self, fact: LimitFact) -> None:
         with self._guard:
             self.limits.append(fact)
+
+    def reassigned(self, facts: Iterable[ReassignFact]) -> None:
+        with self._guard:
+            self.asked += facts
 
     def counted(self, action: str) -> None:
         with self._guard:

@@ -106,6 +106,14 @@ class Box:
             self._container.wait(timeout=GONE_SECONDS)
         return True
 
+    def end(self) -> bool:
+        """SIGTERM, and SIGKILL if that does not help; False if it did not run."""
+        if not self.alive():
+            return False
+        with engine_errors(f"cannot stop {self.plan.name}"):
+            self._container.stop(timeout=GONE_SECONDS)
+        return True
+
     def pause(self) -> None:
         """Freeze it; nothing if it does not run or is paused already."""
         if self.alive() and not self._state().get("Paused"):

@@ -1,7 +1,8 @@
 """The checks by name, and what they say about a run: a finding is one sentence with its evidence. Pure.
 
-C1 to C14 are in the manner of Jepsen's Kafka test (unique values, version order by offset) with what moves between
-disks add: byte identity at the swap, one folder per replica, rates, throttles, an end to every fault.
+C1 to C18 are in the manner of Jepsen's Kafka test (unique values, version order by offset) with what moves between
+disks add: byte identity at the swap, one folder per replica, rates, throttles, an end to every fault; and with what
+replication adds: one leader per epoch, equal replicas, an end to every reassignment.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ops.torture import checks_moves, checks_readers, checks_records
+from ops.torture import checks_moves, checks_readers, checks_records, checks_replicas
 from ops.torture.facts import Evidence
 from ops.torture.index import Index
 
@@ -50,6 +51,10 @@ CHECKS: tuple[Check, ...] = (
     Check("C12", "every fault and every move comes to an end", checks_moves.unfinished),
     Check("C13", "no consumer is out of range because of a move", checks_readers.out_of_range),
     Check("C14", "a start repeated gives the same disks", checks_moves.restarts),
+    Check("C15", "one leader per leader epoch", checks_replicas.two_leaders),
+    Check("C16", "all replicas hold the same bytes", checks_replicas.unequal),
+    Check("C17", "every reassignment ends, and the last word holds", checks_replicas.unsettled),
+    Check("C18", "every replica is in sync in the end", checks_replicas.under_replicated),
 )
 
 

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
-from ops.torture.facts import Batch, DirectoryFact, LimitFact, RateSample, RowFact
+from ops.torture.facts import Batch, DirectoryFact, LimitFact, Place, RateSample, RowFact
 from ops.torture.history import OK
 from ops.torture.index import Index, few, seconds, told
 
@@ -52,10 +52,13 @@ def changed_bytes(index: Index) -> list[str]:
 def _changed(index: Index) -> Iterator[str]:
     for swap in index.evidence.swaps:
         where = f"the swap of {told(swap.place)} from {swap.source} to {swap.target} at {seconds(swap.at)}"
-        for offset, ours, theirs in swap.differences[:3]:
+        # What was not committed may have been truncated since, when a follower was told by its leader.
+        committed = swap.seal_high if index.replicated(swap.place) else swap.seal_end
+        differences = [each for each in swap.differences if each[0] < committed]
+        for offset, ours, theirs in differences[:3]:
             yield (
                 f"{where}: the batch at offset {offset} is {_digest(ours)} in the source and {_digest(theirs)} in "
-                f"the copy ({len(swap.differences)} of {swap.compared} batches differ)"
+                f"the copy ({len(differences)} of {swap.compared} batches differ)"
             )
         if swap.first > max(swap.log_start, index.floor(swap.place)) and not index.retains(swap.place):
             yield f"{where}: the copy begins at {swap.first}, the source began at {swap.log_start}"
@@ -84,14 +87,20 @@ def _folders(index: Index) -> Iterator[str]:
     for name, place in names.items():
         where = found.get(name, [])
         home = index.evidence.homes.get(place)
-        if len(where) != 1:
-            here = ", ".join(f"{d.path} of node {d.node}" for d in where) or "no directory"
-            yield f"{name} stands in {here} instead of exactly one directory"
-        elif home is not None and (where[0].node, where[0].path) != home:
-            yield (
-                f"{name} stands in {where[0].path} of node {where[0].node}, but the metadata has it in {home[1]} of "
-                f"node {home[0]}"
-            )
+        for node in home.replicas if home is not None else (None,):
+            here = [each for each in where if node is None or each.node == node]
+            if len(here) != 1:
+                there = ", ".join(f"{d.path} of node {d.node}" for d in here) or "no directory"
+                yield f"{name} stands in {there} {'' if node is None else f'of node {node} '}instead of exactly one"
+            elif home is not None and node is not None and here[0].path != home.directory(node):
+                yield (
+                    f"{name} stands in {here[0].path} of node {node}, but the metadata has it in "
+                    f"{home.directory(node)} there"
+                )
+        if home is not None:
+            for stray in (each for each in where if each.node not in home.replicas):
+                nodes = ", ".join(map(str, home.replicas))
+                yield f"{name} is left in {stray.path} of node {stray.node}, but its replicas are on {nodes}"
 
 
 def _described(index: Index) -> Iterator[str]:
@@ -108,28 +117,37 @@ def _described(index: Index) -> Iterator[str]:
 
 
 def _asked(index: Index) -> Iterator[str]:
-    """The move with the highest generation is the last that swapped: its directory is where the replica is."""
-    last: dict[tuple[str, int], tuple[RowFact, str]] = {}
+    """The move with the highest generation is the last that swapped: its directory is where the replica is.
+
+    A replica that was taken off a node and made there again counts its generations from the beginning: then only moves
+    of the generation that the metadata has speak of it.
+    """
+    moved: dict[tuple[Place, int], list[tuple[RowFact, str]]] = defaultdict(list)
     for run in index.evidence.runs:
         for row in run.rows:
             topic = index.evidence.topics.get(row.place[0])
-            if row.outcome not in SUCCEEDED or topic is None or topic.deleted or not row.generation:
-                continue
-            before = last.get(row.place)
-            if before is None or row.generation > before[0].generation:
-                last[row.place] = (row, run.workflow_id)
+            if row.outcome in SUCCEEDED and topic is not None and not topic.deleted and row.generation:
+                moved[row.place, run.node].append((row, run.workflow_id))
     at = {
-        folder: directory
+        (folder, directory.node): directory
         for directory in index.evidence.directories
         for folder in directory.folders
         if not folder.endswith(SUFFIXES)
     }
-    for name, place in index.names().items():
-        if place in last and name in at and at[name].path != last[place][0].directory:
-            row, run_id = last[place]
+    remade = {each.place for each in index.evidence.asked}
+    names = {place: name for name, place in index.names().items()}
+    for (place, node), rows in moved.items():
+        here = at.get((names.get(place, ""), node))
+        newest = max(row.generation for row, _ in rows)
+        if place in remade:
+            home = index.evidence.homes.get(place)
+            newest = dict(zip(home.replicas, home.generations, strict=False)).get(node, 0) if home is not None else 0
+        last = [(row, run_id) for row, run_id in rows if row.generation == newest]
+        if here is not None and last and all(row.directory != here.path for row, _ in last):
+            row, run_id = last[-1]
             yield (
-                f"{name} stands in {at[name].path}, but its last move ({run_id}, generation {row.generation}) ended "
-                f"as {row.outcome} in {row.directory}"
+                f"{names[place]} stands in {here.path}, but its last move ({run_id}, generation {row.generation}) "
+                f"ended as {row.outcome} in {row.directory}"
             )
 
 
@@ -160,8 +178,8 @@ def _offline(index: Index) -> Iterator[str]:
             for ack in index.acks
             if fault.since <= ack.invoked <= fault.until
             and (home := index.evidence.homes.get(ack.place)) is not None
-            and home[0] == fault.node
-            and home[1] != fault.directory
+            and home.leader == fault.node
+            and home.directory(fault.node) != fault.directory
         )
         if waits and (p99 := waits[min(len(waits) - 1, int(len(waits) * 0.99))]) > LATENCY_SECONDS:
             yield (

@@ -39,10 +39,18 @@ def backwards(index: Index) -> list[str]:
 
 
 def _marks(index: Index) -> Iterator[str]:
-    """Whatever was known before a request began bounds its answer; what overlaps in time says nothing."""
+    """Whatever was known before a request began bounds its answer; what overlaps in time says nothing.
+
+    A new leader may not have heard of the last step of its log's start, unless all replicas have confirmed it: a
+    DeleteRecords that was answered, and nothing else, bounds the start of what is replicated.
+    """
     known: dict[Place, list[tuple[int, int, int, str]]] = defaultdict(list)
     for mark in index.marks:
-        known[mark.place].append((mark.completed, mark.low, mark.high, f"{mark.process} was told {mark.high}"))
+        low_then = -1 if index.replicated(mark.place) else mark.low
+        known[mark.place].append((mark.completed, low_then, mark.high, f"{mark.process} was told {mark.high}"))
+    for done in index.deletes:
+        if done.type == OK:
+            known[done.place].append((done.completed, done.offset, -1, ""))
     for ack in index.acks:
         known[ack.place].append((ack.completed, -1, ack.offset + 1, f"{ack.value} was acknowledged at {ack.offset}"))
     for event, offset, value in index.polled():
@@ -75,8 +83,9 @@ def _marks(index: Index) -> Iterator[str]:
 def _swaps(index: Index) -> Iterator[str]:
     for swap in index.evidence.swaps:
         where = f"the swap of {told(swap.place)} from {swap.source} to {swap.target} at {seconds(swap.at)}"
-        if swap.end < swap.seal_end:
-            yield f"{where} was sealed at {swap.seal_end}, but the copy ends at {swap.end}"
+        sealed = swap.seal_high if index.replicated(swap.place) else swap.seal_end
+        if swap.end < sealed:
+            yield f"{where} was sealed at {sealed}, but the copy ends at {swap.end}"
         if swap.seal_high > swap.seal_end:
             yield f"{where} has a high watermark of {swap.seal_high}, beyond its end {swap.seal_end}"
 
@@ -89,9 +98,19 @@ def _in_the_end(index: Index) -> Iterator[str]:
             lowest[told_of.place] = told_of
         if told_of.place not in highest or told_of.high > highest[told_of.place].high:
             highest[told_of.place] = told_of
+    deleted: dict[Place, Event] = {}
+    for done in index.deletes:
+        if done.type == OK and (done.place not in deleted or done.offset > deleted[done.place].offset):
+            deleted[done.place] = done
     for place, read in index.evidence.final.items():
+        over = deleted.get(place)
+        if over is not None and read.low < over.offset:
+            yield (
+                f"{told(place)} begins at {read.low} in the end, but the records below {over.offset} were deleted at "
+                f"{seconds(over.completed)}"
+            )
         mark: Event | None = lowest.get(place)
-        if mark is not None and read.low < mark.low:
+        if mark is not None and read.low < mark.low and not index.replicated(place):
             yield (
                 f"{told(place)} begins at {read.low} in the end, but {mark.process} was told {mark.low} at "
                 f"{seconds(mark.completed)}"

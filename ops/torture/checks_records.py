@@ -29,7 +29,9 @@ def _unread(index: Index) -> Iterator[str]:
 
 
 def _log_starts(index: Index) -> Iterator[str]:
-    sizes = {scan.place: scan.size for scan in index.evidence.scans}
+    sizes: dict[Place, int] = {}
+    for scan in index.evidence.scans:
+        sizes[scan.place] = max(scan.size, sizes.get(scan.place, 0))
     for place, read in index.evidence.final.items():
         asked = index.floor(place)
         if read.low <= asked:

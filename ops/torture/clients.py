@@ -45,7 +45,7 @@ EXCURSION_RECORDS = 3000
 class Orders:
     """What a client is told at the start. `topics` maps labels to (name, partitions); one-shot producers send `count`.
 
-    `scale` makes its records larger.
+    `scale` makes its records larger; `acks` is the producer's setting.
     """
 
     role: str
@@ -58,6 +58,7 @@ class Orders:
     seed: int = 0
     count: int = 0
     scale: int = 1
+    acks: str = "all"
 
     @staticmethod
     def parse(text: str) -> Orders:
@@ -96,7 +97,7 @@ class Sender:
             {
                 "bootstrap.servers": orders.bootstrap,
                 "enable.idempotence": orders.idempotent,
-                "acks": "all" if orders.idempotent else "1",
+                "acks": orders.acks,
                 # A plain producer keeps its order only with one request at a time.
                 "max.in.flight.requests.per.connection": 5 if orders.idempotent else 1,
                 "retries": 1_000_000,

@@ -51,8 +51,9 @@ class ContainerRoles:
 
     by_engine = True
 
-    def __init__(self, data: Path, say: Say) -> None:
-        self._data, self._say = data, say
+    def __init__(self, data: Path, say: Say, count: int = NODES) -> None:
+        """`count`: how many nodes."""
+        self._data, self._say, self._count = data, say, count
         self._run = f"rehome-{uuid4().hex[:8]}"
         self._points = FailpointFiles(data / "failpoints")
         self._boxes: dict[str, Box] = {}
@@ -63,11 +64,14 @@ class ContainerRoles:
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        return tuple(range(1, NODES + 1))
+        return tuple(range(1, self._count + 1))
 
     @property
     def bootstrap(self) -> str:
         return ",".join(f"{self._addresses[node_name(node)]}:{KAFKA_PORT}" for node in self.nodes)
+
+    def address(self, node: int) -> tuple[str, int]:
+        return self._addresses[node_name(node)], KAFKA_PORT
 
     @property
     def temporal_address(self) -> str:
@@ -248,6 +252,9 @@ class ContainerRoles:
     def kill(self, name: str) -> bool:
         return self._box(name).kill()
 
+    def stop(self, name: str) -> bool:
+        return self._box(name).end()
+
     def start(self, name: str) -> None:
         box = self._box(name)
         if box.alive():
@@ -320,7 +327,7 @@ class ContainerRoles:
         return self._folder(node_name(node), Path(directory).name)
 
     def call(self, node: int, op: str, timeout: float = 3.0, **fields: Any) -> dict[str, Any]:
-        return private_call(self._addresses[node_name(node)], KAFKA_PORT, node, op, timeout, **fields)
+        return private_call(*self.address(node), node, op, timeout, **fields)
 
     def arm(self, node: int, points: str) -> None:
         self._points.arm(node, points)

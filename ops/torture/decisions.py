@@ -38,6 +38,19 @@ WEIGHTS: dict[str, int] = {
     "freeze-node": 4,
     "die-at-point": 9,
 }
+#: What comes on top where a partition has several replicas.
+REPLICATED: dict[str, int] = {
+    "reassign": 12,
+    "reassign-many": 4,
+    "reassign-again": 6,
+    "cancel-reassignment": 6,
+    "cancel-reassignment-by-temporal": 3,
+    "elect-leaders": 4,
+    "throttle-replication": 4,
+    "kill-leader": 5,
+    "freeze-past-lease": 4,
+    "stop-node": 4,
+}
 #: What comes on top where a container engine holds the roles.
 BY_ENGINE: dict[str, int] = {
     "cut-role": 6,
@@ -63,14 +76,20 @@ class Decision:
         """One of the choices, by the `which`-th number. Raises IndexError where there are none."""
         return choices[int(self.picks[which] * len(choices))]
 
+    def shuffled(self, which: int, choices: Sequence[T]) -> list[T]:
+        """The choices in an order fixed by the `which`-th number."""
+        found = list(choices)
+        random.Random(self.picks[which]).shuffle(found)
+        return found
+
     def between(self, which: int, low: float, high: float) -> float:
         return low + self.picks[which] * (high - low)
 
 
-def decisions(seed: int, *, by_engine: bool = False) -> Iterator[Decision]:
+def decisions(seed: int, *, by_engine: bool = False, replicated: bool = False) -> Iterator[Decision]:
     """The endless row of decisions of a seed."""
     source = random.Random(seed)
-    table = WEIGHTS | BY_ENGINE if by_engine else WEIGHTS
+    table = WEIGHTS | (BY_ENGINE if by_engine else {}) | (REPLICATED if replicated else {})
     actions, weights = list(table), list(table.values())
     number = 0
     while True:

@@ -12,8 +12,9 @@ from ops.stack.errors import OpsError
 from ops.stack.layout import node_name
 from ops.torture import disk
 from ops.torture.checks_moves import SUFFIXES
-from ops.torture.facts import Boot, DirectoryFact, Place, RoleFact, Scan, ThrottleFact, TopicFact
+from ops.torture.facts import Boot, DirectoryFact, Home, Place, RoleFact, Scan, ThrottleFact, TopicFact
 from ops.torture.moving import Moving
+from ops.torture.reassigning import Reassigning
 from ops.torture.roles import Roles, all_names
 from storage_node.config_table import MOVE_RATE
 from workflows.model.state import ClusterState
@@ -26,12 +27,14 @@ REST_LIMIT = 30.0
 Say = Callable[[str], None]
 
 
-def wait_quiet(roles: Roles, moving: Moving, seconds: float, say: Say) -> str:
-    """Wait until no run is open and no folder of a move is left; what is still there after `seconds`, or ""."""
+def wait_quiet(roles: Roles, moving: Moving, reassigning: Reassigning | None, seconds: float, say: Say) -> str:
+    """Wait until no run is open, no folder of a move or of a dropped replica is left, and, with `reassigning`, no
+    reassignment is under way and all replicas are in sync; what is still there after `seconds`, or "".
+    """
     until = time.monotonic() + seconds
     told = time.monotonic() + 10
     while True:
-        left = _unquiet(roles, moving)
+        left = _unquiet(roles, moving, reassigning)
         if not left or time.monotonic() > until:
             return left
         if time.monotonic() > told:
@@ -40,9 +43,10 @@ def wait_quiet(roles: Roles, moving: Moving, seconds: float, say: Say) -> str:
         time.sleep(LOOK_SECONDS)
 
 
-def _unquiet(roles: Roles, moving: Moving) -> str:
+def _unquiet(roles: Roles, moving: Moving, reassigning: Reassigning | None) -> str:
     try:
         runs = moving.open_runs()
+        replicas = _unsettled(roles, reassigning) if reassigning is not None else []
     except OpsError as error:
         return str(error)
     folders = [
@@ -52,12 +56,36 @@ def _unquiet(roles: Roles, moving: Moving) -> str:
         for folder in disk.folders(roles.disk(node, directory))
         if folder.endswith(SUFFIXES)
     ]
-    words = []
+    words = replicas
     if runs:
         words.append(f"{len(runs)} runs ({runs[0]})")
     if folders:
         words.append(f"{len(folders)} folders ({folders[0]})")
     return " and ".join(words)
+
+
+def _unsettled(roles: Roles, reassigning: Reassigning) -> list[str]:
+    """What is not yet at rest of replicas."""
+    words = []
+    if runs := reassigning.open_runs():
+        words.append(f"{len(runs)} reassignments ({runs[0]})")
+    if running := reassigning.running():
+        words.append(f"{len(running)} partitions that are reassigned ({next(iter(running))})")
+    rows = reassigning.partitions()
+    behind = [f"{row.topic}-{row.partition}" for row in rows if set(row.isr) != set(row.replicas) or row.leader < 0]
+    if behind:
+        words.append(f"{len(behind)} partitions with replicas out of sync ({behind[0]})")
+    held = {(row.topic, row.partition): row.replicas for row in rows}
+    strays = [
+        f"{folder} on node {node}"
+        for node in roles.nodes
+        for directory in roles.log_dirs(node)
+        for folder in disk.folders(roles.disk(node, directory))
+        if (place := disk.place_of(folder)) is not None and node not in held.get(place, ())
+    ]
+    if strays:
+        words.append(f"{len(strays)} dropped replicas ({strays[0]})")
+    return words
 
 
 def boot(roles: Roles) -> Boot:
@@ -138,7 +166,7 @@ def directories(roles: Roles, topics: Iterable[TopicFact]) -> list[DirectoryFact
     return found
 
 
-def homes(roles: Roles, moving: Moving, topics: Iterable[TopicFact]) -> dict[Place, tuple[int, str]]:
+def homes(roles: Roles, moving: Moving, topics: Iterable[TopicFact]) -> dict[Place, Home]:
     """Where each partition is by the controller's metadata. Raises `OpsError`."""
     state = ClusterState.of(moving.metadata())
     labels = {topic.name: topic.label for topic in topics}
@@ -146,13 +174,19 @@ def homes(roles: Roles, moving: Moving, topics: Iterable[TopicFact]) -> dict[Pla
     for node in roles.nodes:
         for each in roles.call(node, "status")["directories"]:
             paths[str(each["id"])] = str(each["path"])
-    found: dict[Place, tuple[int, str]] = {}
-    for topic, partition in state.partitions():
-        if topic.name in labels:
-            node, directory = partition.replicas[0], partition.directories[0]
-            where = paths.get(directory, directory or "a directory not known")
-            found[labels[topic.name], partition.index] = (node, where)
-    return found
+    return {
+        (labels[topic.name], partition.index): Home(
+            partition.replicas,
+            tuple(paths.get(each, each or "a directory not known") for each in partition.directories),
+            partition.generations,
+            partition.isr,
+            partition.leader,
+            partition.assignment.adding,
+            partition.assignment.removing,
+        )
+        for topic, partition in state.partitions()
+        if topic.name in labels
+    }
 
 
 def throttles(roles: Roles, allowed: dict[int, list[int]]) -> list[ThrottleFact]:

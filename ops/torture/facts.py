@@ -18,7 +18,8 @@ Place = tuple[str, int]
 class TopicFact:
     """One life of a topic. `retention_bytes` None: nothing but DeleteRecords may move its log start.
 
-    `segment_bytes` bounds by how much retention may come below `retention_bytes`.
+    `segment_bytes` bounds by how much retention may come below `retention_bytes`; `replicas` is the replication factor
+    with which it was made.
     """
 
     label: str
@@ -27,6 +28,7 @@ class TopicFact:
     retention_bytes: int | None = None
     segment_bytes: int = 1 << 30
     deleted: bool = False
+    replicas: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +129,78 @@ class DirectoryFact:
 
 
 @dataclass(frozen=True, slots=True)
+class Home:
+    """Where a partition is by the controller's metadata at the end.
+
+    `directories` (paths) and `generations` stand in the order of the replicas.
+    """
+
+    replicas: tuple[int, ...]
+    directories: tuple[str, ...]
+    generations: tuple[int, ...] = ()
+    isr: tuple[int, ...] = ()
+    leader: int = -1
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    def directory(self, node: int) -> str:
+        """The directory of a node's replica; "" where it has none."""
+        return dict(zip(self.replicas, self.directories, strict=False)).get(node, "")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderFact:
+    """Somebody said first at `at` who leads a partition under a leader epoch: `who` is the node that was asked."""
+
+    place: Place
+    topic_id: str
+    epoch: int
+    leader: int
+    who: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClashFact:
+    """Two different batches at one offset under one leader epoch, as the disks showed them: two nodes have led in it.
+
+    Each side is (node, digest, when it was seen first).
+    """
+
+    place: Place
+    topic_id: str
+    epoch: int
+    offset: int
+    first: tuple[int, int, int]
+    second: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignFact:
+    """Somebody asked for other replicas of a partition (`target` None: for an end of its reassignment).
+
+    `type` is the history's: ok, fail (refused), info (nobody knows). `by` says over which way it was asked.
+    """
+
+    place: Place
+    target: tuple[int, ...] | None
+    type: str
+    invoked: int
+    completed: int
+    error: str = ""
+    by: str = "api"
+
+
+@dataclass(frozen=True, slots=True)
+class ReassignRunFact:
+    """A PartitionReassignment run at the end: Temporal's status in lower case, and why if it failed or is open."""
+
+    workflow_id: str
+    status: str
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class RateSample:
     """How much of each copy one node had written, asked at `invoked`, answered at `completed`.
 
@@ -188,7 +262,10 @@ class Boot:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that the checks look at. `homes` is where each partition is led and, by metadata, in which directory."""
+    """All that the checks look at. `initial` is what a partition's replicas were before anything was done; `batches`
+    counts those whose leader epoch was looked at while they were written; `listed` are the partitions that
+    ListPartitionReassignments still answers at the end.
+    """
 
     history: Sequence[Event] = ()
     topics: Mapping[str, TopicFact] = field(default_factory=dict)
@@ -197,10 +274,17 @@ class Evidence:
     swaps: Sequence[SwapFact] = ()
     runs: Sequence[RunFact] = ()
     directories: Sequence[DirectoryFact] = ()
-    homes: Mapping[Place, tuple[int, str]] = field(default_factory=dict)
+    homes: Mapping[Place, Home] = field(default_factory=dict)
     samples: Sequence[RateSample] = ()
     limits: Sequence[LimitFact] = ()
     throttles: Sequence[ThrottleFact] = ()
     faults: Sequence[FaultFact] = ()
     roles: Sequence[RoleFact] = ()
     boots: Sequence[Boot] = ()
+    leaders: Sequence[LeaderFact] = ()
+    clashes: Sequence[ClashFact] = ()
+    batches: int = 0
+    initial: Mapping[Place, tuple[int, ...]] = field(default_factory=dict)
+    asked: Sequence[ReassignFact] = ()
+    reassignments: Sequence[ReassignRunFact] = ()
+    listed: Sequence[Place] = ()

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import storage_node.node  # noqa: F401  (declares every failpoint)
 from ops.stack.errors import OpsError
 from ops.stack.layout import CONTROLLER, TEMPORAL, node_name
+from ops.torture import ask
 from ops.torture.book import Book
 from ops.torture.decisions import Decision
 from ops.torture.moving import Moving
@@ -26,6 +27,9 @@ START_SECONDS = 180.0
 POINT_SECONDS = 8.0
 #: Bytes that a squeezed node may have: from too little to start with to enough for a while.
 LEAST_MEMORY, MOST_MEMORY = 44 << 20, 112 << 20
+
+#: Seconds for which a leader stands still: longer than it takes to fence it.
+PAST_LEASE = (9.0, 18.0)
 
 MOVE_PREFIXES = ("create.", "copy.", "swap.", "delete.", "undo.")
 CANCEL_PREFIXES = ("cancel.", "discard.")
@@ -72,6 +76,37 @@ class Faults:
 
     def kill_node(self, decision: Decision) -> tuple[str, str]:
         return self._kill(node_name(decision.pick(0, self._roles.nodes)), decision.between(1, 0, 4))
+
+    def kill_leader(self, decision: Decision) -> tuple[str, str]:
+        """Kill whoever leads a partition, for as long as it takes until others lead in its place, or less."""
+        leader = decision.pick(0, self._leaders())
+        return self._kill(node_name(leader), decision.between(1, 0, 12))
+
+    def freeze_past_lease(self, decision: Decision) -> tuple[str, str]:
+        """Let a leader stand still until others have taken its place, and then go on as if nothing had been."""
+        leader = decision.pick(0, self._leaders())
+        return self._freeze(node_name(leader), decision.between(1, *PAST_LEASE))
+
+    def stop_node(self, decision: Decision) -> tuple[str, str]:
+        """Let a node end by itself, and start it again."""
+        name, seconds = node_name(decision.pick(0, self._roles.nodes)), decision.between(1, 0, 6)
+        with self._trouble(name):
+            began = time.monotonic()
+            if not self._roles.stop(name):
+                return name, "did not run"
+            stopped = time.monotonic() - began
+            self._book.killed(f"{name} stopped")
+            self._stop.wait(seconds)
+            took = self._start(name)
+        return name, f"ended within {stopped:.1f} s, away for {seconds + took:.1f} s more"
+
+    def _leaders(self) -> list[int]:
+        """Who leads, partition by partition, by the first node that answers."""
+        for node in self._roles.nodes:
+            with contextlib.suppress(OpsError):
+                led = ask.metadata(*self._roles.address(node), timeout=1.0)
+                return [row.leader for row in led if row.leader in self._roles.nodes]
+        return []
 
     def kill_controller(self, decision: Decision) -> tuple[str, str]:
         return self._kill(CONTROLLER, decision.between(1, 0, 4))

@@ -75,6 +75,11 @@ class Index:
         topic = self.evidence.topics.get(place[0])
         return topic is not None and topic.retention_bytes is not None
 
+    def replicated(self, place: Place) -> bool:
+        """Whether the partition has more than one replica, so that a leader may be followed by one that knows less."""
+        topics = self.evidence.topics.values()
+        return any(topic.replicas > 1 for topic in topics if place[0] in (topic.label, topic.name))
+
     def gone(self, place: Place) -> bool:
         """Whether the topic was deleted, so that nothing of it need be there."""
         topic = self.evidence.topics.get(place[0])

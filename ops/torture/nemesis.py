@@ -19,6 +19,8 @@ from ops.torture.facts import LimitFact, TopicFact
 from ops.torture.faults import Faults
 from ops.torture.history import DELETE, INFO, OK, Event, now
 from ops.torture.moving import UNLIMITED, Moving, Replica
+from ops.torture.nemesis_replicas import Replicas
+from ops.torture.reassigning import Reassigning
 from ops.torture.roles import Roles
 from ops.torture.topics import MAIN, SHORT, Side
 from ops.torture.workload import Workload
@@ -31,9 +33,16 @@ LOWEST_RATE, HIGHEST_RATE = 200_000, 8_000_000
 class Nemesis:
     """One run's trouble. `run` goes on until a deadline; `heal` ends all trouble."""
 
-    def __init__(self, roles: Roles, moving: Moving, workload: Workload, side: Side, book: Book, seed: int) -> None:
+    def __init__(
+        self, roles: Roles, moving: Moving, workload: Workload, side: Side, book: Book, seed: int, replicas: int = 1
+    ) -> None:
+        """`replicas`: how many each partition is made with."""
         self._roles, self._moving, self._workload = roles, moving, workload
         self._side, self._book, self._seed = side, book, seed
+        self._replicated = replicas > 1
+        self.reassigning = Reassigning(roles, moving, book)
+        self.reassigning.label = self._label
+        self._replicas = Replicas(roles, self.reassigning, usual=replicas)
         self.faults = Faults(roles, moving, book)
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="nemesis")
@@ -64,6 +73,10 @@ class Nemesis:
             "cut-role": self.faults.cut_role,
             "freeze-role": self.faults.freeze_role,
             "squeeze-node": self.faults.squeeze_node,
+            "kill-leader": self.faults.kill_leader,
+            "freeze-past-lease": self.faults.freeze_past_lease,
+            "stop-node": self.faults.stop_node,
+            **self._replicas.deeds,
         }
 
     @property
@@ -73,7 +86,7 @@ class Nemesis:
 
     def run(self, until: float, tick: Callable[[], None]) -> None:
         """Carry out decisions until the monotonic time `until`, or `stop`; `tick` is called now and then."""
-        for decision in decisions(self._seed, by_engine=self._roles.by_engine):
+        for decision in decisions(self._seed, by_engine=self._roles.by_engine, replicated=self._replicated):
             if self._stop.wait(min(decision.pause, max(0.0, until - time.monotonic()))) or time.monotonic() >= until:
                 return
             tick()
@@ -95,7 +108,13 @@ class Nemesis:
             self._patiently(f"resume the moves of node {node}", partial(self._roles.call, node, "resume-moves"))
             self._patiently(f"lift the limit of node {node}", partial(self._limit, node, UNLIMITED))
         self._patiently("settle the side topic", self._side.settle)
+        if self._replicated:
+            self._patiently("lift the limits of replication", self._replicas.settle)
         self._patiently("resume what is paused", self._resume_runs)
+
+    def _label(self, topic: str) -> str:
+        current = self._side.current
+        return current.label if current is not None and topic == current.name else topic
 
     def _resume_runs(self) -> None:
         for run in self._moving.open_runs():

@@ -33,6 +33,8 @@ class Report:
     again: str
     engine: Mapping[str, int] = field(default_factory=dict)
     """What the container engine itself counted of the faults, where there is one."""
+    replicas: Mapping[str, int] = field(default_factory=dict)
+    """Reassignments and terms of leaders, where partitions are replicated."""
 
     @property
     def verdict(self) -> str:
@@ -72,7 +74,24 @@ def count(evidence: Evidence) -> tuple[int, dict[str, int]]:
     kinds["records read at the end"] = sum(len(read.records) for read in evidence.final.values())
     kinds["batches compared at swaps"] = sum(swap.compared for swap in evidence.swaps)
     kinds["swaps compared byte by byte"] = len(evidence.swaps)
+    if evidence.batches:
+        kinds["batches told apart by leader epoch"] = evidence.batches
     return len(evidence.history), dict(kinds)
+
+
+def replicas(evidence: Evidence) -> dict[str, int]:
+    """Reassignments as they were asked for and as their runs ended, and how often leaders changed."""
+    found: Counter[str] = Counter()
+    for fact in evidence.asked:
+        what = "cancels by Temporal" if fact.by != "api" else "cancels" if fact.target is None else "reassignments"
+        word = {OK: "taken", INFO: "without an answer"}.get(fact.type, "refused")
+        found[what if fact.by != "api" else f"{what} {word}"] += 1
+    for run in evidence.reassignments:
+        found[f"runs {run.status}"] += 1
+    terms = {(fact.place, fact.topic_id, fact.epoch) for fact in evidence.leaders}
+    if any(topic.replicas > 1 for topic in evidence.topics.values()):
+        found["leaders' terms seen"] = len(terms)
+    return dict(found)
 
 
 def moves(evidence: Evidence) -> dict[str, int]:
@@ -91,6 +110,7 @@ def show(report: Report, screen: Console) -> None:
     groups = (
         ("operations", report.counts),
         ("moves", report.moves),
+        ("replicas", report.replicas),
         ("faults", report.kills),
         ("engine", report.engine),
     )

@@ -24,6 +24,7 @@ PROPERTIES = {
     "log.flush.offset.checkpoint.interval.ms": "3000",
     "log.flush.start.offset.checkpoint.interval.ms": "3000",
     "replica.high.watermark.checkpoint.interval.ms": "1000",
+    "replica.lag.time.max.ms": "5000",
 }
 
 
@@ -40,6 +41,9 @@ class Roles(Protocol):
     @property
     def bootstrap(self) -> str:
         """Kafka bootstrap servers, as clients outside the cluster reach them."""
+
+    def address(self, node: int) -> tuple[str, int]:
+        """Host and port of a node's listener, as it is reached from here."""
 
     @property
     def temporal_address(self) -> str: ...
@@ -59,6 +63,9 @@ class Roles(Protocol):
 
     def kill(self, name: str) -> bool:
         """SIGKILL; False if it did not run."""
+
+    def stop(self, name: str) -> bool:
+        """Let it end by itself (SIGTERM); False if it did not run."""
 
     def start(self, name: str) -> None:
         """Start a role that does not run, and wait until it works; nothing if it runs."""
@@ -134,10 +141,11 @@ class LocalRoles:
 
     by_engine = False
 
-    def __init__(self, data: Path, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, data: Path, say: Callable[[str], None], count: int = NODES) -> None:
+        """`count`: how many nodes."""
+        self._say, self._count = say, count
         self._points = FailpointFiles(data / "failpoints")
-        environment = {node_name(node): self._points.environment(node) for node in range(1, NODES + 1)}
+        environment = {node_name(node): self._points.environment(node) for node in range(1, count + 1)}
         self._stack = Stack(data / "stack", environment=environment)  # every restart would be told, too
         self._frozen: set[str] = set()
         self._guard = threading.Lock()
@@ -149,6 +157,10 @@ class LocalRoles:
     @property
     def bootstrap(self) -> str:
         return self._stack.spec().bootstrap
+
+    def address(self, node: int) -> tuple[str, int]:
+        host, _, port = self._stack.spec().node_address(node).partition(":")
+        return host, int(port)
 
     @property
     def temporal_address(self) -> str:
@@ -166,10 +178,12 @@ class LocalRoles:
     def up(self) -> None:
         temporal_server.ensure(self._say)
         self._stack.make_folder()
-        for node in range(1, NODES + 1):
+        for node in range(1, self._count + 1):
             self._points.arm(node, "")
-        block = ports.free_block(NODES + 1, start=27000)
-        spec = self._stack.prepare({"nodes": NODES, "dirs": DIRS, "port": block, "temporal_port": block + NODES})
+        block = ports.free_block(self._count + 1, start=27000)
+        spec = self._stack.prepare(
+            {"nodes": self._count, "dirs": DIRS, "port": block, "temporal_port": block + self._count}
+        )
         for node in spec.node_ids:
             path = spec.node_home(node) / "server.properties"
             kept = [line for line in path.read_text().splitlines() if line.partition("=")[0] not in PROPERTIES]
@@ -188,6 +202,9 @@ class LocalRoles:
         with self._guard:
             self._frozen.discard(name)
         return done
+
+    def stop(self, name: str) -> bool:
+        return self._stack.stop(name)
 
     def start(self, name: str) -> None:
         self._stack.start(name)
@@ -230,8 +247,7 @@ class LocalRoles:
         return Path(directory)
 
     def call(self, node: int, op: str, timeout: float = 3.0, **fields: Any) -> dict[str, Any]:
-        host, _, port = self._stack.spec().node_address(node).partition(":")
-        return private_call(host, int(port), node, op, timeout, **fields)
+        return private_call(*self.address(node), node, op, timeout, **fields)
 
     def arm(self, node: int, points: str) -> None:
         self._points.arm(node, points)

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,10 +17,22 @@ from ops.stack.errors import OpsError
 from ops.stack.interrupts import interruptible, uninterrupted
 from ops.torture import checks, cut, ending, history, report
 from ops.torture.book import Book
-from ops.torture.facts import Boot, DirectoryFact, Evidence, FinalRead, Place, RunFact, ThrottleFact, TopicFact
+from ops.torture.epochs import LeaderWatch, WriteWatch
+from ops.torture.facts import (
+    Boot,
+    DirectoryFact,
+    Evidence,
+    FinalRead,
+    Home,
+    Place,
+    ReassignRunFact,
+    RunFact,
+    ThrottleFact,
+    TopicFact,
+)
 from ops.torture.moving import Moving
 from ops.torture.nemesis import Nemesis
-from ops.torture.roles import LocalRoles, Roles
+from ops.torture.roles import NODES, LocalRoles, Roles
 from ops.torture.topics import MAIN, SHORT, Side, configs
 from ops.torture.watch import RateWatch, SwapWatch
 from ops.torture.workload import Workload, read_all
@@ -43,9 +55,29 @@ class Options:
     seed: int
     keep: bool = False
     folder: Path | None = None
-    roles: Callable[[Path, Callable[[str], None]], Roles] = LocalRoles
+    roles: Callable[[Path, Callable[[str], None], int], Roles] = LocalRoles
+    replicas: int = 1
+    nodes: int | None = None
+    """None: one node more than replicas, so that a replica has somewhere to go, and at least three."""
     more: str = field(default="")
     """Further options of the command, for the line that repeats the run."""
+
+
+Watch = SwapWatch | RateWatch | LeaderWatch | WriteWatch
+
+
+@dataclass(frozen=True, slots=True)
+class Watches:
+    """What is looked at while the run goes on."""
+
+    swaps: SwapWatch
+    rates: RateWatch
+    leaders: LeaderWatch
+    writes: WriteWatch
+
+    @staticmethod
+    def of(roles: Roles) -> Watches:
+        return Watches(SwapWatch(roles), RateWatch(roles), LeaderWatch(roles), WriteWatch(roles))
 
 
 class Torture:
@@ -61,11 +93,13 @@ class Torture:
             raise OpsError(f"cannot use the folder {self._folder}: {error.strerror}; choose another") from error
         if not empty:
             raise OpsError(f"{self._folder} is not empty; choose an empty folder")
-        self._roles = options.roles(self._folder, say)
+        self._roles = options.roles(self._folder, say, options.nodes or max(NODES, options.replicas + 1))
         self._book = Book(self._folder, tell)
         self._moving = Moving(self._roles)
-        self._workload = Workload(self._roles, self._folder, options.seed)
-        self._side = Side(self._roles)
+        self._topics = [replace(topic, replicas=options.replicas) for topic in (MAIN, SHORT)]
+        self._workload = Workload(self._roles, self._folder, options.seed, self._topics)
+        self._side = Side(self._roles, options.replicas)
+        self._initial: dict[Place, tuple[int, ...]] = {}
         self._interrupted = False
 
     def run(self) -> report.Report:
@@ -99,6 +133,7 @@ class Torture:
             str(self._folder) if keep else "",
             again,
             self._roles.witnessed(),
+            report.replicas(evidence),
         )
         if keep:
             (self._folder / "report.json").write_text(json.dumps(made.as_json(), indent=2) + "\n")
@@ -106,19 +141,26 @@ class Torture:
         return made
 
     def _everything(self) -> Evidence:
-        swaps = rates = None
+        watches: list[Watch] = []
         try:
             with interruptible():
                 try:
                     self._start()
-                    swaps, rates = SwapWatch(self._roles), RateWatch(self._roles)
+                    seen = Watches.of(self._roles)
+                    watches = [seen.swaps, seen.rates, seen.leaders, seen.writes]
                     nemesis = Nemesis(
-                        self._roles, self._moving, self._workload, self._side, self._book, self._options.seed
+                        self._roles,
+                        self._moving,
+                        self._workload,
+                        self._side,
+                        self._book,
+                        self._options.seed,
+                        self._options.replicas,
                     )
                 except KeyboardInterrupt as error:
                     raise OpsError("interrupted while starting: there is nothing to judge yet") from error
                 try:
-                    self._torment(nemesis, swaps, rates)
+                    self._torment(nemesis, watches)
                 except KeyboardInterrupt:
                     self._interrupted = True
                     self._say(
@@ -126,12 +168,11 @@ class Torture:
                     )
             # Whoever interrupts again wants it to end now, without a verdict.
             with interruptible():
-                return self._look(nemesis, swaps, rates)
+                return self._look(nemesis, seen)
         finally:
             with uninterrupted():
-                for watch in (swaps, rates):
-                    if watch is not None:
-                        watch.stop()
+                for watch in watches:
+                    watch.stop()
                 self._workload.abandon()
                 self._roles.down()
 
@@ -139,14 +180,17 @@ class Torture:
         self._say(f"starting a stack in {self._folder}")
         self._roles.up()
         with KafkaAdmin(self._roles.bootstrap) as admin:
-            for topic in (MAIN, SHORT):
-                admin.create_topic(topic.name, topic.partitions, 1, configs(topic))
+            for topic in self._topics:
+                admin.create_topic(topic.name, topic.partitions, topic.replicas, configs(topic))
+            for made in admin.describe([topic.name for topic in self._topics]):
+                for row in made["partitions"]:
+                    self._initial[made["name"], row["partition"]] = tuple(row["replicas"])
         self._say("filling the topics")
         self._workload.load()
 
-    def _torment(self, nemesis: Nemesis, swaps: SwapWatch, rates: RateWatch) -> None:
-        swaps.start()
-        rates.start()
+    def _torment(self, nemesis: Nemesis, watches: list[Watch]) -> None:
+        for watch in watches:
+            watch.start()
         self._workload.start()
         self._say(f"torturing for {self._options.minutes:g} minutes with seed {self._options.seed}")
         began = told = time.monotonic()
@@ -162,13 +206,15 @@ class Torture:
 
         nemesis.run(began + self._options.minutes * 60, tick)
 
-    def _look(self, nemesis: Nemesis, swaps: SwapWatch, rates: RateWatch) -> Evidence:
+    def _look(self, nemesis: Nemesis, seen: Watches) -> Evidence:
+        swaps, replicated = seen.swaps, self._options.replicas > 1
         self._say("healing")
         nemesis.heal()
         self._book.note("quiet", "waiting for the end of all moves")
-        left = ending.wait_quiet(self._roles, self._moving, QUIET_SECONDS, self._say)
+        reassigning = nemesis.reassigning if replicated else None
+        left = ending.wait_quiet(self._roles, self._moving, reassigning, QUIET_SECONDS, self._say)
         self._book.note("quiet", left or "nothing is left", "given up" if left else "reached")
-        rates.stop()
+        seen.rates.stop()
         swaps.stop()
         if swaps.missed:
             for folder in swaps.missed:
@@ -177,15 +223,15 @@ class Torture:
         self._say("stopping the clients")
         self._trying(self._workload.stop_producers, _nothing)
         self._trying(self._stop_consumers, _nothing)
-        lives = [MAIN, SHORT, *self._side.lives]
+        lives = [*self._topics, *self._side.lives]
         present = [topic for topic in lives if not topic.deleted]
         # Before the restarts: what a start would put right is to be seen.
         directories: list[DirectoryFact] = self._trying(lambda: ending.directories(self._roles, present), list)
-        homes: dict[Place, tuple[int, str]] = self._trying(
-            lambda: ending.homes(self._roles, self._moving, present), dict
-        )
+        homes: dict[Place, Home] = self._trying(lambda: ending.homes(self._roles, self._moving, present), dict)
         throttles: list[ThrottleFact] = self._trying(lambda: ending.throttles(self._roles, nemesis.last_rates), list)
         runs: list[RunFact] = self._trying(self._moving.all_runs, list)
+        reassignments: list[ReassignRunFact] = self._trying(nemesis.reassigning.all_runs, list) if replicated else []
+        listed: dict[Place, tuple[int, ...]] = self._trying(nemesis.reassigning.running, dict) if replicated else {}
         self._say("killing and starting every node twice")
         boots: list[Boot] = []
         for _ in range(2):
@@ -193,6 +239,8 @@ class Torture:
         working = ending.roles_at_end(self._roles)
         self._say("reading everything back")
         final: dict[Place, FinalRead] = self._trying(lambda: self._read(present), dict)
+        seen.leaders.stop()
+        seen.writes.stop()
         return Evidence(
             history=list(history.read(self._workload.histories)),
             topics={topic.label: topic for topic in lives},
@@ -202,17 +250,24 @@ class Torture:
             runs=runs,
             directories=directories,
             homes=homes,
-            samples=rates.samples,
+            samples=seen.rates.samples,
             limits=self._book.limits,
             throttles=throttles,
             roles=working,
             boots=boots,
+            leaders=seen.leaders.leaders,
+            clashes=seen.writes.clashes,
+            batches=seen.writes.batches,
+            initial=self._initial,
+            asked=self._book.asked,
+            reassignments=reassignments,
+            listed=list(listed),
         )
 
     def _stop_consumers(self) -> None:
         ends = {
             topic.name: [cut.marks(self._roles.bootstrap, topic.name, n)[1] for n in range(topic.partitions)]
-            for topic in (MAIN, SHORT)
+            for topic in self._topics
         }
         self._workload.stop_consumers(ends)
 

@@ -25,14 +25,16 @@ def configs(topic: TopicFact) -> dict[str, str]:
     found = {"segment.bytes": str(topic.segment_bytes)}
     if topic.retention_bytes is not None:
         found["retention.bytes"] = str(topic.retention_bytes)
+    if topic.replicas > 2:
+        found["min.insync.replicas"] = str(topic.replicas - 1)
     return found
 
 
 class Side:
     """The topic that comes and goes: each life has a label of its own. From one thread at a time."""
 
-    def __init__(self, roles: Roles) -> None:
-        self._roles = roles
+    def __init__(self, roles: Roles, replicas: int = 1) -> None:
+        self._roles, self._replicas = roles, replicas
         self.guard = threading.Lock()
         self.lives: list[TopicFact] = []
 
@@ -44,10 +46,10 @@ class Side:
     def create(self) -> TopicFact | None:
         """A new life; None when it is not there after all. Raises `OpsError` when that is not known."""
         label = f"{SIDE}@{len(self.lives) + 1}"
-        made = TopicFact(label, SIDE, SIDE_PARTITIONS, segment_bytes=128 << 10)
+        made = TopicFact(label, SIDE, SIDE_PARTITIONS, segment_bytes=128 << 10, replicas=self._replicas)
         with KafkaAdmin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
             try:
-                admin.create_topic(SIDE, SIDE_PARTITIONS, 1, configs(made))
+                admin.create_topic(SIDE, SIDE_PARTITIONS, made.replicas, configs(made))
             except OpsError:
                 if not self._is_there():
                     return None

@@ -75,7 +75,7 @@ class SwapWatch:
             gone = markers.read(path)
         except (MarkerCorrupt, StorageError):
             return False
-        if gone is None or place is None or gone.reason in (Reason.TOPIC, Reason.CANCEL):
+        if gone is None or place is None or gone.reason not in (Reason.SWAP, Reason.REMOVING):
             return place is None or gone is not None
         for target in self._roles.log_dirs(node):
             copy = self._roles.disk(node, target) / f"{place[0]}-{place[1]}"

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,8 +42,9 @@ class Client:
 class Workload:
     """The clients of one run."""
 
-    def __init__(self, roles: Roles, folder: Path, seed: int) -> None:
+    def __init__(self, roles: Roles, folder: Path, seed: int, topics: Sequence[TopicFact] = (MAIN, SHORT)) -> None:
         self._roles, self._folder, self._seed = roles, folder, seed
+        self._topics = topics
         self._clients: list[Client] = []
         self._fillers: dict[str, Client] = {}
 
@@ -54,16 +55,17 @@ class Workload:
 
     def load(self) -> None:
         """Fill the partitions, so that moves have something to copy. Raises `OpsError`."""
-        client = self._start("once", "loader", [MAIN, SHORT], count=LOADED, scale=LARGER)
+        client = self._start("once", "loader", self._topics, count=LOADED, scale=LARGER)
         self._end([client], STOP_SECONDS)
 
     def start(self) -> None:
-        both = [MAIN, SHORT]
         for number, idempotent in enumerate((True, True, False)):
             name = f"{'idempotent' if idempotent else 'plain'}-{number}"
-            self._clients.append(self._start("producer", name, both, per_second=PER_SECOND, idempotent=idempotent))
-        self._clients.append(self._start("tail", "tail-0", both))
-        self._clients.append(self._start("wanderer", "wanderer-0", both))
+            self._clients.append(
+                self._start("producer", name, self._topics, per_second=PER_SECOND, idempotent=idempotent)
+            )
+        self._clients.append(self._start("tail", "tail-0", self._topics))
+        self._clients.append(self._start("wanderer", "wanderer-0", self._topics))
 
     def fill(self, topic: TopicFact, count: int) -> None:
         """Send some records to a topic by a producer of their own; returns at once."""
@@ -104,7 +106,7 @@ class Workload:
         self,
         role: str,
         name: str,
-        topics: Iterable[TopicFact],
+        topics: Sequence[TopicFact],
         *,
         count: int = 0,
         scale: int = 1,
@@ -123,6 +125,8 @@ class Workload:
             "seed": self._seed + len(self._clients),
             "count": count,
             "scale": scale,
+            # With one replica the leader's word is as good as all.
+            "acks": "all" if idempotent or any(topic.replicas > 1 for topic in topics) else "1",
         }
         (self._folder / "logs").mkdir(parents=True, exist_ok=True)
         with (self._folder / "logs" / f"{name}.log").open("ab") as log:

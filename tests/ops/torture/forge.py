@@ -13,9 +13,13 @@ from ops.torture.facts import (
     Evidence,
     FaultFact,
     FinalRead,
+    Home,
+    LeaderFact,
     LimitFact,
     Place,
     RateSample,
+    ReassignFact,
+    ReassignRunFact,
     RoleFact,
     RowFact,
     RunFact,
@@ -31,9 +35,14 @@ COUNT = 20
 #: Offsets that somebody deleted on purpose (orders-0), and that retention took (ticks-0).
 DELETED, RETAINED = 4, 6
 A, B = "/n1/disk-a", "/n1/disk-b"
-ORDERS, OTHER, TICKS = ("orders", 0), ("orders", 1), ("ticks", 0)
-PLACES = (ORDERS, OTHER, TICKS)
-HOMES = {ORDERS: (1, B), OTHER: (1, A), TICKS: (1, A)}
+#: The last is replicated: node 2 leads it, and node 3 has replaced node 4.
+ORDERS, OTHER, TICKS, PAYS = ("orders", 0), ("orders", 1), ("ticks", 0), ("pays", 0)
+PLACES = (ORDERS, OTHER, TICKS, PAYS)
+A2, A3, A4 = "/n2/disk-a", "/n3/disk-a", "/n4/disk-a"
+HOMES = {
+    **{place: Home((1,), (d,), (1,), (1,), 1) for place, d in ((ORDERS, B), (OTHER, A), (TICKS, A))},
+    PAYS: Home((1, 2, 3), (A, A2, A3), (1, 1, 0), (2, 1, 3), 2),
+}
 RATE = 1_000_000
 
 
@@ -60,7 +69,7 @@ def _history() -> list[Event]:
             records = tuple((offset, value(place, offset)) for offset in range(first, first + 5))
             asked = at(first + 5)
             events.append(Event("reader", POLL, *place, OK, asked, asked + SECOND // 5, records=records))
-            low = {ORDERS: DELETED, TICKS: RETAINED}.get(place, 0) if first >= 10 else 0
+            low = {ORDERS: DELETED, TICKS: RETAINED}.get(place, 0) if first >= 5 else 0
             marks = {"low": low, "high": min(first + 6, COUNT)}
             events.append(Event("reader", MARKS, *place, OK, asked + SECOND // 2, asked + SECOND * 6 // 10, **marks))
     refused = {"value": "plain-refused", "error": "MSG_SIZE_TOO_LARGE", "sound": False}
@@ -91,8 +100,9 @@ def _batches() -> tuple[Batch, ...]:
     return tuple(Batch(base, base + 4, 1000 + base) for base in range(0, COUNT, 5))
 
 
-def _directory(path: str, replicas: Sequence[Place]) -> DirectoryFact:
-    return DirectoryFact(1, path, "", tuple(replicas), (), tuple(f"{t}-{p}" for t, p in replicas))
+def directory(node: int, path: str, replicas: Sequence[Place]) -> DirectoryFact:
+    """A log directory with nothing but these replicas in it."""
+    return DirectoryFact(node, path, "", tuple(replicas), (), tuple(f"{t}-{p}" for t, p in replicas))
 
 
 def _samples() -> list[RateSample]:
@@ -105,7 +115,9 @@ def _samples() -> list[RateSample]:
 
 
 def sound() -> Evidence:
-    """A run in which all was well: a deletion, retention, a refused and an open send, one swap, one failed move."""
+    """A run in which all was well: a deletion, retention, a refused and an open send, one swap, one failed move, two
+    elections, one reassignment that was cancelled and one that was done.
+    """
     final = _final()
     return Evidence(
         history=_history(),
@@ -113,9 +125,14 @@ def sound() -> Evidence:
             "orders": TopicFact("orders", "orders", 2),
             "ticks": TopicFact("ticks", "ticks", 1, retention_bytes=1000),
             "visits@1": TopicFact("visits@1", "visits", 1, deleted=True),
+            "pays": TopicFact("pays", "pays", 1, replicas=3),
         },
         final=final,
-        scans=[Scan(1, HOMES[p][1], p, _batches(), final[p].records, 1400) for p in PLACES],
+        scans=[
+            Scan(node, path, p, _batches(), final[p].records, 1400)
+            for p in PLACES
+            for node, path in zip(HOMES[p].replicas, HOMES[p].directories, strict=True)
+        ],
         swaps=[SwapFact(at(12), 1, ORDERS, A, B, 2, DELETED, 12, 12, 0, 13, 3)],
         runs=[
             RunFact("move-1", 1, "completed", rows=(RowFact(ORDERS, "deleted", B, 2),)),
@@ -124,7 +141,13 @@ def sound() -> Evidence:
                 "move-3", 1, "failed", "TargetFull: no room", (RowFact(OTHER, "failed", B, 0, "TargetFull", "no"),)
             ),
         ],
-        directories=[_directory(A, [OTHER, TICKS]), _directory(B, [ORDERS])],
+        directories=[
+            directory(1, A, [OTHER, TICKS, PAYS]),
+            directory(1, B, [ORDERS]),
+            directory(2, A2, [PAYS]),
+            directory(3, A3, [PAYS]),
+            directory(4, A4, []),
+        ],
         homes=dict(HOMES),
         samples=_samples(),
         limits=[LimitFact(1, 0, 1, 2 * RATE)],
@@ -132,6 +155,18 @@ def sound() -> Evidence:
         faults=[FaultFact(1, B, at(5), at(8))],
         roles=[RoleFact("node-1", True), RoleFact("controller", True)],
         boots=[Boot({(1, B, "orders-0"): "CURRENT 0 to 19"}), Boot({(1, B, "orders-0"): "CURRENT 0 to 19"})],
+        leaders=[
+            LeaderFact(PAYS, "id", epoch, leader, "node 1", at(epoch)) for epoch, leader in ((0, 1), (1, 4), (3, 2))
+        ],
+        batches=4,
+        initial={PAYS: (1, 2, 4)},
+        asked=[
+            ReassignFact(PAYS, (3, 1, 2), OK, at(5), at(6)),
+            ReassignFact(PAYS, None, OK, at(7), at(8)),
+            ReassignFact(PAYS, (4, 3, 1), FAIL, at(9), at(10), "INVALID_REPLICA_ASSIGNMENT"),
+            ReassignFact(PAYS, (1, 2, 3), OK, at(11), at(12)),
+        ],
+        reassignments=[ReassignRunFact("reassign-1", "canceled"), ReassignRunFact("reassign-2", "completed")],
     )
 
 

@@ -56,7 +56,7 @@ def _folders(e: Evidence, number: int, folder: str) -> Evidence:
 
 
 def metadata_knows_another_directory(e: Evidence) -> Evidence:
-    return replace(e, homes={**e.homes, OTHER: (1, B)})
+    return replace(e, homes={**e.homes, OTHER: replace(e.homes[OTHER], directories=(B,))})
 
 
 def last_move_went_elsewhere(e: Evidence) -> Evidence:
@@ -82,7 +82,7 @@ def healthy_directory_is_offline(e: Evidence) -> Evidence:
 
 def other_directories_are_slow(e: Evidence) -> Evidence:
     """Produce to disk-b's neighbours takes most of a minute while disk-b has its fault."""
-    stalled = {OTHER, TICKS}
+    stalled = {OTHER, TICKS}  # and not pays-0, which another node leads
 
     def change(x: Event) -> Event:
         if x.op == SEND and x.type == OK and x.place in stalled and at(5) <= x.invoked <= at(8):

@@ -13,10 +13,15 @@ from ops.torture.checks import CHECKS, Finding, check
 from ops.torture.checks_moves import compare
 from ops.torture.facts import Batch, Evidence, FaultFact, LimitFact
 from ops.torture.history import INFO, MARKS, OK, POLL, SEND
-from tests.ops.torture import forge, forged_disks, forged_readings, forged_records
+from tests.ops.torture import forge, forged_disks, forged_readings, forged_records, forged_replicas
 from tests.ops.torture.forge import COUNT, ORDERS, OTHER, SECOND, TICKS, A, B, at, one, value, with_events, with_final
 
-ANOMALIES = {**forged_records.ANOMALIES, **forged_readings.ANOMALIES, **forged_disks.ANOMALIES}
+ANOMALIES = {
+    **forged_records.ANOMALIES,
+    **forged_readings.ANOMALIES,
+    **forged_disks.ANOMALIES,
+    **forged_replicas.ANOMALIES,
+}
 
 
 def found(evidence: Evidence) -> list[Finding]:

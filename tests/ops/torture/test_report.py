@@ -29,13 +29,17 @@ def made(findings: bool) -> Report:
 
 def test_operations_are_counted_by_what_became_of_them() -> None:
     counts = made(False).counts
-    assert counts["sends acknowledged"] == 60
+    assert counts["sends acknowledged"] == 80
     assert (counts["sends fail"], counts["sends info"]) == (1, 1)
-    assert counts["records polled"] == 80
+    assert counts["records polled"] == 100
     assert counts["swaps compared byte by byte"] == 1
     assert made(False).moves == {
         "runs completed": 1, "runs canceled": 1, "runs failed": 1,
         "replicas deleted": 1, "replicas failed (TargetFull)": 1,
+    }  # fmt: skip
+    assert report.replicas(forge.sound()) == {
+        "reassignments taken": 2, "reassignments refused": 1, "cancels taken": 1,
+        "runs canceled": 1, "runs completed": 1, "leaders' terms seen": 3,
     }  # fmt: skip
 
 

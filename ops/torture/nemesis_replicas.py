@@ -1,0 +1,115 @@
+"""What the nemesis does to replicas: reassignments begun, changed, cancelled; elections; throttles of replication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ops.torture.ask import Led
+from ops.torture.decisions import Decision
+from ops.torture.facts import Place
+from ops.torture.reassigning import Reassigning
+from ops.torture.roles import Roles
+
+#: How often a target has one replica less, or one more, than the partition has now.
+FEWER, MORE = 0.15, 0.15
+LEAST = 2
+LOWEST_RATE, HIGHEST_RATE = 100_000, 8_000_000
+AT_ONCE = 6
+
+Deed = Callable[[Decision], tuple[str, str]]
+
+
+def target(decision: Decision, which: int, now: tuple[int, ...], nodes: tuple[int, ...]) -> tuple[int, ...]:
+    """Other replicas for a partition, or the same in another order: fixed by the decision."""
+    count = len(now) - (1 if decision.picks[which] < FEWER else -1 if decision.picks[which] > 1 - MORE else 0)
+    count = max(min(LEAST, len(now)), min(count, len(nodes)))
+    return tuple(decision.shuffled(which, nodes)[:count])
+
+
+class Replicas:
+    """Deeds on replicas."""
+
+    def __init__(self, roles: Roles, reassigning: Reassigning, *, usual: int) -> None:
+        """`usual`: how many replicas a partition is made with; few changes leave it at another number for long."""
+        self._roles, self._reassigning, self._usual = roles, reassigning, usual
+        self.throttled: set[str] = set()
+        """Topics whose replication is or may be limited."""
+
+    @property
+    def deeds(self) -> dict[str, Deed]:
+        """By the names of `decisions.REPLICATED`."""
+        return {
+            "reassign": self.reassign,
+            "reassign-many": self.reassign_many,
+            "reassign-again": self.reassign_again,
+            "cancel-reassignment": self.cancel,
+            "cancel-reassignment-by-temporal": self.cancel_by_temporal,
+            "elect-leaders": self.elect,
+            "throttle-replication": self.throttle,
+        }
+
+    def settle(self) -> None:
+        """Lift what limits replication. Raises `OpsError`."""
+        self._reassigning.throttle(sorted(self.throttled), self._roles.nodes, None)
+        self.throttled.clear()
+
+    def reassign(self, decision: Decision) -> tuple[str, str]:
+        row = decision.pick(0, self._reassigning.partitions())
+        to = self._target(decision, 1, row)
+        return f"{row.topic}-{row.partition} {list(row.replicas)} to {list(to)}", self._ask({_place(row): to})
+
+    def reassign_many(self, decision: Decision) -> tuple[str, str]:
+        """Several partitions in one request, each to replicas of its own."""
+        rows = decision.shuffled(0, self._reassigning.partitions())[: 2 + int(decision.picks[1] * (AT_ONCE - 1))]
+        wanted = {_place(row): tuple(decision.shuffled(2 + n % 4, self._roles.nodes))[: self._usual]
+                  for n, row in enumerate(rows)}  # fmt: skip
+        told = ", ".join(f"{topic}-{number} to {list(to)}" for (topic, number), to in wanted.items())
+        return told, self._ask(wanted)
+
+    def reassign_again(self, decision: Decision) -> tuple[str, str]:
+        """A second target for a partition that is being reassigned."""
+        place = decision.pick(0, sorted(self._reassigning.running()))
+        to = tuple(decision.shuffled(1, self._roles.nodes))[: self._usual]
+        return f"{place[0]}-{place[1]} to {list(to)} instead", self._ask({place: to})
+
+    def cancel(self, decision: Decision) -> tuple[str, str]:
+        running = sorted(self._reassigning.running())
+        some = running if decision.picks[1] < 0.2 else [decision.pick(0, running)]
+        if not some:
+            raise IndexError
+        return ", ".join(f"{t}-{n}" for t, n in some), self._ask(dict.fromkeys(some))
+
+    def cancel_by_temporal(self, decision: Decision) -> tuple[str, str]:
+        run = decision.pick(0, self._reassigning.open_runs())
+        places = [_place(row) for row in self._reassigning.partitions()]
+        return run, self._reassigning.cancel_run(run, places)
+
+    def elect(self, decision: Decision) -> tuple[str, str]:
+        rows = decision.shuffled(0, self._reassigning.partitions())[: 1 + int(decision.picks[1] * AT_ONCE)]
+        places = [_place(row) for row in rows]
+        return f"for {len(places)} partitions", self._reassigning.elect(places, unclean=False)
+
+    def throttle(self, decision: Decision) -> tuple[str, str]:
+        """Limit the replication of one topic on one node, or lift all limits."""
+        if decision.picks[0] < 0.4 and self.throttled:
+            self.settle()
+            return "of all topics and nodes", "lifted"
+        topic = decision.pick(1, sorted({row.topic for row in self._reassigning.partitions()}))
+        node = decision.pick(2, self._roles.nodes)
+        rate = int(LOWEST_RATE * (HIGHEST_RATE / LOWEST_RATE) ** decision.picks[3])
+        self.throttled.add(topic)
+        self._reassigning.throttle([topic], [node], rate)
+        return f"of {topic} on node {node} to {rate}", "set"
+
+    def _target(self, decision: Decision, which: int, row: Led) -> tuple[int, ...]:
+        # What has fewer or more replicas than usual gets its usual number back by the next request.
+        if len(row.replicas) != self._usual:
+            return tuple(decision.shuffled(which, self._roles.nodes))[: self._usual]
+        return target(decision, which, row.replicas, self._roles.nodes)
+
+    def _ask(self, wanted: dict[Place, tuple[int, ...]] | dict[Place, None]) -> str:
+        return self._reassigning.ask(dict(wanted))
+
+
+def _place(row: Led) -> Place:
+    return row.topic, row.partition

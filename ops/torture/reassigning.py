@@ -1,0 +1,204 @@
+"""What can be done to replicas from outside: reassigned, cancelled, led by others, throttled; each is noted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+
+from ops.cli import runs
+from ops.cli.kafka_admin import KafkaAdmin, code_name
+from ops.stack.errors import OpsError
+from ops.torture import ask
+from ops.torture.book import Book
+from ops.torture.facts import Place, ReassignFact, ReassignRunFact
+from ops.torture.history import FAIL, INFO, OK, now
+from ops.torture.moving import ANSWER_SECONDS, AT_ONCE, Moving
+from ops.torture.roles import Roles
+
+RUN_TYPE = "PartitionReassignment"
+LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
+LEADER_REPLICAS, FOLLOWER_REPLICAS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
+#: Answers after which nobody knows whether it was done: REQUEST_TIMED_OUT, UNKNOWN_SERVER_ERROR, NETWORK_EXCEPTION,
+#: NOT_CONTROLLER, COORDINATOR's kin; whatever else refuses has changed nothing.
+OPEN = {"RequestTimedOutError", "UnknownError", "NetworkExceptionError", "NotControllerError"}
+
+
+class Admin(KafkaAdmin):
+    """The admin calls of KIP-455 and KIP-460, as kafka-python has them."""
+
+    def __enter__(self) -> Admin:
+        super().__enter__()
+        return self
+
+    def reassign(self, targets: Mapping[Place, Sequence[int] | None]) -> dict[Place, str]:
+        """AlterPartitionReassignments: "" or the error's name per partition; None ends a reassignment."""
+        from kafka import TopicPartition
+
+        request = {TopicPartition(*place): None if to is None else list(to) for place, to in targets.items()}
+        with self._told("reassign partitions"):
+            answer = self._client.alter_partition_reassignments(request, timeout_ms=int(ANSWER_SECONDS * 1000))
+        return {(str(tp.topic), int(tp.partition)): error.__name__ if error else "" for tp, error in answer.items()}
+
+    def reassignments(self) -> dict[Place, dict[str, Any]]:
+        """ListPartitionReassignments of all."""
+        with self._told("list the reassignments"):
+            answer = self._client.list_partition_reassignments()
+        return {(str(tp.topic), int(tp.partition)): dict(row) for tp, row in answer.items()}
+
+    def elect(self, places: Sequence[Place], *, unclean: bool) -> str:
+        """ElectLeaders; the errors by name."""
+        by_topic: dict[str, list[int]] = {}
+        for topic, number in places:
+            by_topic.setdefault(topic, []).append(number)
+        with self._told("elect leaders"):
+            answer = self._client.elect_leaders(1 if unclean else 0, by_topic, raise_errors=False)
+        codes = {
+            code_name(int(row["error_code"])) if row["error_code"] else "elected"
+            for topic in answer["replica_election_results"]
+            for row in topic["partition_result"]
+        }
+        return ", ".join(sorted(codes)) or code_name(int(answer.get("error_code", 0)))
+
+    def set_topic_config(self, topic: str, changes: Mapping[str, str]) -> None:
+        """Set dynamic configs of one topic (IncrementalAlterConfigs)."""
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs=dict(changes))
+        with self._told(f"set {', '.join(changes)} on topic {topic}"):
+            self._client.alter_configs([resource], raise_on_unknown=False, incremental=True)
+
+
+class Reassigning:
+    """Blocking; from any thread. What cannot be done raises `OpsError`."""
+
+    def __init__(self, roles: Roles, moving: Moving, book: Book) -> None:
+        self._roles, self._moving, self._book = roles, moving, book
+        self.label: Callable[[str], str] = str
+        """The label of a topic's present life."""
+
+    def partitions(self) -> list[ask.Led]:
+        """Every partition with its leader and replicas, by the first node that answers; sorted."""
+        why = OpsError("no node tells its metadata")
+        for node in self._roles.nodes:
+            try:
+                found = ask.metadata(*self._roles.address(node))
+            except OpsError as error:
+                why = error
+                continue
+            return sorted(found, key=lambda row: (row.topic, row.partition))
+        raise why
+
+    def running(self) -> dict[Place, tuple[int, ...]]:
+        """The reassignments under way, with all replicas that each has now."""
+        with Admin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
+            return {place: tuple(row["replicas"]) for place, row in sorted(admin.reassignments().items())}
+
+    def ask(self, targets: Mapping[Place, tuple[int, ...] | None]) -> str:
+        """One request for all; the answers, in words. Noted whatever comes of it."""
+        invoked = now()
+        labels = {place: (self.label(place[0]), place[1]) for place in targets}
+        answers: dict[Place, str] | None = None
+        try:
+            with Admin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
+                answers = admin.reassign(targets)
+        finally:
+            completed = now()
+            self._book.reassigned(
+                ReassignFact(
+                    labels[place], to, _kind(answers, place), invoked, completed, (answers or {}).get(place, "")
+                )
+                for place, to in targets.items()
+            )
+        return ", ".join(sorted({error or "taken" for error in answers.values()}))
+
+    def elect(self, places: Sequence[Place], *, unclean: bool) -> str:
+        """Ask for an election."""
+        with Admin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
+            return admin.elect(places, unclean=unclean)
+
+    def throttle(self, topics: Sequence[str], nodes: Sequence[int], rate: int | None) -> None:
+        """Limit the replication of these topics, all of their replicas, on these nodes; None lifts it.
+
+        Topics that are not there any more are left out.
+        """
+        listed = "" if rate is None else "*"
+        there = {row.topic for row in self.partitions()}
+        with Admin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
+            for node in nodes:
+                value = str(rate if rate is not None else 2**63 - 1)
+                admin.set_node_config(node, {LEADER_RATE: value, FOLLOWER_RATE: value})
+            for topic in there.intersection(topics):
+                admin.set_topic_config(topic, {LEADER_REPLICAS: listed, FOLLOWER_REPLICAS: listed})
+
+    # Runs
+
+    def open_runs(self) -> list[str]:
+        """Ids of the open PartitionReassignment runs, sorted."""
+
+        async def work(client: Client) -> list[str]:
+            query = f'WorkflowType="{RUN_TYPE}" AND ExecutionStatus="Running"'
+            return sorted({run.id async for run in client.list_workflows(query)})
+
+        return self._moving.temporal(work)
+
+    def cancel_run(self, run: str, places: Sequence[Place]) -> str:
+        """Cancel a run of Temporal's; `places` are those that it may be about."""
+        invoked = now()
+
+        async def work(client: Client) -> None:
+            await client.get_workflow_handle(run).cancel(rpc_timeout=timedelta(seconds=ANSWER_SECONDS))
+
+        try:
+            self._moving.temporal(work)
+        finally:
+            completed = now()
+            self._book.reassigned(
+                ReassignFact((self.label(topic), number), None, INFO, invoked, completed, by="temporal")
+                for topic, number in places
+            )
+        return "asked"
+
+    def all_runs(self) -> list[ReassignRunFact]:
+        """Every PartitionReassignment run, with what became of it."""
+
+        async def work(client: Client) -> list[ReassignRunFact]:
+            found = [
+                (run.id, run.run_id, run.status) async for run in client.list_workflows(f'WorkflowType="{RUN_TYPE}"')
+            ]
+            gate = asyncio.Semaphore(AT_ONCE)
+
+            async def one(workflow_id: str, run_id: str, status: WorkflowExecutionStatus | None) -> ReassignRunFact:
+                async with gate:
+                    return await _outcome(client, workflow_id, run_id, status)
+
+            return list(await asyncio.gather(*(one(*each) for each in found)))
+
+        return self._moving.temporal(work, seconds=120)
+
+
+def _kind(answers: Mapping[Place, str] | None, place: Place) -> str:
+    if answers is None or place not in answers or answers[place] in OPEN:
+        return INFO
+    return FAIL if answers[place] else OK
+
+
+async def _outcome(
+    client: Client, workflow_id: str, run_id: str, status: WorkflowExecutionStatus | None
+) -> ReassignRunFact:
+    handle = client.get_workflow_handle(workflow_id, run_id=run_id)
+    reason = ""
+    if status is WorkflowExecutionStatus.RUNNING:
+        try:
+            reason = str(await asyncio.wait_for(handle.query("progress"), ANSWER_SECONDS))[:500]
+        except Exception as error:  # whatever a query can fail with says why nothing is known
+            reason = f"it does not answer ({str(error) or type(error).__name__})"
+    elif status is WorkflowExecutionStatus.FAILED:
+        try:
+            await handle.result()
+        except WorkflowFailureError as error:
+            reason = runs.why(error)
+    return ReassignRunFact(workflow_id, status.name.lower() if status else "unknown", reason)
