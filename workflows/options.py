@@ -39,8 +39,8 @@ LOCATE_TIMEOUT = timedelta(seconds=10)
 
 # --- a lease
 
-#: A lease that is not renewed for so long ends, and the node itself is asked (PROBE_SECONDS) before it is fenced: who asks
-#: a killed one is refused at once, only one that is frozen needs both. Leaders are to have changed within 8 s.
+#: A lease that is not renewed for so long ends, and the node itself is asked (PROBE_SECONDS) before it is fenced: who
+#: asks a killed one is refused at once, only one that is frozen needs both. Leaders are to have changed within 8 s.
 LEASE_HEARTBEAT_TIMEOUT = timedelta(seconds=3)
 #: A new lease that nobody takes for so long ends as well. Pollers that slept through an outage need a few seconds.
 LEASE_PICK_UP_TIMEOUT = timedelta(seconds=3)

@@ -15,13 +15,16 @@ from rich.console import Console
 
 from ops.bench import (
     big_moves,
+    catch_up,
     failover,
     loop_load,
     many_moves,
+    many_reassignments,
     memory,
     metadata,
     pairs,
     rates,
+    replica_throttles,
     restart,
     small_produce,
     steps,
@@ -53,6 +56,9 @@ BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
     "metadata": metadata.metadata,
     "restart": restart.restart,
     "failover": failover.failover,
+    "replica-catch-up": catch_up.replica_catch_up,
+    "many-reassignments": many_reassignments.many_reassignments,
+    "replica-throttles": replica_throttles.replica_throttles,
 }
 
 

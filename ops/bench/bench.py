@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -14,7 +15,8 @@ from typing import Any
 
 from rich.console import Console
 
-from ops.kafka.broker import KafkaBroker, free_port
+from ops.kafka.broker import KafkaBroker
+from ops.stack import ports
 
 
 def rehome(folder: Path, verb: str, *options: str, environment: Mapping[str, str] | None = None) -> str:
@@ -27,19 +29,27 @@ def rehome(folder: Path, verb: str, *options: str, environment: Mapping[str, str
 
 
 class Stack:
-    """A stack of one node with two disks in a folder of its own, by the same commands that people use."""
+    """A stack of one node with two disks, or of several nodes, in a folder of its own, by the commands of people."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, environment: Mapping[str, str] | None = None, *, nodes: int = 1, dirs: int = 2
+    ) -> None:
         self.folder = folder
         self._environment = {**os.environ, **(environment or {})}
-        port, temporal = free_port(), free_port()
-        self._up(["--nodes", "1", "--dirs", "2", "--port", str(port), "--temporal-port", str(temporal), "--detach"])
-        self.bootstrap = f"127.0.0.1:{port}"
+        block = ports.free_block(nodes + 2, start=random.randrange(24000, 28000))
+        port, temporal = block, block + nodes
+        shape = ["--nodes", str(nodes), "--dirs", str(dirs)]
+        self._up([*shape, "--port", str(port), "--temporal-port", str(temporal), "--detach"])
+        self.bootstrap = ",".join(f"127.0.0.1:{port + number}" for number in range(nodes))
         self.temporal = f"127.0.0.1:{temporal}"
         status: list[dict[str, Any]] = json.loads(self._rehome("status", "--json"))
-        node = next(each for each in status if each["name"] == "node-1")
-        self.disks = [Path(d) for d in node["directories"]]
-        self.node_pid = int(node["pid"])
+        found = {each["name"]: each for each in status}
+        self.log_dirs = {
+            number: [Path(d) for d in found[f"node-{number}"]["directories"]] for number in range(1, nodes + 1)
+        }
+        self.disks = self.log_dirs[1]
+        self.pids = {name: int(each["pid"]) for name, each in found.items()}
+        self.node_pid = self.pids["node-1"]
 
     def _up(self, options: list[str]) -> None:
         self._rehome("up", *options)
@@ -49,11 +59,12 @@ class Stack:
         self._rehome("kill", name)
 
     def configure(self, properties: Mapping[str, str]) -> None:
-        """Stop the node, add to its server.properties, and start it again."""
-        self._rehome("kill", "node-1")
-        with (self.folder / "node-1" / "server.properties").open("a", encoding="utf-8") as file:
-            file.writelines(f"{name}={value}\n" for name, value in properties.items())
-        self.start("node-1")
+        """Stop the nodes, one after the other, add to their server.properties, and start them again."""
+        for name in (f"node-{number}" for number in self.log_dirs):
+            self._rehome("kill", name)
+            with (self.folder / name / "server.properties").open("a", encoding="utf-8") as file:
+                file.writelines(f"{key}={value}\n" for key, value in properties.items())
+            self.start(name)
 
     def start(self, name: str) -> None:
         """Start one process and wait until it works."""

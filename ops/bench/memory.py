@@ -22,7 +22,7 @@ INTERVAL = 0.1
 
 
 @contextlib.contextmanager
-def _sampled(pid: int) -> Iterator[list[int]]:
+def sampled(pid: int) -> Iterator[list[int]]:
     """The resident set of a process, in bytes, ten times a second while the block runs."""
     process, found, ended = psutil.Process(pid), list[int](), threading.Event()
 
@@ -50,7 +50,7 @@ def memory(bench: Bench) -> list[Figure]:
     _move(stack, "warm-up")
     big_moves.make(big_moves.Server("rehome", stack.bootstrap, stack.disks), "memory", size)
     before = psutil.Process(stack.node_pid).memory_info().rss
-    with _sampled(stack.node_pid) as samples:
+    with sampled(stack.node_pid) as samples:
         for _ in range(times):
             _move(stack, "memory")
     clients.delete_topic(stack.bootstrap, "memory")

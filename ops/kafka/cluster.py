@@ -59,12 +59,14 @@ class KafkaCluster:
         log_dirs: Mapping[int, int],
         properties: Mapping[str, str] | None = None,
         run_tool: RunTool = tools.run,
+        quick: bool = True,
     ) -> None:
         """`log_dirs`: how many log directories each broker has, by its id.
 
-        `properties` go above `PROPERTIES` in every server.properties; `run_tool` formats the folders.
+        `properties` go above `PROPERTIES` in every server.properties; `run_tool` formats the folders. `quick`: ready
+        soon and small; without it a broker runs as Kafka starts one, for what is measured.
         """
-        self.folder = folder
+        self.folder, self._quick = folder, quick
         self.nodes = tuple(log_dirs)
         # Not ports that the system gives to clients: a broker that is down would lose its own to one of them.
         first = ports.free_block(2 * len(self.nodes), start=random.randrange(20000, 24000))
@@ -170,10 +172,10 @@ class KafkaCluster:
 
     def launch(self, node: int) -> None:
         """Start a broker's process, without waiting until it serves."""
-        command = java_command("kafka.Kafka", str(self._config(node)), heap=HEAP)
-        quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-        command = [command[0], *(part for part in command[1:] if part != "-XX:+UseG1GC")]
-        command[1:1] = quick
+        command = java_command("kafka.Kafka", str(self._config(node)), heap=HEAP if self._quick else "1g")
+        if self._quick:
+            quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+            command = [command[0], *quick, *(part for part in command[1:] if part != "-XX:+UseG1GC")]
         with self.log(node).open("ab") as log:
             self._processes[node] = subprocess.Popen(
                 command,

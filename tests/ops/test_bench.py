@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.bench import copies, table, throttles
+from ops.bench import copies, replica_throttles, replicas, table, throttles
 from ops.bench.table import Figure
 
 
@@ -17,6 +17,28 @@ def test_the_mean_and_the_busiest_windows_of_writes() -> None:
     burst = sorted([*steady, *((5.0, 1_000) for _ in range(50))])
     assert throttles.busiest(burst, 1.0) == pytest.approx(150_000, rel=0.02)
     assert throttles.busiest(burst, 0.1) == pytest.approx(600_000, rel=0.02)
+
+
+def test_the_ten_seconds_furthest_from_a_rate() -> None:
+    steady = [(number / 10, number * 100) for number in range(160)]
+    assert replica_throttles.worst(steady, 1000) == pytest.approx(1.0)
+    # A second too slow in the middle, a start that is too fast and what comes after the last byte.
+    slow = [(at, count - min(500, max(0, count - 8000))) for at, count in steady]
+    assert replica_throttles.worst(slow, 1000) == pytest.approx(0.95, abs=0.002)
+    burst = [(at, count + 9000 if at > 0.1 else 0) for at, count in steady]
+    idle = [*burst, *((at + 16, burst[-1][1]) for at, _ in steady)]
+    assert replica_throttles.worst(idle, 1000) == pytest.approx(1.0, abs=0.002)
+    with pytest.raises(RuntimeError, match="was whole after"):
+        replica_throttles.worst([(number / 10, number * 1000) for number in range(20)], 1000)
+
+
+def test_a_replica_is_gone_when_nothing_of_it_is_left(tmp_path: Path) -> None:
+    assert replicas.stored(tmp_path, "t") == 0
+    replicas.wait_gone(tmp_path, "t")
+    (tmp_path / "t-0").mkdir()
+    for name in ("0.log", "5.log", "0.index"):
+        (tmp_path / "t-0" / name).write_bytes(b"x" * 7)
+    assert replicas.stored(tmp_path, "t") == 14
 
 
 def test_a_figure_says_whether_what_is_wanted_holds() -> None:
