@@ -20,6 +20,9 @@ BEGIN = 1.0
 seconds.
 """
 SECONDS = 14.0
+"""What there is to replicate, at its rate."""
+ENOUGH = 30.0
+"""Seconds after which a replica that is still not whole has been looked at for long enough."""
 ACCURACY = 0.01
 LOOK = 0.005
 
@@ -69,11 +72,16 @@ def _run(cluster: Cluster, side: str, rate: int) -> Sizes:
         watcher.start()
         try:
             made.ask({(topic, 0): [1, 2]})
-            made.wait({(topic, 0): [1, 2]}, look=0.1)
+            whole = False
+            until = time.monotonic() + ENOUGH
+            while not whole and time.monotonic() < until:
+                time.sleep(0.1)
+                whole = made.settled({(topic, 0): [1, 2]})
         finally:
             ended.set()
             watcher.join()
         made.limit(topic, SIDES[side], side, None)
+        made.wait({(topic, 0): [1, 2]}, look=0.1)
         made.delete(topic)
     return sizes
 

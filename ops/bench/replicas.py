@@ -102,7 +102,7 @@ class Reassigner:
         """Poll until every partition has exactly these replicas, all in sync; the moment (`time.monotonic`)."""
         deadline = time.monotonic() + PATIENCE
         while True:
-            if self._settled(wanted):
+            if self.settled(wanted):
                 return time.monotonic()
             if time.monotonic() > deadline:
                 raise RuntimeError(f"{len(wanted)} reassignments did not end within {PATIENCE:.0f} s")
@@ -131,7 +131,8 @@ class Reassigner:
             for future in self._admin.incremental_alter_configs([resource]).values():
                 future.result(30)
 
-    def _settled(self, wanted: Mapping[tuple[str, int], Sequence[int]]) -> bool:
+    def settled(self, wanted: Mapping[tuple[str, int], Sequence[int]]) -> bool:
+        """Whether every partition has exactly these replicas, all in sync."""
         by_topic = {topic: self._partitions(topic) for topic in {topic for topic, _ in wanted}}
         for (topic, number), to in wanted.items():
             found = by_topic[topic].get(number)
