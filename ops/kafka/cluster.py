@@ -58,13 +58,15 @@ class KafkaCluster:
         *,
         log_dirs: Mapping[int, int],
         properties: Mapping[str, str] | None = None,
+        racks: Mapping[int, str] | None = None,
         run_tool: RunTool = tools.run,
         quick: bool = True,
     ) -> None:
         """`log_dirs`: how many log directories each broker has, by its id.
 
-        `properties` go above `PROPERTIES` in every server.properties; `run_tool` formats the folders. `quick`: ready
-        soon and small; without it a broker runs as Kafka starts one, for what is measured.
+        `properties` go above `PROPERTIES` in every server.properties; `racks`: broker.rack of some brokers; `run_tool`
+        formats the folders. `quick`: ready soon and small; without it a broker runs as Kafka starts one, for what is
+        measured.
         """
         self.folder, self._quick = folder, quick
         self.nodes = tuple(log_dirs)
@@ -77,6 +79,7 @@ class KafkaCluster:
         }
         self._controllers = {node: port + len(self.nodes) for node, port in self.ports.items()}
         self._properties = {**PROPERTIES, **(properties or {})}
+        self._racks = dict(racks or {})
         self._run_tool = run_tool
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -164,6 +167,7 @@ class KafkaCluster:
             "controller.listener.names": "CONTROLLER",
             "log.dirs": ",".join(map(str, self.log_dirs[node])),
             **self._properties,
+            **({"broker.rack": self._racks[node]} if node in self._racks else {}),
         }
         self._config(node).write_text("".join(f"{key}={value}\n" for key, value in values.items()))
         done = self._run_tool("kafka-storage", "format", "-t", CLUSTER_ID, "-c", str(self._config(node)))

@@ -53,6 +53,7 @@ COMMON = {
     # A move is held between its chunks: several of them go into little data.
     "replica.fetch.max.bytes": "65536",
 }
+RACKS = {1: "east", 2: "east", 3: "west"}
 #: What only our nodes know: a failed directory is noticed as soon as Kafka's next checkpoint would notice it.
 OURS = {"log.dir.health.check.interval.ms": "500"}
 
@@ -270,7 +271,7 @@ class Rehome(Cluster):
         format_directories(self.log_dirs[WIDE], spec.cluster, WIDE)
         for node in NODES:
             properties = spec.node_home(node) / "server.properties"
-            values = {**javaproperties.loads(properties.read_text()), **COMMON, **OURS}
+            values = {**javaproperties.loads(properties.read_text()), **COMMON, **OURS, "broker.rack": RACKS[node]}
             values["log.dirs"] = ",".join(self.log_dirs[node])
             properties.write_text(javaproperties.dumps(values, timestamp=False))
         self.addresses = {node: spec.node_address(node) for node in NODES}
@@ -312,7 +313,9 @@ class Apache(Cluster):
         super().__init__()
         properties = {**COMMON, "log.segment.delete.delay.ms": COMMON["file.delete.delay.ms"]}
         del properties["file.delete.delay.ms"]
-        self._brokers = KafkaCluster(folder, log_dirs={1: 2, 2: 2, WIDE: 3}, properties=properties, run_tool=run_tool)
+        self._brokers = KafkaCluster(
+            folder, log_dirs={1: 2, 2: 2, WIDE: 3}, properties=properties, racks=RACKS, run_tool=run_tool
+        )
         self.addresses = {node: self._brokers.address(node) for node in NODES}
         self.log_dirs = {node: [str(path) for path in self._brokers.log_dirs[node]] for node in NODES}
         self.controllers = self._brokers.controllers

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -121,3 +122,11 @@ def tools(warm_tools: WarmTools, cluster: Cluster) -> Tools:
 def group() -> str:
     """A name that no group has yet."""
     return f"g{uuid.uuid4().hex[:10]}"
+
+
+@pytest.fixture
+def plans(tmp_path: Path, tools: Tools) -> Any:
+    """kafka-reassign-partitions with files of its own."""
+    from tests.conformance.plans import Plans  # which imports what is here
+
+    return Plans(tmp_path, tools)
