@@ -40,13 +40,13 @@ WEIGHTS: dict[str, int] = {
 }
 #: What comes on top where a partition has several replicas.
 REPLICATED: dict[str, int] = {
-    "reassign": 12,
+    "reassign": 16,
     "reassign-many": 4,
     "reassign-again": 6,
     "cancel-reassignment": 6,
     "cancel-reassignment-by-temporal": 3,
     "elect-leaders": 4,
-    "throttle-replication": 4,
+    "throttle-replication": 6,
     "kill-leader": 5,
     "freeze-past-lease": 4,
     "stop-node": 4,

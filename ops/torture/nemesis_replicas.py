@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from ops.torture.ask import Led
@@ -13,8 +14,10 @@ from ops.torture.roles import Roles
 #: How often a target has one replica less, or one more, than the partition has now.
 FEWER, MORE = 0.15, 0.15
 LEAST = 2
-LOWEST_RATE, HIGHEST_RATE = 100_000, 8_000_000
+LOWEST_RATE, HIGHEST_RATE = 100_000, 4_000_000
 AT_ONCE = 6
+#: Seconds at most between a reassignment that a deed has begun itself and what the deed is about.
+BEGUN_SECONDS = 1.0
 
 Deed = Callable[[Decision], tuple[str, str]]
 
@@ -66,20 +69,33 @@ class Replicas:
         told = ", ".join(f"{topic}-{number} to {list(to)}" for (topic, number), to in wanted.items())
         return told, self._ask(wanted)
 
+    def _begun(self, decision: Decision, which: int) -> list[Place]:
+        """What is being reassigned; if nothing is, one partition is from now on."""
+        if running := sorted(self._reassigning.running()):
+            return running
+        row = decision.pick(which, self._reassigning.partitions())
+        # Another first replica: then it is not done before somebody has caught up.
+        new = [node for node in self._roles.nodes if node not in row.replicas]
+        to = (*new, *row.replicas)[: max(self._usual, len(new))]
+        self._ask({_place(row): to})
+        time.sleep(decision.between(which, 0.0, BEGUN_SECONDS))
+        return sorted(self._reassigning.running())
+
     def reassign_again(self, decision: Decision) -> tuple[str, str]:
         """A second target for a partition that is being reassigned."""
-        place = decision.pick(0, sorted(self._reassigning.running()))
+        place = decision.pick(0, self._begun(decision, 2))
         to = tuple(decision.shuffled(1, self._roles.nodes))[: self._usual]
         return f"{place[0]}-{place[1]} to {list(to)} instead", self._ask({place: to})
 
     def cancel(self, decision: Decision) -> tuple[str, str]:
-        running = sorted(self._reassigning.running())
+        running = self._begun(decision, 2)
         some = running if decision.picks[1] < 0.2 else [decision.pick(0, running)]
         if not some:
             raise IndexError
         return ", ".join(f"{t}-{n}" for t, n in some), self._ask(dict.fromkeys(some))
 
     def cancel_by_temporal(self, decision: Decision) -> tuple[str, str]:
+        self._begun(decision, 2)
         run = decision.pick(0, self._reassigning.open_runs())
         places = [_place(row) for row in self._reassigning.partitions()]
         return run, self._reassigning.cancel_run(run, places)

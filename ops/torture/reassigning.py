@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
@@ -57,11 +58,11 @@ class Admin(KafkaAdmin):
         with self._told("elect leaders"):
             answer = self._client.elect_leaders(1 if unclean else 0, by_topic, raise_errors=False)
         codes = {
-            code_name(int(row["error_code"])) if row["error_code"] else "elected"
-            for topic in answer["replica_election_results"]
-            for row in topic["partition_result"]
+            code_name(int(row.error_code)) if row.error_code else "elected"
+            for topic in answer.replica_election_results
+            for row in topic.partition_result
         }
-        return ", ".join(sorted(codes)) or code_name(int(answer.get("error_code", 0)))
+        return ", ".join(sorted(codes)) or code_name(int(answer.error_code))
 
     def set_topic_config(self, topic: str, changes: Mapping[str, str]) -> None:
         """Set dynamic configs of one topic (IncrementalAlterConfigs)."""
@@ -103,8 +104,7 @@ class Reassigning:
         labels = {place: (self.label(place[0]), place[1]) for place in targets}
         answers: dict[Place, str] | None = None
         try:
-            with Admin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
-                answers = admin.reassign(targets)
+            answers = self._answers(targets)
         finally:
             completed = now()
             self._book.reassigned(
@@ -114,6 +114,18 @@ class Reassigning:
                 for place, to in targets.items()
             )
         return ", ".join(sorted({error or "taken" for error in answers.values()}))
+
+    def _answers(self, targets: Mapping[Place, tuple[int, ...] | None]) -> dict[Place, str]:
+        """As long as nobody listens where clients were told to ask, nothing was asked: tried again for a while."""
+        until = time.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                with Admin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
+                    return admin.reassign(targets)
+            except OpsError as error:
+                if "ECONNREFUSED" not in str(error) or time.monotonic() > until:
+                    raise
+                time.sleep(0.5)
 
     def elect(self, places: Sequence[Place], *, unclean: bool) -> str:
         """Ask for an election."""
