@@ -54,7 +54,9 @@ def test_several_in_one_request_each_by_itself(cluster: Cluster) -> None:
             (topic, 0): first,
             (topic, 2): third,
         }
-        assert [listed(cluster, {topic: [0, 1, 7]}, node) for node in NODES] == [{(topic, 0): first}] * 3
+        cluster.eventually(
+            lambda: [listed(cluster, {topic: [0, 1, 7]}, node) for node in NODES] == [{(topic, 0): first}] * 3
+        )
         assert listed(cluster, {other: [0], "no-such-topic": [0]}) == {}
         assert listed(cluster, {}) == {}
         # The full set everywhere, nobody taken away before the last has come, the new one not yet in sync.

@@ -32,7 +32,7 @@ def test_three_replicas_of_each(cluster: Cluster, tools: Tools) -> None:
     rows = described(tools, topic)
     assert [sorted(row["Replicas"]) for row in rows] == [sorted("1,2,3")] * 6
     assert all(row["Leader"] == row["Replicas"][0] for row in rows)
-    assert Counter(row["Leader"] for row in rows) == {"1": 2, "2": 2, "3": 2}
+    assert {row["Leader"] for row in rows} == {"1", "2", "3"}
     for partition in range(6):
         assert cluster.produce(topic, partition, 10) == 0
         cluster.eventually(
