@@ -108,7 +108,7 @@ class Creator:
                 there = (target.path / name).exists()
             if there:
                 raise RequestRefused(f"{target.path / name} exists and is not known; look at it and move it away")
-        check_space(target, partition.log.size, self._spoken_for(target))
+        check_space(target, partition.log.size, self._registry.spoken_for(target))
         claim = request.claim or self._registry.newest_claim(partition) + 1
         source = write_source(partition, claim, target.id, ended_run)
         self._registry.learn(tp, claim)
@@ -166,11 +166,6 @@ class Creator:
         if move.state in (MoveState.FAILED, MoveState.SUSPENDED) and not self._switch.on:
             move.become(MoveState.STOPPED)
         return move.status()
-
-    def _spoken_for(self, target: LogDirectory) -> int:
-        """Bytes that other moves will still write into a directory."""
-        statuses = [move.status() for move in self._registry.all() if move.target is target]
-        return sum(status.bytes_total - status.bytes_copied for status in statuses)
 
 
 def _refuse_other_owner(move: Move, request: Request) -> None:

@@ -98,6 +98,12 @@ class Move:
         future = self.future
         return max(0, self.partition.log.log_end_offset - future.log_end_offset) if future is not None else 0
 
+    @property
+    def bytes_left(self) -> int:
+        """Bytes that are still to be copied, as of now."""
+        future = self.future
+        return max(0, self.partition.log.size - (future.size if future is not None else self.bytes_found))
+
     # State
 
     def become(self, state: MoveState, error: str = "", message: str = "") -> None:

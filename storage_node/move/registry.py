@@ -51,7 +51,13 @@ class Registry:
 
     def all(self) -> list[Move]:
         with self._lock:
-            return [self._moves[tp] for tp in sorted(self._moves)]
+            return [self._moves[tp] for tp in sorted(self._moves, key=lambda tp: (tp.topic, tp.partition))]
+
+    def spoken_for(self, target: LogDirectory) -> int:
+        """Bytes that the moves there are will still write into a directory."""
+        with self._lock:
+            moves = list(self._moves.values())
+        return sum(move.bytes_left for move in moves if move.target is target)
 
     def add(self, move: Move) -> None:
         with self._lock:

@@ -19,6 +19,7 @@ SLOW_FACTOR = 4.0  # a disk is slow when it does less than this part of what it 
 SLOW_SHARE = 0.5  # and the copy spends at least this share of its time waiting for it
 SLOW_SECONDS = 1.0  # and that for so long
 FAST_READ = 32e6  # bytes/s; what is read faster than this is never called slow: it may have been in memory before
+TOLD = 3  # names of moves in one sentence; the others are counted
 GROWTH_SECONDS = 3.0  # the source is watched for so long before it is said to run away
 
 
@@ -57,6 +58,7 @@ class Ahead:
     running: tuple[tuple[TopicPartition, str, str], ...] = ()  # partition, source, target
     before: tuple[TopicPartition, ...] = ()
     slots: int = 1
+    more: int = 0  # that come before it, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +147,12 @@ def queued_behind(ahead: Ahead) -> str:
         return "queued: the next copying thread takes it"
     names = [f"{tp} ({source} -> {target})" for tp, source, target in ahead.running]
     if not names:
-        return f"queued behind {_list([str(tp) for tp in ahead.before])}"
+        return f"queued behind {_list([str(tp) for tp in ahead.before], ahead.more)}"
     has = "has the only copying thread" if ahead.slots == 1 else f"have all {ahead.slots} copying threads"
     text = f"queued behind {_list(names)}, which {has}"
     if ahead.before:
-        then = "comes" if len(ahead.before) == 1 else "come"
-        text += f"; before it {then} {_list([str(tp) for tp in ahead.before])}"
+        then = "comes" if len(ahead.before) + ahead.more == 1 else "come"
+        text += f"; before it {then} {_list([str(tp) for tp in ahead.before], ahead.more)}"
     return text
 
 
@@ -247,7 +249,7 @@ def rate(value: float | None) -> str:
     return f"{number:.3g} GB/s"
 
 
-def _list(names: list[str], most: int = 3) -> str:
-    shown = names[:most]
-    more = len(names) - len(shown)
+def _list(names: list[str], more: int = 0) -> str:
+    shown = names[:TOLD]
+    more += len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
