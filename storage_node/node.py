@@ -325,8 +325,10 @@ class Node:
     def checkpoint(self, directory: LogDirectory, moving: PartitionLike | None) -> None:
         """Write one directory's checkpoint files, durable (for the mover); raises StorageError."""
         self.offset_files.write_all(directory, moving)
-        if moving is None:
-            self.directories_changed()
+
+    def moved(self) -> None:
+        """A replica has moved to another directory (from the mover): the controller is told soon."""
+        self.directories_changed()
 
     # Failures
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
+from storage_node.directories.checkpoints import write_together
 from storage_node.directories.directory import LogDirectory
 from storage_node.log.log import Log
 from storage_node.move.host import PartitionLike
@@ -55,15 +56,20 @@ class OffsetFiles:
             with self._asking:
                 upto = writers.asked
             logs = self._logs(directory)
-            self._write_recovery_points(directory, logs)
-            self._write_log_starts(directory, logs)
-            self._write_high_watermarks(directory, logs)
+            write_together(
+                directory.name,
+                (
+                    (directory.recovery_points, _recovery_points(logs)),
+                    (directory.log_start_offsets, dict(_hidden_starts(logs.items()))),
+                    (directory.high_watermarks, self._high_watermarks(logs)),
+                ),
+            )
             writers.done = upto
 
     def recovery_points(self, directory: LogDirectory) -> None:
         """Up to where each log is on the disk."""
         with self._writers[directory.name].lock:
-            self._write_recovery_points(directory, self._logs(directory))
+            directory.recovery_points.write(_recovery_points(self._logs(directory)))
 
     def truncate(self, partition: Partition, offset: int) -> None:
         """Cut a replica and its copy off at `offset` (LogManager.truncateTo); raises like `Partition.truncate_to` too.
@@ -112,12 +118,12 @@ class OffsetFiles:
     def log_starts(self, directory: LogDirectory) -> None:
         """Log start offsets that the first segment's name does not tell already."""
         with self._writers[directory.name].lock:
-            self._write_log_starts(directory, self._logs(directory))
+            directory.log_start_offsets.write(dict(_hidden_starts(self._logs(directory).items())))
 
     def high_watermarks(self, directory: LogDirectory) -> None:
         """The high watermark of each replica."""
         with self._writers[directory.name].lock:
-            self._write_high_watermarks(directory, self._logs(directory))
+            directory.high_watermarks.write(self._high_watermarks(self._logs(directory)))
 
     def forget(self, directory: LogDirectory, tps: Collection[TopicPartition]) -> None:
         """Take out what earlier replicas of these names left, before new ones are made there.
@@ -141,15 +147,13 @@ class OffsetFiles:
                     del moving[tp]
         return logs
 
-    def _write_recovery_points(self, directory: LogDirectory, logs: dict[TopicPartition, Log]) -> None:
-        directory.recovery_points.write({tp: log.recovery_point for tp, log in logs.items()})
-
-    def _write_log_starts(self, directory: LogDirectory, logs: dict[TopicPartition, Log]) -> None:
-        directory.log_start_offsets.write(dict(_hidden_starts(logs.items())))
-
-    def _write_high_watermarks(self, directory: LogDirectory, logs: dict[TopicPartition, Log]) -> None:
+    def _high_watermarks(self, logs: dict[TopicPartition, Log]) -> dict[TopicPartition, int]:
         served = self._replicas.served
-        directory.high_watermarks.write({tp: _watermark(served.get(tp), log) for tp, log in logs.items()})
+        return {tp: _watermark(served.get(tp), log) for tp, log in logs.items()}
+
+
+def _recovery_points(logs: dict[TopicPartition, Log]) -> dict[TopicPartition, int]:
+    return {tp: log.recovery_point for tp, log in logs.items()}
 
 
 def _watermark(partition: Partition | None, log: Log) -> int:

@@ -57,6 +57,9 @@ class Disks:
     def checkpoint(self, directory: LogDirectory, moving: PartitionLike | None) -> None:
         """Not needed: nothing of this starts again."""
 
+    def moved(self) -> None:
+        """Nobody is to be told."""
+
     def move(self, numbers: Sequence[int]) -> float:
         """Move partitions to the other disk of their pair, all at once; bytes per second."""
         copies.drop_caches()

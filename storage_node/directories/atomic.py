@@ -71,12 +71,13 @@ FSYNC_DIR: Final = failpoints.register("atomic.fsync_dir")
 REMOVED: Final = failpoints.register("atomic.removed")
 
 
-def write_atomic(path: Path | str, data: bytes, points: WritePoints = _GENERIC) -> None:
+def write_atomic(path: Path | str, data: bytes, points: WritePoints = _GENERIC, *, name: bool = True) -> None:
     """Replace a file durably: `<name>.tmp` written and flushed, renamed over the file, the folder flushed.
 
-    On an error the old content is still there, unless only the folder's flush failed, after which either may be. The
-    caller takes care that no two threads write the same file. Raises OSError, `NoRoom` when the disk is full before the
-    flush.
+    Without `name` the folder is not flushed: a crash may then bring the old content back (or no file, where there was
+    none), never a part, until somebody flushes the folder. On an error the old content is still there, unless only the
+    folder's flush failed, after which either may be. The caller takes care that no two threads write the same file.
+    Raises OSError, `NoRoom` when the disk is full before the flush.
     """
     path = Path(path)
     tmp = path.with_name(path.name + TMP_SUFFIX)
@@ -102,7 +103,8 @@ def write_atomic(path: Path | str, data: bytes, points: WritePoints = _GENERIC) 
             tmp.unlink()
         raise
     failpoint(points.renamed)
-    fsync_dir(path.parent)
+    if name:
+        fsync_dir(path.parent)
     failpoint(points.done)
 
 

@@ -6,6 +6,7 @@ no entries. The copy under way of a partition shares the files with the replicas
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ __all__ = [
     "OffsetCheckpoint",
     "decode",
     "encode",
+    "write_together",
 ]
 
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
@@ -80,6 +82,7 @@ class OffsetCheckpoint:
         self.directory = str(directory)
         self.path = Path(directory) / name
         self._lock = threading.Lock()
+        self._written: bytes | None = None  # what the file holds for certain, once this has written it
 
     def read(self) -> dict[TopicPartition, int]:
         """The offsets in the file, none when it is not there; raises MalformedCheckpoint."""
@@ -130,9 +133,42 @@ class OffsetCheckpoint:
             except HighWatermarkIOError as error:
                 if not atomic.is_no_room(error):
                     raise
+                self._written = None
                 with atomic.io_errors(self.directory, f"removing {self.path.name}", HighWatermarkIOError):
                     atomic.remove(self.path)
 
     def _write(self, offsets: Mapping[TopicPartition, int]) -> None:
+        data = self._replace(offsets, name=True)
+        if data is not None:
+            self._written = data
+
+    def _replace(self, offsets: Mapping[TopicPartition, int], *, name: bool) -> bytes | None:
+        """Replace the file and answer what it holds now; None where it held just that."""
+        data = encode(offsets)
+        if data == self._written:
+            return None
+        self._written = None
         with atomic.io_errors(self.directory, f"writing {self.path.name}", HighWatermarkIOError):
-            atomic.write_atomic(self.path, encode(offsets), _POINTS)
+            atomic.write_atomic(self.path, data, _POINTS, name=name)
+        return data
+
+
+def write_together(
+    directory: Path | str, files: Iterable[tuple[OffsetCheckpoint, Mapping[TopicPartition, int]]]
+) -> None:
+    """Replace several files of one log directory durably, in this order, with one flush of their names.
+
+    Raises HighWatermarkIOError; each file then holds what it held before, or what it was to hold.
+    """
+    with contextlib.ExitStack() as locks:
+        replaced: list[tuple[OffsetCheckpoint, bytes]] = []
+        for file, offsets in files:
+            locks.enter_context(file._lock)
+            data = file._replace(offsets, name=False)
+            if data is not None:
+                replaced.append((file, data))
+        if replaced:
+            with atomic.io_errors(directory, "flushing the names of its checkpoints", HighWatermarkIOError):
+                atomic.fsync_dir(directory)
+            for file, data in replaced:
+                file._written = data

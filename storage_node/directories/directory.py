@@ -61,6 +61,8 @@ class LogDirectory:
         self._state = threading.Lock()
         self._lock = lock or DirectoryLock(self.path)
         self._identity = self._look() if failure is None else None
+        self._names = threading.Lock()
+        self._names_flushed = False
 
     def __repr__(self) -> str:
         return f"LogDirectory({str(self.path)!r}, {self.id!r}, {'online' if self.online else 'offline'})"
@@ -164,6 +166,17 @@ class LogDirectory:
     def unlock(self) -> None:
         """Give the `.lock` up and remove its file."""
         self._lock.release()
+
+    def flush_found_names(self) -> None:
+        """Have the names on the disk of all replicas that are served from here. Raises OSError.
+
+        Whoever makes or renames a replica flushes the directory before he serves it, so only what was found at the
+        start may be there without its name being on the disk, left by a process that was killed: once is enough.
+        """
+        with self._names:
+            if not self._names_flushed:
+                atomic.fsync_dir(self.path)
+                self._names_flushed = True
 
     def take_clean_shutdown(self) -> CleanShutdown:
         """What the last stop left; the marker is removed. Raises MetadataIOError."""

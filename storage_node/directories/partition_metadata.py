@@ -55,8 +55,11 @@ def read(partition_directory: Path, *, directory: Path | str) -> str | None:
     return decode(data, path) if data else None
 
 
-def write(partition_directory: Path, topic_id: str, *, directory: Path | str) -> None:
-    """Write the file durably, before the first record is appended. Raises MetadataIOError."""
+def write(partition_directory: Path, topic_id: str, *, directory: Path | str, name: bool = True) -> None:
+    """Write the file durably, before the first record is appended. Raises MetadataIOError.
+
+    Without `name` the caller flushes the partition's directory.
+    """
     path = partition_directory / FILE
     with atomic.io_errors(directory, f"writing {path}"):
-        atomic.write_atomic(path, encode(topic_id), _POINTS)
+        atomic.write_atomic(path, encode(topic_id), _POINTS, name=name)

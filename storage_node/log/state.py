@@ -30,6 +30,8 @@ class LogState:
 
     sparse: ClassVar[bool] = True
     """Whether offsets may be missing between segments that a start scans; see `recovery.load`."""
+    epochs_first: ClassVar[bool] = True
+    """Whether a new log has the file of its epochs before its first record."""
 
     def __init__(self, path: Path, tp: TopicPartition, config: LogConfig, directory: str, home: Home) -> None:
         self.path = path
@@ -126,7 +128,7 @@ class LogState:
         epochs = epochs.truncated_from_end(end + 1).truncated_from_start(self._log_start_offset)
         if epochs != self._epochs or not stored:
             # Also if it has no entries: a missing file would have all headers read for it at each start.
-            self._store_epochs(epochs, always=not stored)
+            self._store_epochs(epochs, always=not stored and (self.epochs_first or bool(loaded.segments)))
         self._publish(end)
         self._flushed_ms = now_ms
 

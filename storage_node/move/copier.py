@@ -34,6 +34,8 @@ AFTER_CHUNK = failpoints.register("copy.after_chunk")
 AFTER_FLUSH = failpoints.register("copy.after_flush")
 CAUGHT_UP = failpoints.register("copy.caught_up")
 
+SMALL = 2 << 20
+"""Bytes of a copy that only its swap flushes: swaps flush many beside each other, copiers one after the other."""
 NOTE_INTERVAL = 256 << 20
 """Bytes after which it is noted how much of a copy is on the disk, so that a start need not check all of it again."""
 
@@ -74,7 +76,7 @@ class Copier:
         self._probe = probe.wanted()
 
     def run(self, move: Move) -> None:
-        """Copy until the copy has reached the source and is flushed.
+        """Copy until the copy has reached the source and is flushed, or is `SMALL`.
 
         Raises `Halted`, `CorruptSource`, StaleClaim, or a StorageError naming the directory.
         """
@@ -103,8 +105,10 @@ class Copier:
         self._paces.note(move.target.name, False, count, seconds)
 
     def _flush_rest(self, move: Move, flush: PacedFlush) -> None:
-        """Flush what came after the last paced flush."""
+        """Flush what came after the last paced flush, unless that is little enough for the swap."""
         assert move.future is not None
+        if move.future.size <= SMALL:
+            return
         count, seconds = flush.unflushed
         began = time.monotonic()
         with move.watch.doing(Doing.FLUSH):

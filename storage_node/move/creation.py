@@ -91,7 +91,7 @@ def make(partition: PartitionLike, target: LogDirectory, path: Path, marker: Mar
     with _room(target):
         # A power loss must not leave the copy as the only one: the replica's own name comes first.
         with io_errors(partition.directory.name, "flushing its names"):
-            fsync_dir(partition.directory.path)
+            partition.directory.flush_found_names()
         # Made under a name that a start removes: a `.move` without a marker would pass for a whole copy.
         making = path.with_name(delete_name(partition.tp, new_delete_id()))
         with io_errors(target.name, f"making {path.name}"):
@@ -99,10 +99,11 @@ def make(partition: PartitionLike, target: LogDirectory, path: Path, marker: Mar
                 with full_is_no_room():
                     making.mkdir()
                 failpoint(AFTER_MKDIR)
-                markers.write(making, marker)
+                markers.write(making, marker, name=False)
                 failpoint(AFTER_MARKER)
                 if marker.topic_id:
-                    partition_metadata.write(making, marker.topic_id, directory=target.name)
+                    partition_metadata.write(making, marker.topic_id, directory=target.name, name=False)
+                fsync_dir(making)
                 with full_is_no_room():
                     rename_new(making, path)
                 failpoint(AFTER_RENAMED)

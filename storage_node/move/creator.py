@@ -159,7 +159,9 @@ class Creator:
             if wanted.claim > move.marker.claim:
                 write_source(move.partition, wanted.claim, move.target.id)
                 self._registry.learn(move.tp, wanted.claim)
-            markers.write(move.path, wanted)
+            # Whose it is alone is not waited for: a start that has lost it asks again whose run it was.
+            same = (wanted.claim, wanted.generation) == (move.marker.claim, move.marker.generation)
+            markers.write(move.path, wanted, name=not same)
             move.marker = wanted
         move.orphan = False
         move.limiter.set_rate(request.throttle)

@@ -36,6 +36,7 @@ from storage_node.move.marker import Marker, Reason
 from storage_node.move.movers import MOVES_STOPPED, STOPPED_BY_OPERATOR, Movers, explain
 from storage_node.move.moving import Move
 from storage_node.move.registry import Registry, StopSwitch
+from storage_node.move.settling import Settler
 from storage_node.move.status import BEHIND, SWAPPED, MoveState, MoveStatus, SwapOutcome
 from storage_node.move.swap import CATCH_UP_SECONDS, Swapper
 from storage_node.move.throttle import RateLimiter
@@ -68,12 +69,12 @@ class MoveEngine:
     ) -> None:
         self._node = Lookup(host)
         self._now_ms = now_ms
-        self._delete_delay_ms = delete_delay_ms
-        self._closed = False
+        self._delete_delay_ms, self._closed = delete_delay_ms, False
         self._registry = Registry()
         self._limiter = RateLimiter(rate)
         self._switch = StopSwitch(host.directories())
         self._deletions = Deletions(host, now_ms)
+        self._settler = Settler(host, self._registry.guard)
         self._movers = Movers(
             self._node, self._registry, self._limiter, slots, self._discard_copy, len(host.directories()), chunk
         )
@@ -195,8 +196,7 @@ class MoveEngine:
     def _swap(self, move: Move) -> SwapOutcome:
         move.stop = ""
         move.become(MoveState.SWAPPING)
-        source = move.partition.log
-        delay_ms = source.config.file_delete_delay_ms
+        delay_ms = (source := move.partition.log).config.file_delete_delay_ms
         try:
             done = self._swapper.swap(move, delay_ms, self._now_ms())
         except Halted:
@@ -210,9 +210,9 @@ class MoveEngine:
             return SwapOutcome(BEHIND, move.seconds_locked, move.partition.generation)
         move.become(MoveState.SWAPPED)
         self._registry.finish(move)
-        self._deletions.schedule(
-            Deletion(move.tp, done.source_path, move.source, done.source_generation, done.delete_at_ms, True, source)
-        )
+        gone = Deletion(move.tp, done.source_path, move.source, done.source_generation, done.delete_at_ms, True, source)
+        self._deletions.schedule(gone)
+        self._settler.add(move.tp, move.target, move.marker.generation, gone)
         return SwapOutcome(SWAPPED, move.seconds_locked, move.partition.generation, delay_ms / 1000)
 
     def _swapped_before(self, partition: PartitionLike, claim: int, generation: int) -> SwapOutcome:
@@ -291,10 +291,12 @@ class MoveEngine:
 
     # Deletion
 
+    def settle(self) -> None:
+        """Write now what swaps have left for later."""
+        self._settler.settle()
+
     def delete_now_if_due(self, tp: TopicPartition, generation: int = 0) -> float:
-        """Seconds until the `.delete` that a swap to `generation` left is due (0: any); 0.0 when nothing of it is
-        left.
-        """
+        """Seconds until the `.delete` that a swap to `generation` (0: any) left is due; 0.0 when it is gone."""
         return self._deletions.seconds_until_gone(tp, generation)
 
     def abandon(self, tp: TopicPartition, reason: Reason = Reason.TOPIC) -> None:
@@ -401,6 +403,7 @@ class MoveEngine:
         for guard in self._registry.guards():
             with patience.held(guard, self._node.host.directories(), 0.0 if hangs else None) as free:
                 hangs = hangs or not free
+        self._settler.close()
         self._movers.close()
         self._deletions.close()
         for move in self._registry.all():

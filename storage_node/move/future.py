@@ -43,6 +43,7 @@ class FutureLog(Log):
 
     sparse: ClassVar[bool] = False
     """What a crash left is copied again from the first offset that is missing: the source has it, if anybody has."""
+    epochs_first: ClassVar[bool] = False
 
     def __init__(self, path: Path, tp: TopicPartition, config: LogConfig, directory: str, home: Home) -> None:
         super().__init__(path, tp, config, directory, home)

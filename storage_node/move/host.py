@@ -59,3 +59,7 @@ class MoveHost(Protocol):
         offsets of its copy, which is about to become the replica there. Raises StorageError.
         """
         ...
+
+    def moved(self) -> None:
+        """A replica has just moved to another directory."""
+        ...

@@ -160,13 +160,14 @@ def read_any(path: Path) -> Marker | None:
         return None
 
 
-def write(path: Path, marker: Marker) -> None:
+def write(path: Path, marker: Marker, *, name: bool = True) -> None:
     """Write the marker into the partition's directory `path`; it is on the disk when this returns.
 
+    Without `name` a crash may bring the marker back that was there before, or none where none was, see `write_atomic`.
     Raises `MetadataIOError` with the log directory.
     """
     try:
-        write_atomic(path / NAME, encode(marker))
+        write_atomic(path / NAME, encode(marker), name=name)
     except OSError as error:
         raise MetadataIOError(str(path.parent), f"writing {path / NAME}") from error
 

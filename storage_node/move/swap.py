@@ -1,8 +1,8 @@
 """The swap: the copy becomes the replica, in KIP-113's order, each step on the disk before the next begins.
 
 Under the partition's lock are only the last chunk and its flush, the seal, two renames and the flushes of their
-folders. All that can be done before (catching up, flushing, the target's checkpoints) is done before, and after it
-what can wait (the markers' final words, the source's checkpoints).
+folders. All that can be done before (catching up, flushing, the target's checkpoints) is done before, and what can
+wait is done later (the markers' final words, see `settling`, and the source's checkpoints).
 
 A seal that does not come to its end leaves the source two generations higher before it takes another record: the sealed
 copy may come back from a failing disk, and must then be the older one.
@@ -10,7 +10,6 @@ copy may come back from a failing disk, and must then be the older one.
 
 from __future__ import annotations
 
-import contextlib
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,13 +17,13 @@ from pathlib import Path
 from storage_node import failpoints
 from storage_node.directories.atomic import fsync_dir, full_is_no_room, io_errors, rename_new
 from storage_node.directories.names import delete_name, new_delete_id, replica_name
-from storage_node.errors import LogDirectoryOffline, StorageError
+from storage_node.errors import StorageError
 from storage_node.failpoints import failpoint
 from storage_node.move import marker as markers
 from storage_node.move.copier import Copier
-from storage_node.move.future import FLUSHED, carry_history
+from storage_node.move.future import carry_history
 from storage_node.move.host import MoveHost
-from storage_node.move.marker import Marker, Reason, State
+from storage_node.move.marker import Marker, State
 from storage_node.move.moving import Move
 from storage_node.move.pauses import Pauses
 from storage_node.move.reconcile import fits_source
@@ -38,8 +37,6 @@ AFTER_SOURCE_FLUSHED = failpoints.register("swap.after_source_flushed")
 AFTER_TARGET_RENAMED = failpoints.register("swap.after_target_renamed")
 AFTER_TARGET_FLUSHED = failpoints.register("swap.after_target_flushed")
 AFTER_REFERENCES = failpoints.register("swap.after_references")
-AFTER_SETTLED = failpoints.register("swap.after_settled")
-AFTER_CHECKPOINTS = failpoints.register("swap.after_checkpoints")
 UNDO_AFTER_MARKER = failpoints.register("undo.after_marker")
 UNDO_AFTER_RENAMED = failpoints.register("undo.after_renamed")
 UNDO_AFTER_FLUSHED = failpoints.register("undo.after_flushed")
@@ -88,13 +85,9 @@ class Swapper:
                 return None
         failpoint(AFTER_REFERENCES)
         source_generation = move.marker.generation - 1
-        self._settle(move, source_path, now_ms + delay_ms)
-        try:
-            self._host.checkpoint(move.source, None)
-        except StorageError as error:
-            # The swap is done whatever becomes of the source; entries left there speak of no replica any more.
-            move.source.fail_on(error)
-        failpoint(AFTER_CHECKPOINTS)
+        move.marker = move.marker.settled()
+        # The source's checkpoints are written when it is their time: its entries there speak of no replica any more.
+        self._host.moved()
         return Swapped(source_path, source_generation, now_ms + delay_ms)
 
     def _take_over(self, move: Move, source_path: Path, version: int) -> bool:
@@ -264,27 +257,3 @@ class Swapper:
             return False
         move.marker = copying
         return True
-
-    # After the lock
-
-    def _settle(self, move: Move, source_path: Path, delete_at_ms: int) -> None:
-        """The markers' final words; a start that finds the earlier ones comes to the same end without them."""
-        try:
-            settled = move.marker.settled()
-            markers.write(move.target.path / replica_name(move.tp), settled)
-            move.marker = settled
-            with contextlib.suppress(OSError):
-                (move.target.path / replica_name(move.tp) / FLUSHED).unlink(missing_ok=True)
-            gone = markers.read_any(source_path)
-            if gone is not None:
-                full = f"{replica_name(move.tp)}.{source_path.name.rsplit('.', 2)[1]}.delete"
-                markers.write(
-                    source_path,
-                    replace(gone, state=State.DELETED, reason=Reason.SWAP, delete_at_ms=delete_at_ms, full_name=full),
-                )
-        except StorageError as error:
-            for directory in (move.target, move.source):
-                directory.fail_on(error)
-            if not move.target.online:
-                raise LogDirectoryOffline(move.target.name, f"settling {move.tp}") from error
-        failpoint(AFTER_SETTLED)

@@ -27,7 +27,6 @@ SWAP_STEPS = (
     "swap.after_target_flushed",
     "swap.after_references",
     "swap.after_settled",
-    "swap.after_checkpoints",
 )
 
 

@@ -294,7 +294,8 @@ class QuietNode(Node):
         self.engine._movers._run()
 
     def delete_what_is_due(self) -> None:
-        """What the deletions' thread does, long after everything became due."""
+        """What the settler's and the deletions' threads do, long after everything became due."""
+        self.engine.settle()
         self.clock_ms += 10_000_000
         for deletion in self.engine._deletions.pending():
             try:

@@ -156,7 +156,7 @@ EXPLORATIONS = 3
 
 MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], str]] = {
     "no flush of the source's name": (lambda: without_flush_of("a"), "move"),
-    "no flush of the target's name": (lambda: without_flush_of("b"), "move"),
+    "no flush of the target's name": (lambda: without_flush_of("b"), "not told"),
     "no seal": (no_seal, "move"),
     "destination first": (destination_first, "move"),
     "same generation after an undo": (same_generation_after_an_undo, "target's flush fails"),

@@ -75,6 +75,8 @@ class SmallNode:
     def directories(self) -> Sequence[LogDirectory]:
         return self.dirs
 
+    def moved(self) -> None: ...
+
     def checkpoint(self, directory: LogDirectory, moving: PartitionLike | None) -> None:
         self.checkpoints.append((directory.path.name, moving is not None))
         points = {p.tp: p.log.recovery_point for p in self.partitions.values() if p.directory is directory}
@@ -161,6 +163,7 @@ class SmallNode:
             status = self.engine.wait(tp, claim, timeout)
             assert status.state is MoveState.CAUGHT_UP, status
             if self.engine.swap(tp, claim).outcome == "swapped":
+                self.engine.settle()
                 return
         raise AssertionError("the move did not end")
 

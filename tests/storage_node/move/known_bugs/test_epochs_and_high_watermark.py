@@ -93,6 +93,7 @@ def test_after_a_move_one_directory_has_the_partition_in_its_checkpoints(harness
         harness.node.engine.start_copy(tp, claim)
         assert harness.node.engine.wait(tp, claim, 10).state is MoveState.CAUGHT_UP
         until(lambda claim=claim: harness.node.engine.swap(tp, claim).outcome == "swapped")  # type: ignore[misc]
+        harness.node.engine.settle()
         for name in (RECOVERY_POINTS, HIGH_WATERMARKS, LOG_START_OFFSETS):
             having = [path for path in harness.paths if (Path(path) / name).exists() and _names(Path(path) / name)]
             assert having == [target], name

@@ -1,0 +1,184 @@
+"""What a swap leaves to be written: the markers' final words, and the source's checkpoints without the replica.
+
+The swap is done before: a start that finds the earlier words comes to the same end. What they are for is a start
+without the source's disk (a sealed copy alone may have been taken back there, a settled one may not) and the time at
+which the `.delete` is due. Nobody waits for that, so a swap does not; with many small moves in one request it would
+cost a good part of each. It is written when no swap has come for a moment, and soon in any case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from storage_node import failpoints
+from storage_node.directories.directory import LogDirectory
+from storage_node.directories.names import replica_name
+from storage_node.errors import StorageError
+from storage_node.failpoints import failpoint
+from storage_node.move import marker as markers
+from storage_node.move.deletion import Deletion
+from storage_node.move.future import FLUSHED
+from storage_node.move.host import MoveHost
+from storage_node.move.marker import Reason, State
+from storage_node.types import TopicPartition
+
+AFTER_SETTLED = failpoints.register("swap.after_settled")
+AFTER_SOURCE_SETTLED = failpoints.register("swap.after_source_settled")
+
+QUIET = 1.0  # seconds without a swap after which the final words are written
+LONGEST = 10.0  # seconds after which they are in any case
+PATIENCE = 5.0  # seconds that a node which stops waits for it
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What is to be written in one directory; `write` answers False when somebody else is at work there just now."""
+
+    directory: LogDirectory
+    write: Callable[[], bool]
+    left: bool = False  # a replica has left it: its checkpoints are written, too
+
+
+class Settler:
+    """What swaps have left to be written. Thread-safe; each directory's own threads write, so that a disk that hangs
+    holds up nobody else's.
+    """
+
+    def __init__(self, host: MoveHost, guard: Callable[[TopicPartition], threading.RLock]) -> None:
+        """`guard` gives the lock under which names and markers of a partition change."""
+        self._host = host
+        self._guard = guard
+        self._jobs: list[_Job] = []
+        self._changed = threading.Condition()
+        self._closed = False
+        self._oldest = self._newest = 0.0
+        self._thread: threading.Thread | None = None
+
+    def add(self, tp: TopicPartition, target: LogDirectory, generation: int, deletion: Deletion) -> None:
+        """The copy of `tp` in `target` has become the replica of this generation, its source is `deletion`."""
+
+        def replica() -> bool:
+            guard = self._guard(tp)
+            if not guard.acquire(blocking=False):
+                return False
+            try:
+                settle_replica(target.path / replica_name(tp), generation)
+            finally:
+                guard.release()
+            return True
+
+        now = time.monotonic()
+        with self._changed:
+            if self._closed:
+                return
+            self._oldest, self._newest = (self._oldest if self._jobs else now), now
+            self._jobs += [_Job(target, replica), _Job(deletion.directory, lambda: settle_source(deletion), left=True)]
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="settling", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def settle(self) -> None:
+        """Have all of it written now, as far as nobody is at work there, and wait for it, but not for a disk that
+        hangs.
+        """
+        wait(self._begin(), PATIENCE)
+
+    def _begin(self) -> list[Future[None]]:
+        with self._changed:
+            jobs, self._jobs = self._jobs, []
+        by_directory: dict[LogDirectory, list[_Job]] = {}
+        for job in jobs:
+            by_directory.setdefault(job.directory, []).append(job)
+        begun = []
+        for directory, here in by_directory.items():
+            # (What is offline, or is being closed, is left to the next start.)
+            with contextlib.suppress(StorageError, RuntimeError):
+                begun.append(directory.submit(self._write, directory, here))
+        return begun
+
+    def close(self) -> None:
+        """Write what is left, if the disks take it soon; the next start does it otherwise."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self.settle()
+
+    def _write(self, directory: LogDirectory, jobs: list[_Job]) -> None:
+        if any(job.left for job in jobs):
+            try:
+                self._host.checkpoint(directory, None)
+            except StorageError as error:
+                directory.fail_on(error)
+        for job in jobs:
+            try:
+                if directory.online and not job.write():
+                    self._again(replace(job, left=False))
+            except StorageError as error:
+                directory.fail_on(error)
+            except markers.MarkerCorrupt as error:
+                _log.error("after a swap: %s", error)
+
+    def _again(self, job: _Job) -> None:
+        with self._changed:
+            if not self._closed:
+                self._oldest = self._newest = time.monotonic()
+                self._jobs.append(job)
+                self._changed.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if self._closed:
+                    return
+                now = time.monotonic()
+                due = min(self._newest + QUIET, self._oldest + LONGEST) if self._jobs else None
+                if due is None or due > now:
+                    self._changed.wait(None if due is None else due - now)
+                    continue
+            self._begin()
+
+
+def settle_replica(path: Path, generation: int) -> None:
+    """The sealed copy of this generation is the replica; called under the partition's guard. Raises StorageError,
+    MarkerCorrupt.
+
+    What another move, a deletion or a start has written there since, stays.
+    """
+    found = markers.read(path)
+    if found is None or found.state is not State.SEALED or found.generation != generation:
+        return
+    markers.write(path, found.settled())
+    with contextlib.suppress(OSError):
+        (path / FLUSHED).unlink(missing_ok=True)
+    failpoint(AFTER_SETTLED)
+
+
+def settle_source(deletion: Deletion) -> bool:
+    """Write down why the source of a swap is a `.delete` and when it is due; False while it is being removed.
+
+    Raises StorageError.
+    """
+    if not deletion.removing.acquire(blocking=False):
+        return False
+    try:
+        path = deletion.path
+        found = None if deletion.gone or deletion.tried else markers.read_any(path)
+        if found is None or found.state not in (State.CURRENT, State.SEALED):
+            return True
+        full = f"{replica_name(deletion.tp)}.{path.name.rsplit('.', 2)[1]}.delete"
+        due = deletion.due_ms
+        markers.write(path, replace(found, state=State.DELETED, reason=Reason.SWAP, delete_at_ms=due, full_name=full))
+        failpoint(AFTER_SOURCE_SETTLED)
+        return True
+    finally:
+        deletion.removing.release()

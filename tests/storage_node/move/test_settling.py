@@ -1,0 +1,113 @@
+"""What a swap leaves to be written: later than the swap, soon all the same, and over nobody else's words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage_node import failpoints
+from storage_node.log.config import LogConfig
+from storage_node.move import marker as markers
+from storage_node.move import settling
+from storage_node.move.boot_plan import ScheduleDelete
+from storage_node.move.deletion import remove
+from storage_node.move.marker import Marker, Reason, State
+from tests.storage_node.move.harness import TP, SmallNode, eventually
+
+CONFIG = LogConfig(segment_bytes=64 << 10, file_delete_delay_ms=60_000)
+
+
+def swapped(root: Path) -> SmallNode:
+    """A replica that was just moved from `a` to `b`."""
+    node = SmallNode(root, config=CONFIG)
+    node.add()
+    node.fill(20)
+    move(node, "b")
+    return node
+
+
+def move(node: SmallNode, target: str) -> None:
+    """Without waiting for what `SmallNode.finish` waits for."""
+    claim = node.engine.create(TP, node.path(target), owner="run").claim
+    node.engine.start_copy(TP, claim)
+    node.engine.wait(TP, claim, 30)
+    assert node.engine.swap(TP, claim).outcome == "swapped"
+
+
+def words(node: SmallNode) -> tuple[Marker, Marker]:
+    """The markers of the replica and of the `.delete` it left."""
+    (gone,) = node.engine._deletions.pending(TP)
+    replica, source = markers.read(node.partitions[TP].log.path), markers.read(gone.path)
+    assert replica is not None and source is not None
+    return replica, source
+
+
+def test_the_final_words_come_by_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "QUIET", 0.2)
+    node = swapped(tmp_path)
+    assert [marker.state for marker in words(node)] == [State.SEALED, State.CURRENT]
+    eventually(lambda: [marker.state for marker in words(node)] == [State.CURRENT, State.DELETED])
+    replica, source = words(node)
+    (gone,) = node.engine._deletions.pending(TP)
+    assert (replica.generation, replica.claim) == (1, 1)
+    assert (source.reason, source.generation, source.delete_at_ms) == (Reason.SWAP, 0, gone.due_ms)
+    assert node.checkpoints[-1] == ("a", False), "and the source's checkpoints are without it"
+    node.close()
+
+
+def test_they_come_although_swaps_never_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settling, "QUIET", 60.0)
+    monkeypatch.setattr(settling, "LONGEST", 0.3)
+    node = swapped(tmp_path)
+    eventually(lambda: words(node)[0].state is State.CURRENT)
+    node.close()
+
+
+def test_a_node_that_stops_writes_them(tmp_path: Path) -> None:
+    node = swapped(tmp_path)
+    due = node.engine._deletions.pending(TP)[0].due_ms
+    node.close()
+    again = SmallNode(tmp_path, config=CONFIG)
+    (action,) = again.plans[0].actions  # nothing to be mended
+    assert isinstance(action, ScheduleDelete) and action.delete_at_ms == due
+    again.close()
+
+
+def test_a_move_back_comes_first(tmp_path: Path) -> None:
+    """What the next move has written since is newer than what the swap had to say."""
+    node = swapped(tmp_path)
+    move(node, "a")
+    node.engine.settle()
+    found = markers.read(node.partitions[TP].log.path)
+    assert found is not None and (found.state, found.generation, found.claim) == (State.CURRENT, 2, 2)
+    newest = max(node.engine._deletions.pending(TP), key=lambda deletion: deletion.generation)
+    left = markers.read(newest.path)
+    assert left is not None and (left.state, left.generation, left.claim) == (State.DELETED, 1, 2)
+    assert node.engine.next_claim(TP) == 3
+    node.close()
+
+
+def test_a_removal_that_has_begun_is_not_called_off(tmp_path: Path) -> None:
+    node = swapped(tmp_path)
+    (gone,) = node.engine._deletions.pending(TP)
+    with failpoints.active({"delete.after_marker": "raise"}), pytest.raises(OSError):
+        gone.tried = True
+        remove(gone)
+    node.engine.settle()
+    source = words(node)[1]
+    assert source.reason == Reason.REMOVING, "a start would take it for a whole copy"
+    node.close()
+
+
+def test_who_is_at_work_on_the_replica_is_not_waited_for(tmp_path: Path) -> None:
+    node = swapped(tmp_path)
+    with node.engine._registry.guard(TP):
+        settled = node.engine._settler
+        jobs = list(settled._jobs)
+        assert len(jobs) == 2
+        node.dirs[1].pool.submit(settled._write, node.dirs[1], jobs[:1]).result(10)
+        assert words(node)[0].state is State.SEALED
+    node.engine.settle()
+    assert words(node)[0].state is State.CURRENT
+    node.close()
