@@ -263,7 +263,7 @@ def test_a_swap_does_not_wait_for_a_copier_in_a_failed_disk(harness: Harness, fa
     client.close()
     engine = harness.node.engine
     claim = engine.create(TP, target, owner="me").claim
-    rule = faults.hang("fdatasync", f"{target}/t-1.move/*")
+    rule = faults.hang("pwritev", f"{target}/t-1.move/*.log")
     engine.start_copy(TP, claim)
     until(lambda: rule.hits >= 1)
     harness.node.dirs.by_path(target).fail("it hangs")

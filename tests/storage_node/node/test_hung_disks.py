@@ -62,7 +62,7 @@ def stuck_copy(node: Harness, faults: Faults, bad: str) -> int:
     """A copier hangs in the target, which is offline; answers its claim."""
     engine = node.node.engine
     claim = engine.create(TP, bad, owner="me").claim
-    rule = faults.hang("fdatasync", f"{bad}/t-1.move/*")
+    rule = faults.hang("pwritev", f"{bad}/t-1.move/*.log")
     engine.start_copy(TP, claim)
     until(lambda: rule.hits >= 1)
     node.node.dirs.by_path(bad).fail("it hangs")
