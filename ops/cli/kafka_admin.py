@@ -49,6 +49,26 @@ class PlacedReplica:
 
 
 @dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A reassignment under way (ListPartitionReassignments); `replicas` holds those added and those removed, too."""
+
+    partition: TopicPartition
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas once it is complete."""
+        return tuple(node for node in self.replicas if node not in self.removing)
+
+    @property
+    def source(self) -> tuple[int, ...]:
+        """The replicas without those that are added."""
+        return tuple(node for node in self.replicas if node not in self.adding)
+
+
+@dataclass(frozen=True, slots=True)
 class LogDirectoryView:
     """One log directory of a node; `error` is Kafka's name of what is wrong, or "". Sizes in bytes, -1 unknown."""
 
@@ -125,6 +145,59 @@ class KafkaAdmin:
         with self._told(f"set {', '.join(changes)} on node {node}"):
             self._client.alter_configs([resource], raise_on_unknown=False, incremental=True)
 
+    def configs(self, kind: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
+        """What is set on topics (`kind` "topic") or nodes ("broker") themselves, by name."""
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        wanted = [ConfigResource(ConfigResourceType[kind.upper()], name) for name in names]
+        with self._told(f"describe the configs of {kind} {', '.join(names)}"):
+            answer = self._client.describe_configs(wanted, config_filter="dynamic") if wanted else {}
+        found: dict[str, dict[str, str]] = {name: {} for name in names}
+        for by_name in answer.values():
+            for name, values in by_name.items():
+                found[str(name)] = {
+                    str(key): str(each["value"]) for key, each in values.items() if each.get("value") is not None
+                }
+        return found
+
+    def change_configs(self, kind: str, changes: Mapping[str, Mapping[str, tuple[str, str | None]]]) -> None:
+        """Change configs of topics or nodes: name -> key -> (SET, DELETE, APPEND or SUBTRACT, value)."""
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        resources = [
+            ConfigResource(ConfigResourceType[kind.upper()], name, configs=dict(values))
+            for name, values in changes.items()
+            if values
+        ]
+        if resources:
+            with self._told(f"change the configs of {kind} {', '.join(changes)}"):
+                self._client.alter_configs(resources, raise_on_unknown=False, incremental=True)
+
+    def reassignments(self) -> dict[TopicPartition, Reassignment]:
+        """Everything that is being reassigned."""
+        with self._told("list the reassignments"):
+            answer = self._client.list_partition_reassignments()
+        found = {}
+        for each, row in answer.items():
+            tp = TopicPartition(str(each.topic), int(each.partition))
+            sets = (tuple(map(int, row[name])) for name in ("replicas", "adding_replicas", "removing_replicas"))
+            found[tp] = Reassignment(tp, *sets)
+        return found
+
+    def reassign(self, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> dict[TopicPartition, str]:
+        """Begin, change or (None) cancel reassignments; Kafka's name of what is wrong per partition, "" for nothing."""
+        from kafka.structs import TopicPartition as Theirs
+
+        request = {Theirs(tp.topic, tp.partition): None if one is None else list(one) for tp, one in wanted.items()}
+        with self._told("reassign partitions"):
+            answer = self._client.alter_partition_reassignments(request)
+        found = dict.fromkeys(wanted, "NO_ANSWER")
+        for each, error in answer.items():
+            found[TopicPartition(str(each.topic), int(each.partition))] = (
+                "" if error is None else code_name(int(error.errno))
+            )
+        return found
+
     def describe(self, topics: Sequence[str]) -> list[dict[str, Any]]:
         """Topics with their partitions (leader, replicas, isr, offline replicas). Raises `UnknownTopic`."""
         with self._told(f"describe {', '.join(topics)}"):
@@ -178,6 +251,11 @@ class KafkaAdmin:
             raise NoAnswer(
                 f"cannot {doing} at {self.bootstrap}: {why.rstrip('.')}; is the cluster up? see: rehome stack status"
             ) from error
+
+
+def sizes_of(views: Sequence[LogDirectoryView]) -> dict[tuple[int, TopicPartition], int]:
+    """Bytes of each node's replicas, copies under way left out."""
+    return {(r.node, r.partition): r.size for view in views for r in view.replicas if not r.future}
 
 
 def _require_ok(results: Sequence[Mapping[str, Any]], what: str) -> None:

@@ -14,7 +14,7 @@ from typing import NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from ops.cli import cluster, dirs, history, move, node, stack, storage, topic, torture
+from ops.cli import cluster, dirs, history, move, node, reassign, reassignments, stack, storage, topic, torture
 from ops.stack.errors import OpsError, UsageError
 
 app = typer.Typer(
@@ -31,6 +31,8 @@ app.add_typer(dirs.app, name="dirs")
 app.add_typer(storage.app, name="storage")
 app.add_typer(cluster.app, name="cluster")
 move.register(app)
+reassign.register(app)
+reassignments.register(app)
 history.register(app)
 torture.register(app)
 

@@ -63,9 +63,9 @@ async def connect(target: Target) -> Client:
         ) from error
 
 
-async def open_moves(client: Client, cluster: str) -> list[OpenRun]:
-    """All open MoveReplica runs on this cluster's queue, each with its progress."""
-    query = f'WorkflowType="{names.MOVE_REPLICA}" AND ExecutionStatus="Running" AND TaskQueue="{cluster}"'
+async def open_moves(client: Client, cluster: str, kind: str = names.MOVE_REPLICA) -> list[OpenRun]:
+    """All open MoveReplica runs on this cluster's queue (or those of another type), each with its progress."""
+    query = f'WorkflowType="{kind}" AND ExecutionStatus="Running" AND TaskQueue="{cluster}"'
     found = [(run.id, run.run_id) async for run in client.list_workflows(query)]
     gate = asyncio.Semaphore(AT_ONCE)
 
@@ -125,11 +125,13 @@ async def _progress(client: Client, workflow_id: str, run_id: str) -> dict[str, 
     return answer if isinstance(answer, dict) else None
 
 
-async def start_move(client: Client, cluster: str, workflow_id: str, parameter: dict[str, Any]) -> str:
-    """Start one MoveReplica; its run id. Raises `OpsError` when a run with that id is open."""
+async def start_move(
+    client: Client, cluster: str, workflow_id: str, parameter: Any, kind: str = names.MOVE_REPLICA
+) -> str:
+    """Start one MoveReplica (or a run of another type); its run id. Raises `OpsError` when one with that id is open."""
     try:
         handle = await client.start_workflow(
-            names.MOVE_REPLICA,
+            kind,
             parameter,
             id=workflow_id,
             task_queue=names.cluster_queue(cluster),

@@ -11,6 +11,7 @@ from ops.cli.kafka_admin import KafkaAdmin
 from ops.cli.options import Bootstrap, Data, Json
 from ops.cli.target import resolve
 from ops.stack.errors import UsageError
+from storage_node.types import TopicPartition
 
 app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
 
@@ -49,9 +50,12 @@ def list_topics(data: Data = None, bootstrap: Bootstrap = None, json: Json = Fal
 
 @app.command()
 def describe(name: Name, data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
-    """Show each partition's leader, replicas, in-sync and offline replicas, and each replica's directory and size."""
+    """Show each partition's leader, replicas, in-sync and offline replicas, those that are added and removed by a
+    reassignment, and each replica's directory and size.
+    """
     with KafkaAdmin(resolve(data, bootstrap).need_kafka()) as admin:
         topic = admin.describe([name])[0]
+        under_way = admin.reassignments()
         views = admin.log_dirs()
     placed: dict[int, list[dict[str, Any]]] = {}
     for view in views:
@@ -65,18 +69,24 @@ def describe(name: Name, data: Data = None, bootstrap: Bootstrap = None, json: J
                 }
                 placed.setdefault(replica.partition.partition, []).append(row)
     for partition in topic["partitions"]:
+        moving = under_way.get(TopicPartition(name, partition["partition"]))
+        partition["adding"] = list(moving.adding) if moving else []
+        partition["removing"] = list(moving.removing) if moving else []
         partition["log_dirs"] = placed.get(partition["partition"], [])
     output.show(
         topic,
         json,
-        ("partition", "leader", "replicas", "isr", "offline", "bytes", "directory"),
+        ("partition", "leader", "replicas", "isr", "adding", "removing", "offline", "node", "bytes", "directory"),
         (
             [
                 p["partition"],
                 p["leader"],
                 ",".join(map(str, p["replicas"])),
                 ",".join(map(str, p["isr"])),
+                ",".join(map(str, p["adding"])) or "-",
+                ",".join(map(str, p["removing"])) or "-",
                 ",".join(map(str, p["offline"])) or "-",
+                row["node"] if row else "-",
                 output.size(row["bytes"]) if row else "-",
                 (row["directory"] + (" (being copied)" if row["future"] else "")) if row else "-",
             ]

@@ -28,6 +28,8 @@ COMMANDS = [
     ["move"],
     ["moves"],
     ["cancel"],
+    ["reassign"],
+    ["reassignments"],
     ["node", "stop-moves"],
     ["node", "resume-moves"],
     ["node", "connections"],

@@ -1,0 +1,317 @@
+"""rehome reassign, reassignments: partitions get other nodes (KIP-455), and other directories there (KIP-113)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+from uuid import uuid4
+
+import typer
+from temporalio.client import Client
+
+from ops.cli import log_dirs, output, reassign_throttle, runs
+from ops.cli import reassign_plan as plans
+from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, NoAnswer, Reassignment, UnknownTopic, sizes_of
+from ops.cli.options import Bootstrap, Cluster, Data, Json, TemporalAddress
+from ops.cli.reassign_plan import BAD, Row, partition_of
+from ops.cli.target import Target, resolve
+from ops.cli.waiting import bars
+from ops.stack.errors import OpsError, UsageError
+from storage_node.types import TopicPartition
+from workflows.model import names
+from workflows.model.plan import PlannedPartition
+from workflows.model.reassignment_request import LARGEST_GROUP
+
+LOOK_SECONDS = 0.5
+#: How long looking on bears that nobody answers, seconds: a node that was just killed may be the one that is asked.
+PATIENCE = 60.0
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to the root of `rehome`."""
+    app.command("reassign")(reassign)
+
+
+def reassign(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="JSON of kafka-reassign-partitions, with log_dirs or without.")
+    ],
+    throttle: Annotated[
+        str | None,
+        typer.Option(
+            "--throttle",
+            metavar="RATE",
+            help="Bytes per second and node for what is copied, such as 20MB (KIP-73); taken back at the end. "
+            "Needs --wait.",
+        ),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="Show progress until it is done; fail with the reason.")] = False,
+    cancel: Annotated[
+        bool, typer.Option("--cancel", help="Cancel what is under way for the partitions of the file.")
+    ] = False,
+    data: Data = None,
+    bootstrap: Bootstrap = None,
+    temporal_address: TemporalAddress = None,
+    cluster: Cluster = None,
+    json: Json = False,
+) -> None:
+    """Give the partitions of FILE the replicas that it says; what is there already stays as it is.
+
+    All of it is checked before anything is changed. A second call with the same file changes nothing, and with --wait
+    looks on. A partition that is under way to elsewhere goes to the newer target; a cancel restores the replicas from
+    before the first.
+    """
+    rate = output.parse_rate(throttle) if throttle else None
+    if rate is not None and not wait:
+        raise UsageError("--throttle is taken back at the end, which has to be waited for: give --wait as well")
+    if cancel and (rate is not None or wait):
+        raise UsageError("--cancel answers at once: leave out --throttle and --wait")
+    entries = plans.read(file)
+    target = resolve(data, bootstrap, temporal_address, cluster)
+    with KafkaAdmin(target.need_kafka()) as admin:
+        work = _Reassign(admin, target, entries)
+        if cancel:
+            rows = work.cancel()
+            reassign_throttle.take_back(admin, file)
+        else:
+            rows = work.start(file, rate)
+            if wait:
+                try:
+                    rows = work.wait(rows)
+                except KeyboardInterrupt:
+                    output.say(
+                        "it goes on; look: rehome reassignments; wait again: rehome reassign --wait "
+                        f"{file}; cancel: rehome reassign --cancel {file}"
+                        + ("" if rate is None else " (each takes the throttle back)")
+                    )
+                    raise
+                reassign_throttle.take_back(admin, file)
+    _print(rows, json, waited=wait or cancel)
+
+
+def _print(rows: Sequence[Row], as_json: bool, *, waited: bool) -> None:
+    if as_json:
+        output.print_json([row.as_json() for row in rows])
+    else:
+        output.console().print(output.table(plans.COLUMNS, [row.cells() for row in rows]))
+        if not waited and any(row.outcome in (plans.STARTED, plans.UNDER_WAY) for row in rows):
+            typer.echo("watch it with: rehome reassignments --watch")
+    bad = [row for row in rows if row.outcome in BAD]
+    if bad:
+        more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+        raise OpsError(f"{bad[0].partition} is not on {plans.listed(bad[0].target)}: {bad[0].message}{more}")
+
+
+class _Reassign:
+    """One call of the command."""
+
+    def __init__(self, admin: KafkaAdmin, target: Target, entries: Sequence[PlannedPartition]) -> None:
+        self._admin, self._target, self._entries = admin, target, entries
+        self._by_run: dict[str, list[TopicPartition]] = {}
+
+    # --- looking
+
+    def _look(self) -> tuple[dict[TopicPartition, dict[str, Any]], dict[TopicPartition, Reassignment]]:
+        """The partitions of the file that there are, and what is under way."""
+        held: dict[TopicPartition, dict[str, Any]] = {}
+        for topic in sorted({entry.topic for entry in self._entries}):
+            try:
+                described = self._admin.describe([topic])[0]
+            except UnknownTopic:
+                continue
+            held |= {TopicPartition(topic, row["partition"]): row for row in described["partitions"]}
+        return held, self._admin.reassignments()
+
+    def _views(self) -> list[LogDirectoryView]:
+        """The directories of the nodes that answer, where the file asks for any."""
+        if not any(plans.wishes(entry) for entry in self._entries):
+            return []
+        return self._admin.log_dirs()
+
+    # --- doing
+
+    def start(self, file: Path, rate: int | None) -> list[Row]:
+        """Check everything, then begin what is to be changed."""
+        (held, under_way), views = self._look(), self._views()
+        nodes = [node.node for node in self._admin.nodes(fenced=True)]
+        replicas = {tp: row["replicas"] for tp, row in held.items()}
+        problems = plans.problems(self._entries, replicas, nodes, views)
+        if problems:
+            more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+            raise OpsError(f"nothing was changed: {problems[0]}{more}")
+        rows = [
+            plans.standing(entry, replicas[partition_of(entry)], under_way.get(partition_of(entry)), views)
+            for entry in self._entries
+        ]
+        if rate is not None:
+            open_rows = [row for row in rows if row.outcome in (plans.TO_CHANGE, plans.UNDER_WAY)]
+            for sentence in reassign_throttle.throttle(self._admin, file, open_rows, rate) if open_rows else ():
+                output.say(sentence)
+        return self._begin(rows)
+
+    def _begin(self, rows: Sequence[Row]) -> list[Row]:
+        """Ask for what is to be changed: by a run for directories, where there are runs, else by Kafka's API."""
+        entries = {partition_of(entry): entry for entry in self._entries}
+        changing = [row for row in rows if row.outcome == plans.TO_CHANGE]
+        directed = [row for row in changing if plans.wishes(entries[row.partition])]
+        if directed and self._target.temporal_address:
+            self._start_runs([entries[row.partition] for row in directed])
+            done = {row.partition: plans.replaced(row, plans.STARTED) for row in directed}
+        else:
+            done = {}
+            wishes = [wish for row in directed for wish in plans.wishes(entries[row.partition])]
+            if wishes:  # a node remembers the directory of a replica that it does not have yet
+                log_dirs.ask(self._admin, wishes, patience=0.0)
+        others = {row.partition: row.target for row in changing if row.partition not in done}
+        errors = self._admin.reassign(others) if others else {}
+        return [
+            done.get(row.partition) or (_started(row, errors[row.partition]) if row.partition in errors else row)
+            for row in rows
+        ]
+
+    def _start_runs(self, entries: Sequence[PlannedPartition]) -> None:
+        stamp = f"{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}-{uuid4().hex[:4]}"
+        groups = [entries[at : at + LARGEST_GROUP] for at in range(0, len(entries), LARGEST_GROUP)]
+
+        async def work(client: Client) -> None:
+            for group in groups:
+                first = group[0]
+                base = names.reassign_id(self._target.cluster, first.topic, first.partition, len(group))
+                parameter = [
+                    {
+                        "topic": each.topic,
+                        "partition": each.partition,
+                        "replicas": list(each.replicas),
+                        "log_dirs": list(each.log_dirs),
+                    }
+                    for each in group
+                ]
+                workflow_id = f"{base}/cli-{stamp}"
+                await runs.start_move(
+                    client, self._target.cluster, workflow_id, parameter, names.PARTITION_REASSIGNMENT
+                )
+                self._by_run[workflow_id] = [partition_of(each) for each in group]
+
+        runs.with_temporal(self._target, work)
+
+    def cancel(self) -> list[Row]:
+        """Cancel what is under way for the partitions of the file, whatever its target is."""
+        held, under_way = self._look()
+        moving = {tp: under_way[tp] for tp in map(partition_of, self._entries) if tp in under_way}
+        errors = self._admin.reassign(dict.fromkeys(moving)) if moving else {}
+        rows = []
+        for entry in self._entries:
+            tp = partition_of(entry)
+            now = tuple(held[tp]["replicas"]) if tp in held else ()
+            if tp not in moving or errors[tp] == "NO_REASSIGNMENT_IN_PROGRESS":
+                rows.append(Row(tp, now, entry.replicas, plans.NOTHING))
+            elif errors[tp]:
+                rows.append(Row(tp, moving[tp].source, entry.replicas, plans.REFUSED, _sentence(errors[tp])))
+            else:
+                rows.append(Row(tp, moving[tp].source, moving[tp].target, plans.CANCELLED))
+        return rows
+
+    # --- waiting
+
+    def wait(self, rows: Sequence[Row]) -> list[Row]:
+        """Until everything that was started has ended; directories asked for are reached, or the row says why not."""
+        going = {row.partition: row for row in rows if row.outcome in (plans.STARTED, plans.UNDER_WAY)}
+        final: dict[TopicPartition, Row] = {}
+        silent_since: float | None = None
+        with bars() as progress:
+            tasks = {tp: progress.add_task(str(tp), total=None, phase="catching up") for tp in going}
+            # A run has to ask the controller first: what it has not begun is not over.
+            begun = {tp for tp in going if not any(tp in mine for mine in self._by_run.values())}
+            while len(final) < len(going):
+                try:
+                    held, under_way = self._look()
+                    sizes = sizes_of(self._admin.log_dirs())
+                except NoAnswer as error:
+                    silent_since = silent_since or time.monotonic()
+                    if time.monotonic() - silent_since > PATIENCE:
+                        raise OpsError(f"{error}; the reassignment goes on without being looked at") from error
+                    time.sleep(LOOK_SECONDS)
+                    continue
+                silent_since = None
+                for tp, row in going.items():
+                    if tp in final:
+                        continue
+                    now = held[tp]["replicas"] if tp in held else None
+                    if tp in under_way or (now is not None and tuple(now) == row.target):
+                        begun.add(tp)
+                    over = plans.ended(row, now, under_way.get(tp)) if tp in begun else None
+                    if over is not None:
+                        final[tp] = over
+                    one = plans.line(under_way[tp], held.get(tp), sizes, ()) if tp in under_way else None
+                    progress.update(
+                        tasks[tp],
+                        total=(one.bytes_total or None) if one else None,
+                        completed=one.bytes_copied if one else 0,
+                        phase=over.outcome if over is not None else "catching up",
+                    )
+                if self._by_run and not begun.issuperset(going):
+                    final |= self._failed_runs(going, begun)
+                time.sleep(LOOK_SECONDS if len(final) < len(going) else 0)
+        final |= self._reach(final)
+        return [final.get(row.partition, row) for row in rows]
+
+    def _failed_runs(
+        self, going: Mapping[TopicPartition, Row], begun: set[TopicPartition]
+    ) -> dict[TopicPartition, Row]:
+        """The rows of runs that ended before they began anything."""
+        found: dict[TopicPartition, Row] = {}
+
+        async def work(client: Client) -> None:
+            for workflow_id, mine in self._by_run.items():
+                status = (await client.get_workflow_handle(workflow_id).describe()).status
+                if status is not None and status.name != "RUNNING":
+                    for tp in mine:
+                        if tp not in begun:
+                            found[tp] = plans.replaced(going[tp], plans.FAILED, f"its run ended: {workflow_id}")
+
+        runs.with_temporal(self._target, work)
+        return found
+
+    def _reach(self, final: Mapping[TopicPartition, Row]) -> dict[TopicPartition, Row]:
+        """What the directories add: a run sees to them itself, else they are asked for here."""
+        if self._by_run:
+            return self._results(final)
+        entries = {partition_of(entry): entry for entry in self._entries}
+        done = [tp for tp, row in final.items() if row.outcome == plans.DONE]
+        while away := [wish for tp in done for wish in plans.misplaced(entries[tp], self._admin.log_dirs())]:
+            for answer in log_dirs.ask(self._admin, away, patience=10.0):
+                if answer.outcome == log_dirs.REFUSED:
+                    tp = answer.wish.partition
+                    return {tp: plans.replaced(final[tp], plans.FAILED, answer.message)}
+            time.sleep(LOOK_SECONDS)
+        return {}
+
+    def _results(self, final: Mapping[TopicPartition, Row]) -> dict[TopicPartition, Row]:
+        found: dict[TopicPartition, Row] = {}
+
+        async def work(client: Client) -> None:
+            for workflow_id, mine in self._by_run.items():
+                try:
+                    result = await runs.result_of(client, workflow_id)
+                except OpsError as error:
+                    found.update({tp: plans.replaced(final[tp], plans.FAILED, str(error)) for tp in mine})
+                    continue
+                for row in result.get("rows", []):
+                    tp = TopicPartition(row["topic"], row["partition"])
+                    if tp in final:
+                        found[tp] = plans.replaced(final[tp], row["outcome"], row["message"])
+
+        runs.with_temporal(self._target, work)
+        return found
+
+
+def _started(row: Row, error: str) -> Row:
+    return replace(row, outcome=plans.REFUSED if error else plans.STARTED, message=_sentence(error))
+
+
+def _sentence(error: str) -> str:
+    return f"the cluster refused with {error}" if error else ""

@@ -1,0 +1,147 @@
+"""KIP-73's throttles around a reassignment: set before it, taken back after it, and only what was set here.
+
+What was set stands in a file beside the plan, so that a second call takes back what an interrupted first one has set.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ops.cli.kafka_admin import KafkaAdmin
+from ops.cli.reassign_plan import Row
+from ops.stack.errors import OpsError
+
+LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
+RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+
+
+@dataclass(slots=True)
+class Throttles:
+    """What was set: items of the topics' lists, and the nodes' rates (bytes/s)."""
+
+    topics: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    nodes: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.topics or self.nodes)
+
+
+def note_of(file: Path) -> Path:
+    """Where it stands what was set for a plan."""
+    return file.with_name(file.name + ".throttles")
+
+
+def items(rows: Iterable[Row]) -> dict[str, dict[str, list[str]]]:
+    """The lists that a reassignment needs: who is copied from, and who copies."""
+    found: dict[str, dict[str, list[str]]] = {}
+    for row in rows:
+        lists = found.setdefault(row.partition.topic, {LEADERS: [], FOLLOWERS: []})
+        lists[LEADERS] += [f"{row.partition.partition}:{node}" for node in row.source]
+        lists[FOLLOWERS] += [f"{row.partition.partition}:{node}" for node in row.target if node not in row.source]
+    return found
+
+
+def to_set(
+    rows: Sequence[Row],
+    rate: int,
+    topics: Mapping[str, Mapping[str, str]],
+    nodes: Mapping[str, Mapping[str, str]],
+    before: Throttles,
+) -> Throttles:
+    """What is to be set beside what others have set (`topics`, `nodes`: the configs now), and `before` was set here.
+
+    A list that says `*` is left as it is. A node that others have given a rate keeps it.
+    """
+    wanted = Throttles()
+    for topic, lists in items(rows).items():
+        for key, entries in lists.items():
+            there = topics.get(topic, {}).get(key, "")
+            held = {each.strip() for each in there.split(",") if each.strip()}
+            mine = set(before.topics.get(topic, {}).get(key, ()))
+            new = [] if "*" in held else sorted({each for each in entries if each not in held} | (mine & held))
+            if new:
+                wanted.topics.setdefault(topic, {})[key] = new
+    for node in sorted({node for row in rows for node in (*row.source, *row.target)}):
+        for key in RATES:
+            now = nodes.get(str(node), {}).get(key)
+            if now is None or now == before.nodes.get(str(node), {}).get(key):
+                wanted.nodes.setdefault(str(node), {})[key] = str(rate)
+    return wanted
+
+
+def to_take_back(mine: Throttles, nodes: Mapping[str, Mapping[str, str]]) -> Throttles:
+    """What was set here and is as it was set: a rate that somebody has changed since is theirs."""
+    rates = {
+        node: {key: value for key, value in values.items() if nodes.get(node, {}).get(key) == value}
+        for node, values in mine.nodes.items()
+    }
+    return Throttles(mine.topics, {node: values for node, values in rates.items() if values})
+
+
+def throttle(admin: KafkaAdmin, file: Path, rows: Sequence[Row], rate: int) -> list[str]:
+    """Set the throttles, noting first what is set; answers sentences about nodes that keep the rate of others."""
+    before = _noted(file)
+    topics = admin.configs("topic", sorted({row.partition.topic for row in rows}))
+    nodes = admin.configs("broker", sorted({str(node) for row in rows for node in (*row.source, *row.target)}))
+    wanted = to_set(rows, rate, topics, nodes, before)
+    _note(file, Throttles({**before.topics, **wanted.topics}, {**before.nodes, **wanted.nodes}))
+    admin.change_configs("broker", {node: _each("SET", values) for node, values in wanted.nodes.items()})
+    admin.change_configs(
+        "topic",
+        {
+            topic: {key: ("APPEND", ",".join(entries)) for key, entries in lists.items()}
+            for topic, lists in wanted.topics.items()
+        },
+    )
+    return [
+        f"node {node} keeps the throttle of others: {', '.join(values[key] for key in RATES if key in values)}"
+        for node, values in nodes.items()
+        if any(key in values and key not in wanted.nodes.get(node, {}) for key in RATES)
+    ]
+
+
+def take_back(admin: KafkaAdmin, file: Path) -> bool:
+    """Remove what was set for this plan; false when nothing was."""
+    mine = _noted(file)
+    if not mine:
+        return False
+    gone = to_take_back(mine, admin.configs("broker", sorted(mine.nodes)))
+    for topic, lists in gone.topics.items():
+        try:
+            admin.change_configs(
+                "topic", {topic: {key: ("SUBTRACT", ",".join(entries)) for key, entries in lists.items()}}
+            )
+        except OpsError:
+            if topic in admin.topics():
+                raise
+    admin.change_configs("broker", {node: _each("DELETE", values) for node, values in gone.nodes.items()})
+    note_of(file).unlink(missing_ok=True)
+    return True
+
+
+def _each(operation: str, values: Mapping[str, str]) -> dict[str, tuple[str, str | None]]:
+    return {key: (operation, None if operation == "DELETE" else value) for key, value in values.items()}
+
+
+def _noted(file: Path) -> Throttles:
+    try:
+        value: Any = json.loads(note_of(file).read_text())
+        return Throttles(dict(value["topics"]), dict(value["nodes"]))
+    except FileNotFoundError:
+        return Throttles()
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise OpsError(
+            f"cannot read {note_of(file)}, which says what throttles were set for this plan: {error}; "
+            "remove them with kafka-configs and delete the file"
+        ) from error
+
+
+def _note(file: Path, mine: Throttles) -> None:
+    try:
+        note_of(file).write_text(json.dumps({"topics": mine.topics, "nodes": mine.nodes}, indent=1) + "\n")
+    except OSError as error:
+        raise OpsError(f"cannot note in {note_of(file)} what throttles are set: {error.strerror}") from error

@@ -1,0 +1,234 @@
+"""rehome reassign and reassignments against a real stack, and their decisions by themselves."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from confluent_kafka import Producer
+
+from ops.cli import main as cli
+from ops.cli import reassign_plan as plans
+from ops.cli import reassign_throttle as throttles
+from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, PlacedReplica, Reassignment
+from ops.cli.reassign_plan import Row
+from ops.stack.stack import Stack
+from storage_node.types import TopicPartition
+from workflows.model.plan import PlannedPartition
+
+Rehome = Callable[..., Any]
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def rehome(data: Path, capsys: pytest.CaptureFixture[str]) -> Rehome:
+    """Run a command with --json on the stack: its value, or for `code` other than 0 its one sentence."""
+
+    def run(*arguments: str, code: int = 0) -> Any:
+        capsys.readouterr()
+        found = cli.run([*arguments, "--data", str(data), "--json"])
+        shown = capsys.readouterr()
+        assert found == code, shown.err
+        return json.loads(shown.out) if code == 0 else shown.err.strip().splitlines()[-1]
+
+    return run
+
+
+@pytest.fixture
+def topic(stack: Stack, rehome: Rehome) -> str:
+    """A topic of one partition with 6 MB."""
+    name = f"r{uuid4().hex[:8]}"
+    rehome("topic", "create", name)
+    producer = Producer({"bootstrap.servers": stack.spec().bootstrap, "acks": "all", "log_level": 0})
+    for number in range(600):
+        producer.produce(name, value=number.to_bytes(4, "big") * 2500, partition=0)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+    return name
+
+
+def plan(folder: Path, topic: str, replicas: list[int], log_dirs: list[str] | None = None) -> Path:
+    file = folder / "plan.json"
+    entry = {"topic": topic, "partition": 0, "replicas": replicas, **({"log_dirs": log_dirs} if log_dirs else {})}
+    file.write_text(json.dumps({"version": 1, "partitions": [entry]}))
+    return file
+
+
+def described(rehome: Rehome, topic: str) -> dict[str, Any]:
+    return dict(rehome("topic", "describe", topic)["partitions"][0])
+
+
+def until(what: str, look: Callable[[], Any], seconds: float = 40) -> Any:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def other(rehome: Rehome, topic: str) -> tuple[int, int]:
+    """The node that leads the topic's partition, and the other one."""
+    here = described(rehome, topic)["leader"]
+    return here, 3 - here
+
+
+@pytest.mark.temporal
+@pytest.mark.timeout(120)
+@pytest.mark.feature("455-30")
+def test_a_partition_goes_to_another_node_once(rehome: Rehome, topic: str, tmp_path: Path) -> None:
+    here, there = other(rehome, topic)
+    file = plan(tmp_path, topic, [there])
+    (row,) = rehome("reassign", str(file), "--wait")
+    assert (row["outcome"], row["from"], row["to"]) == ("done", [here], [there])
+    found = described(rehome, topic)
+    assert (found["replicas"], found["isr"], found["leader"]) == ([there], [there], there)
+    assert (found["adding"], found["removing"]) == ([], [])
+    assert [each["node"] for each in found["log_dirs"]] == [there] or len(found["log_dirs"]) == 2
+    (row,) = rehome("reassign", str(file), "--wait")
+    assert row["outcome"] == "in_place"
+    assert rehome("reassignments")["reassignments"] == []
+
+
+@pytest.mark.temporal
+@pytest.mark.timeout(120)
+def test_a_partition_goes_to_a_directory_of_another_node(
+    rehome: Rehome, topic: str, tmp_path: Path, stack: Stack
+) -> None:
+    _, there = other(rehome, topic)
+    for directory in stack.spec().log_dirs(there)[1:]:
+        file = plan(tmp_path, topic, [there], [str(directory)])
+        (row,) = rehome("reassign", str(file), "--wait")
+        assert row["outcome"] == "done"
+        held = [each for each in described(rehome, topic)["log_dirs"] if each["node"] == there and not each["future"]]
+        assert [each["directory"] for each in held] == [str(directory)]
+
+
+@pytest.mark.temporal
+@pytest.mark.timeout(120)
+def test_a_throttled_one_is_shown_cancelled_and_leaves_no_throttle(
+    rehome: Rehome, topic: str, tmp_path: Path, stack: Stack
+) -> None:
+    here, there = other(rehome, topic)
+    file = plan(tmp_path, topic, [there])
+    row = Row(TopicPartition(topic, 0), (here,), (there,), plans.TO_CHANGE)
+    with KafkaAdmin(stack.spec().bootstrap) as admin:
+        admin.change_configs("broker", {str(here): {throttles.RATES[0]: ("SET", "123456")}})
+        try:
+            said = throttles.throttle(admin, file, [row], 100_000)
+            assert [f"node {here} keeps" in each for each in said] == [True]
+            rehome("reassign", str(file))
+            (line,) = until("it is shown", lambda: rehome("reassignments")["reassignments"])
+            assert (line["source"], line["target"], line["in_sync"]) == ([here], [there], [])
+            assert 0 <= line["bytes_copied"] < line["bytes_total"]
+            assert described(rehome, topic)["adding"] == [there]
+            (row_now,) = rehome("reassign", str(file))
+            assert row_now["outcome"] == "under_way"
+            (cancelled,) = rehome("reassign", str(file), "--cancel")
+            assert cancelled["outcome"] == "cancelled"
+            assert described(rehome, topic)["replicas"] == [here]
+            assert rehome("reassign", str(file), "--cancel")[0]["outcome"] == "nothing_under_way"
+            assert not any(admin.configs("topic", [topic])[topic].get(key) for key in (throttles.LEADERS,))
+            # What others have set stays.
+            assert admin.configs("broker", [str(here)])[str(here)].get(throttles.RATES[0]) == "123456"
+            assert throttles.RATES[0] not in admin.configs("broker", [str(there)])[str(there)]
+            assert not throttles.note_of(file).exists()
+        finally:
+            admin.change_configs("broker", {str(here): {throttles.RATES[0]: ("DELETE", None)}})
+
+
+@pytest.mark.temporal
+@pytest.mark.timeout(120)
+def test_nothing_is_changed_where_anything_is_wrong(rehome: Rehome, topic: str, tmp_path: Path) -> None:
+    here, there = other(rehome, topic)
+    assert "node 9, but the cluster has 1,2" in rehome("reassign", str(plan(tmp_path, topic, [9])), code=1)
+    assert "there is no partition no-such-0" in rehome("reassign", str(plan(tmp_path, "no-such", [1])), code=1)
+    message = rehome("reassign", str(plan(tmp_path, topic, [there], ["/nowhere"])), code=1)
+    assert "/nowhere is not one of the log.dirs" in message and "nothing was changed" in message
+    assert described(rehome, topic)["replicas"] == [here]
+
+
+@pytest.mark.parametrize(
+    "arguments, text",
+    [
+        (["--throttle", "1MB"], "--wait"),
+        (["--cancel", "--wait"], "--cancel answers at once"),
+        (["--throttle", "fast", "--wait"], "no rate"),
+    ],
+)
+def test_wrong_usage_is_told(
+    arguments: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = plan(tmp_path, "t", [1])
+    assert cli.run(["reassign", str(file), "--bootstrap-server", "127.0.0.1:1", *arguments]) == 2
+    assert text in capsys.readouterr().err
+    file.write_text('{"version": 1, "partitions": [{"topic": "t"}]}')
+    assert cli.run(["reassign", str(file), "--bootstrap-server", "127.0.0.1:1"]) == 2
+    assert "$.partitions[0].partition is missing" in capsys.readouterr().err
+
+
+# --- decisions
+
+
+def entry(*replicas: int, dirs: tuple[str, ...] = ()) -> PlannedPartition:
+    return PlannedPartition("t", 0, replicas, dirs or ("any",) * len(replicas))
+
+
+def test_how_a_partition_stands_to_the_file() -> None:
+    moving = Reassignment(T0, (2, 1), (2,), (1,))
+    assert plans.standing(entry(1), [1], None).outcome == plans.IN_PLACE
+    assert plans.standing(entry(2), [1], None).outcome == plans.TO_CHANGE
+    assert plans.standing(entry(2), [2, 1], moving).outcome == plans.UNDER_WAY
+    assert plans.standing(entry(3), [2, 1], moving) == Row(T0, (1,), (3,), plans.TO_CHANGE)
+    view = LogDirectoryView(1, "/a", "", -1, -1, (PlacedReplica(1, "/a", T0, 10, 0, False),))
+    assert plans.standing(entry(1, dirs=("/a",)), [1], None, [view]).outcome == plans.IN_PLACE
+    assert plans.standing(entry(1, dirs=("/b",)), [1], None, [view]).outcome == plans.TO_CHANGE
+
+
+def test_how_one_that_was_started_has_ended() -> None:
+    row = Row(T0, (1,), (2,), plans.STARTED)
+    assert plans.ended(row, [2, 1], Reassignment(T0, (2, 1), (2,), (1,))) is None
+    assert plans.ended(row, [2], None) == plans.replaced(row, plans.DONE)
+    for replicas, under_way in (([1], None), ([3, 1], Reassignment(T0, (3, 1), (3,), (1,)))):
+        found = plans.ended(row, replicas, under_way)
+        assert found is not None and found.outcome == plans.SUPERSEDED
+    gone = plans.ended(row, None, None)
+    assert gone is not None and gone.outcome == plans.FAILED
+
+
+@pytest.mark.feature("113-42")
+def test_only_what_was_set_here_is_taken_back() -> None:
+    rows = [Row(T0, (1, 2), (2, 3), plans.TO_CHANGE)]
+    others = {"t": {throttles.LEADERS: "0:1,7:7", throttles.FOLLOWERS: "*"}}
+    rates = {"1": {throttles.RATES[0]: "5"}}
+    mine = throttles.to_set(rows, 1000, others, rates, throttles.Throttles())
+    assert mine.topics == {"t": {throttles.LEADERS: ["0:2"]}}
+    assert throttles.RATES[0] not in mine.nodes["1"] and mine.nodes["3"][throttles.RATES[0]] == "1000"
+    # A second call with another rate changes what the first has set, and knows its items for its own.
+    now = {"t": {throttles.LEADERS: "0:1,0:2,7:7", throttles.FOLLOWERS: "*"}}
+    again = throttles.to_set(
+        rows, 2000, now, {**rates, **{n: dict(v) for n, v in mine.nodes.items() if n != "1"}}, mine
+    )
+    assert again.topics == mine.topics and again.nodes["3"][throttles.RATES[1]] == "2000"
+    # A rate that somebody has changed since stays.
+    gone = throttles.to_take_back(again, {"3": {throttles.RATES[0]: "9", throttles.RATES[1]: "2000"}})
+    assert gone.nodes == {"3": {throttles.RATES[1]: "2000"}} and gone.topics == mine.topics
+
+
+def test_what_holds_a_reassignment_is_said() -> None:
+    one = Reassignment(T0, (2, 3, 1), (2, 3), (1,))
+    described = {"isr": [1, 2], "leader": 1}
+    sizes = {(1, T0): 100, (2, T0): 120, (3, T0): 40}
+    found = plans.line(one, described, sizes, [], {"rate": 10.0, "eta_seconds": 6.0, "message": ""}, "run")
+    assert (found.bytes_total, found.bytes_copied, found.rate, found.eta) == (200, 140, 10.0, 6.0)
+    assert (found.in_sync, found.reason, found.id) == ((2,), "", "run")
+    assert plans.line(one, described, sizes, [3]).reason == "node 3 is away"
+    assert plans.line(one, {"isr": [], "leader": -1}, sizes, []).reason == "it has no leader"
+    before = plans.line(one, described, {**sizes, (3, T0): 20}, [])
+    (later,) = plans.measured([plans.line(one, described, sizes, [])], [before], 2.0)
+    assert (later.rate, later.eta) == (10.0, 6.0)
