@@ -52,7 +52,7 @@ def torture(
             help="How many replicas each partition has. With one nothing moves between nodes; with more there is a "
             "node more than replicas, and leaders are killed and frozen, replicas reassigned.",
         ),
-    ] = 1,
+    ] = 3,
     containers: Annotated[
         bool,
         typer.Option(

@@ -12,9 +12,9 @@ from ops.torture.index import Index, few, seconds, told
 
 #: How long (ns) after a request without an answer it may still be carried out.
 LATE = 30_000_000_000
-#: How a PartitionReassignment run may end; one that failed must say that another took its place.
+#: How a PartitionReassignment run may end; one that failed must say that another took its place, or its topic away.
 ENDED = ("completed", "canceled", "continued_as_new")
-SUPERSEDED = "Superseded"
+FOR_GOOD_REASON = ("(Superseded)", "(TopicDeleted)")
 
 
 def two_leaders(index: Index) -> list[str]:
@@ -95,8 +95,8 @@ def _open(index: Index) -> Iterator[str]:
 
 def _runs(index: Index) -> Iterator[str]:
     for run in index.evidence.reassignments:
-        superseded = run.status == "failed" and run.reason.startswith(SUPERSEDED)
-        if run.status not in ENDED and not superseded:
+        overtaken = run.status == "failed" and any(word in run.reason for word in FOR_GOOD_REASON)
+        if run.status not in ENDED and not overtaken:
             yield f"{run.workflow_id} is {run.status} at the end{': ' + run.reason if run.reason else ''}"
 
 

@@ -56,7 +56,7 @@ class Options:
     keep: bool = False
     folder: Path | None = None
     roles: Callable[[Path, Callable[[str], None], int], Roles] = LocalRoles
-    replicas: int = 1
+    replicas: int = 3
     nodes: int | None = None
     """None: one node more than replicas, so that a replica has somewhere to go, and at least three."""
     more: str = field(default="")

@@ -69,7 +69,7 @@ def stuck_reassignment(e: Evidence) -> Evidence:
 
 
 def failed_reassignment(e: Evidence) -> Evidence:
-    return _run(e, ReassignRunFact("reassign-3", "failed", "NodeFailure"))
+    return _run(e, ReassignRunFact("reassign-3", "failed", "failed (NodeFailure): node 3 is gone"))
 
 
 def terminated_reassignment(e: Evidence) -> Evidence:

@@ -86,9 +86,10 @@ def test_what_was_not_committed_at_a_swap_may_be_truncated_afterwards() -> None:
     assert found(replace(sound, swaps=[replace(cut, end=9)])) == ["C7"]
 
 
-def test_a_run_in_whose_place_another_came_has_ended() -> None:
+@pytest.mark.parametrize("why", ["failed (Superseded): by reassign-4", "failed (TopicDeleted): The topic is gone"])
+def test_a_run_that_was_overtaken_has_ended(why: str) -> None:
     sound = forge.sound()
-    more = ReassignRunFact("reassign-3", "failed", "Superseded: by reassign-4")
+    more = ReassignRunFact("reassign-3", "failed", why)
     assert not found(replace(sound, reassignments=[*sound.reassignments, more]))
 
 
