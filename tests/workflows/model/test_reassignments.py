@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.workflows.model.replicated import reassign, replicated, row, with_isr
+from tests.workflows.model.replicated import isr_command, reassign, replicated, row, with_isr
 from tests.workflows.model.support import apply, done, lost, refused
-from workflows.model.state import ClusterState
+from workflows.model.state import ClusterState, pack, unpack
 
 
 def seen(state: ClusterState, index: int = 0) -> tuple[tuple[int, ...], ...]:
@@ -149,3 +149,37 @@ def test_what_is_under_way_is_named_with_who_asked() -> None:
     last = next(each for each in told if each.partition == 0)
     assert (last.original, last.target, last.adding, last.removing) == ((1, 2), (2, 3), (3,), (1,))
     assert last.by == "User:ann adminclient-1"
+
+
+@pytest.mark.feature("455-05")
+def test_a_topic_that_is_deleted_takes_its_reassignments_along() -> None:
+    state = done(replicated((1, 2), (1, 2)), reassign((0, (3, 4)), (1, (4, 5))))
+    command = isr_command(state, (1, 2, 3))
+    topic_id = state.topics["t"].id
+    gone = done(state, {"do": "delete_topics", "names": ["t"]})
+    assert [each.id for each in gone.gone] == [topic_id] and not list(gone.partitions())
+    assert refused(gone, command)[0] == 3
+    for target in ((1, 2), None):
+        assert refused(gone, reassign((0, target))) == (3, "Unable to find a topic named t.")
+    again = done(gone, {"do": "create_topics", "topics": [{"name": "t", "assignment": [[1, 2]]}]})
+    assert refused(again, command)[0] == 100, "a leader of the old topic has no say in the new one"
+    assert not row(again).assignment.reassigning
+
+
+@pytest.mark.feature("455-28")
+def test_the_last_of_two_who_ask_counts_whoever_they_are() -> None:
+    state = done(replicated((1, 2)), reassign((0, (3, 4)), client="a tool"))
+    change = apply(state, reassign((0, (4, 5)), client="a plan"))
+    assert seen(change.state) == ((4, 5, 1, 2), (4, 5), (1, 2), (1, 2))
+    assert [each.by for each in change.reassigned] == ["a plan"]
+    assert apply(change.state, reassign((0, (4, 5)))).state == change.state, "asked for again, nothing changes"
+    repeated = apply(change.state, reassign((0, (1, 2))))
+    assert seen(repeated.state) == ((1, 2), (), (), (1, 2)) and repeated.reassigned == []
+
+
+@pytest.mark.feature("455-20")
+def test_what_is_under_way_goes_on_after_the_controller_was_started_again() -> None:
+    state = with_isr(done(replicated((1, 2)), reassign((0, (3, 4)))), (1, 2, 3))
+    after = ClusterState.of(unpack(pack(state.rows())))
+    assert after == state
+    assert seen(with_isr(after, (1, 2, 3, 4))) == ((3, 4), (), (), (3, 4))
