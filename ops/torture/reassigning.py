@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 
@@ -19,36 +18,21 @@ from ops.torture.facts import Place, ReassignFact, ReassignRunFact
 from ops.torture.history import FAIL, INFO, OK, now
 from ops.torture.moving import ANSWER_SECONDS, AT_ONCE, Moving
 from ops.torture.roles import Roles
+from storage_node.types import TopicPartition
 
 RUN_TYPE = "PartitionReassignment"
 LEADER_RATE, FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 LEADER_REPLICAS, FOLLOWER_REPLICAS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
-#: Answers after which nobody knows whether it was done: REQUEST_TIMED_OUT, UNKNOWN_SERVER_ERROR, NETWORK_EXCEPTION,
-#: NOT_CONTROLLER, COORDINATOR's kin; whatever else refuses has changed nothing.
-OPEN = {"RequestTimedOutError", "UnknownError", "NetworkExceptionError", "NotControllerError"}
+#: Answers after which nobody knows whether it was done; whatever else refuses has changed nothing.
+OPEN = {"REQUEST_TIMED_OUT", "UNKNOWN_SERVER_ERROR", "NETWORK_EXCEPTION", "NOT_CONTROLLER", "NO_ANSWER"}
 
 
 class Admin(KafkaAdmin):
-    """The admin calls of KIP-455 and KIP-460, as kafka-python has them."""
+    """Elections (KIP-460) and configs of topics besides."""
 
     def __enter__(self) -> Admin:
         super().__enter__()
         return self
-
-    def reassign(self, targets: Mapping[Place, Sequence[int] | None]) -> dict[Place, str]:
-        """AlterPartitionReassignments: "" or the error's name per partition; None ends a reassignment."""
-        from kafka import TopicPartition
-
-        request = {TopicPartition(*place): None if to is None else list(to) for place, to in targets.items()}
-        with self._told("reassign partitions"):
-            answer = self._client.alter_partition_reassignments(request, timeout_ms=int(ANSWER_SECONDS * 1000))
-        return {(str(tp.topic), int(tp.partition)): error.__name__ if error else "" for tp, error in answer.items()}
-
-    def reassignments(self) -> dict[Place, dict[str, Any]]:
-        """ListPartitionReassignments of all."""
-        with self._told("list the reassignments"):
-            answer = self._client.list_partition_reassignments()
-        return {(str(tp.topic), int(tp.partition)): dict(row) for tp, row in answer.items()}
 
     def elect(self, places: Sequence[Place], *, unclean: bool) -> str:
         """ElectLeaders; the errors by name."""
@@ -96,7 +80,7 @@ class Reassigning:
     def running(self) -> dict[Place, tuple[int, ...]]:
         """The reassignments under way, with all replicas that each has now."""
         with Admin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
-            return {place: tuple(row["replicas"]) for place, row in sorted(admin.reassignments().items())}
+            return {(tp.topic, tp.partition): row.replicas for tp, row in sorted(admin.reassignments().items())}
 
     def ask(self, targets: Mapping[Place, tuple[int, ...] | None]) -> str:
         """One request for all; the answers, in words. Noted whatever comes of it."""
@@ -121,7 +105,8 @@ class Reassigning:
         while True:
             try:
                 with Admin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
-                    return admin.reassign(targets)
+                    asked = {TopicPartition(*place): to for place, to in targets.items()}
+                    return {(tp.topic, tp.partition): answer for tp, answer in admin.reassign(asked).items()}
             except OpsError as error:
                 if "ECONNREFUSED" not in str(error) or time.monotonic() > until:
                     raise
