@@ -9,12 +9,16 @@ build/ and stands in the table too.
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.support import scale
 from tests.support.spark import spark, spark_kafka
 from tests.support.tables import ROOT, Outcomes, read_cases, read_features
+
+if TYPE_CHECKING:
+    from tests.support.parallel import Spread
 
 __all__ = ["spark", "spark_kafka"]  # fixtures for all tests
 
@@ -53,8 +57,34 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
         _passed.add(report.nodeid)
 
 
-def pytest_sessionstart() -> None:
-    scale.TALLIES.unlink(missing_ok=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not hasattr(session.config, "workerinput"):
+        scale.TALLIES.unlink(missing_ok=True)
+
+
+# Spread over several processes: these collect and run the tests, and the one that was started hears of it.
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Spread:
+    from xdist.workermanage import NodeManager
+
+    from tests.support.parallel import Spread
+
+    NodeManager.EXIT_TIMEOUT = 60  # seconds to take down what runs, after Ctrl-C as well
+    return Spread(config, log)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput.update(features=_features, cases=_cases)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    output = getattr(node, "workeroutput", None) or {}  # none of a process that died
+    _features.update(output.get("features", {}))
+    _cases.update(output.get("cases", {}))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
