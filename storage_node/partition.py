@@ -11,7 +11,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import (
@@ -26,13 +25,9 @@ from storage_node.errors import (
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Appended, FetchedData, Log, LogClosed
 from storage_node.metadata import PartitionImage
+from storage_node.offset_lookup import LATEST, FoundOffset, find_offset
 from storage_node.replication.leading import LeaderHost, LeaderState, NoHost
 from storage_node.types import TopicPartition
-
-#: ListOffsets asks for these instead of a time.
-LATEST = -1
-EARLIEST = -2
-MAX_TIMESTAMP = -3
 
 #: Seconds between two looks at whether a replica whose lock is waited for has gone offline.
 LOOK = 0.2
@@ -43,15 +38,6 @@ WAKE = 2**62
 Waiter = Callable[[int], None]
 
 NO_HOST = NoHost()
-
-
-@dataclass(frozen=True, slots=True)
-class FoundOffset:
-    """An answer of ListOffsets; -1 where nothing is known."""
-
-    offset: int
-    timestamp: int = -1
-    leader_epoch: int = -1
 
 
 class Partition:
@@ -292,22 +278,11 @@ class Partition:
         """
         self.check_usable(leader_epoch)
         log = self.log
-        if timestamp == EARLIEST:
-            start = log.log_start_offset
-            return FoundOffset(start, -1, log.leader_epochs.epoch_for(start))
         limit = log.log_end_offset if to_end else self.high_watermark
-        if timestamp == LATEST:
+        if (found := find_offset(log, timestamp, limit)) is None:
             self._check_known(limit)
-            return FoundOffset(limit, -1, self.leader_epoch)
-        if timestamp == MAX_TIMESTAMP:
-            newest = log.max_timestamp()
-            found = newest if newest[0] >= 0 else None
-        else:
-            found = log.offset_for_timestamp(timestamp)
-        if found is None or found[0] >= limit:
-            self._check_known(limit)
-            return FoundOffset(-1)
-        return FoundOffset(found[0], found[1], log.leader_epochs.epoch_for(found[0]))
+            return FoundOffset(limit, -1, self.leader_epoch) if timestamp == LATEST else FoundOffset(-1)
+        return found
 
     def _check_known(self, limit: int) -> None:
         state = self.leading

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from storage_node.errors import ErrorCode, OffsetOutOfRange, RequestRefused, StorageError
 from storage_node.protocol.fetch_call import FetchCall, Item
 from storage_node.protocol.sending import FilePart
-from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
     from storage_node.node import Node
     from storage_node.partition import Partition
+    from storage_node.replication.quota import Side
 
 log = logging.getLogger(__name__)
 
@@ -26,18 +26,6 @@ FEW_BYTES = 64 * 1024
 SOON, LONG = 0.001, 300.0
 #: How long the other directories' data is held back for one that does not answer.
 PATIENCE = 5.0
-
-
-class Throttle(Protocol):
-    """What a node sends as leader to listed replicas that are not in sync, bytes per second (KIP-73)."""
-
-    def throttled(self, tp: TopicPartition, follower: int) -> bool: ...
-
-    def grant(self, wanted: int) -> int: ...
-
-    def give_back(self, count: int) -> None: ...
-
-    def wait_seconds(self) -> float: ...
 
 
 class Budget:
@@ -69,7 +57,7 @@ class Reading:
         self._node = node
         self._call = call
         self._follower = call.replica >= 0
-        self._quota: Throttle | None = node.quotas.leader if self._follower and hasattr(node, "quotas") else None
+        self._quota: Side | None = node.quotas.leader if self._follower else None
         self._owes_one = False
         self.held = False
         """A throttle kept back what there was."""
@@ -159,7 +147,7 @@ class Reading:
             return self._throttled(quota, item, replica, granted)
         return self._fetch(item, replica, granted, first)
 
-    def _throttled(self, quota: Throttle, item: Item, replica: Partition, granted: int) -> bytes | FilePart:
+    def _throttled(self, quota: Side, item: Item, replica: Partition, granted: int) -> bytes | FilePart:
         """As much as the throttle lets through: of the first such partition of an answer at least one batch, which the
         throttle is then owed.
         """

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
-from storage_node.partition import EARLIEST, LATEST, MAX_TIMESTAMP, FoundOffset, Partition
+from storage_node.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, FoundOffset
+from storage_node.partition import Partition
 from storage_node.protocol.codec import group, milliseconds
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request

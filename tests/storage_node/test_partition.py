@@ -18,7 +18,8 @@ from storage_node.errors import (
 from storage_node.log.batch import build_batch
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
-from storage_node.partition import EARLIEST, LATEST, MAX_TIMESTAMP, WAKE, Partition
+from storage_node.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
+from storage_node.partition import WAKE, Partition
 from storage_node.types import TopicPartition
 from tests.support.leading import lead
 

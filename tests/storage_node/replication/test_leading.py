@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from storage_node.errors import ErrorCode, RequestRefused
-from storage_node.partition import LATEST
+from storage_node.offset_lookup import LATEST
 from tests.storage_node.replication.conftest import Led, nothing_comes, record
 from tests.support.leading import row
 from tests.support.node_harness import until
