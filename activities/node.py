@@ -263,6 +263,9 @@ class NodeActivities:
                 await asyncio.sleep(LEASE_BEAT)
         except asyncio.CancelledError:
             if (error := disowned()) is not None:
+                # The lease was lost, as after a standstill: whoever was fenced meanwhile has to register again, and
+                # nobody else would tell a node that has nothing to ask.
+                self._pushed(True)
                 raise error from None
             raise
 

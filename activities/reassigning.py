@@ -23,6 +23,7 @@ from storage_node.directories import names as directories
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.metadata import ClusterImage
+from storage_node.replication.following import Kind
 from storage_node.types import TopicPartition
 from workflows import errors as types
 from workflows.model import calls
@@ -268,10 +269,18 @@ class _CatchingUp(_LookingOn):
             return
         size = held.log.size
         in_sync = row is not None and self._node.id in row.isr
-        self._enter(seen, IN_SYNC if in_sync else CATCHING_UP)
+        limit = None if in_sync else self._held_by(seen.tp)
+        self._enter(seen, IN_SYNC if in_sync else CATCHING_UP, limit or "")
         total = size if in_sync else max(seen.row.bytes_total, size)
         seen.row = replace(seen.row, directory=held.directory.name, bytes_copied=size, bytes_total=total)
         self._measure_rate(seen, size)
+
+    def _held_by(self, tp: TopicPartition) -> str | None:
+        """The sentence that says so while this node's throttle holds the replica up."""
+        place, quota = self._node.fetchers.following(tp), self._node.quotas.follower
+        if place is None or place.kind is not Kind.THROTTLED or quota.rate is None or quota.wait_seconds() <= 0:
+            return None
+        return f"the throttle of node {self._node.id} lets {quota.rate} bytes per second pass"
 
     def _count(self, seen: _Seen) -> None:
         """Add up the time in the state that it is in."""
@@ -281,7 +290,12 @@ class _CatchingUp(_LookingOn):
         if seen.state in (UNTOLD, PLACING):
             seen.row = replace(row, seconds_placing=round(row.seconds_placing + spent, 3))
         elif seen.state in (CATCHING_UP, OFFLINE):
-            seen.row = replace(row, seconds_catching_up=round(row.seconds_catching_up + spent, 3))
+            throttled = spent if seen.state == CATCHING_UP and seen.message else 0.0
+            seen.row = replace(
+                row,
+                seconds_catching_up=round(row.seconds_catching_up + spent, 3),
+                seconds_throttled=round(row.seconds_throttled + throttled, 3),
+            )
         elif seen.state == IN_SYNC:
             seen.row = replace(row, seconds_waiting=round(row.seconds_waiting + spent, 3))
 

@@ -105,7 +105,7 @@ class _Cluster:
         from confluent_kafka import ElectionType
 
         with contextlib.suppress(KafkaException):
-            self.admin.elect_leaders(ElectionType.PREFERRED, request_timeout=20).result(30)
+            self.admin.elect_leaders(ElectionType.PREFERRED).result(30)
 
     def _rows(self) -> list[tuple[int, int]]:
         """Leader and size of the ISR of each partition, as the first node has it: a client might ask the victim."""
