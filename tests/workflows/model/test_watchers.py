@@ -1,0 +1,95 @@
+"""Who sees which reassignment through, and what runs may ask the controller."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from workflows.model.assignment import Assignment
+from workflows.model.controller import Controller
+from workflows.model.outcome import Reassigned
+from workflows.model.run_requests import Asked, carry_out, under_way
+from workflows.model.state import ClusterState, Directory, Node, Partition, Topic
+from workflows.model.watchers import Watchers
+
+RUN, OTHER = ("run", ""), ("other", "2")
+
+
+def partition(index: int, held: Assignment) -> Partition:
+    count = len(held.replicas)
+    first = (held.original or held.replicas)[:1]
+    return Partition(index, held, ("",) * count, (0,) * count, first, first[0])
+
+
+def state(*held: Assignment) -> ClusterState:
+    nodes = {n: Node(n, f"i{n}", n, "h", 9092, (Directory(f"d{n}", "/a"),)) for n in (1, 2, 3)}
+    topic = Topic("t", "id", {}, tuple(partition(at, each) for at, each in enumerate(held)))
+    return ClusterState("c", topics={"t": topic}, nodes=nodes, version=5)
+
+
+def change(index: int, target: tuple[int, ...] = (2,)) -> Reassigned:
+    return Reassigned("t", "id", index, (1,), target, target, (1,))
+
+
+HOME = Assignment((1,))
+AWAY = HOME.reassign((2,))
+
+
+def test_runs_hear_of_cancels_later_targets_and_deletions_once() -> None:
+    watchers = Watchers()
+    watchers.watch([change(0), change(1), change(2)], RUN)
+    watchers.watch([change(1)], OTHER)
+    assert watchers.has(change(0)) and not watchers.has(change(0, (3,)))
+    assert watchers.changed(state(AWAY, AWAY, AWAY)) == {}
+    told = watchers.changed(state(HOME, HOME.reassign((3,)), Assignment((2,))))
+    # The first was cancelled, the second has another target, the third is done, which its node tells.
+    assert [row[1] for row in told[RUN]] == [0, 1] and [row[1] for row in told[OTHER]] == [1]
+    assert len(watchers) == 0 and watchers.changed(state()) == {}
+    watchers.watch([change(0)], RUN)
+    assert watchers.changed(None) == {}, "while the controller collects, nobody knows"
+    assert watchers.changed(replace(state(), topics={})) == {RUN: [["t", 0]]}
+
+
+def test_watchers_survive_a_continue_as_new() -> None:
+    watchers = Watchers()
+    watchers.watch([change(0), change(1)], RUN)
+    watchers.watch([change(1)], OTHER)
+    watchers.renamed(RUN, ("run/1.5", ""))
+    again = Watchers.of(watchers.rows())
+    assert again.rows() == watchers.rows() and again.has(change(1))
+    assert set(again.changed(state(HOME, HOME))) == {("run/1.5", ""), OTHER}
+
+
+def asked(*changes: Any, looks: Any = ()) -> Asked:
+    told = {"request": 1, "workflow_id": "w", "run_id": "r", "changes": list(changes), "looks": list(looks)}
+    return Asked.of(told)
+
+
+def controller(*held: Assignment) -> Controller:
+    it = Controller.start("c", None)
+    it.state, it.collecting = state(*held), None
+    return it
+
+
+def test_a_run_asks_for_changes_and_is_told_what_came_of_them() -> None:
+    it = controller(HOME, HOME)
+    answer = carry_out(asked(["t", 0, [2], None], ["t", 9, [2], None], looks=[["t", 1], ["no", 0]]), it)
+    assert [bool(each.get("error")) for each in answer["results"]] == [False, True]
+    assert [row[:7] for row in answer["made"]] == [["t", "id", 0, [1], [2], [2], [1]]]
+    assert [len(row) for row in answer["rows"]] == [9, 2]
+    assert answer["version"] == it.pair[1] > 5
+    assert [each.partition for each in under_way(answer, it.state)] == [0]
+    assert it.reassigned == [], "no run is started for what a run asks itself"
+
+
+def test_a_cancel_is_only_for_the_target_that_it_is_meant_for() -> None:
+    it = controller(AWAY, HOME.reassign((3,)), HOME)
+    answer = carry_out(asked(*(["t", at, None, [2]] for at in range(3))), it)
+    assert [each.get("error", 0) for each in answer["results"]] == [0, 85, 85]
+    assert it.state is not None
+    held = [each.assignment for each in it.state.topics["t"].partitions]
+    assert held == [HOME, HOME.reassign((3,)), HOME] and answer["made"] == []
+
+
+def test_while_it_collects_a_run_is_to_ask_again() -> None:
+    assert carry_out(asked(["t", 0, [2], None]), Controller.start("c", None))["error"]
