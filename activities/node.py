@@ -77,13 +77,13 @@ class NodeActivities:
             self.delete_replica,
             self.apply_image,
             self.hold_lease,
-            *self._reassigning.all,
+            *self._reassigning.short,
         ]
 
     @property
     def moves(self) -> list[Callable[..., Any]]:
         """What the queue of copies serves."""
-        return [self.copy]
+        return [self.copy, *self._reassigning.long]
 
     def attached(self, tp: TopicPartition) -> bool:
         """Whether an activity of a run is at work on this replica right now."""

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MOVE_SLOTS = 256  # copies that may queue on the node; its own scheduler lets a few of them copy
+#: Copies that may queue on the node, whose own scheduler lets a few of them copy, and reassignments that look on.
+MOVE_SLOTS = 512
 SHORT_SLOTS = 200
 LEASE_THROTTLE = timedelta(seconds=0.5)  # between heartbeats that reach the server
 MOVES_THROTTLE = timedelta(seconds=2)

@@ -63,9 +63,14 @@ class ReassignActivities:
         self._node, self._blocking = node, blocking
 
     @property
-    def all(self) -> list[Callable[..., Any]]:
+    def short(self) -> list[Callable[..., Any]]:
         """What the node's own queue serves."""
-        return [self.place_replicas, self.catch_up, self.await_deletion]
+        return [self.place_replicas]
+
+    @property
+    def long(self) -> list[Callable[..., Any]]:
+        """What the queue of copies serves: it takes as long as it takes."""
+        return [self.catch_up, self.await_deletion]
 
     @activity.defn(name=calls.PLACE_REPLICAS)
     async def place_replicas(self, call: ReassignCall) -> ReassignResult:

@@ -28,7 +28,9 @@ def by_node(nodes: Mapping[Key, Iterable[int]]) -> dict[int, list[Key]]:
 def start_step(activity: str, node: int, parts: Sequence[Part], pair: tuple[int, int], *, patient: bool) -> Handle:
     """Start an activity on a node for these partitions; unless `patient`, the node is not waited for.
 
-    A cancel does not wait for the attempt: it changes nothing, it looks on, or notes wishes.
+    What takes long waits beside the copies of moves: the node's other queue must always have a slot for its lease and
+    for what the metadata tells it. A cancel does not wait for the attempt: it changes nothing, it looks on, or notes
+    wishes.
     """
     info = workflow.info()
     short = activity == calls.PLACE_REPLICAS
@@ -45,7 +47,7 @@ def start_step(activity: str, node: int, parts: Sequence[Part], pair: tuple[int,
         activity,
         call,
         result_type=ReassignResult,
-        task_queue=names.node_queue(info.task_queue, node),
+        task_queue=(names.node_queue if short else names.moves_queue)(info.task_queue, node),
         schedule_to_start_timeout=None if patient else options.PREFER_TIMEOUT,
         schedule_to_close_timeout=None if patient else 2 * options.PREFER_TIMEOUT,
         start_to_close_timeout=options.SHORT_STEP_TIMEOUT if short else options.FOLLOW_TIMEOUT,

@@ -144,13 +144,15 @@ class FakeHolder(FakeMember):
                     self.apply_image,
                     self.hold_lease,
                     self.place_replicas,
-                    self.catch_up,
-                    self.await_deletion,
                     *mover.short,
                 ],
+            ),
+            Worker(
+                client,
+                task_queue=names.moves_queue(cluster, self.node),
+                activities=[mover.copy, self.catch_up, self.await_deletion],
                 max_heartbeat_throttle_interval=timedelta(milliseconds=200),
             ),
-            Worker(client, task_queue=names.moves_queue(cluster, self.node), activities=[mover.copy]),
         ):
             yield self
 
