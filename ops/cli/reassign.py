@@ -27,6 +27,8 @@ from workflows.model.plan import PlannedPartition
 from workflows.model.reassignment_request import LARGEST_GROUP
 
 LOOK_SECONDS = 0.5
+#: So many looks in a row have to find that a reassignment was cancelled, or is gone.
+SURE = 4
 #: How long looking on bears that nobody answers, seconds: a node that was just killed may be the one that is asked.
 PATIENCE = 60.0
 
@@ -117,6 +119,7 @@ class _Reassign:
 
     def _look(self) -> tuple[dict[TopicPartition, dict[str, Any]], dict[TopicPartition, Reassignment]]:
         """The partitions of the file that there are, and what is under way."""
+        under_way = self._admin.reassignments()  # first: what ends meanwhile is described as it has ended
         held: dict[TopicPartition, dict[str, Any]] = {}
         for topic in sorted({entry.topic for entry in self._entries}):
             try:
@@ -124,7 +127,7 @@ class _Reassign:
             except UnknownTopic:
                 continue
             held |= {TopicPartition(topic, row["partition"]): row for row in described["partitions"]}
-        return held, self._admin.reassignments()
+        return held, under_way
 
     def _views(self) -> list[LogDirectoryView]:
         """The directories of the nodes that answer, where the file asks for any."""
@@ -221,6 +224,7 @@ class _Reassign:
         """Until everything that was started has ended; directories asked for are reached, or the row says why not."""
         going = {row.partition: row for row in rows if row.outcome in (plans.STARTED, plans.UNDER_WAY)}
         final: dict[TopicPartition, Row] = {}
+        doubts: dict[TopicPartition, int] = {}
         silent_since: float | None = None
         with bars() as progress:
             tasks = {tp: progress.add_task(str(tp), total=None, phase="catching up") for tp in going}
@@ -244,7 +248,9 @@ class _Reassign:
                     if tp in under_way or (now is not None and tuple(now) == row.target):
                         begun.add(tp)
                     over = plans.ended(row, now, under_way.get(tp)) if tp in begun else None
-                    if over is not None:
+                    # Who describes a partition may know less than who says what is under way: bad news has to last.
+                    doubts[tp] = doubts.get(tp, 0) + 1 if over is not None and over.outcome in BAD else 0
+                    if over is not None and doubts[tp] in (0, SURE):
                         final[tp] = over
                     one = plans.line(under_way[tp], held.get(tp), sizes, ()) if tp in under_way else None
                     progress.update(
