@@ -327,6 +327,12 @@ public class Client {
         });
         COMMANDS.put("listPartitionReassignments", call -> told(
             admin(call).listPartitionReassignments().reassignments(), found -> found.keySet().stream().map(Object::toString).toList()));
+        COMMANDS.put("describeReassignments", call -> told(
+            admin(call).listPartitionReassignments(new HashSet<>(partitions(call.get("partitions")))).reassignments(), found -> {
+                Map<String, Object> rows = new TreeMap<>();
+                found.forEach((tp, row) -> rows.put(tp.toString(), List.of(row.replicas(), row.addingReplicas(), row.removingReplicas())));
+                return rows;
+            }));
         COMMANDS.put("electLeaders", call -> told(
             admin(call).electLeaders(ElectionType.valueOf(call.get("type").asText()), new HashSet<>(partitions(call.get("partitions")))).partitions(),
             found -> {
