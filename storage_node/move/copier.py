@@ -175,7 +175,9 @@ class Copier:
         try:
             if stream is None or stream.version != future.version:
                 self.leave(move)
-                stream = move.stream = open_stream(source, future, self._buffers, self._reads)
+                # What is one chunk has nothing behind it that could be read meanwhile.
+                reads = self._reads if source.size - future.size > chunk else None
+                stream = move.stream = open_stream(source, future, self._buffers, reads)
             block = self._next(move, stream, chunk, cached) if stream is not None else None
         except CorruptRecord as error:
             doubted = stream.expected if stream is not None else at
