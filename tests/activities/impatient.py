@@ -1,4 +1,4 @@
-"""worker.py with short waits: the same program, but what it waits for when something is away takes a second, not ten.
+"""worker.py with other waits: the same program, but what it waits for when something is away takes a second, not ten.
 
 Heartbeat timeouts and leases are as ever, since what they tell apart (dead, or only slow) depends on their length.
 """
@@ -12,7 +12,7 @@ from datetime import timedelta
 import storage_node.admin
 import storage_node.alter_log_dirs
 import worker
-from activities import cluster_link, copying, housekeeping, node_runtime, orphans
+from activities import cluster_link, copying, creating, housekeeping, node_runtime, orphans
 from workflows import options
 
 
@@ -32,6 +32,8 @@ def hurry() -> None:
     # How long a cancel may be on its way to a copy.
     copying.HEARTBEAT = 0.2
     node_runtime.MOVES_THROTTLE = timedelta(seconds=0.2)
+    # What is small is copied in the first step, for which 50 ms are not always enough where others use the machine.
+    creating.SMALL_COPIES = 1.0
     # How long a run waits for a node before it asks whether there is one.
     options.PICK_UP_TIMEOUT = timedelta(seconds=1)
     options.LOCATE_TIMEOUT = timedelta(seconds=2)
