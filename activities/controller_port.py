@@ -182,6 +182,10 @@ class ControllerPort:
         command = {"do": "elect_leaders", "partitions": rows, "unclean": unclean}
         return await self._submit(command, timeout, count=len(rows))
 
+    async def tell_version(self, *, timeout: float) -> ChangeResult:
+        """The version of the metadata now; the answer brings the image that has it."""
+        return (await self._submit({"do": "tell_version"}, timeout))[0]
+
     async def leave(self, incarnation: str, timeout: float) -> ChangeResult:
         """Say that this start of the node ends, so that nobody has to wait for its lease to be lost."""
         command = {"do": "lease_ended", "node": self._node, "incarnation": incarnation}

@@ -200,6 +200,16 @@ class Admin:
             ),
         )
 
+    async def come_up_to_date(self, seconds: float) -> ChangeResult:
+        """Wait until this node knows what any other has answered so far, `seconds` at most; the result may be an
+        error.
+        """
+
+        async def ask(left: float) -> list[ChangeResult]:
+            return [await self.controller().tell_version(timeout=left)]
+
+        return (await self._change(1, _deadline(seconds), ask))[0]
+
     async def elect(self, partitions: Sequence[TopicPartition], unclean: bool, seconds: float) -> list[ChangeResult]:
         """Elect preferred, or `unclean`, leaders; one result per partition, in order, within `seconds`."""
         if not partitions:

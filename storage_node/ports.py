@@ -219,6 +219,10 @@ class Controller(Protocol):
         """Make the preferred replica the leader, or, `unclean`, any live one where there is none; one result each."""
         ...
 
+    async def tell_version(self, *, timeout: float) -> ChangeResult:
+        """The version of the metadata now; the image that has it is on its way to the node, or there."""
+        ...
+
     def start_moves(self, moves: Sequence[PlannedMove], *, throttle: int | None) -> None:
         """Start the runs for accepted moves; returns at once and is tried again until it is taken."""
         ...

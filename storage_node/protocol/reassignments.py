@@ -1,5 +1,5 @@
-"""AlterPartitionReassignments, ListPartitionReassignments and ElectLeaders: decided by the controller, listed from the
-image.
+"""AlterPartitionReassignments, ListPartitionReassignments and ElectLeaders: decided by the controller, listed from
+the image.
 """
 
 from __future__ import annotations
@@ -32,11 +32,18 @@ def _error(answer: ChangeResult) -> dict[str, Any]:
 
 
 async def list_partition_reassignments(node: Node, request: Request) -> Answer:
-    """The partitions whose replica set is changing, of those asked for (null: all)."""
+    """The partitions whose replica set is changing, of those asked for (null: all).
+
+    As new as any answer that was given before, by whichever node: REQUEST_TIMED_OUT while the controller is away.
+    """
     call = request.decode()
     asked = None
     if call.topics is not None:
         asked = {(topic.name, index) for topic in call.topics for index in topic.partition_indexes}
+    if asked is None or asked:
+        now = await node.admin.come_up_to_date(milliseconds(call.timeout) / 1000)
+        if now.error:
+            return request.encode(topics=[], **_error(now))
     topics = []
     for topic in node.metadata.image.topics.values() if asked is None or asked else ():
         rows = [

@@ -220,6 +220,9 @@ class LocalController:
         command = {"do": "alter_reassignments", "partitions": rows, "may_change_factor": may_change_factor}
         return self._by_model(command)
 
+    async def tell_version(self, *, timeout: float) -> ChangeResult:
+        return self._by_model({"do": "tell_version"})[0]
+
     async def elect_leaders(
         self, partitions: Sequence[TopicPartition], *, unclean: bool, timeout: float
     ) -> list[ChangeResult]:

@@ -15,6 +15,7 @@ A command is a JSON object; `do` names it, and what else it takes stands at its 
     {"do": "alter_partitions", ...}    in_sync.alter_partitions
     {"do": "alter_reassignments", ...} reassignments.alter_reassignments
     {"do": "elect_leaders", ...}       reassignments.elect_leaders
+    {"do": "tell_version"}             nothing is changed; the answer brings the node up to date
 
 Every change is compare-and-set on an epoch, an id or a generation: a command that is delivered twice (its reply was
 lost, or it was sent again after a continue-as-new) changes nothing the second time. What is malformed is refused with
@@ -47,6 +48,7 @@ _COMMANDS: Mapping[str, Callable[[ClusterState, Mapping[str, Any], NewId], Chang
     "alter_partitions": in_sync.alter_partitions,
     "alter_reassignments": reassignments.alter_reassignments,
     "elect_leaders": reassignments.elect_leaders,
+    "tell_version": lambda state, _command, _new_id: Change(state, [{"version": state.version}]),
 }
 
 

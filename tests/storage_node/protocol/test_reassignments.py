@@ -142,6 +142,28 @@ def test_every_node_has_the_full_set_beside_what_is_added_and_removed(cluster: M
     assert (row.replicas, row.adding, row.removing, row.original) == ((1, 2), (), (), ())
 
 
+def test_a_list_is_never_older_than_an_answer_of_another_node(
+    cluster: MemoryCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its push to the others has not come, or takes its time."""
+    monkeypatch.setattr(cluster.controller, "_push", lambda: None)
+    first = Client(f"127.0.0.1:{cluster.nodes[1].port}")
+    assert results(alter(first, {("t", 0): [1, AWAY]})) == {("t", 0): (0, None)}
+    assert listed(client) == {("t", 0): ([1, AWAY, 2], [AWAY], [2])}
+    assert results(alter(first, {("t", 0): None})) == {("t", 0): (0, None)}
+    assert listed(client) == {}
+    first.close()
+
+
+def test_a_list_is_late_without_a_controller(cluster: MemoryCluster, client: Client) -> None:
+    cluster.controller.cut.add(2)
+    try:
+        answer = client.call("ListPartitionReassignments", 0, topics=None, timeout=timedelta(milliseconds=300))
+        assert (int(answer.error_code), list(answer.topics)) == (7, []) and answer.error_message
+    finally:
+        cluster.controller.heal(2)
+
+
 def elect(client: Client, partitions: list[tuple[str, list[int]]] | None, kind: int = 0, version: int = 2) -> Any:
     rows = None if partitions is None else [{"topic": name, "partitions": each} for name, each in partitions]
     more = {"election_type": kind} if version else {}
