@@ -60,6 +60,8 @@ _BROKER: Mapping[str, str] = {
     MOVE_THREADS: "How many replicas are copied between log directories at a time; one per directory if not set.",
     "log.dir.failure.timeout.ms": "The time within which a log directory must answer, and its failure be known.",
     "num.recovery.threads.per.data.dir": "Threads per log directory that open logs at start and close them at the end.",
+    "auto.leader.rebalance.enable": "Whether a node asks to lead again what it is the preferred leader of.",
+    "leader.imbalance.check.interval.seconds": "How often a node looks for partitions that it should lead.",
     "auto.create.topics.enable": "Whether a topic that is asked for is created.",
     "socket.request.max.bytes": "The largest request that is taken, in bytes.",
     "max.connections": "How many connections are held at a time.",

@@ -161,6 +161,8 @@ _BROKER = (
     _static("queued.max.request.bytes", LONG, "268435456"),
     _static("replica.high.watermark.checkpoint.interval.ms", LONG, "5000"),
     # A follower that has not had all that its leader has for so long is no longer in sync.
+    _static("auto.leader.rebalance.enable", BOOLEAN, "true"),
+    _static("leader.imbalance.check.interval.seconds", LONG, "300", _POSITIVE),
     _static("replica.lag.time.max.ms", LONG, "30000", _POSITIVE),
     # Followers fetch by these, and no move copies more at once.
     _static("replica.fetch.max.bytes", INT, "1048576", _ANY),

@@ -19,6 +19,7 @@ from storage_node.directories.directory import LogDirectory
 from storage_node.errors import RequestRefused, RequestTimedOut, StorageError
 from storage_node.partition import Partition
 from storage_node.ports import ReplicaDirectory
+from storage_node.replication.balance import LeaderBalance
 
 if TYPE_CHECKING:
     from storage_node.node import Node
@@ -50,6 +51,7 @@ class Housekeeping:
         self._moved = threading.Event()
         self._threads: list[threading.Thread] = []
         self._busy: dict[tuple[str, str], Future[None]] = {}
+        self._balance = LeaderBalance(node)
 
     def start(self) -> None:
         for name, run in (("housekeeping", self._run), ("assignments", self._assign)):
@@ -152,6 +154,7 @@ class Housekeeping:
             try:
                 told = self._assign_once()
                 self._ask(self._node.producer_ids.top_up)
+                self._ask(self._balance.look)
                 pause = TICK if told else min(pause * 2, LONGEST_PAUSE)
             except (RequestRefused, TimeoutError) as error:
                 log.info("the controller does not answer: %s", error)

@@ -182,9 +182,10 @@ def walk(count: int, depth: int, unclean: bool) -> int:
     return checked
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("unclean", [False, True])
 @pytest.mark.parametrize(
-    ("count", "small", "full"), [(2, 30, 30), (3, 30, 30), (4, 3, 30), (5, 2, 4)], ids=lambda each: str(each)
+    ("count", "small", "full"), [(2, 30, 30), (3, 30, 30), (4, 3, 6), (5, 2, 4)], ids=lambda each: str(each)
 )
 @pytest.mark.conformance(143, 144, 145, 146, 147, 148, 149, 150, 157, 158)
 @pytest.mark.feature("455-21", "455-23", "455-24")
