@@ -1,0 +1,280 @@
+"""What a leader knows against a controller whose answers and images are late or lost: nothing committed is ever missing
+at a replica that the controller may elect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage_node.errors import ErrorCode
+from storage_node.metadata import PartitionImage
+from storage_node.ports import ChangeResult, IsrChange
+from storage_node.replication import leading
+from storage_node.replication.leading import LeaderState
+from storage_node.types import TopicPartition
+from tests.support.leading import row
+
+TP = TopicPartition("t", 0)
+LAG = 10.0
+
+
+@dataclass
+class Host:
+    lag: float = LAG
+    brokers: dict[int, int] = field(default_factory=lambda: {1: 1, 2: 1, 3: 1})
+
+    def wants_change(self, state: LeaderState) -> None:
+        """Tests ask by themselves."""
+
+
+class Clock:
+    """Stands in for `time` in the module under test."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class World:
+    """A leader 1 with followers 2 and 3, and a controller that knows more than the leader does."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, isr: tuple[int, ...] = (1, 2, 3), least: int = 1) -> None:
+        self.clock = Clock()
+        monkeypatch.setattr(leading, "time", self.clock)
+        self.end = 0
+        self.ends = {2: 0, 3: 0}
+        self.host = Host()
+        self.truth: PartitionImage = row(1, isr=isr)
+        self.told: list[int] = []
+        self.asked: list[IsrChange] = []
+        self.state = LeaderState(
+            TP,
+            "id",
+            1,
+            self.truth,
+            self.host,
+            log_end=lambda: self.end,
+            high_watermark=0,
+            min_in_sync=least,
+            advanced=self.told.append,
+        )
+
+    def append(self, count: int) -> None:
+        self.end += count
+        self.state.appended(10 * count)
+
+    def fetch(self, number: int, count: int | None = None, epoch: int = 1) -> None:
+        """A follower has come so much further; to the end without a number."""
+        at = self.end if count is None else min(self.end, self.ends[number] + count)
+        self.ends[number] = at
+        self.state.fetched(number, at, 0, self.clock.now, epoch)
+
+    def later(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.state.look(self.clock.now)
+
+    def decide(self, change: IsrChange) -> ChangeResult:
+        """The controller's compare-and-set."""
+        members = tuple(number for number, _ in change.isr)
+        if change.partition_epoch != self.truth.partition_epoch:
+            if set(members) == set(self.truth.isr):
+                return ChangeResult(value=self.truth.partition_epoch)
+            return ChangeResult(error=int(ErrorCode.INVALID_UPDATE_VERSION))
+        if any(self.host.brokers.get(number, -2) not in (epoch, -1) and epoch != -1 for number, epoch in change.isr):
+            return ChangeResult(error=int(ErrorCode.INELIGIBLE_REPLICA))
+        if set(members) != set(self.truth.isr):
+            self.truth = row(1, isr=members, partition_epoch=self.truth.partition_epoch + 1)
+        return ChangeResult(value=self.truth.partition_epoch)
+
+    def ask(self) -> IsrChange | None:
+        return self.state.change(self.clock.now)
+
+    def check(self) -> None:
+        """Whoever is in the controller's ISR has what is committed."""
+        hw = self.state.high_watermark
+        assert hw <= self.end
+        for number in self.truth.isr:
+            assert number == 1 or self.ends[number] >= hw, (number, self.ends, hw, self.truth.isr)
+
+
+@pytest.fixture
+def patch() -> pytest.MonkeyPatch:
+    return pytest.MonkeyPatch()
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 5)),
+    st.tuples(st.just("fetch"), st.sampled_from([2, 3]), st.integers(0, 6)),
+    st.tuples(st.just("end"), st.sampled_from([2, 3])),
+    st.tuples(st.just("later"), st.sampled_from([0.1, 1.5, 6.0, 11.0])),
+    st.tuples(st.just("ask"), st.sampled_from(["answered", "lost", "never came", "image first"])),
+    st.tuples(st.just("image")),
+    st.tuples(st.just("fence"), st.sampled_from([2, 3])),
+    st.tuples(st.just("unfence"), st.sampled_from([2, 3])),
+)
+
+
+@settings(max_examples=400)
+@given(st.lists(STEPS, max_size=60), st.sampled_from([1, 2]))
+def test_the_high_watermark_never_passes_who_may_be_elected(steps: list[tuple[object, ...]], least: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        world = World(patch, least=least)
+        high = 0
+        for step in steps:
+            _do(world, step)
+            world.check()
+            assert world.state.high_watermark >= high
+            high = world.state.high_watermark
+        # Once everything is delivered and the followers are back, everybody is in sync and everything committed.
+        world.host.brokers.update({2: 1, 3: 1})
+        for _ in range(6):
+            world.later(1.5)
+            for number in (2, 3):
+                world.fetch(number)
+            change = world.ask()
+            if change is not None:
+                world.state.answered(change, world.decide(change))
+            world.state.update(world.truth)
+            world.check()
+        assert set(world.truth.isr) == {1, 2, 3} and world.state.high_watermark == world.end
+
+
+def _do(world: World, step: tuple[object, ...]) -> None:
+    state = world.state
+    match step:
+        case "append", int(count):
+            world.append(count)
+        case "fetch", int(number), int(count):
+            world.fetch(number, count)
+        case "end", int(number):
+            world.fetch(number)
+        case "later", float(seconds):
+            world.later(seconds)
+        case ("image",):
+            state.update(world.truth)
+        case "fence", int(number):
+            world.host.brokers.pop(number, None)
+            if number in world.truth.isr and len(world.truth.isr) > 1:
+                left = tuple(each for each in world.truth.isr if each != number)
+                world.truth = row(1, isr=left, partition_epoch=world.truth.partition_epoch + 1)
+        case "unfence", int(number):
+            world.host.brokers[number] = 1
+        case "ask", how:
+            change = world.ask()
+            if change is None:
+                return
+            if how == "never came":
+                state.unanswered()
+                return
+            result = world.decide(change)
+            if how == "lost":
+                state.unanswered()
+            elif how == "image first":
+                state.update(world.truth)
+                state.answered(change, result)
+            else:
+                state.answered(change, result)
+
+
+def test_an_isr_of_the_leader_alone_goes_with_the_log(patch: pytest.MonkeyPatch) -> None:
+    with patch.context() as context:
+        world = World(context, isr=(1,))
+        assert world.state.alone
+        world.append(5)
+        assert world.state.high_watermark == 5 and world.state.appended(1)
+
+
+def test_who_is_about_to_join_is_waited_for_and_then_not_any_more(patch: pytest.MonkeyPatch) -> None:
+    with patch.context() as context:
+        world = World(context, isr=(1,))
+        world.append(5)
+        world.fetch(2)
+        world.append(5)
+        assert world.state.high_watermark == 5
+        world.later(LAG + 1)
+        assert world.state.high_watermark == 10 and world.state.alone
+
+
+def test_a_shrink_counts_when_it_is_confirmed(patch: pytest.MonkeyPatch) -> None:
+    with patch.context() as context:
+        world = World(context)
+        world.append(5)
+        world.fetch(2)
+        world.later(LAG - 1)
+        world.fetch(2)
+        world.later(2)
+        change = world.ask()
+        assert change is not None and [number for number, _ in change.isr] == [1, 2]
+        assert dict(change.isr)[2] == 1 and change.partition_epoch == 0
+        assert world.state.high_watermark == 0
+        world.state.answered(change, world.decide(change))
+        assert world.state.high_watermark == 5 and world.state.isr == (1, 2)
+        assert sum(world.told) == 50
+
+
+def test_an_ineligible_replica_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    with patch.context() as context:
+        world = World(context, isr=(1, 2))
+        world.append(2)
+        world.fetch(2)
+        world.fetch(3)
+        change = world.ask()
+        assert change is not None and 3 in world.state.maximal_isr
+        world.state.answered(change, ChangeResult(error=int(ErrorCode.INELIGIBLE_REPLICA)))
+        assert world.state.maximal_isr == {1, 2}
+        # Nor asked for again at once.
+        world.fetch(3)
+        assert world.ask() is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.INVALID_UPDATE_VERSION, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.NEW_LEADER_ELECTED],
+)
+def test_a_refusal_that_tells_of_newer_metadata_waits_for_it(patch: pytest.MonkeyPatch, code: ErrorCode) -> None:
+    with patch.context() as context:
+        world = World(context, isr=(1, 2))
+        world.append(2)
+        for number in (2, 3):
+            world.fetch(number)
+        change = world.ask()
+        assert change is not None
+        world.state.answered(change, ChangeResult(error=int(code)))
+        # It may be in the ISR that the newer metadata has.
+        assert world.state.maximal_isr == {1, 2, 3} and world.ask() is None
+        world.state.update(row(1, isr=(1, 2), partition_epoch=1))
+        assert world.state.maximal_isr == {1, 2}
+
+
+def test_a_late_answer_to_what_is_over_changes_nothing(patch: pytest.MonkeyPatch) -> None:
+    with patch.context() as context:
+        world = World(context, isr=(1, 2))
+        world.append(2)
+        for number in (2, 3):
+            world.fetch(number)
+        change = world.ask()
+        assert change is not None
+        world.state.update(row(2, isr=(1,), partition_epoch=4))
+        world.state.answered(change, ChangeResult(value=1))
+        assert world.state.isr == (1,) and world.state.partition_epoch == 4
+
+
+def test_another_epoch_of_the_same_leader_keeps_the_high_watermark(patch: pytest.MonkeyPatch) -> None:
+    with patch.context() as context:
+        world = World(context)
+        world.append(4)
+        world.fetch(2)
+        world.fetch(3, 3)
+        assert world.state.high_watermark == 3
+        world.append(1)
+        world.state.update(row(2, replicas=(1, 2), isr=(1, 2), partition_epoch=1))
+        assert world.state.epoch_start == 5 and not world.state.knows(3)
+        assert world.state.high_watermark == 4
+        world.fetch(2)
+        assert world.state.high_watermark == 5
