@@ -1,0 +1,146 @@
+"""Random schedules of what may go wrong: no acknowledged record is lost, and below the high watermark all replicas are
+the same, byte for byte.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_node.node import Node
+from tests.support.memory_cluster import MemoryCluster, running_cluster
+from tests.support.node_harness import until
+from tests.support.replicated import assert_equal, content, settled
+from tests.support.scale import scaled, tally
+
+EXTRA = {
+    "replica.lag.time.max.ms": "700",
+    "replica.fetch.backoff.ms": "100",
+    "replica.fetch.wait.max.ms": "100",
+    "replica.high.watermark.checkpoint.interval.ms": "100",
+}
+PARTITIONS = 2
+STEPS = 14
+
+
+class Traffic(threading.Thread):
+    """A producer that notes what was acknowledged, until it is told to end."""
+
+    def __init__(self, cluster: MemoryCluster) -> None:
+        super().__init__(daemon=True)
+        self.acknowledged: list[dict[int, bytes]] = [{} for _ in range(PARTITIONS)]
+        self.done = threading.Event()
+        self._producer = cluster.producer(
+            retries=1_000_000, retry_backoff_ms=10, reconnect_backoff_max_ms=100, message_timeout_ms=60_000,
+            topic_metadata_refresh_interval_ms=500,
+        )  # fmt: skip
+        self.sent = 0
+        self.failed = 0
+
+    def run(self) -> None:
+        while not self.done.is_set():
+            for partition in range(PARTITIONS):
+                self._producer.produce("t", b"v%d" % self.sent, partition=partition, on_delivery=self._delivered)
+                self.sent += 1
+            self._producer.poll(0.002)
+        self._producer.flush(60)
+
+    def _delivered(self, error: Any, message: Any) -> None:
+        if error is None:
+            self.acknowledged[message.partition()][message.offset()] = message.value()
+        else:
+            self.failed += 1
+
+
+class Schedule:
+    """What happens to three nodes, by dice."""
+
+    def __init__(self, cluster: MemoryCluster, seed: int) -> None:
+        self.cluster = cluster
+        self.dice = random.Random(seed)
+        self.down: set[int] = set()
+        self.log: list[str] = []
+
+    def step(self) -> None:
+        cluster, dice = self.cluster, self.dice
+        up = [node for node in (1, 2, 3) if node not in self.down | cluster.controller.cut]
+        what = dice.choice(["stop", "kill", "cut", "stall", "elect", "wait"])
+        if len(up) < 3 and what in ("stop", "kill", "cut"):
+            what = "return"
+        node = dice.choice(up)
+        self.log.append(f"{what} {node}")
+        if what in ("stop", "kill"):
+            self.down.add(node)
+            cluster.stop(node, clean=what == "stop")
+        elif what == "cut":
+            # It goes on as what it was, and hears nothing; the others hear that it is gone.
+            cluster.controller.cut.add(node)
+            cluster.controller.fence(node)
+        elif what == "return":
+            self.back()
+        elif what == "stall":
+            replica = cluster.replica(node, "t", dice.randrange(PARTITIONS))
+            if replica is not None:
+                with replica.lock:
+                    time.sleep(dice.uniform(0, 1.2))
+        elif what == "elect":
+            rows = [["t", partition] for partition in range(PARTITIONS)]
+            cluster.controller.submit(
+                cluster.nodes[node], {"do": "elect_leaders", "partitions": rows, "unclean": False}
+            )
+        time.sleep(dice.uniform(0, 0.3))
+
+    def back(self) -> None:
+        for node in sorted(self.cluster.controller.cut):
+            rejoin(self.cluster, self.cluster.nodes[node])
+        for node in sorted(self.down):
+            self.cluster.start(node)
+        self.down.clear()
+
+
+def rejoin(cluster: MemoryCluster, node: Node) -> None:
+    """A node that was cut off registers again."""
+    cluster.controller.heal(node.id)
+    cluster.controller.detach(node)
+    cluster.controller.attach(node)
+
+
+@pytest.mark.parametrize("seed", range(scaled(2, 60)))
+@pytest.mark.timeout(150)
+def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
+    with running_cluster(tmp_path, extra=EXTRA) as cluster, tally("replication schedules of three nodes") as counted:
+        cluster.create_topic("t", [[1, 2, 3], [2, 3, 1]], {"min.insync.replicas": "2", "segment.bytes": "20000"})
+        traffic, schedule = Traffic(cluster), Schedule(cluster, seed)
+        traffic.start()
+        try:
+            for _ in range(STEPS):
+                schedule.step()
+            schedule.back()
+            until(
+                lambda: all(len(cluster.controller.partition("t", each).isr) == 3 for each in range(PARTITIONS)),
+                40,
+                f"all are in sync after {schedule.log}",
+            )
+        finally:
+            traffic.done.set()
+            traffic.join(70)
+        with contextlib.suppress(AssertionError):
+            assert not traffic.failed
+        for partition in range(PARTITIONS):
+            end = settled(cluster, "t", partition)
+            assert_equal(cluster, "t", partition)
+            acknowledged = traffic.acknowledged[partition]
+            assert acknowledged and max(acknowledged) < end
+            found = cluster.consume("t", end, partition)
+            lost = {offset: value for offset, value in acknowledged.items() if found[offset] != value}
+            assert not lost, (schedule.log, lost)
+            # The producer is idempotent: nothing stands there twice, whoever led meanwhile.
+            assert len(set(found)) == len(found), schedule.log
+            assert content(cluster.replica(1, "t", partition).log)
+        counted.count += 1
