@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-HEARTBEAT = 2.0  # seconds between two heartbeats
-FIRST_SIGNAL = 1.0  # seconds after which the run hears of a step for the first time
+HEARTBEAT = 4.0  # seconds between two heartbeats: there may be hundreds of these
+REPORT_PATIENCE = 2.0  # seconds for a report to arrive
+FIRST_SIGNAL = 2.0  # seconds after which the run hears of a step for the first time
 SIGNAL_LEAST = 10.0  # seconds between two reports to the run, at least
 SIGNAL_SHARE = 0.05  # and at least this share of the time the step has taken
 QUICKEST_LOOK, SLOWEST_LOOK = 0.05, 1.0  # seconds between two looks; grows with the time the step takes
@@ -241,7 +242,7 @@ class _LookingOn(ABC):
         info = activity.info()
         handle = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
         try:
-            await asyncio.wait_for(handle.signal("copy_progress", rows), HEARTBEAT)
+            await asyncio.wait_for(handle.signal("copy_progress", rows), REPORT_PATIENCE)
         except Exception as error:
             log.debug("a report of progress did not arrive: %s", error)
 

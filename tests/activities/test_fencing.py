@@ -18,9 +18,9 @@ from tests.support.temporal import TemporalServer
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(170)]
 
 #: Longer than a lease, a probe and all retries of an update together.
-OUTAGE = scaled(12.0, 90.0)
+OUTAGE = scaled(8.0, 90.0)
 #: Leases that ended with the outage are asked for in this time.
-SETTLE = 8.0
+SETTLE = 6.0
 
 
 def nodes(cluster: Cluster) -> dict[int, tuple[int, bool]]:

@@ -48,6 +48,7 @@ def test_every_scenario_is_recorded() -> None:
     assert {path.name.removesuffix(".json.gz") for path in RECORDED} >= SCENARIOS
 
 
+@pytest.mark.feature("455-29")
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_a_recorded_history_replays(path: Path) -> None:
     replayer = Replayer(workflows=workflows.ALL, workflow_runner=workflow_runner())
