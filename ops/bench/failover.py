@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from ops.bench.bench import Bench, rehome
 from ops.bench.metadata import all_topics
 from ops.bench.table import Figure
-from ops.kafka.broker import free_port
+from ops.stack import ports
 
 TOPICS, PARTITIONS = 30, 10
 #: In the controller's state when it is killed.
@@ -69,12 +69,13 @@ class _Cluster:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        port, temporal = _three_ports(), free_port()
+        port = ports.free_block(4, start=25_000)  # below those that clients' sockets take
+        temporal = port + 3
         options = ["--nodes", "3", "--dirs", "1", "--port", str(port), "--temporal-port", str(temporal), "--detach"]
         rehome(folder, "up", *options)
         self.survivors = ",".join(f"127.0.0.1:{port + node - 1}" for node in (1, 2))
         self.admin = AdminClient({"bootstrap.servers": self.survivors, "log_level": 0})
-        self.asked = ("127.0.0.1", port)
+        self.asked = [("127.0.0.1", port + above) for above in (0, 1)]
         self._made = False
         self._victim = 0
         self._pids: dict[str, int] = {}
@@ -93,7 +94,7 @@ class _Cluster:
 
     def _as_wanted(self) -> bool:
         rows = self._rows()
-        if len(rows) < TOPICS * PARTITIONS:
+        if len(rows) < 2 * TOPICS * PARTITIONS:
             return False
         if all(leader == VICTIM and isr == 3 for leader, isr in rows):
             return True
@@ -108,12 +109,15 @@ class _Cluster:
             self.admin.elect_leaders(ElectionType.PREFERRED).result(30)
 
     def _rows(self) -> list[tuple[int, int]]:
-        """Leader and size of the ISR of each partition, as the first node has it: a client might ask the victim."""
-        with socket.create_connection(self.asked, timeout=2) as connection:
-            found = all_topics(connection)
+        """Leader and size of the ISR of each partition, as both survivors have it: a client might ask the victim."""
+        found = []
+        for survivor in self.asked:
+            with socket.create_connection(survivor, timeout=2) as connection:
+                found.append(all_topics(connection))
         return [
             (int(partition.leader_id), len(partition.isr_nodes))
-            for topic in found.topics
+            for answer in found
+            for topic in answer.topics
             if topic.name.startswith("failover-")
             for partition in topic.partitions
         ]
@@ -197,16 +201,6 @@ class _Cluster:
                     return
             time.sleep(LOOK)
         raise RuntimeError(f"not within {PATIENCE:.0f} s: {what}")
-
-
-def _three_ports() -> int:
-    """A port that is free, as are the two above it."""
-    while True:
-        port = free_port()
-        with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
-            for above in (1, 2):
-                stack.enter_context(socket.create_server(("127.0.0.1", port + above)))
-            return port
 
 
 @contextlib.contextmanager

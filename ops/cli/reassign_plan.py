@@ -39,6 +39,7 @@ class Row:
     message: str = ""
 
     def as_json(self) -> dict[str, Any]:
+        """For --json."""
         return {
             "topic": self.partition.topic,
             "partition": self.partition.partition,
@@ -57,6 +58,7 @@ COLUMNS = ("partition", "from", "to", "outcome", "why")
 
 
 def listed(nodes: Iterable[int]) -> str:
+    """Nodes for people: 1,2,3."""
     return ",".join(map(str, nodes)) or "-"
 
 
@@ -74,6 +76,7 @@ def read(file: Path) -> tuple[PlannedPartition, ...]:
 
 
 def partition_of(entry: PlannedPartition) -> TopicPartition:
+    """The entry's partition."""
     return TopicPartition(entry.topic, entry.partition)
 
 
@@ -172,6 +175,7 @@ class Line:
     id: str = ""
 
     def as_json(self) -> dict[str, Any]:
+        """For --json."""
         return asdict(self)
 
 

@@ -31,6 +31,7 @@ class Asked:
 
     @property
     def run(self) -> Run:
+        """Who asks."""
         return self.workflow_id, self.run_id
 
     @staticmethod
