@@ -18,6 +18,8 @@ SECOND = 1_000_000_000
 WINDOWS = (1 * SECOND, 4 * SECOND, 16 * SECOND)
 #: What a copy may be above its limit: create_move copies up to 1 MiB itself, the swap copies the tail without a limit.
 BURST = 2 << 20
+#: What each further copy may seem to be above it: a copy counts whole batches, and a batch has up to so much.
+BATCH = 1 << 20
 TOLERANCE = 1.05
 #: How long (ns) a limit that was replaced may still be in force: a node may be away, or be told late.
 GRACE = 20 * SECOND
@@ -245,7 +247,8 @@ def _fast_node(node: int, samples: Sequence[RateSample], limits: Sequence[LimitF
             if last.invoked - first.completed < window or most is None:
                 continue
             span, count = last.completed - first.invoked, written[end] - written[start]
-            if count > most * TOLERANCE * span / SECOND + BURST:
+            copies = {key for sample in samples[start : end + 1] for key, _, _ in sample.copied}
+            if count > most * TOLERANCE * span / SECOND + BURST + BATCH * max(0, len(copies) - 1):
                 yield (
                     f"the copies of node {node} wrote {count} bytes in the {span / SECOND:.2f} s up to "
                     f"{seconds(last.completed)}, its limit is {most} bytes/s"
