@@ -70,6 +70,7 @@ _BROKER: Mapping[str, str] = {
     "connections.max.idle.ms": "After how many milliseconds without a request a connection is closed.",
     "queued.max.request.bytes": "How many bytes of requests are held at a time; -1 for any number.",
     "replica.high.watermark.checkpoint.interval.ms": "How often high watermarks are written to disk, in milliseconds.",
+    "replica.lag.time.max.ms": "How long a follower may be behind before it is no longer in sync, in milliseconds.",
     "replica.fetch.max.bytes": "How much a follower fetches of a partition, and a move copies, at a time.",
     "replica.fetch.response.max.bytes": "How much a follower fetches, and a move copies, at a time.",
     "replica.fetch.wait.max.ms": "How long a leader may keep a follower's fetch waiting for records, in milliseconds.",
