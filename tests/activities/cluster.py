@@ -254,7 +254,13 @@ class Cluster:
         entry = ConfigEntry(MOVE_RATE, value, incremental_operation=AlterConfigOpType.SET)
         admin = self.admin()
         resource = ConfigResource(ConfigResource.Type.BROKER, str(node), incremental_configs=[entry])
-        admin.incremental_alter_configs([resource])[resource].result(20)
+
+        def set_() -> bool:
+            admin.incremental_alter_configs([resource])[resource].result(20)
+            return True
+
+        # A node that was just started answers that it could not reach its controller in time.
+        until("the rate is set", set_)
 
     def unlimited(self, workflow_id: str) -> None:
         """Let a run copy as fast as it can."""

@@ -92,7 +92,7 @@ def test_a_replica_moves_to_another_node_and_its_run_says_what_it_cost(cluster: 
     assert [rows[at]["outcome"] for at in (0, 1)] == ["done", "done"]
     assert partition(cluster, "t") == {"replicas": [3], "adding": [], "removing": [], "isr": [3], "leader": 3}
     assert rows[0]["bytes_copied"] > 8_000_000 and rows[0]["bytes_copied"] == rows[0]["bytes_total"]
-    assert rows[0]["seconds_catching_up"] > 0 and rows[0]["seconds_deleting"] > 0
+    assert rows[0]["seconds_catching_up"] > 0 and rows[0]["seconds_deleting"] >= 0, "it may be gone at the first look"
     assert [node["node"] for node in rows[0]["nodes"]] == [1, 3]
     # The run has waited until the data was gone.
     assert cluster.where("t", 0, 1) == [] and cluster.where("t", 1, 1) == []
