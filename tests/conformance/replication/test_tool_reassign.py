@@ -7,6 +7,7 @@ import json
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from tests.conformance import log_dirs
 from tests.conformance.clusters import BROKER_RESOURCE, NODES, TOPIC_RESOURCE, Cluster
 from tests.conformance.conftest import Tools
 from tests.conformance.log_dirs import moves_held, on_disk, wait_until_in, where
@@ -137,6 +138,8 @@ def test_another_node_and_a_directory_there(cluster: Cluster, plans: Plans) -> N
     # The new replica is made where it is asked to be; the one that stays moves within its node.
     file = plans.of((topic, 0, [2, 1], [there, other]))
     options = ("--throttle", "90000000", "--replica-alter-log-dirs-throttle", "1")
+    # The tool asks for the directory after the reassignment: the replica may be there by then. So it is asked before.
+    assert log_dirs.ask(cluster, 2, topic, there) == log_dirs.REPLICA_NOT_AVAILABLE
     with moves_held(cluster, 1):
         code, lines = plans.run("execute", file, *options)
         assert code == 0, lines
