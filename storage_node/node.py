@@ -279,6 +279,8 @@ class Node:
                 {"id": d.id, "path": d.name, "online": d.online, "failure": d.failure} for d in self.dirs.directories
             ],
             "replicas": len(self.replicas.served),
+            "led": sum(partition.is_leader for partition in self.replicas.served.values()),
+            "under_replicated": self.isr.under_replicated(),
             "offline": {str(tp): reason for tp, reason in self.replicas.offline.items()},
             "moves_stopped": self.engine.moves_stopped,
             "moves": len(self.engine.statuses()),

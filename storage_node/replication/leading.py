@@ -83,7 +83,6 @@ class LeaderState:
         """Where this leader's epoch began."""
         self._asked: frozenset[int] = frozenset()
         """Members that were asked for, and may be confirmed already."""
-        self._lost_answers = False
         self._maximal = frozenset(row.isr)
         self._joining: set[int] = set()
         self._not_before = 0.0
@@ -151,7 +150,7 @@ class LeaderState:
                 }
             if (row.leader_epoch, row.partition_epoch) > (self.leader_epoch, self.partition_epoch):
                 # Whatever was asked for was asked of the older one: this row has it, or it will never be.
-                self._asked, self._lost_answers, self._not_before = frozenset(), False, 0.0
+                self._asked, self._not_before = frozenset(), 0.0
             self.leader_epoch, self.partition_epoch = row.leader_epoch, row.partition_epoch
             self.replicas, self.isr = row.replicas, row.isr
             self._followers = {
@@ -257,7 +256,7 @@ class LeaderState:
 
     def answered(self, change: IsrChange, result: ChangeResult) -> None:
         """The controller's answer. What it confirms holds; after a refusal that says that the metadata is newer, that
-        is waited for.
+        is waited for. Without an answer what was asked for counts as possible, and is asked for again.
         """
         now = time.monotonic()
         with self._mutex:
@@ -267,20 +266,16 @@ class LeaderState:
             if not result.error:
                 self.isr = tuple(number for number, _ in change.isr)
                 self.partition_epoch = max(self.partition_epoch, result.value)
-                self._asked, self._lost_answers, self._not_before = frozenset(), False, 0.0
+                self._asked, self._not_before = frozenset(), 0.0
                 self._joining -= set(self.isr)
             else:
                 self._not_before = now + PAUSE
-                if result.error == ErrorCode.INELIGIBLE_REPLICA and not self._lost_answers:
+                if result.error == ErrorCode.INELIGIBLE_REPLICA:
+                    # Of the present partition epoch: nothing that was asked for before has been done either.
                     self._asked = frozenset()
                     self._joining.clear()
             told = self._settle(now)
         self._tell(told)
-
-    def unanswered(self) -> None:
-        """The controller did not answer: it may have changed what was asked for, or may yet."""
-        with self._mutex:
-            self._lost_answers = True
 
     def _wanted(self, now: float) -> tuple[int, ...]:
         end = self._log_end()

@@ -69,6 +69,11 @@ class IsrReporter:
             del self.brokers[gone]
         self.brokers.update(live)
 
+    def under_replicated(self) -> int:
+        """How many partitions that this node leads have replicas that are not in sync."""
+        states = [partition.leading for partition in self._node.replicas.served.values()]
+        return sum(state is not None and state.under_replicated for state in states)
+
     def wants_change(self, state: LeaderState) -> None:
         """An ISR is to be asked for."""
         with self._lock:
@@ -122,7 +127,6 @@ class IsrReporter:
             results = None
         if results is None or len(results) != len(asked):
             for state, _ in asked:
-                state.unanswered()
                 self.wants_change(state)
             return False
         for (state, change), result in zip(asked, results, strict=True):

@@ -68,6 +68,8 @@ def test_who_falls_behind_leaves_the_isr_and_comes_back(led: Led) -> None:
     until(lambda: not led.followers[0].fetch("t", 2).error_code and led.isr() == {1, 2}, what="3 is out")
     # Nobody waits for it any more.
     until(lambda: led.partition().high_watermark == 2)
+    status = led.cluster.nodes[1].status()
+    assert (status["led"], status["under_replicated"]) == (1, 1)
     led.append()
     led.followers[0].fetch("t", 3)
     assert led.partition().high_watermark == 3
