@@ -291,6 +291,12 @@ class Connection(asyncio.BufferedProtocol):
             transport.writelines(cast(list[Buffer], buffers))
         self._go_on()
 
+    def appended(self) -> None:
+        """The frames begun last are not needed any more, only their answers are still to come."""
+        under_way = self.under_way
+        self._give_back()
+        self.under_way = under_way
+
     def _sent(self, error: BaseException | None) -> None:
         """An answer that holds parts of files has gone out, or cannot: its length was told, so nothing may follow."""
         self._sending = None

@@ -192,11 +192,17 @@ class Round:
     def _replicate(self) -> None:
         """Everything is appended: wait for the followers, where there are any."""
         items = [item for call in self._calls for item in call.items if item.state is not None]
-        if items:
-            self._acknowledgements = Acknowledgements(items, self._answer)
-            self._acknowledgements.begin()
-        else:
+        if not items:
             self._answer()
+            return
+        self._acknowledgements = Acknowledgements(items, self._answer)
+        self._acknowledgements.begin()
+        if not self._answered:
+            # Followers that are slow must not fill the memory for requests, theirs among them.
+            self._requests = [replace(request, frame=b"") for request in self._requests]
+            for item in (item for call in self._calls for item in call.items):
+                item.records = None
+            self._connection.appended()
 
     def _late(self) -> None:
         """A directory hangs: what it was given may or may not be appended, as the error says.

@@ -310,3 +310,20 @@ def test_records_are_deleted_when_the_followers_have_deleted_them(led: Led) -> N
     request["topics"][0]["partitions"][0]["offset"] = -1  # type: ignore[index]
     (done,) = led.client.ask(21, 2, request).topics[0].partitions
     assert int(done.error_code) == ErrorCode.REQUEST_TIMED_OUT
+
+
+@LONG_LAG
+def test_what_waits_for_followers_holds_no_memory_of_requests(led: Led) -> None:
+    """Else the fetches that it waits for might find no room."""
+    led.create()
+    large = record(b"x" * 500_000)
+    waiting = [type(led.client)(_address(led)) for _ in range(4)]
+    for client in waiting:
+        client.send_produce("t", 0, large, acks=-1)
+    until(lambda: led.partition().log.log_end_offset == 4)
+    listener = led.cluster.nodes[1].listener
+    until(lambda: all(row["request_bytes"] == 0 for row in listener.view()["connections"]))
+    led.catch_up()
+    assert sorted(client.receive_produce()[1].base_offset for client in waiting) == [0, 1, 2, 3]
+    for client in waiting:
+        client.close()
