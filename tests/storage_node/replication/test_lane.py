@@ -1,0 +1,234 @@
+"""What a follower does with the answers of a leader that is wrong, slow or gone: the leader here is a script."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.index import load_request_schema
+from kio.serial import entity_reader
+
+from storage_node.log.batch import build_batch
+from storage_node.node import Node
+from storage_node.types import TopicPartition
+from tests.storage_node.replication.test_fetch_request import answer
+from tests.support.node_harness import make_config, make_dirs, until
+from tests.support.static_image import image, row
+
+ID = "AAECAwQFBgcICQoLDA0ODw"
+TP = TopicPartition("t", 0)
+NOW = int(time.time() * 1000)
+
+
+class Script(threading.Thread):
+    """A leader: each request is answered by `reply(rows asked for)` with rows, bytes, or None for nothing at all."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.server = socket.create_server(("127.0.0.1", 0))
+        self.port = self.server.getsockname()[1]
+        self.asked: list[dict[int, tuple[int, int]]] = []
+        """Per request: partition -> (offset, last fetched epoch)."""
+        self.reply: Callable[[dict[int, tuple[int, int]]], Any] = lambda asked: [
+            {"partition_index": each} for each in asked
+        ]
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            try:
+                connection, _ = self.server.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection:
+            while size := connection.recv(4, socket.MSG_WAITALL):
+                frame = connection.recv(int.from_bytes(size, "big"), socket.MSG_WAITALL)
+                _key, _version, correlation, named = struct.unpack_from(">hhih", frame)
+                call, _ = entity_reader(load_request_schema(1, 17))(frame, 8 + 2 + named + 1)
+                rows = {r.partition: (r.fetch_offset, r.last_fetched_epoch) for t in call.topics for r in t.partitions}
+                self.asked.append(rows)
+                found = self.reply(rows)
+                if found is None:
+                    continue
+                if not isinstance(found, bytes):
+                    if not any(each.get("records") or each.get("error_code") for each in found):
+                        time.sleep(0.02)
+                    found = answer(found, correlation=correlation)
+                connection.sendall(len(found).to_bytes(4, "big") + found)
+
+    def close(self) -> None:
+        self.server.close()
+
+
+@pytest.fixture
+def script() -> Iterator[Script]:
+    made = Script()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def node(tmp_path: Path, script: Script) -> Iterator[Node]:
+    extra = {"replica.fetch.backoff.ms": "100", "replica.socket.timeout.ms": "400", "replica.fetch.wait.max.ms": "100"}
+    made = Node(make_config(make_dirs(tmp_path, 1), 1, 0, extra))
+    made.start()
+    yield made
+    made.stop()
+
+
+def follow(node: Node, script: Script, partitions: int = 1) -> None:
+    rows = [row([2, 1], leader=2, isr=[2], partition=each) for each in range(partitions)]
+    node.apply_images([image(1, rows, {1: 9, 2: script.port}, topic_id=ID).encode()])
+
+
+def end(node: Node, partition: int = 0) -> int:
+    return node.replicas.served[TopicPartition("t", partition)].log.log_end_offset
+
+
+def batch(offset: int) -> bytes:
+    return build_batch([b"x"] * 10, base_offset=offset, leader_epoch=1, timestamp=NOW)
+
+
+def ten_at_a_time(limit: int) -> Callable[[dict[int, tuple[int, int]]], Any]:
+    def reply(asked: dict[int, tuple[int, int]]) -> Any:
+        return [
+            {"partition_index": each, "high_watermark": limit, "records": batch(offset) if offset < limit else None,
+             "log_start_offset": 0}
+            for each, (offset, _) in asked.items()
+        ]  # fmt: skip
+
+    return reply
+
+
+def test_a_corrupt_batch_is_never_appended_and_asked_for_again(
+    node: Node, script: Script, caplog: pytest.LogCaptureFixture
+) -> None:
+    good = ten_at_a_time(40)
+
+    def corrupt(asked: dict[int, tuple[int, int]]) -> Any:
+        rows = good(asked)
+        for each in rows:
+            if each["partition_index"] == 0 and asked[0][0] == 20:
+                each["records"] = each["records"][:-1] + b"?"
+        return rows
+
+    script.reply = corrupt
+    with caplog.at_level(logging.ERROR):
+        follow(node, script, 2)
+        # The other partition of the same thread goes on.
+        until(lambda: end(node, 1) == 40, what="the other one has everything")
+        seen = len(script.asked)
+        until(lambda: sum(asked[0][0] == 20 for asked in script.asked[seen:] if 0 in asked) > 2, what="it is retried")
+        assert end(node) == 20
+    told = [record.getMessage() for record in caplog.records]
+    assert sum("t-0" in each and "from offset 20 on is corrupt" in each for each in told) == 1, told
+    script.reply = good
+    until(lambda: end(node) == 40, what="it goes on when the leader's disk is well again")
+
+
+@pytest.mark.parametrize(
+    "wrong", [b"", b"\0\0\0\0", b"\xff" * 50, struct.pack(">i", 7) + b"\0" * 40], ids=["none", "short", "long", "other"]
+)
+def test_bytes_that_are_no_answer_end_the_connection_and_no_more(node: Node, script: Script, wrong: bytes) -> None:
+    count = 0
+
+    def reply(asked: dict[int, tuple[int, int]]) -> Any:
+        nonlocal count
+        count += 1
+        return wrong if count < 4 else ten_at_a_time(20)(asked)
+
+    script.reply = reply
+    follow(node, script)
+    until(lambda: end(node) == 20, what="it was asked again")
+
+
+def test_a_leader_that_does_not_answer_is_asked_again(node: Node, script: Script) -> None:
+    silent = True
+    script.reply = lambda asked: None if silent else ten_at_a_time(20)(asked)
+    follow(node, script)
+    until(lambda: len(script.asked) >= 2, what="a second connection was made")
+    silent = False
+    until(lambda: end(node) == 20, what="it has the records")
+
+
+def test_an_error_of_one_partition_is_not_anothers(node: Node, script: Script) -> None:
+    def reply(asked: dict[int, tuple[int, int]]) -> Any:
+        rows = ten_at_a_time(20)(asked)
+        return [each | ({"error_code": 6, "records": None} if each["partition_index"] == 0 else {}) for each in rows]
+
+    script.reply = reply
+    follow(node, script, 2)
+    until(lambda: end(node, 1) == 20, what="the other one has everything")
+    assert end(node) == 0
+    # What fails is asked for less and less often.
+    began = len(script.asked)
+    time.sleep(1.0)
+    assert 3 <= sum(0 in asked for asked in script.asked[began:]) <= 25
+    script.reply = ten_at_a_time(20)
+    until(lambda: end(node) == 20, what="it goes on")
+
+
+def test_histories_that_part_are_followed_down_to_where_they_agree(node: Node, script: Script) -> None:
+    script.reply = ten_at_a_time(30)
+    follow(node, script)
+    until(lambda: end(node) == 30)
+
+    def reply(asked: dict[int, tuple[int, int]]) -> Any:
+        offset, epoch = asked[0]
+        if offset > 10:
+            assert epoch == 1
+            return [{"partition_index": 0, "diverging_epoch": {"epoch": 1, "end_offset": 10}}]
+        return [{"partition_index": 0, "high_watermark": 10, "log_start_offset": 0}]
+
+    script.reply = reply
+    until(lambda: end(node) == 10, what="it is cut off")
+    assert node.replicas.served[TP].high_watermark == 10
+
+
+def test_a_stop_does_not_wait_for_a_leader(node: Node, script: Script) -> None:
+    script.reply = lambda asked: None
+    follow(node, script)
+    until(lambda: script.asked)
+    began = time.monotonic()
+    node.stop()
+    assert time.monotonic() - began < 5
+    assert not [each for each in threading.enumerate() if each.name.startswith("fetch-2-d0")]
+
+
+def test_the_next_request_leaves_early_only_far_behind_the_high_watermark(node: Node, script: Script) -> None:
+    """Else its offset would tell the leader of records that are not in the log yet."""
+    replica: list[Any] = []
+    early: list[tuple[int, int]] = []
+
+    def reply(asked: dict[int, tuple[int, int]]) -> Any:
+        offset, _ = asked[0]
+        if replica:
+            have = replica[0].log.log_end_offset
+            if have < offset:
+                early.append((offset, have))
+        if offset >= 400:
+            return [{"partition_index": 0, "high_watermark": 400, "log_start_offset": 0}]
+        many = b"".join(
+            build_batch([bytes(2000)] * 10, base_offset=at, leader_epoch=1, timestamp=1000)
+            for at in range(offset, offset + 100, 10)
+        )
+        return [{"partition_index": 0, "high_watermark": 400, "log_start_offset": 0, "records": many}]
+
+    follow(node, script)
+    replica.append(node.replicas.served[TP])
+    with replica[0].lock:
+        # While nothing can be appended, one request may be ahead, and none that reaches the high watermark.
+        script.reply = reply
+        until(lambda: any(offset == 100 for offset, _ in early), what="the second request came early")
+    until(lambda: end(node) == 400)
+    assert all(offset < 400 and offset - have <= 100 for offset, have in early), early
