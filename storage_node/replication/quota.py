@@ -20,7 +20,7 @@ from storage_node.types import TopicPartition
 
 TOLERANCE = 0.005  # seconds' worth of bytes that may go at once after an idle time
 CATCH_UP = 0.5  # seconds of delay that may be caught up; who comes later was idle
-PEAK = 1.03  # times the rate, while catching up
+PEAK = 1.01  # times the rate, while catching up
 BURST = 0.1  # seconds' worth of bytes that may go at once while catching up: as long as an answer may take
 LEAST = 16 << 10  # bytes that are granted at once
 STEP = 0.01  # seconds' worth of bytes that are granted at once
