@@ -1,0 +1,87 @@
+"""Any commands about replicated partitions, in any order: what holds after each, and that none counts twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.scale import scaled
+from tests.workflows.model.replicated import elect, isr_command, reassign, replicated, row
+from tests.workflows.model.support import apply, lost, registration
+from workflows.model import image
+from workflows.model.state import ClusterState, Partition, pack, unpack
+
+NODES = 4
+_nodes = st.integers(1, NODES)
+_sets = st.lists(_nodes, min_size=1, max_size=3, unique=True)
+
+
+def draw(data: st.DataObject, state: ClusterState) -> dict[str, Any]:
+    """A command that somebody might send in this state, true or late."""
+    index = data.draw(st.integers(0, 1))
+    held = row(state, index)
+    what = data.draw(st.sampled_from(["isr", "isr", "isr", "reassign", "cancel", "elect", "lost", "register", "place"]))
+    if what == "isr":
+        isr = data.draw(st.lists(st.sampled_from(held.replicas), min_size=1, unique=True))
+        late = {"leader_epoch": held.leader_epoch - 1} if data.draw(st.integers(0, 5)) == 0 else {}
+        return isr_command(state, isr, index, **late)
+    if what in ("reassign", "cancel"):
+        return reassign((index, data.draw(_sets) if what == "reassign" else None))
+    if what == "elect":
+        return elect(index, unclean=data.draw(st.booleans()))
+    node = data.draw(_nodes)
+    if what == "lost":
+        return lost(node, state.nodes[node].incarnation)
+    if what == "register":
+        return registration(node, data.draw(st.sampled_from("xyz")), online=data.draw(st.booleans()))
+    where, generation = data.draw(st.sampled_from("de")), data.draw(st.integers(0, 3))
+    told = [["t", index, "", f"{where}{node}", generation]]
+    return {"do": "assign_directories", "node": node, "replicas": told}
+
+
+def check(state: ClusterState, before: Partition, after: Partition, nodes_left: bool) -> None:
+    """What holds for a partition after any command."""
+    can = {
+        node
+        for node, directory in zip(after.replicas, after.directories, strict=True)
+        if state.nodes[node].holds(directory)
+    }
+    assert after.isr and set(after.isr) <= set(after.replicas)
+    assert set(after.isr) <= can or not set(after.isr) & can, "who cannot serve is in sync only as the last"
+    assert (after.leader in set(after.isr) & can) if after.leader != -1 else not set(after.isr) & can
+    assert after.assignment.complete(after.isr) is None
+    assert after.leader_epoch >= before.leader_epoch
+    assert (after == before) == (after.partition_epoch == before.partition_epoch)
+    places = zip(after.replicas, after.directories, after.generations, strict=True)
+    known = {
+        node: (directory, generation)
+        for node, directory, generation in zip(before.replicas, before.directories, before.generations, strict=True)
+    }
+    for node, directory, generation in places:
+        if node not in known:
+            assert (directory, generation) == ("", 0), "a new replica is nowhere yet"
+        elif nodes_left:
+            assert (directory, generation) == known[node], "where the others are stays known"
+
+
+@settings(max_examples=scaled(50, 3_000), deadline=None)
+@given(st.data())
+def test_whatever_is_asked_of_replicated_partitions(data: st.DataObject) -> None:
+    state = replicated((1, 2, 3), (2, 3), nodes=NODES)
+    for _ in range(data.draw(st.integers(1, 14))):
+        command = draw(data, state)
+        change = apply(state, command)
+        after = change.state
+        assert (after == state) == (after.version == state.version), "a change has a version, no change has none"
+        for index in (0, 1):
+            check(after, row(state, index), row(after, index), command["do"] not in ("assign_directories", "register"))
+        again = apply(after, command)
+        assert again.state == after, "delivered twice, nothing happens twice"
+        for text in image.since(after, *state.pair):
+            told = image.decode(text).topics
+            assert not told or told["t"].partitions == after.topics["t"].partitions, "nodes hear what is"
+        assert (row(after), row(after, 1)) == (row(state), row(state, 1)) or image.since(after, *state.pair)
+        state = after
+    assert ClusterState.of(unpack(pack(state.rows()))) == state
