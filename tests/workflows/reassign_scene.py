@@ -231,6 +231,18 @@ class Cluster:
         """The run that the controller started."""
         return self.client.get_workflow_handle(names.reassign_id(self.name, "t", partition, count))
 
+    async def runs(self, kind: str, least: int) -> set[str]:
+        """The ids of all runs of a type, once there are so many: the list may lag behind."""
+        found: set[str] = set()
+
+        async def listed() -> bool:
+            query = f'TaskQueue="{self.name}" AND WorkflowType="{kind}"'
+            found.update([run.id async for run in self.client.list_workflows(query)])
+            return len(found) >= least
+
+        await until_true(listed)
+        return found
+
     async def open(self, handle: Handle, phase: str) -> None:
         """Wait until a run is in a phase."""
 
