@@ -322,7 +322,7 @@ def test_what_waits_for_followers_holds_no_memory_of_requests(led: Led) -> None:
         client.send_produce("t", 0, large, acks=-1)
     until(lambda: led.partition().log.log_end_offset == 4)
     listener = led.cluster.nodes[1].listener
-    until(lambda: all(row["request_bytes"] == 0 for row in listener.view()["connections"]))
+    until(lambda: all(row["request_bytes"] == 0 for row in listener.view()["connections"]), 6)
     led.catch_up()
     assert sorted(client.receive_produce()[1].base_offset for client in waiting) == [0, 1, 2, 3]
     for client in waiting:
