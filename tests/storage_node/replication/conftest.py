@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,6 +44,13 @@ class Led:
     def isr(self, topic: str = "t", index: int = 0) -> set[int]:
         """As the controller has it."""
         return set(self.cluster.controller.partition(topic, index).isr)
+
+    def asks_for(self, topic: str = "t", index: int = 0) -> set[int]:
+        """The ISR that the leader would ask for now."""
+        state = self.partition(topic, index).leading
+        assert state is not None
+        change = state.change(time.monotonic())
+        return set(state.isr) if change is None else {number for number, _ in change.isr}
 
     def until_isr(self, *members: int, topic: str = "t", index: int = 0) -> None:
         def there() -> bool:

@@ -91,10 +91,8 @@ def test_followers_below_the_high_watermark_stay_out(led: Led) -> None:
     led.until_isr(1)
     assert led.partition().high_watermark == 5
     led.followers[0].fetch("t", 4)
-    time.sleep(0.3)  # as long as an expansion takes several times over
-    assert led.isr() == {1}
-    led.followers[0].fetch("t", 5)
-    led.until_isr(1, 2)
+    assert led.asks_for() == {1}
+    until(lambda: not led.followers[0].fetch("t", 5).error_code and led.isr() == {1, 2}, what="2 is in sync")
 
 
 def test_a_fenced_node_or_an_earlier_life_of_it_is_never_in_sync(led: Led) -> None:
@@ -111,12 +109,10 @@ def test_a_fenced_node_or_an_earlier_life_of_it_is_never_in_sync(led: Led) -> No
     # What it asked for in its earlier life says nothing of what it has now.
     assert follower.fetch("t", 1, broker_epoch=old).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert not follower.fetch("t", 1, broker_epoch=follower.epoch + 1).error_code
-    time.sleep(0.3)
-    assert led.isr() == {1}
+    assert led.asks_for() == {1} == led.isr()
     commands = [each for each in controller.applied if each["do"] == "alter_partitions"]
     assert all(len(part[5]) < 3 for each in commands for part in each["partitions"])
-    follower.fetch("t", 1)
-    led.until_isr(1, 2)
+    until(lambda: not follower.fetch("t", 1).error_code and led.isr() == {1, 2}, what="2 is in sync")
 
 
 @LONG_LAG
@@ -194,8 +190,7 @@ def test_too_few_in_sync_replicas_refuse_acks_all_before_anything_is_appended(le
     assert not led.append(acks=1).error
     # What fewer have than must have it is not shown to anybody.
     assert led.partition().high_watermark == 0
-    led.catch_up(2)
-    led.until_isr(1, 2)
+    until(lambda: not led.followers[0].fetch("t", 3).error_code and led.isr() == {1, 2}, what="2 is in sync")
     until(lambda: led.partition().high_watermark == 3)
 
 
@@ -218,6 +213,7 @@ def _set(admin: object, topic: str, name: str, value: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(20)  # type: ignore[attr-defined]
 
 
+@pytest.mark.parametrize("led", [4000], indirect=True)
 def test_in_sync_replicas_that_become_too_few_after_the_append(led: Led) -> None:
     led.create(min_insync_replicas=2)
     led.catch_up()
