@@ -157,6 +157,7 @@ def test_the_last_batch_tells_where_to_go_on() -> None:
         (((1, 0), (3, 10)), 20, (1, 14), 10),
         # It is none of ours: everything from our next higher one on goes, and it is asked again.
         (((1, 0), (3, 10)), 20, (2, 14), 10),
+        (((1, 0), (3, 10)), 20, (2, 5), 10),
         (((1, 0), (5, 10), (6, 12)), 20, (4, 30), 10),
         # It knows nothing so old.
         (((4, 3), (5, 10)), 20, (2, 0), 0),
