@@ -1,0 +1,78 @@
+"""KIP-73's throttles on running nodes: what is listed and not in sync is held back, nothing else is, at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
+
+from tests.support.memory_cluster import MemoryCluster, running_cluster
+from tests.support.node_harness import until
+from tests.support.replicated import assert_equal, in_sync, settled
+
+RATE = 100_000
+RECORDS, SIZE = 200, 10_000
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[MemoryCluster]:
+    with running_cluster(tmp_path, nodes=2, dirs=1, extra={"replica.lag.time.max.ms": "1500"}) as made:
+        yield made
+
+
+def configure(admin: AdminClient, kind: ResourceType, name: str, values: dict[str, str]) -> None:
+    entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in values.items()]
+    for future in admin.incremental_alter_configs([ConfigResource(kind, name, incremental_configs=entries)]).values():
+        future.result(20)
+
+
+def limit(cluster: MemoryCluster, values: dict[str, str]) -> None:
+    """Configs of all brokers."""
+    controller = cluster.nodes[1].controller
+    assert controller is not None
+    result = asyncio.run(controller.alter_configs("broker", "", values, timeout=10))
+    assert not result.error, result
+
+
+@pytest.mark.conformance(195, 196)
+@pytest.mark.feature("455-27")
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_what_is_listed_is_held_back_until_the_rate_is_raised(cluster: MemoryCluster, side: str) -> None:
+    cluster.create_topic("t", [[1, 2], [1, 2]])
+    cluster.stop(2)
+    for partition in (0, 1):
+        in_sync(cluster, "t", [1], partition)
+        cluster.produce("t", [bytes(SIZE)] * RECORDS, partition, batch_size=50_000)
+    admin, rate = cluster.admin(), f"{side}.replication.throttled.rate"
+    listed = "0:1" if side == "leader" else "0:2"
+    configure(admin, ResourceType.TOPIC, "t", {f"{side}.replication.throttled.replicas": listed})
+    limit(cluster, {rate: str(RATE)})
+    cluster.start(2)
+    began = time.monotonic()
+    # The one beside it is not held up.
+    in_sync(cluster, "t", [1, 2], 1)
+    assert time.monotonic() - began < 5
+    replica = cluster.replica(2, "t")
+    # At the rate, give or take a batch and an answer under way.
+    until(lambda: replica.log.size > 0)
+    first, before = time.monotonic(), replica.log.size
+    time.sleep(3)
+    passed, came = time.monotonic() - first, replica.log.size - before
+    assert came <= RATE * passed + 150_000 and came >= RATE * passed * 0.5 - 100_000
+    assert tuple(cluster.controller.partition("t").isr) == (1,)
+    # What is produced to the one in sync comes to its follower although the topic's other one waits.
+    assert len(cluster.produce("t", [b"new"], 1)) == 1
+    limit(cluster, {rate: "1000000000"})
+    raised = time.monotonic()
+    until(lambda: replica.log.size >= RECORDS * SIZE, 10, "all is there")
+    assert time.monotonic() - raised < 2
+    in_sync(cluster, "t", [1, 2])
+    # In sync it is not held back, whatever the rate.
+    limit(cluster, {rate: "1"})
+    cluster.produce("t", [bytes(SIZE)] * 20)
+    settled(cluster, "t")
+    assert_equal(cluster, "t")
