@@ -37,6 +37,8 @@ class Fetchers:
         self._lanes: dict[Place, Lane] = {}
         self._image = ClusterImage()
         self._threads = 1
+        self._registered = False
+        """Whether the image knows this start of the node: one from before may take it for in sync after a long time."""
         self._closed = False
 
     def start(self) -> None:
@@ -53,6 +55,8 @@ class Fetchers:
             node.quotas.configure(image, values)
             before, self._image = self._image, image
             threads, self._threads = self._threads, values.number(FETCHERS)
+            own = image.nodes.get(node.id)
+            self._registered = node.controller is None or (own is not None and own.incarnation == node.incarnation)
             # Where nodes are, and how fast this one may fetch, may concern every partition.
             same = before.nodes == image.nodes and threads == self._threads
             touched: set[Place] = set()
@@ -118,7 +122,7 @@ class Fetchers:
             return None
         if partition.leader_epoch != row.leader_epoch or partition.offline:
             return None
-        if me in row.isr:
+        if me in row.isr and self._registered:
             kind = Kind.IN_SYNC
         else:
             kind = Kind.THROTTLED if self._node.quotas.follower.listed(tp) else Kind.CATCHING_UP

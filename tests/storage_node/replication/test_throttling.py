@@ -43,14 +43,15 @@ def limit(cluster: MemoryCluster, values: dict[str, str]) -> None:
 @pytest.mark.parametrize("side", ["leader", "follower"])
 def test_what_is_listed_is_held_back_until_the_rate_is_raised(cluster: MemoryCluster, side: str) -> None:
     cluster.create_topic("t", [[1, 2], [1, 2]])
-    cluster.stop(2)
-    for partition in (0, 1):
-        in_sync(cluster, "t", [1], partition)
-        cluster.produce("t", [bytes(SIZE)] * RECORDS, partition, batch_size=50_000)
     admin, rate = cluster.admin(), f"{side}.replication.throttled.rate"
     listed = "0:1" if side == "leader" else "0:2"
     configure(admin, ResourceType.TOPIC, "t", {f"{side}.replication.throttled.replicas": listed})
     limit(cluster, {rate: str(RATE)})
+    cluster.controller.spread()
+    cluster.stop(2)
+    for partition in (0, 1):
+        in_sync(cluster, "t", [1], partition)
+        cluster.produce("t", [bytes(SIZE)] * RECORDS, partition, batch_size=50_000)
     cluster.start(2)
     began = time.monotonic()
     # The one beside it is not held up.
