@@ -19,7 +19,8 @@ from unittest.mock import patch
 import pytest
 
 from storage_node.directories import atomic
-from storage_node.move import swap
+from storage_node.move import creation, swap
+from storage_node.move.future import FutureLog
 from storage_node.move.marker import Marker
 from storage_node.move.moving import Move
 from storage_node.move.swap import Swapper
@@ -152,6 +153,25 @@ def same_generation_after_an_undo() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def copy_not_flushed() -> Iterator[None]:
+    """A swap seals a small copy, which its copier does not flush, without flushing it either."""
+    with patch.object(FutureLog, "flush", lambda _: None), patch.object(FutureLog, "flush_records", lambda _: None):
+        yield
+
+
+@contextmanager
+def folder_of_a_copy_not_flushed() -> Iterator[None]:
+    """A copy's folder gets its name before its marker's name in it is on the disk."""
+
+    def fsync_dir(path: Path) -> None:
+        if not path.name.endswith(".delete"):
+            atomic.fsync_dir(path)
+
+    with patch.object(creation, "fsync_dir", fsync_dir):
+        yield
+
+
 EXPLORATIONS = 3
 
 MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], str]] = {
@@ -160,12 +180,14 @@ MUTATIONS: dict[str, tuple[Callable[[], AbstractContextManager[None]], str]] = {
     "no seal": (no_seal, "move"),
     "destination first": (destination_first, "move"),
     "same generation after an undo": (same_generation_after_an_undo, "target's flush fails"),
+    "no flush of a small copy": (copy_not_flushed, "move"),
+    "no flush of a copy's folder": (folder_of_a_copy_not_flushed, "move"),
 }
 
 
 def first_violation(script: str, posix: bool) -> str:
     """What the exploration of a script finds first, "" when it finds nothing."""
-    with Explorer(SCRIPTS[script], whole=False, kinds=("bad",), posix=posix) as explorer:
+    with Explorer(SCRIPTS[script], whole=False, kinds=("bad", "wiped"), posix=posix) as explorer:
         for world in explorer.first():
             if explorer.found.violations:
                 break
