@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_node import failpoints
-from storage_node.directories import checkpoints
+from storage_node.directories import atomic, checkpoints
 from storage_node.directories.checkpoints import OffsetCheckpoint
 from storage_node.directories.errors import MalformedCheckpoint
 from storage_node.errors import HighWatermarkIOError
@@ -126,3 +128,52 @@ def test_lowering_without_room_drops_the_file(checkpoint: OffsetCheckpoint) -> N
     checkpoint.write({T0: 7})
     with failpoints.active({"checkpoint.written": "raise:EIO"}), pytest.raises(HighWatermarkIOError):
         checkpoint.lower({T0: 6})
+
+
+def test_files_written_together_share_one_flush_of_their_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[Path] = []
+    genuine = atomic.fsync_dir
+    monkeypatch.setattr(atomic, "fsync_dir", lambda path: (flushed.append(Path(path)), genuine(path)))
+    one, two = (
+        OffsetCheckpoint(tmp_path, checkpoints.RECOVERY_POINTS),
+        OffsetCheckpoint(tmp_path, checkpoints.HIGH_WATERMARKS),
+    )
+    checkpoints.write_together(tmp_path, ((one, {T0: 1}), (two, {T0: 2})))
+    assert flushed == [tmp_path] and one.read() == {T0: 1} and two.read() == {T0: 2}
+    before = two.path.stat().st_ino
+    checkpoints.write_together(tmp_path, ((one, {T0: 3}), (two, {T0: 2})))
+    assert len(flushed) == 2 and one.read() == {T0: 3}
+    assert two.path.stat().st_ino == before, "what has not changed is left alone"
+    checkpoints.write_together(tmp_path, ((one, {T0: 3}), (two, {T0: 2})))
+    assert len(flushed) == 2
+
+
+def test_what_may_not_have_been_written_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = OffsetCheckpoint(tmp_path, checkpoints.RECOVERY_POINTS)
+    one.write({T0: 1})
+
+    def broken(path: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(atomic, "fsync_dir", broken)
+        with pytest.raises(HighWatermarkIOError):
+            checkpoints.write_together(tmp_path, ((one, {T0: 2}),))
+    written: list[Path] = []
+    genuine = atomic.write_atomic
+
+    def write(path: Path, *given: Any, **named: Any) -> None:
+        written.append(path)
+        genuine(path, *given, **named)
+
+    monkeypatch.setattr(atomic, "write_atomic", write)
+    one.write({T0: 1})
+    assert len(written) == 1 and one.read() == {T0: 1}, "although this was the last that is known to be there"
+    one.write({T0: 1})
+    assert len(written) == 1
+    with monkeypatch.context() as patched:
+        patched.setattr(atomic, "fsync_dir", broken)
+        with pytest.raises(HighWatermarkIOError):
+            one.write({T0: 5})
+    one.write({T0: 5})
+    assert len(written) == 3 and one.read() == {T0: 5}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_node import failpoints
+from storage_node.directories import atomic
 from storage_node.directories.clean_shutdown import CleanShutdown
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import LogAppendError, LogDirectoryOffline, MetadataIOError, StorageError
@@ -144,3 +146,19 @@ def test_a_clean_stop_is_marked_only_by_a_directory_that_is_online(directory: Lo
     directory.fail("gone")
     with pytest.raises(LogDirectoryOffline):
         directory.mark_clean_shutdown(7)
+
+
+def test_names_that_were_found_are_flushed_once(directory: LogDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[object] = []
+
+    def broken(path: object) -> None:
+        raise OSError(errno.EIO, "broken")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(atomic, "fsync_dir", broken)
+        with pytest.raises(OSError, match="broken"):
+            directory.flush_found_names()
+    monkeypatch.setattr(atomic, "fsync_dir", flushed.append)
+    for _ in range(3):
+        directory.flush_found_names()
+    assert flushed == [directory.path], "a flush that failed is none"

@@ -7,6 +7,7 @@ import threading
 import pytest
 
 from storage_node.move.scheduler import MoveScheduler, Waiting, choose
+from storage_node.move.stall import queued_behind
 from storage_node.types import TopicPartition
 
 
@@ -73,3 +74,21 @@ def test_closing_lets_movers_go() -> None:
     assert scheduler.take() is None
     with pytest.raises(ValueError, match="mover"):
         MoveScheduler(0)
+
+
+def test_each_of_many_is_told_its_place() -> None:
+    scheduler = MoveScheduler(1)
+    for partition in range(201):
+        scheduler.add(move("a", "b", "t", partition))
+    assert scheduler.take() == move("a", "b", "t", 0)
+    told = scheduler.ahead(move("a", "b", "t", 150))
+    assert told.running == ((TopicPartition("t", 0), "a", "b"),)
+    assert [tp.partition for tp in told.before] == [1, 2, 3] and told.more == 146
+    assert "t-1, t-2, t-3 and 146 more" in queued_behind(told)
+    scheduler.remove(move("a", "b", "t", 2))
+    scheduler.add(move("a", "b", "s", 7))
+    told = scheduler.ahead(move("a", "b", "t", 4))
+    assert [str(tp) for tp in told.before] == ["s-7", "t-1", "t-3"] and told.more == 0
+    assert scheduler.ahead(move("a", "b", "s", 7)).before == ()
+    scheduler.done(move("a", "b", "t", 0))
+    assert scheduler.ahead(move("a", "b", "s", 7)).running == ()
