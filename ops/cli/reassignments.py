@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -49,7 +50,7 @@ def list_reassignments(
         if not watch:
             for note in shown.notes:
                 output.say(note)
-            output.console().print(_table(shown.lines)) if shown.lines else typer.echo("no reassignments")
+            output.console().print(table(shown.lines)) if shown.lines else typer.echo("no reassignments")
             return
         _watch(admin, target, shown)
 
@@ -106,7 +107,8 @@ def _runs(target: Target) -> dict[TopicPartition, tuple[str, dict[str, Any]]]:
     return found
 
 
-def _table(lines: list[Line]) -> Any:
+def table(lines: Sequence[Line]) -> Any:
+    """The reassignments under way, for people."""
     return output.table(COLUMNS, [_cells(each) for each in lines])
 
 
@@ -131,7 +133,7 @@ def _watch(admin: KafkaAdmin, target: Target, shown: Gathered) -> None:
         while True:
             live.update(
                 Group(
-                    _table(lines) if lines else Text("no reassignments"),
+                    table(lines) if lines else Text("no reassignments"),
                     Text("\n".join([*shown.notes, "Ctrl-C ends the display, not the reassignments"]), style="dim"),
                 )
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,24 @@ LIVE_RECORDS_PER_SECOND = 250
 KILLED_NODE = 2
 KILL_FROM, KILL_UNTIL = 0.30, 0.70
 CANCEL_NODE = 3
+
+#: Bytes per second and node of what is copied between nodes: 40 MB take 5 s.
+REASSIGN_THROTTLE = 8_000_000
+#: How much of a copy is there when its reassignment is cancelled.
+CANCEL_FROM = 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Reassigned:
+    """A partition of the topic: its nodes, those it is to have, and whether that is cancelled on the way."""
+
+    partition: int
+    before: tuple[int, ...]
+    replicas: tuple[int, ...]
+    cancelled: bool = False
+
+    def __str__(self) -> str:
+        return f"{TOPIC}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +105,22 @@ def choose_single(views: Sequence[LogDirectoryView], topic: str, taken: Sequence
                 target = ring[(ring.index(view.path) + 1) % len(ring)]
                 return PlannedMove(tp.topic, tp.partition, view.node, view.path, target)
     raise OpsError(f"node {SINGLE_NODE} holds no further replica of {topic}")
+
+
+def choose_reassigned(leaders: Mapping[int, int], taken: Sequence[PlannedMove]) -> list[Reassigned]:
+    """One partition goes from node 1 to node 2, one of node 2 gets copies on all three; one of node 3 sets out for node
+    1 and is cancelled. `leaders`: partition -> node; what is `taken` stays on its node. Raises `OpsError` without them.
+    """
+    moved = {move.partition for move in taken}
+    free = {node: [p for p in sorted(leaders) if leaders[p] == node and p not in moved] for node in (1, 2)}
+    others = [p for p in sorted(leaders) if leaders[p] == 3]
+    if not (free[1] and free[2] and others):
+        raise OpsError(f"no replicas of {TOPIC} are left to be reassigned")
+    return [
+        Reassigned(free[1][0], (1,), (2,)),
+        Reassigned(free[2][0], (2,), (2, 3, 1)),
+        Reassigned(others[0], (3,), (1,), cancelled=True),
+    ]
 
 
 def reassignment_json(moves: Sequence[PlannedMove]) -> dict[str, Any]:

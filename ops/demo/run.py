@@ -6,8 +6,10 @@ from pathlib import Path
 
 from ops.cli import history, output, spark
 from ops.cli.kafka_admin import KafkaAdmin
+from ops.cli.reassign_plan import listed
 from ops.cli.target import Target, resolve
 from ops.demo import disk, folder, plan, proof, traffic
+from ops.demo.between import Between
 from ops.demo.moving import Mover, Outcome
 from ops.demo.screen import Screen
 from ops.stack import java, state
@@ -34,7 +36,7 @@ class Demo:
         self._problems: list[str] = []
 
     def run(self) -> None:
-        """All eight steps. Whatever happens, what was started is stopped, unless it is to be kept."""
+        """All nine steps. Whatever happens, what was started is stopped, unless it is to be kept."""
         folder.prepare(self._data)
         with interruptible(), state.owning(self._data):
             try:
@@ -77,11 +79,14 @@ class Demo:
         mover.cancel_one()
         self._screen.line("waiting for the other moves")
         mover.wait_for_all()
-        self._screen.step(6, "prove it")
-        self._prove(target, mover)
-        self._screen.step(7, "export the histories and let Spark report on them")
+        self._screen.step(6, "move replicas between nodes, throttled, and cancel one of them on its way")
+        between = Between(self._stack, target, self._screen, self._reassigned(target, mover))
+        between.run()
+        self._screen.step(7, "prove it")
+        self._prove(target, mover, between)
+        self._screen.step(8, "export the histories and let Spark report on them")
         report = self._report(target)
-        self._screen.step(8, "keep the stack running" if self._keep else "stop everything")
+        self._screen.step(9, "keep the stack running" if self._keep else "stop everything")
         if not self._keep:
             with uninterrupted():
                 self._stack.down()
@@ -136,7 +141,12 @@ class Demo:
         chosen = plan.choose_moves(views, plan.TOPIC)
         return chosen, plan.choose_single(views, plan.TOPIC, chosen)
 
-    def _prove(self, target: Target, mover: Mover) -> None:
+    def _reassigned(self, target: Target, mover: Mover) -> list[plan.Reassigned]:
+        with KafkaAdmin(target.bootstrap) as admin:
+            rows = admin.describe([plan.TOPIC])[0]["partitions"]
+        return plan.choose_reassigned({row["partition"]: row["leader"] for row in rows}, mover.outcome.moves)
+
+    def _prove(self, target: Target, mover: Mover, between: Between) -> None:
         outcome = mover.outcome
         self._prove_resumed(mover)
         self._prove_records(target)
@@ -144,6 +154,13 @@ class Demo:
             problems = plan.misplaced(outcome.moves, outcome.cancelled, admin.log_dirs())
         moved = len(outcome.moves) - 1
         self._tell(problems, f"{moved} replicas are in the directory asked for, {outcome.cancelled} is where it was")
+        there = [each for each in between.wanted if not each.cancelled]
+        back = [each for each in between.wanted if each.cancelled]
+        self._tell(
+            between.problems(),
+            " and ".join(f"{each} is on node {listed(each.replicas)}" for each in there)
+            + f", all in sync; {back[0]} is on node {listed(back[0].before)} as before its cancelled reassignment",
+        )
         directories = [path for node in self._stack.spec().node_ids for path in self._stack.spec().log_dirs(node)]
         left = disk.wait_until_clean(directories, CLEAN_SECONDS)
         self._tell([f"{path} is left" for path in left], "nothing named .move or .delete is left on any disk")

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from ops.cli import output
 
-STEPS = 8
+STEPS = 9
 #: Seconds between two lines of progress where there is no terminal.
 LINE_SECONDS = 3.0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ops.cli.kafka_admin import LogDirectoryView, PlacedReplica
-from ops.demo import disk, folder, plan
+from ops.demo import between, disk, folder, plan
 from ops.stack import ports
 from ops.stack.errors import OpsError
 from storage_node.types import TopicPartition
@@ -93,3 +93,31 @@ def test_the_demo_goes_round_ports_that_others_have() -> None:
         needed = [*range(chosen["port"], chosen["port"] + folder.NODES), chosen["temporal_port"]]
         assert all(ports.is_free(port) for port in [*needed, chosen["temporal_port"] + 1000])
         assert {9093, 7233, 7234}.isdisjoint(needed)
+
+
+def test_one_partition_of_each_node_is_reassigned() -> None:
+    leaders = {p: p % 3 + 1 for p in range(9)}
+    moves = [plan.PlannedMove("orders", p, leaders[p], "/a", "/b") for p in (0, 3, 1, 4)]
+    chosen = plan.choose_reassigned(leaders, moves)
+    assert [(each.partition, each.before, each.replicas, each.cancelled) for each in chosen] == [
+        (6, (1,), (2,), False),
+        (7, (2,), (2, 3, 1), False),
+        (2, (3,), (1,), True),
+    ]
+    with pytest.raises(OpsError, match="no replicas of orders are left"):
+        plan.choose_reassigned(dict.fromkeys(range(3), 1), [])
+
+
+def test_what_of_a_reassigned_partition_is_wrong() -> None:
+    moved, back = plan.Reassigned(6, (1,), (2, 3)), plan.Reassigned(2, (3,), (1,), cancelled=True)
+    assert between.wrong(moved, {"replicas": [2, 3], "isr": [3, 2]}, {2, 3}) == []
+    assert between.wrong(back, {"replicas": [3], "isr": [3]}, {3}) == []
+    assert between.wrong(back, {"replicas": [1], "isr": [1]}, {1}) == [
+        "orders-2 is on nodes [1], not on [3]",
+        "of orders-2 nodes [1] are in sync, not [3]",
+        "of orders-2 there is data on nodes [1], not on [3]",
+    ]
+    assert between.wrong(moved, {"replicas": [2, 3], "isr": [2]}, {1, 2, 3}) == [
+        "of orders-6 nodes [2] are in sync, not [2, 3]",
+        "of orders-6 there is data on nodes [1, 2, 3], not on [2, 3]",
+    ]
