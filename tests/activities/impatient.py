@@ -37,6 +37,7 @@ def hurry() -> None:
     # How long a run waits for a node before it asks whether there is one.
     options.PICK_UP_TIMEOUT = timedelta(seconds=1)
     options.LOCATE_TIMEOUT = timedelta(seconds=2)
+    options.PREFER_TIMEOUT = timedelta(seconds=1)
     options.COLLECT_AGAIN_AFTER = timedelta(seconds=1)
     # How long the controller stands still when a step of it was lost.
     options.CLUSTER_TASK_TIMEOUT = timedelta(seconds=3)

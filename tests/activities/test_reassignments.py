@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,6 +116,25 @@ def test_a_combined_move_ends_in_the_directory_asked_for(cluster: Cluster) -> No
     row = ended(cluster, "again")[0]
     assert row["outcome"] == "done" and row["directories"] == [[2, str(there[0]), True]]
     until("only the replica is left", lambda: cluster.where("combined", 0, 2) == [f"{there[0].name}/combined-0"])
+
+
+def test_a_directory_is_reached_though_its_node_was_away_when_it_was_asked_for(cluster: Cluster) -> None:
+    create(cluster, "away", [1], [1])
+    for index in (0, 1):
+        cluster.produce("away", 1, partition=index)
+    there = [str(path) for path in cluster.dirs(2)]
+    cluster.kill("node-2")
+    try:
+        plan = [{"topic": "away", "partition": at, "replicas": [2], "log_dirs": [there[1 - at]]} for at in (0, 1)]
+        by_hand(cluster, "away", plan)
+        until("the metadata has it", lambda: partition(cluster, "away")["adding"] == [2])
+    finally:
+        cluster.start_node(2)
+        cluster.wait_registered(2)
+    # Wherever the node has put them by itself.
+    rows = ended(cluster, "away")
+    assert [rows[at]["directories"] for at in (0, 1)] == [[[2, there[1 - at], True]] for at in (0, 1)]
+    assert [cluster.disk_of("away", at, 2).name for at in (0, 1)] == [Path(there[1 - at]).name for at in (0, 1)]
 
 
 @pytest.mark.parametrize("way", ["api", "temporal"])
