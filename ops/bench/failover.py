@@ -26,6 +26,7 @@ MANY_TOPICS, MANY_PARTITIONS = 50, 100
 MORE = MANY_TOPICS * MANY_PARTITIONS
 VICTIM = 3
 LOOK = 0.02
+AT_REST = 0.2
 PATIENCE = 60.0
 
 #: What is to hold, in seconds.
@@ -178,6 +179,7 @@ class _Cluster:
                 new[at : at + 10], operation_timeout=60, request_timeout=70
             ).values():
                 future.result(80)
+        self._until("the cluster is at rest", self._answers_at_once)
         rows = json.loads(rehome(self.folder, "status", "--json"))
         os.kill(next(int(row["pid"]) for row in rows if row["name"] == "controller"), signal.SIGKILL)
         began = time.monotonic()
@@ -192,6 +194,12 @@ class _Cluster:
         except KafkaException as error:
             return "TOPIC_ALREADY_EXISTS" in str(error)
         return True
+
+    def _answers_at_once(self) -> bool:
+        """Whether the directories of all the new replicas are told, so that no step of the controller dies with it."""
+        began = time.monotonic()
+        self.admin.create_topics([NewTopic("rest", 1, 1)], validate_only=True, request_timeout=10)["rest"].result(15)
+        return time.monotonic() - began < AT_REST
 
     def _until(self, what: str, look: Callable[[], bool]) -> None:
         deadline = time.monotonic() + PATIENCE
