@@ -29,6 +29,7 @@ def replica_catch_up(bench: Bench) -> list[Figure]:
         for number in range(WARM_UP + bench.rounds):
             for cluster in both if number % 2 else reversed(both):
                 rate = _round(cluster, 2 + number % 2)
+                bench.say(f"  {cluster.name}: {rate / MB:.0f} MB/s{'' if number >= WARM_UP else ', to warm up'}")
                 if number >= WARM_UP:
                     found[cluster.name].append(rate)
     ours, theirs = (statistics.median(found[name]) for name in ("rehome", "kafka"))

@@ -21,8 +21,9 @@ from ops.kafka.cluster import KafkaCluster
 
 NODES = (1, 2, 3)
 PATIENCE = 600.0
-#: Dropped replicas make room for the next round soon, with both.
+#: Dropped replicas make room for the next round soon, with both; each has its own name for it.
 PROPERTIES = {"file.delete.delay.ms": "1000"}
+KAFKA_PROPERTIES = {"log.segment.delete.delay.ms": "1000"}
 #: Kafka's own defaults, where the cluster of the tests has others; nothing of ours differs from its defaults.
 AS_STARTED = {"num.network.threads": "3", "num.io.threads": "8", "background.threads": "10"}
 
@@ -53,7 +54,9 @@ def theirs(bench: Bench, name: str) -> Iterator[Cluster]:
     """Three brokers of Apache Kafka for one benchmark; raises KafkaUnavailable."""
     folder = bench.folder / f"{name}-kafka"
     folder.mkdir(parents=True, exist_ok=True)
-    kafka = KafkaCluster(folder, log_dirs=dict.fromkeys(NODES, 1), properties={**AS_STARTED, **PROPERTIES}, quick=False)
+    kafka = KafkaCluster(
+        folder, log_dirs=dict.fromkeys(NODES, 1), properties={**AS_STARTED, **KAFKA_PROPERTIES}, quick=False
+    )
     with kafka:
         yield Cluster("kafka", kafka.bootstrap, {node: dirs[0] for node, dirs in kafka.log_dirs.items()})
 
