@@ -22,6 +22,7 @@ from activities import cluster_run
 from activities.batching import Batcher, Command, GaveUp, Rejected
 from activities.cluster_run import ClusterRun
 from storage_node.errors import ErrorCode
+from storage_node.metadata import ClusterImage
 from storage_node.ports import Registration
 from workflows.model import names
 
@@ -40,6 +41,8 @@ UNREGISTERED = (int(ErrorCode.BROKER_ID_NOT_REGISTERED), int(ErrorCode.STALE_BRO
 
 #: The server's own words for an update that never reached the workflow's handler, or not its end: sent again.
 NOT_CARRIED_OUT = ("AcceptedUpdateCompletedWorkflow", "UnprocessedUpdate")
+#: The command that may give a node a thousand new replicas at once.
+REASSIGN = "alter_reassignments"
 
 
 class ClusterLink:
@@ -57,6 +60,7 @@ class ClusterLink:
         self._must_register = asyncio.Event()
         self._must_register.set()
         self._registered = asyncio.Event()
+        self._applying: set[asyncio.Future[tuple[int, int]]] = set()
 
     async def run(self) -> None:
         """Send what is submitted and keep the node registered, until cancelled."""
@@ -108,11 +112,40 @@ class ClusterLink:
                 raise asyncio.CancelledError from error
             raise
         if image := answer.get("image"):
-            await asyncio.to_thread(self._node.apply_images, [image])
+            if all(command.get("do") == REASSIGN for command in commands):
+                await self._publish(image)
+            else:
+                await asyncio.to_thread(self._node.apply_images, [image])
         if answer.get("register") and not any(command.get("do") == "register" for command in commands):
             self._registered.clear()
             self._must_register.set()
         return [{"results": one if isinstance(one, list) else [one]} for one in answer["results"]]
+
+    async def _publish(self, image: str) -> None:
+        """Apply an image; returns when the node answers by it, though new followers are still being made."""
+        loop = asyncio.get_running_loop()
+        published = asyncio.Event()
+
+        def look(_image: ClusterImage) -> None:
+            loop.call_soon_threadsafe(published.set)
+
+        with self._node.metadata.listening(look):
+            work = asyncio.ensure_future(asyncio.to_thread(self._node.apply_images, [image]))
+            seen = asyncio.ensure_future(published.wait())
+            try:
+                await asyncio.wait({work, seen}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                seen.cancel()
+        if work.done():
+            work.result()
+        else:
+            self._applying.add(work)
+            work.add_done_callback(self._applied)
+
+    def _applied(self, work: asyncio.Future[tuple[int, int]]) -> None:
+        self._applying.discard(work)
+        if not work.cancelled() and (error := work.exception()) is not None:
+            log.error("an image could not be applied to its end: %s", error)
 
     # Registration
 

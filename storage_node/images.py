@@ -29,6 +29,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+_Wanted = tuple[TopicPartition, TopicImage, PartitionImage]
+"""A replica that this node is to hold and does not have yet."""
+NOBODY = -1
+
 LOOK = 0.2  # seconds between two looks at whether a directory that is waited for has failed
 KNOWN = 1.0  # seconds for the other directories to have an image, before replicas are made that only it tells of
 ANSWER = 5.0  # seconds for a health check, once something has not come to an end
@@ -58,8 +62,9 @@ class Images:
                 image = self._next(image, text)
             if image is not before:
                 self._keep(image)
-                self.reconcile(image, before)
+                following = self._reconcile(image, before)
                 self._node.metadata.publish(image)
+                self._follow(image, following)
             return image.age
 
     def _next(self, image: ClusterImage, text: str) -> ClusterImage:
@@ -85,10 +90,15 @@ class Images:
             self._node.storage_failed(error)
             log.error("the cluster image at %s is not on disk: %s", image.age, error)
 
-    def reconcile(self, image: ClusterImage, before: ClusterImage | None = None) -> None:
-        """Make this node's replicas what the image says; topics that are the same as `before` are passed over.
+    def reconcile(self, image: ClusterImage) -> None:
+        """Make this node's replicas what the image says."""
+        self._follow(image, self._reconcile(image, None))
 
-        Not so where the broker's configs give logs other defaults than before.
+    def _reconcile(self, image: ClusterImage, before: ClusterImage | None) -> list[_Wanted]:
+        """All but new replicas that follow another node: these are answered.
+
+        Clients wait for this much alone: to make a thousand logs takes seconds, and nobody asks a follower for them.
+        Topics that are the same as `before` are passed over, unless the broker's configs give logs other defaults.
         """
         node = self._node
         self._removal.delete_gone(image, before)
@@ -99,7 +109,7 @@ class Images:
         registered, self._registered = self._registered, self._may_lead(image)
         node.isr.brokers_are(image)
         same = before is not None and defaults == self._defaults and registered == self._registered
-        wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]] = []
+        wanted: list[_Wanted] = []
         for topic in image.topics.values():
             if same and before is not None and before.topics.get(topic.name) is topic:
                 continue
@@ -118,10 +128,17 @@ class Images:
                 else:
                     reason = f"it is of topic id {partition.topic_id}, the metadata has another topic of that name"
                     node.replicas.set_offline({tp: reason})
-        self._create(wanted, first=before is None)
-        node.fetchers.reconcile(image)
+        following = [] if before is None else [new for new in wanted if new[2].leader not in (node.id, NOBODY)]
+        later = {tp for tp, _, _ in following}
+        self._create([new for new in wanted if new[0] not in later], first=before is None)
         node.engine.set_node_rate(move_rate(broker))
         node.listener.limit(broker.number("max.connections"), broker.number("max.connections.per.ip"))
+        return following
+
+    def _follow(self, image: ClusterImage, wanted: list[_Wanted]) -> None:
+        """Make these replicas, and let all that follow fetch from who leads them."""
+        self._create(wanted, first=False)
+        self._node.fetchers.reconcile(image)
 
     def _update(self, partition: Partition, topic: TopicImage, row: PartitionImage, config: LogConfig) -> None:
         self._assign(partition, topic.id, row)
@@ -144,7 +161,7 @@ class Images:
 
     # Creation
 
-    def _create(self, wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]], *, first: bool) -> None:
+    def _create(self, wanted: list[_Wanted], *, first: bool) -> None:
         places = self._place(wanted, first)
         if places:
             # Whichever directories are left at the next start then know that one which is missing may hold a replica.
@@ -170,7 +187,7 @@ class Images:
     def _create_in(
         self,
         places: Mapping[TopicPartition, LogDirectory],
-        wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]],
+        wanted: list[_Wanted],
         above: int,
     ) -> list[TopicPartition]:
         """Make the replicas, at generations that much `above` those of the metadata; answers which directories failed
@@ -226,9 +243,7 @@ class Images:
         self._node.held.add(directory, [spec.tp for spec in specs])
         return create_logs(directory, specs)
 
-    def _place(
-        self, wanted: list[tuple[TopicPartition, TopicImage, PartitionImage]], first: bool
-    ) -> dict[TopicPartition, LogDirectory]:
+    def _place(self, wanted: list[_Wanted], first: bool) -> dict[TopicPartition, LogDirectory]:
         """Where each new replica goes: a remembered wish, then the directory that metadata names, then by load.
 
         `first`: at a start, for what the image on the disks has. The last run may have made a replica then, and filled
