@@ -22,17 +22,30 @@ END_SECONDS = 60.0
 
 
 class Watched:
-    """Producers and consumers of topics (name -> partitions) while the block runs."""
+    """Producers and a consumer of topics (name -> partitions) while the block runs; `load`: records before they start.
+
+    What is sent by others counts as damage.
+    """
 
     def __init__(
-        self, folder: Path, bootstrap: str, topics: dict[str, int], *, producers: int = 1, per_second: float = 100.0
+        self,
+        folder: Path,
+        bootstrap: str,
+        topics: dict[str, int],
+        *,
+        producers: int = 1,
+        per_second: float = 100.0,
+        load: int = 0,
     ) -> None:
         self._folder, self._bootstrap = folder, bootstrap
         self._topics = {name: TopicFact(name, name, count) for name, count in topics.items()}
-        self._producers, self._per_second = producers, per_second
+        self._producers, self._per_second, self._load = producers, per_second, load
         self._running: dict[str, subprocess.Popen[str]] = {}
 
     def __enter__(self) -> Watched:
+        if self._load:
+            self._start("loader", "once", 0)
+            self._end("loader", "")
         for number in range(self._producers):
             self._start(f"producer-{number}", "producer", number)
         self._start("tail", "tail", 9)
@@ -57,6 +70,8 @@ class Watched:
             "topics": {topic.label: [topic.name, topic.partitions] for topic in self._topics.values()},
             "per_second": self._per_second,
             "seed": seed,
+            "count": self._load,
+            "scale": 2,
         }
         self._running[name] = subprocess.Popen(
             [sys.executable, "-m", "ops.torture.clients", json.dumps(orders)],

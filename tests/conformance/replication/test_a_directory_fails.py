@@ -27,7 +27,7 @@ def placed(cluster: Cluster, topic: str, path: str) -> str:
 @pytest.mark.conformance(97, 98, 100, 107)
 @pytest.mark.feature("18-10", "18-14", "18-15")
 def test_leaders_and_followers_in_it(cluster: Cluster, tools: Tools) -> None:
-    bad, good = cluster.log_dirs[NODE]
+    good, bad = cluster.log_dirs[NODE]  # the first holds the metadata: a node ends with it
     led = placed(cluster, filled(cluster, [NODE, 1]), bad)
     followed = placed(cluster, filled(cluster, [1, NODE]), bad)
     untouched = placed(cluster, filled(cluster, [1, NODE]), good)
@@ -59,7 +59,7 @@ def test_leaders_and_followers_in_it(cluster: Cluster, tools: Tools) -> None:
 def test_the_good_directory_serves_when_it_is_alone(cluster: Cluster) -> None:
     if cluster.kind == APACHE:
         pytest.skip("these brokers are the controllers, too: with two of three gone nobody elects")
-    bad, good = cluster.log_dirs[NODE]
+    good, bad = cluster.log_dirs[NODE]  # the first holds the metadata: a node ends with it
     topic = placed(cluster, filled(cluster, [1, NODE, 3]), good)
     with failed_directory(cluster, NODE, bad):
         for other in (1, 3):

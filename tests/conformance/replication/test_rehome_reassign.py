@@ -12,6 +12,7 @@ from ops.cli import main as cli
 from ops.cli import reassign_throttle as throttles
 from ops.cli.kafka_admin import KafkaAdmin
 from tests.conformance.clusters import Cluster
+from tests.conformance.replication.between import everywhere
 
 
 @pytest.fixture
@@ -69,6 +70,9 @@ def test_what_is_under_way_is_shown_and_cancelled(cluster: Cluster, rehome: Any,
     try:
         file = plan(tmp_path, topic, [3])
         assert rehome("reassign", file)[0]["outcome"] == "started"
+        cluster.eventually(
+            lambda: {row.replicas for row in everywhere(cluster, topic)} == {(3, 1)}, "all nodes know of it"
+        )
         lines = [each for each in rehome("reassignments")["reassignments"] if each["topic"] == topic]
         assert [(each["source"], each["target"], each["in_sync"]) for each in lines] == [([1], [3], [])]
         found = rehome("topic", "describe", topic)["partitions"][0]

@@ -25,10 +25,8 @@ AFTER = {
 @pytest.mark.parametrize("bounced", [(), NODES])
 def test_nothing_acknowledged_is_lost(cluster: Cluster, plans: Plans, tmp_path: Path, bounced: tuple[int, ...]) -> None:
     topic = cluster.new_topic(assignment=BEFORE, configs={"min.insync.replicas": "2"})
-    for partition in range(PARTITIONS):
-        cluster.produce(topic, partition, 500, size=1000)
     (folder := tmp_path / "histories").mkdir()
-    with Watched(folder, cluster.bootstrap, {topic: PARTITIONS}, producers=2) as traffic:
+    with Watched(folder, cluster.bootstrap, {topic: PARTITIONS}, producers=2, load=8000) as traffic:
         file = plans.of(*((topic, partition, nodes, None) for partition, nodes in AFTER.items()))
         code, lines = plans.run("execute", file, "--throttle", "3000000" if bounced else "50000000")
         assert code == 0, lines
