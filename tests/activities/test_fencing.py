@@ -63,7 +63,7 @@ def test_no_outage_of_temporal_fences_a_node_that_lives(
 
         # And who dies after it is found out as ever.
         cluster.kill("node-2")
-        until("node 2 is fenced", lambda: nodes(cluster)[2][1], 10)
+        until("node 2 is fenced", lambda: nodes(cluster)[2][1])
         until("its partitions have another leader", lambda: all(leader != 2 for leader, _ in leaders(cluster)), 2)
 
 

@@ -70,7 +70,7 @@ class HandFollower:
             {
                 "partition": partition,
                 "fetch_offset": offset,
-                "partition_max_bytes": max_bytes,
+                "partition_max_bytes": min(max_bytes, 1 << 20),  # one partition must not hold all of it
                 "current_leader_epoch": leader_epoch,
                 "last_fetched_epoch": last_epoch,
                 "log_start_offset": log_start,

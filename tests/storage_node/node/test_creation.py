@@ -84,4 +84,6 @@ def test_a_replica_that_no_directory_takes_is_offline(harness: Harness, faults: 
     row = PartitionImage(0, (1, 2), directories=("", ""), generations=(0, 0), isr=(1, 2), leader=leader)
     harness.controller.change(topics={"t": TopicImage("t", "T" * 22, {}, {0: row})})
     assert harness.node.partition(TPS[0]) is None
+    # Followers are made after the image is answered.
+    until(lambda: TPS[0] in harness.node.replicas.offline)
     assert harness.paths[0] in harness.node.replicas.offline[TPS[0]]
