@@ -16,7 +16,7 @@ from ops.demo import folder
 from ops.stack import processes, state
 from ops.stack.stack import Stack
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(150)]
 ROOT = Path(__file__).resolve().parents[3]
 MARK = "REHOME_TEST_STARTED_FOR"
 
@@ -115,7 +115,7 @@ def test_an_interrupt_leaves_nothing_running(data: Path, demo: tuple[str, ...], 
 
 def test_a_killed_run_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
     with start(tmp_path) as process:
-        read_until(process, "2/8")
+        read_until(process, "2/9")
         process.kill()
     left = Stack(tmp_path).running()
     assert set(left) == {"temporal", "controller", "node-1", "node-2", "node-3"}
