@@ -215,8 +215,10 @@ class Cluster:
         admin.create_topics([new], operation_timeout=20, request_timeout=25)[topic].result(30)
 
     def produce(self, topic: str, megabytes: float, partition: int = 0) -> int:
-        """Append random records of 10 KB, in batches that even a slow copy takes in no time; answers how many."""
-        producer = Producer({"bootstrap.servers": self.bootstrap, "acks": "all", "linger.ms": 20, "batch.size": 60_000})
+        """Append random records of 10 KB, in order and in batches that even a slow copy takes in no time; how many."""
+        settings = {"acks": "all", "linger.ms": 20, "batch.size": 60_000}
+        # One request at a time: where the leader of a new topic is not ready yet, a later batch would overtake.
+        producer = Producer({"bootstrap.servers": self.bootstrap, "max.in.flight": 1, **settings})
         count = max(1, int(megabytes * 100))
         body = os.urandom(10_000)
         failed: list[Any] = []
