@@ -47,6 +47,13 @@ class Follower(NamedTuple):
         since = now if in_sync else NEVER
         return Follower(self.end, self.log_start, since, since, leader_end, self.broker_epoch)
 
+    def taken_out(self) -> Follower:
+        """The follower after the controller took it out of the ISR: it counts again from its next fetch on.
+
+        Its node may be up without the replica (a log directory failed); acks=all must not wait the lag time for it.
+        """
+        return Follower(log_start=self.log_start)
+
     def is_caught_up(self, leader_end: int, now: float, lag: float) -> bool:
         """Whether it has all, or had all within the last `lag` seconds (replica.lag.time.max.ms)."""
         return self.end == leader_end or now - self.caught_up <= lag

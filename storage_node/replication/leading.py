@@ -151,6 +151,10 @@ class LeaderState:
             if (row.leader_epoch, row.partition_epoch) > (self.leader_epoch, self.partition_epoch):
                 # Whatever was asked for was asked of the older one: this row has it, or it will never be.
                 self._asked, self._not_before = frozenset(), 0.0
+            for number in set(self.isr) - set(row.isr):
+                if (known := self._followers.get(number)) is not None:
+                    self._followers[number] = known.taken_out()
+                    self._joining.discard(number)
             self.leader_epoch, self.partition_epoch = row.leader_epoch, row.partition_epoch
             self.replicas, self.isr = row.replicas, row.isr
             self._followers = {

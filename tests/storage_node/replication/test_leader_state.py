@@ -92,6 +92,14 @@ class World:
             self.truth = row(1, isr=members, partition_epoch=self.truth.partition_epoch + 1)
         return ChangeResult(value=self.truth.partition_epoch)
 
+    def take_out(self, number: int, *, leader_epoch: int | None = None) -> None:
+        """The controller takes a follower out of the ISR by itself: its node or its log directory has failed."""
+        there = self.truth
+        left = tuple(each for each in there.isr if each != number)
+        epoch = there.leader_epoch if leader_epoch is None else leader_epoch
+        if number in there.isr and len(there.isr) > 1:
+            self.truth = row(epoch, isr=left, partition_epoch=there.partition_epoch + 1)
+
     def ask(self) -> IsrChange | None:
         return self.state.change(self.clock.now)
 
@@ -117,6 +125,7 @@ STEPS = st.one_of(
     st.tuples(st.just("image")),
     st.tuples(st.just("fence"), st.sampled_from([2, 3])),
     st.tuples(st.just("unfence"), st.sampled_from([2, 3])),
+    st.tuples(st.just("take out"), st.sampled_from([2, 3])),
 )
 
 
@@ -164,9 +173,9 @@ def _do(world: World, step: tuple[object, ...]) -> None:
             state.update(world.truth)
         case "fence", int(number):
             world.host.brokers.pop(number, None)
-            if number in world.truth.isr and len(world.truth.isr) > 1:
-                left = tuple(each for each in world.truth.isr if each != number)
-                world.truth = row(1, isr=left, partition_epoch=world.truth.partition_epoch + 1)
+            world.take_out(number)
+        case "take out", int(number):
+            world.take_out(number)
         case "unfence", int(number):
             world.host.brokers[number] = 1
         case "ask", how:
@@ -216,6 +225,50 @@ def test_a_shrink_counts_when_it_is_confirmed(patch: pytest.MonkeyPatch) -> None
         world.state.answered(change, world.decide(change))
         assert world.state.high_watermark == 5 and world.state.isr == (1, 2)
         assert sum(world.told) == 50
+
+
+@pytest.mark.parametrize("leader_epoch", [1, 2])
+@pytest.mark.parametrize("appended", ["before", "after", "both"])
+def test_a_follower_whose_directory_failed_is_not_waited_for(
+    patch: pytest.MonkeyPatch, appended: str, leader_epoch: int
+) -> None:
+    """Its node is up, and it had everything a moment ago: nobody waits for it but from its next fetch on."""
+    with patch.context() as context:
+        world = World(context)
+        world.append(4)
+        world.fetch(2)
+        world.fetch(3)
+        if appended != "after":
+            world.append(2)
+            world.fetch(2)
+            assert world.state.high_watermark == 4
+        world.take_out(3, leader_epoch=leader_epoch)
+        world.state.update(world.truth)
+        if appended != "before":
+            world.append(2)
+            world.fetch(2)
+        assert world.state.high_watermark == world.end
+        world.append(1)
+        world.fetch(2)
+        assert world.state.high_watermark == world.end
+        # It is back: nobody is told of what it would miss as a member.
+        world.fetch(3)
+        change = world.ask()
+        assert change is not None and [number for number, _ in change.isr] == [1, 2, 3]
+        world.append(1)
+        world.fetch(2)
+        assert world.state.high_watermark == world.end - 1
+
+
+def test_an_isr_that_the_controller_shrinks_to_the_leader_goes_with_the_log(patch: pytest.MonkeyPatch) -> None:
+    with patch.context() as context:
+        world = World(context, isr=(1, 2))
+        world.append(3)
+        world.fetch(2)
+        world.take_out(2)
+        world.state.update(world.truth)
+        world.append(3)
+        assert world.state.alone and world.state.high_watermark == 6
 
 
 def test_an_ineligible_replica_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
