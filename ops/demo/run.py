@@ -158,7 +158,7 @@ class Demo:
         back = [each for each in between.wanted if each.cancelled]
         self._tell(
             between.problems(),
-            " and ".join(f"{each} is on node {listed(each.replicas)}" for each in there)
+            " and ".join(f"{each} is on node{'s' * (len(each.replicas) > 1)} {listed(each.replicas)}" for each in there)
             + f", all in sync; {back[0]} is on node {listed(back[0].before)} as before its cancelled reassignment",
         )
         directories = [path for node in self._stack.spec().node_ids for path in self._stack.spec().log_dirs(node)]
