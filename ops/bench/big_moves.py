@@ -146,6 +146,6 @@ def limit(server: Server, rate: int | None) -> None:
     operation = AlterConfigOpType.SET if rate is not None else AlterConfigOpType.DELETE
     entry = ConfigEntry(RATE_KEY, str(rate) if rate is not None else None, incremental_operation=operation)
     resource = ConfigResource(ConfigResource.Type.BROKER, "1", incremental_configs=[entry])
-    admin = AdminClient({"bootstrap.servers": server.bootstrap})
+    admin = AdminClient({"bootstrap.servers": server.bootstrap, "log_level": 0})
     for future in admin.incremental_alter_configs([resource]).values():
         future.result(30)

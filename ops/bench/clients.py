@@ -22,7 +22,7 @@ class Rates:
 
 def create_topic(bootstrap: str, topic: str, configs: Mapping[str, str] | None = None, partitions: int = 1) -> None:
     """Make a topic and wait until it is there."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     future = admin.create_topics([NewTopic(topic, partitions, 1, config=dict(configs or {}))], operation_timeout=30)[
         topic
     ]
@@ -31,7 +31,7 @@ def create_topic(bootstrap: str, topic: str, configs: Mapping[str, str] | None =
 
 def delete_topic(bootstrap: str, topic: str) -> None:
     """Give the room of a topic back to the benchmarks that follow."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     admin.delete_topics([topic], operation_timeout=30)[topic].result(30)
 
 

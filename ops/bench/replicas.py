@@ -65,7 +65,7 @@ class Reassigner:
     """Makes topics on nodes of one's choice, and gives them other replicas. Use as a context manager."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
         self._kafka = KafkaAdminClient(
             bootstrap_servers=cluster.bootstrap.split(","), request_timeout_ms=int(PATIENCE * 1000)
         )
