@@ -171,8 +171,8 @@ class Cluster(ABC):
         offsets = [self._end_offset(topic, partition, leader) for partition, leader in leaders[0].items()]
         return min(offsets) >= 0
 
-    def leaders(self, topic: str, node: int = 1) -> dict[int, int]:
-        """Partition -> leader as a node tells it; only partitions that have one."""
+    def leaders(self, topic: str, node: int | None = None) -> dict[int, int]:
+        """Partition -> leader as a node (None: one that runs) tells it; only partitions that have one."""
         (row,) = self.call("Metadata", 12, node=node, topics=[{"name": topic}], allow_auto_topic_creation=False).topics
         return {p.partition_index: p.leader_id for p in row.partitions if p.leader_id > 0 and not int(p.error_code)}
 
