@@ -22,6 +22,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 
+from storage_node.protocol.table import API_VERSIONS
+
 #: A request with more array elements and tagged fields than this is refused: 20,000 replicas is the most a cluster
 #: holds, and reading a million of anything would hold up everybody else on the loop.
 MAX_ELEMENTS = 100_000
@@ -33,7 +35,7 @@ Walk = Callable[["Cursor"], None]
 
 
 class MalformedRequest(ValueError):
-    """Bytes that are no request of the kind they claim to be; the connection is closed."""
+    """Bytes that are no request, or answer, of the kind they claim to be; the connection is closed."""
 
 
 class Cursor:
@@ -216,15 +218,32 @@ def _inner(annotation: Any) -> tuple[Any, bool]:
 
 def read_request(key: int, version: int, body: bytes | memoryview, position: int) -> Any:
     """The request from `position` on as a kio entity; raises MalformedRequest."""
-    schema = load_request_schema(key, version)
-    cursor = Cursor(body, position)
+    return _read(load_request_schema(key, version), Cursor(body, position))
+
+
+def read_response(key: int, version: int, body: bytes) -> Any:
+    """An answer, from behind its correlation id on, as a kio entity; raises MalformedRequest."""
+    schema = load_response_schema(key, version)
+    cursor = Cursor(body, most=len(body))
+    if schema.__flexible__ and key != API_VERSIONS.key:
+        cursor.tagged()
+    return _read(schema, cursor)
+
+
+def _read(schema: Any, cursor: Cursor) -> Any:
+    body, position = cursor.buffer, cursor.position
     _walk(schema)(cursor)
     view = body if isinstance(body, bytes) else body.toreadonly()
     try:
         entity, _ = entity_reader(schema)(view, position)
     except Exception as error:
-        raise MalformedRequest(f"{schema.__name__} version {version}: {error}") from error
+        raise MalformedRequest(f"{schema.__name__} version {schema.__version__}: {error}") from error
     return entity
+
+
+def write_request(key: int, version: int, values: Mapping[str, Any]) -> bytes:
+    """A request body from plain values, as `write_response` takes them."""
+    return _write(load_request_schema(key, version), values)
 
 
 def write_response(key: int, version: int, values: Mapping[str, Any]) -> bytes:
@@ -232,7 +251,10 @@ def write_response(key: int, version: int, values: Mapping[str, Any]) -> bytes:
 
     A missing field takes the schema's default, else zero, empty or null.
     """
-    schema = load_response_schema(key, version)
+    return _write(load_response_schema(key, version), values)
+
+
+def _write(schema: Any, values: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
     entity_writer(schema)(buffer, _build(schema)(values))
     return buffer.getvalue()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import socket
 import struct
 from dataclasses import dataclass
@@ -11,9 +10,10 @@ from typing import Any
 from uuid import UUID
 
 from kio.index import api_key_map, load_request_schema, load_response_schema
-from kio.serial import entity_reader, entity_writer
+from kio.serial import entity_reader
 
-from storage_node.protocol.codec import _build
+from storage_node.protocol.codec import write_request
+from storage_node.protocol.exchange import receive_frame, request_frame
 from storage_node.protocol.table import APIS
 from tests.support.node_harness import Harness, raw_connection
 
@@ -31,16 +31,11 @@ class Row:
 
 def encode_request(key: int, version: int, values: dict[str, Any], correlation: int = 1) -> bytes:
     """A frame with its length; nested values by kio's field names. In ApiVersions the client has a name."""
-    schema = load_request_schema(key, version)
     if key == 18:
         values = {"client_software_name": "tests", "client_software_version": "1"} | values
-    buffer = io.BytesIO()
-    buffer.write(struct.pack(">hhih", key, version, correlation, 4) + b"test")
-    if schema.__flexible__:
-        buffer.write(b"\0")
-    entity_writer(schema)(buffer, _build(schema)(values))
-    body = buffer.getvalue()
-    return struct.pack(">i", len(body)) + body
+    body = write_request(key, version, values)
+    flexible = load_request_schema(key, version).__flexible__
+    return request_frame(key, version, body, flexible=flexible, client="test", correlation=correlation)
 
 
 class Client:
@@ -180,22 +175,6 @@ def connection_to(address: str, timeout: float = 30.0) -> socket.socket:
     connection = socket.create_connection((host, int(port)), timeout=timeout)
     connection.settimeout(timeout)
     return connection
-
-
-def receive_frame(connection: socket.socket) -> bytes:
-    """One frame without its length."""
-    (size,) = struct.unpack(">i", receive_exactly(connection, 4))
-    return receive_exactly(connection, size)
-
-
-def receive_exactly(connection: socket.socket, size: int) -> bytes:
-    parts = bytearray()
-    while len(parts) < size:
-        part = connection.recv(size - len(parts))
-        if not part:
-            raise ConnectionError("closed")
-        parts += part
-    return bytes(parts)
 
 
 def offered(key: int) -> range:
