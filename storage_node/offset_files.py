@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from storage_node.directories.checkpoints import write_together
@@ -14,6 +14,9 @@ from storage_node.move.host import PartitionLike
 from storage_node.partition import Partition
 from storage_node.replicas import Replicas
 from storage_node.types import TopicPartition
+
+_Start = Callable[[LogDirectory, TopicPartition, Log], None]
+"""What is done to a replica's log start offset in the file."""
 
 
 @dataclass(slots=True)
@@ -77,43 +80,31 @@ class OffsetFiles:
         Before anything is appended again the recovery points are lowered on the disk: a start would take the new
         records below the old points for flushed.
         """
-        with partition.lock:
-            try:
-                partition.truncate_to(offset)
-            finally:
-                self._lower(partition.directory, partition.tp, partition.log)
-                copy = partition.future
-                target = self._writers[copy.directory].target if copy is not None else None
-                if copy is not None and target is not None:
-                    self._lower(target, partition.tp, copy)
+        self._cut(partition, partition.truncate_to, offset, _lower_start)
 
     def restart_at(self, partition: Partition, offset: int) -> None:
         """Drop all of a replica and its copy, and go on at `offset`; raises like `Partition.restart_at` too.
 
         The checkpoints on the disk may be beyond it: a start would drop, or hide, what is appended from now on.
         """
+        self._cut(partition, partition.restart_at, offset, _drop_start)
+
+    def _cut(self, partition: Partition, cut: Callable[[int], object], offset: int, start: _Start) -> None:
+        """Cut a replica and its copy off, and bring the files to where they are then, also where that failed midway."""
         with partition.lock:
             try:
-                partition.restart_at(offset)
+                cut(offset)
             finally:
-                self._start_over(partition.directory, partition.tp, partition.log)
+                self._lower(partition.directory, partition.tp, partition.log, start)
                 copy = partition.future
                 target = self._writers[copy.directory].target if copy is not None else None
                 if copy is not None and target is not None:
-                    self._start_over(target, partition.tp, copy)
+                    self._lower(target, partition.tp, copy, start)
 
-    def _start_over(self, directory: LogDirectory, tp: TopicPartition, log: Log) -> None:
+    def _lower(self, directory: LogDirectory, tp: TopicPartition, log: Log, start: _Start) -> None:
         with self._writers[directory.name].lock:
             directory.recovery_points.lower({tp: log.recovery_point})
-            directory.log_start_offsets.update({}, (tp,))
-
-    def _lower(self, directory: LogDirectory, tp: TopicPartition, log: Log) -> None:
-        with self._writers[directory.name].lock:
-            directory.recovery_points.lower({tp: log.recovery_point})
-            starts, _ = directory.log_start_offsets.read_lenient()
-            if starts.get(tp, 0) > log.log_start_offset:
-                # A start would find all records below where they are promised to begin, and drop them.
-                directory.log_start_offsets.update({tp: log.log_start_offset})
+            start(directory, tp, log)
 
     def log_starts(self, directory: LogDirectory) -> None:
         """Log start offsets that the first segment's name does not tell already."""
@@ -160,6 +151,17 @@ def _watermark(partition: Partition | None, log: Log) -> int:
     """The high watermark of a replica, as far as this copy of it reaches."""
     end = log.log_end_offset
     return end if partition is None else min(end, partition.high_watermark)
+
+
+def _drop_start(directory: LogDirectory, tp: TopicPartition, log: Log) -> None:
+    directory.log_start_offsets.update({}, (tp,))
+
+
+def _lower_start(directory: LogDirectory, tp: TopicPartition, log: Log) -> None:
+    starts, _ = directory.log_start_offsets.read_lenient()
+    if starts.get(tp, 0) > log.log_start_offset:
+        # A start would find all records below where they are promised to begin, and drop them.
+        directory.log_start_offsets.update({tp: log.log_start_offset})
 
 
 def _hidden_starts(logs: Iterable[tuple[TopicPartition, Log]]) -> Iterable[tuple[TopicPartition, int]]:
