@@ -7,7 +7,6 @@ a start is forgotten there. What is lost of the file is found out anew by the ne
 
 from __future__ import annotations
 
-import json
 import logging
 import queue
 import threading
@@ -18,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
 
-from storage_node.directories import atomic
+from storage_node.directories import atomic, json_file
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.manager import DirectoryManager
-from storage_node.errors import MetadataIOError, StorageError
+from storage_node.errors import StorageError
 from storage_node.metadata import ClusterImage
 from storage_node.move.status import MoveStatus
 from storage_node.ports import DirectoryFailed, EndedMove, ReplicaDirectory
@@ -31,7 +30,6 @@ log = logging.getLogger(__name__)
 
 FILE: Final = "directory-failures"
 VERSION: Final = 1
-_LIMIT: Final = 64 << 20
 _PATIENCE: Final = 10.0  # seconds for one directory to keep the file
 
 Tell = Callable[[DirectoryFailed, Callable[[], None]], None]
@@ -167,47 +165,38 @@ class Failures:
     def _keep(self) -> None:
         with self._lock:
             rows = [_row(known) for known in self._known.values()]
-        data = json.dumps({"version": VERSION, "failures": rows}, separators=(",", ":")).encode()
+        value = {"version": VERSION, "failures": rows} if rows else None
         assert self._dirs is not None
         for directory in self._dirs.online():
             try:
-                directory.submit(_write, directory, data if rows else b"").result(_PATIENCE)
+                directory.submit(_write, directory, value).result(_PATIENCE)
             except StorageError as error:
                 log.warning("%s is not kept: %s", FILE, error)
             except (FutureTimeout, RuntimeError):
                 log.warning("%s is not kept in %s, which does not answer", FILE, directory.path)
 
 
-def _write(directory: LogDirectory, data: bytes) -> None:
-    path = directory.path / FILE
-    with atomic.io_errors(directory.name, f"writing {FILE}"):
-        if data:
-            atomic.write_atomic(path, data)
-        else:
-            atomic.remove(path)
+def _write(directory: LogDirectory, value: dict[str, Any] | None) -> None:
+    if value is not None:
+        json_file.write(directory, FILE, value)
+        return
+    with atomic.io_errors(directory.name, f"removing {FILE}"):
+        atomic.remove(directory.path / FILE)
 
 
 def _read(dirs: DirectoryManager) -> dict[str, _Known]:
     """The entries of all directories that are online: of two about one directory the later one."""
     found: dict[str, _Known] = {}
     for directory in dirs.online():
-        path = directory.path / FILE
-        try:
-            with atomic.io_errors(directory.name, f"reading {FILE}"):
-                text = atomic.read_bytes(path, _LIMIT)
-            rows = [_known(row) for row in json.loads(text)["failures"]]
-        except MetadataIOError as error:
-            if not isinstance(error.__cause__, FileNotFoundError):
-                directory.fail_on(error)
-            continue
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            log.warning("%s is ignored: %s", path, error)
-            continue
-        for known in rows:
+        for known in json_file.read(directory, FILE, _parse, list) or ():
             other = found.get(known.failure.directory_id)
             if other is None or (known.failure.noticed, known.told) > (other.failure.noticed, other.told):
                 found[known.failure.directory_id] = known
     return found
+
+
+def _parse(value: Any) -> list[_Known]:
+    return [_known(row) for row in value["failures"]]
 
 
 def _tp(partition: TopicPartition) -> tuple[str, int]:

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import threading
 from collections.abc import Iterable
-from pathlib import Path
+from typing import Any
 
-from storage_node.directories import atomic
+from storage_node.directories import json_file
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.manager import DirectoryManager
-from storage_node.errors import LogDirNotFound, StorageError
+from storage_node.errors import LogDirNotFound
 from storage_node.types import TopicPartition
-
-log = logging.getLogger(__name__)
 
 FILE = "directory-wishes"
 #: More than a cluster can hold; the oldest go first, since anybody may wish for topics that never come.
 MOST_WISHES = 20_000
-LARGEST = 64 << 20  # bytes of the file
 
 
 class Wishes:
@@ -33,19 +28,10 @@ class Wishes:
     def load(self) -> None:
         """Read what was remembered; a file that cannot be read is a warning, the wishes are lost."""
         for directory in self._dirs.online():
-            path = directory.path / FILE
-            try:
-                with atomic.io_errors(directory.name, f"reading {FILE}"):
-                    data = atomic.read_bytes(path, LARGEST)
-                self._paths = {TopicPartition(str(t), int(p)): str(d) for t, p, d in json.loads(data)}
-            except StorageError as error:
-                if not isinstance(error.__cause__, FileNotFoundError):
-                    directory.fail_on(error)
-                    log.warning("%s is ignored: %s", path, error)
-                continue
-            except (ValueError, TypeError, RecursionError) as error:
-                log.warning("%s is ignored: %s", path, error)
-            return
+            paths = json_file.read(directory, FILE, _parse, dict)
+            if paths is not None:
+                self._paths = paths
+                return
 
     def get(self, tp: TopicPartition) -> LogDirectory | None:
         """The directory wished for, None without a wish or when it is none of log.dirs any more."""
@@ -77,7 +63,9 @@ class Wishes:
     def _save(self) -> None:
         rows = [[tp.topic, tp.partition, path] for tp, path in self._paths.items()]
         for directory in self._dirs.online():
-            path: Path = directory.path / FILE
-            with atomic.io_errors(directory.name, f"writing {FILE}"):
-                atomic.write_atomic(path, json.dumps(rows, separators=(",", ":")).encode())
+            json_file.write(directory, FILE, rows)
             return
+
+
+def _parse(rows: Any) -> dict[TopicPartition, str]:
+    return {TopicPartition(str(topic), int(number)): str(path) for topic, number, path in rows}

@@ -7,21 +7,16 @@ came to a node on, every row of the metadata up to the one that takes it away ag
 
 from __future__ import annotations
 
-import json
-import logging
 import threading
 from collections.abc import Iterable
+from typing import Any
 
-from storage_node.directories import atomic
+from storage_node.directories import json_file
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import StorageError
 from storage_node.metadata import PartitionImage
 from storage_node.types import TopicPartition
 
-log = logging.getLogger(__name__)
-
 FILE = "replica-epoch-checkpoint"
-_LARGEST = 64 << 20
 
 _Rows = dict[TopicPartition, tuple[str, int]]
 
@@ -37,21 +32,8 @@ class HeldEpochs:
     def load(self, directories: Iterable[LogDirectory]) -> None:
         """Read what the directories remember; the highest counts. A file that cannot be read is a warning."""
         for directory in directories:
-            path = directory.path / FILE
-            try:
-                with atomic.io_errors(directory.name, f"reading {FILE}"):
-                    data = atomic.read_bytes(path, _LARGEST)
-                rows = {
-                    TopicPartition(str(topic), int(number)): (str(topic_id), int(epoch))
-                    for topic, number, topic_id, epoch in json.loads(data)
-                }
-            except StorageError as error:
-                if not isinstance(error.__cause__, FileNotFoundError):
-                    directory.fail_on(error)
-                    log.warning("%s is ignored: %s", path, error)
-                continue
-            except (ValueError, TypeError, RecursionError) as error:
-                log.warning("%s is ignored: %s", path, error)
+            rows = json_file.read(directory, FILE, _parse, dict)
+            if rows is None:
                 continue
             self._written[directory.name] = rows
             with self._lock:
@@ -96,6 +78,11 @@ class HeldEpochs:
 
     def _write(self, directory: LogDirectory, rows: _Rows) -> None:
         listed = [[tp.topic, tp.partition, *row] for tp, row in rows.items()]
-        with atomic.io_errors(directory.name, f"writing {FILE}"):
-            atomic.write_atomic(directory.path / FILE, json.dumps(listed, separators=(",", ":")).encode())
+        json_file.write(directory, FILE, listed)
         self._written[directory.name] = rows
+
+
+def _parse(rows: Any) -> _Rows:
+    return {
+        TopicPartition(str(topic), int(number)): (str(topic_id), int(epoch)) for topic, number, topic_id, epoch in rows
+    }

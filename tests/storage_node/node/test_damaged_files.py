@@ -62,6 +62,8 @@ SMALL_FILES = [
     "log-start-offset-checkpoint",
     "cluster-image",
     "directory-wishes",
+    "replica-epoch-checkpoint",
+    "directory-failures",
     ".kafka_cleanshutdown",
 ]
 
