@@ -7,18 +7,18 @@ directory that is offline.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
 from collections.abc import Callable, Coroutine
-from concurrent.futures import Future, wait
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from storage_node.asking import ASK_TIMEOUT, ask_controller
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import RequestRefused, RequestTimedOut, StorageError
+from storage_node.errors import RequestRefused, StorageError
 from storage_node.partition import Partition
-from storage_node.ports import ReplicaDirectory
+from storage_node.ports import Controller, ReplicaDirectory
 from storage_node.replication.balance import LeaderBalance
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ T = TypeVar("T")
 
 #: A removed segment or a lost disk is noticed at most this many seconds late.
 TICK = 1.0
-ASK_TIMEOUT = 10.0
 #: Between attempts while the controller does not answer.
 LONGEST_PAUSE = 10.0
 #: AssignReplicasToDirs carries at most this many replicas at once (KIP-858's limit).
@@ -153,8 +152,8 @@ class Housekeeping:
                 return
             try:
                 told = self._assign_once()
-                self._ask(self._node.producer_ids.top_up)
-                self._ask(self._balance.look)
+                self._ask(lambda _: self._node.producer_ids.top_up())
+                self._ask(lambda _: self._balance.look())
                 pause = TICK if told else min(pause * 2, LONGEST_PAUSE)
             except (RequestRefused, TimeoutError) as error:
                 log.info("the controller does not answer: %s", error)
@@ -164,26 +163,14 @@ class Housekeeping:
                 pause = LONGEST_PAUSE
 
     def _assign_once(self) -> bool:
-        controller = self._node.controller
         rows = self.differing()[:ASSIGN_BATCH]
-        if not rows or controller is None:
+        if not rows or self._node.controller is None:
             return True
-        results = self._ask(lambda: controller.assign_directories(rows, timeout=ASK_TIMEOUT))
+        results = self._ask(lambda controller: controller.assign_directories(rows, timeout=ASK_TIMEOUT))
         return results is not None and not any(result.error for result in results)
 
-    def _ask(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T | None:
-        """Run a coroutine on the listener's loop; None without a controller. Raises RequestTimedOut, TimeoutError."""
-        loop = self._node.listener.loop
-        if loop is None or self._node.controller is None:
-            return None
-        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call(), ASK_TIMEOUT), loop)
-        while True:
-            done, _ = wait([future], 0.2)
-            if done:
-                return future.result()
-            if self._stopping.is_set():
-                future.cancel()
-                raise RequestTimedOut("the node stops")
+    def _ask(self, call: Callable[[Controller], Coroutine[Any, Any, T]]) -> T | None:
+        return ask_controller(self._node, call, self._stopping)
 
     def differing(self) -> list[ReplicaDirectory]:
         """Replicas that are elsewhere than the newest image says, or newer."""

@@ -10,6 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING
 
+from storage_node.asking import ASK_TIMEOUT
 from storage_node.config_table import BROKER
 from storage_node.config_values import BrokerValues
 from storage_node.metadata import ClusterImage
@@ -22,7 +23,6 @@ log = logging.getLogger(__name__)
 
 ENABLED = "auto.leader.rebalance.enable"
 INTERVAL = "leader.imbalance.check.interval.seconds"
-ASK_TIMEOUT = 10.0
 
 
 def to_lead_again(image: ClusterImage, node: int) -> list[TopicPartition]:

@@ -6,13 +6,12 @@ everybody who may have been taken into an ISR, so that nothing is lost by not kn
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
-from concurrent.futures import wait
 from typing import TYPE_CHECKING
 
+from storage_node.asking import ASK_TIMEOUT, ask_controller
 from storage_node.config_values import BrokerValues
 from storage_node.errors import RequestRefused, RequestTimedOut
 from storage_node.metadata import ClusterImage
@@ -32,7 +31,6 @@ LOOK = 1.0
 LINGER = 0.01
 #: Partitions of one batch at most.
 BATCH = 2000
-ASK_TIMEOUT = 10.0
 #: Between attempts while the controller does not answer.
 SHORTEST_PAUSE = 0.2
 LONGEST_PAUSE = 2.0
@@ -135,18 +133,12 @@ class IsrReporter:
         return True
 
     def _ask(self, changes: list[IsrChange]) -> list[ChangeResult]:
-        loop, controller = self._node.listener.loop, self._node.controller
-        if loop is None or controller is None:
+        results = ask_controller(
+            self._node, lambda controller: controller.alter_partitions(changes, timeout=ASK_TIMEOUT), self._stopping
+        )
+        if results is None:
             raise RequestTimedOut("this node has no controller")
-        call = controller.alter_partitions(changes, timeout=ASK_TIMEOUT)
-        future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(call, ASK_TIMEOUT + 1), loop)
-        while True:
-            done, _ = wait([future], 0.2)
-            if done:
-                return future.result()
-            if self._stopping.is_set():
-                future.cancel()
-                raise RequestTimedOut("the node stops")
+        return results
 
 
 def _note(change: IsrChange, result: ChangeResult) -> None:
