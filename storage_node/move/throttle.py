@@ -1,24 +1,21 @@
 """How fast moves may copy: one limiter for the node, shared by all movers, and one for each run; the lower holds.
 
-Two leaky buckets in bytes. One empties at the rate and keeps the mean: what is charged is at once in it, and who
-charged waits until what he put in is out; who comes late because a disk took its time may catch up, idle time beyond
-that earns nothing. The other empties a little faster and keeps the peak: it is what makes catching up slow, so that
-no second carries noticeably more than the rate allows, whatever happened before. Bytes are paid for before they are
-written; what was then written late, the disk having stalled, is put into the second bucket again at that moment. (A
+Who charged the two buckets waits until what he put in is out; who comes late because a disk took its time may catch
+up, but no second carries noticeably more than the rate allows, whatever happened before. Bytes are paid for before they
+are written; what was then written late, the disk having stalled, is put into the second bucket again at that moment. (A
 GCRA with the charge taken first, kept in bytes so that a change of rate is exact.)
 """
 
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
 
+from storage_node.buckets import TOLERANCE, Buckets
+
 SLICE = 0.1  # seconds slept at most before rate and stop are looked at again
-TOLERANCE = 0.005  # seconds' worth of bytes that may go out at once after an idle time
-CATCH_UP = 0.5  # seconds of delay that may be caught up; who comes later was idle
 PEAK = 1.03  # times the rate, while catching up
 BURST = 0.015  # seconds' worth of bytes that may go out at once while catching up: threads are not woken to the moment
 LATE = 0.005  # seconds a write may take longer than usual before it counts as late
@@ -40,24 +37,13 @@ class Clock(Protocol):
     def sleep(self, seconds: float) -> None: ...
 
 
-class RateLimiter:
+class RateLimiter(Buckets):
     """At most `rate` bytes per second over all threads that use it; None is unlimited. Thread-safe."""
 
     def __init__(self, rate: int | None = None, clock: Clock = time) -> None:
+        super().__init__(_checked(rate), lambda: clock.monotonic(), PEAK)
         self._clock = clock
-        self._lock = threading.Lock()
-        self._rate = _checked(rate)
-        self._charged = 0.0  # bytes, ever
-        self._drained = 0.0  # bytes, ever; more than was charged is what may be caught up
-        self._peak_charged = 0.0  # the same of the second bucket,
-        self._peak_drained = 0.0  # in which nothing is saved up
         self._usual = 0.0  # seconds that a write takes
-        self._at = -math.inf  # when the two `drained` were right
-
-    @property
-    def rate(self) -> int | None:
-        """Bytes per second, or None."""
-        return self._rate
 
     def set_rate(self, rate: int | None) -> None:
         """Change the rate; who waits notices within `SLICE` seconds and waits for the rest at the new one."""
@@ -72,8 +58,7 @@ class RateLimiter:
         slept = 0.0
         with self._lock:
             self._drain()
-            self._charged += count
-            self._peak_charged += count
+            self._charge(count)
             mine, my_peak = self._charged, self._peak_charged
         while True:
             with self._lock:
@@ -108,19 +93,6 @@ class RateLimiter:
             if late:
                 self._drain()
                 self._peak_charged += count
-
-    def _drain(self) -> None:
-        now = self._clock.monotonic()
-        rate = self._rate
-        if rate is None:
-            self._drained, self._peak_drained = self._charged, self._peak_charged
-        else:
-            passed = (now - self._at) * rate
-            self._drained += passed
-            if self._drained > self._charged + CATCH_UP * rate:
-                self._drained = self._charged  # idle, which is not saved up
-            self._peak_drained = min(self._peak_charged, self._peak_drained + passed * PEAK)
-        self._at = now
 
 
 def _checked(rate: int | None) -> int | None:

@@ -1,25 +1,21 @@
 """How fast throttled replicas are replicated (KIP-73): a rate for what this node sends as leader, one for what it
 fetches as follower, for the replicas that topics list and that are not in sync.
 
-Two leaky buckets in bytes, as for moves (`move.throttle`), but nobody sleeps in them: who fetches asks how much he may
+The buckets are those of moves (`storage_node.buckets`), but nobody sleeps in them: who fetches asks how much he may
 take now and comes back. The mean is exact from one idle time to the next, whatever the size of single fetches: what a
-grant did not use comes back, what a batch took beyond it is a debt. The second bucket, which empties a little faster,
-keeps the peak while a delay is caught up.
+grant did not use comes back, what a batch took beyond it is a debt.
 """
 
 from __future__ import annotations
 
-import math
-import threading
 import time
 from collections.abc import Callable, Mapping
 
+from storage_node.buckets import TOLERANCE, Buckets
 from storage_node.config_values import BrokerValues
 from storage_node.metadata import ClusterImage
 from storage_node.types import TopicPartition
 
-TOLERANCE = 0.005  # seconds' worth of bytes that may go at once after an idle time
-CATCH_UP = 0.5  # seconds of delay that may be caught up; who comes later was idle
 PEAK = 1.01  # times the rate, while catching up
 BURST = 0.1  # seconds' worth of bytes that may go at once while catching up: as long as an answer may take
 LEAST = 16 << 10  # bytes that are granted at once
@@ -30,23 +26,11 @@ _LEADER_RATE, _FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.re
 _LEADER_LIST, _FOLLOWER_LIST = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
 
 
-class Rate:
+class Rate(Buckets):
     """At most `rate` bytes per second over all who ask; None is unlimited. Thread-safe."""
 
     def __init__(self, rate: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._rate = rate
-        self._charged = 0.0  # bytes, ever
-        self._drained = 0.0  # bytes, ever; more than was charged is what may be caught up
-        self._peak_charged = 0.0  # the same of the second bucket,
-        self._peak_drained = 0.0  # in which nothing is saved up
-        self._at = -math.inf  # when the two `drained` were right
-
-    @property
-    def rate(self) -> int | None:
-        """Bytes per second, or None."""
-        return self._rate
+        super().__init__(rate, clock, PEAK)
 
     def set_rate(self, rate: int | None) -> None:
         """Change the rate from now on."""
@@ -69,8 +53,7 @@ class Rate:
             if available <= 0:
                 return 0
             granted = min(wanted, max(int(available), LEAST, int(STEP * rate)))
-            self._charged += granted
-            self._peak_charged += granted
+            self._charge(granted)
             return granted
 
     def give_back(self, count: int) -> None:
@@ -79,8 +62,7 @@ class Rate:
             return
         with self._lock:
             self._drain()
-            self._charged -= count
-            self._peak_charged -= count
+            self._charge(-count)
 
     def wait_seconds(self) -> float:
         """How long until something is granted again; 0.0 for now."""
@@ -96,17 +78,6 @@ class Rate:
     def _available(self, rate: int) -> float:
         mean = self._drained - self._charged + TOLERANCE * rate
         return min(mean, self._peak_drained - self._peak_charged + BURST * rate)
-
-    def _drain(self) -> None:
-        now = self._clock()
-        rate = self._rate
-        if rate is not None:
-            passed = (now - self._at) * rate
-            self._drained += passed
-            if self._drained > self._charged + CATCH_UP * rate:
-                self._drained = self._charged  # idle, which is not saved up
-            self._peak_drained = min(self._peak_charged, self._peak_drained + passed * PEAK)
-        self._at = now
 
 
 def parse_replicas(value: str, node: int) -> frozenset[int] | None:

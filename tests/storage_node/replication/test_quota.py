@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from storage_node.buckets import CATCH_UP
 from storage_node.config_values import BrokerValues
-from storage_node.replication.quota import CATCH_UP, LEAST, PEAK, Quotas, Rate, parse_replicas
+from storage_node.replication.quota import LEAST, PEAK, Quotas, Rate, parse_replicas
 from storage_node.types import TopicPartition
 from tests.support.static_image import image, row
 
