@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.clusters import Cluster
+from tests.support.reassigning import results, wanted_topics
 
 NONE = 0
 UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -20,18 +21,10 @@ Rows = dict[tuple[str, int], tuple[int, str | None]]
 
 def alter(cluster: Cluster, wanted: dict[tuple[str, int], list[int] | None], version: int = 0, **fields: Any) -> Rows:
     """(topic, partition) -> error code and message."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for (topic, partition), replicas in wanted.items():
-        rows.setdefault(topic, []).append({"partition_index": partition, "replicas": replicas})
-    topics = [{"name": topic, "partitions": partitions} for topic, partitions in rows.items()]
-    fields = {"topics": topics, "timeout": timedelta(seconds=10), **fields}
+    fields = {"topics": wanted_topics(wanted), "timeout": timedelta(seconds=10), **fields}
     answer = cluster.call("AlterPartitionReassignments", version, **fields)
     assert int(answer.error_code) == NONE
-    return {
-        (topic.name, row.partition_index): (int(row.error_code), row.error_message)
-        for topic in answer.responses
-        for row in topic.partitions
-    }
+    return results(answer)
 
 
 def empty(broker: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 from tests.conformance.clusters import NODES, Cluster
 from tests.conformance.log_dirs import on_disk
+from tests.support.reassigning import Ongoing, ongoing, results, wanted_topics
 
 NONE = 0
 UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -73,26 +74,14 @@ def reassign(
     cluster: Cluster, wanted: Mapping[tuple[str, int], Sequence[int] | None], *, version: int = 0, **more: Any
 ) -> dict[tuple[str, int], tuple[int, str | None]]:
     """AlterPartitionReassignments: (topic, partition) -> nodes, None to cancel; error code and message of each."""
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for (topic, partition), replicas in wanted.items():
-        nodes = None if replicas is None else list(replicas)
-        rows.setdefault(topic, []).append({"partition_index": partition, "replicas": nodes})
-    topics = [{"name": topic, "partitions": partitions} for topic, partitions in rows.items()]
-    answer = cluster.call("AlterPartitionReassignments", version, topics=topics, timeout=SOON, **more)
+    answer = cluster.call("AlterPartitionReassignments", version, topics=wanted_topics(wanted), timeout=SOON, **more)
     assert int(answer.error_code) == NONE, answer
-    return {
-        (topic.name, row.partition_index): (int(row.error_code), row.error_message)
-        for topic in answer.responses
-        for row in topic.partitions
-    }
+    return results(answer)
 
 
 def ask(cluster: Cluster, topic: str, replicas: Sequence[int] | None, partition: int = 0) -> tuple[int, str | None]:
     """Reassign one partition; error code and message."""
     return reassign(cluster, {(topic, partition): replicas})[topic, partition]
-
-
-Ongoing = tuple[list[int], list[int], list[int]]
 
 
 def listed(
@@ -105,15 +94,7 @@ def listed(
     answer = cluster.call("ListPartitionReassignments", 0, node=node, topics=rows, timeout=SOON)
     assert int(answer.error_code) == NONE, answer
     assert all(topic.partitions for topic in answer.topics), "a topic without partitions is not told"
-    return {
-        (topic.name, row.partition_index): (
-            list(row.replicas),
-            list(row.adding_replicas),
-            list(row.removing_replicas),
-        )
-        for topic in answer.topics
-        for row in topic.partitions
-    }
+    return ongoing(answer)
 
 
 def under_way(cluster: Cluster, topic: str, partition: int = 0) -> Ongoing | None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.memory_cluster import MemoryCluster, running_cluster
+from tests.support.reassigning import Ongoing, ongoing, results, wanted_topics
 from tests.support.wire import Client
 
 AWAY = 3
@@ -34,35 +35,14 @@ def client(cluster: MemoryCluster) -> Iterator[Client]:
 
 
 def alter(client: Client, wanted: dict[tuple[str, int], list[int] | None], version: int = 1, **more: Any) -> Any:
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for (topic, index), replicas in wanted.items():
-        rows.setdefault(topic, []).append({"partition_index": index, "replicas": replicas})
-    topics = [{"name": name, "partitions": each} for name, each in rows.items()]
-    return client.call(
-        "AlterPartitionReassignments", version, **{"topics": topics, "timeout": timedelta(seconds=10), **more}
-    )
+    fields = {"topics": wanted_topics(wanted), "timeout": timedelta(seconds=10), **more}
+    return client.call("AlterPartitionReassignments", version, **fields)
 
 
-def results(answer: Any) -> dict[tuple[str, int], tuple[int, str | None]]:
-    return {
-        (topic.name, row.partition_index): (int(row.error_code), row.error_message)
-        for topic in answer.responses
-        for row in topic.partitions
-    }
-
-
-def listed(client: Client, topics: list[dict[str, Any]] | None = None) -> dict[tuple[str, int], tuple[list[int], ...]]:
+def listed(client: Client, topics: list[dict[str, Any]] | None = None) -> dict[tuple[str, int], Ongoing]:
     answer = client.call("ListPartitionReassignments", 0, topics=topics, timeout=timedelta(seconds=10))
     assert int(answer.error_code) == 0
-    return {
-        (topic.name, row.partition_index): (
-            list(row.replicas),
-            list(row.adding_replicas),
-            list(row.removing_replicas),
-        )
-        for topic in answer.topics
-        for row in topic.partitions
-    }
+    return ongoing(answer)
 
 
 @pytest.mark.conformance(151, 152, 153)
