@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from storage_node import failpoints
 from storage_node.directories.atomic import full_is_no_room, io_errors
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from storage_node.directories.directory import LogDirectory
 
 __all__ = ["FILE", "Watch", "probe", "silent", "unanswering"]
+
+_T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
@@ -123,16 +125,7 @@ def silent(directories: Iterable[LogDirectory], seconds: float) -> list[LogDirec
 
     For who waited in vain for something that touches several disks and must not blame the wrong one.
     """
-    asked: list[tuple[LogDirectory, threading.Thread]] = []
-    for directory in directories:
-        if directory.online:
-            thread = threading.Thread(target=_ask, args=(directory,), name=f"asked-{directory.path.name}", daemon=True)
-            thread.start()
-            asked.append((directory, thread))
-    until = time.monotonic() + seconds
-    for _, thread in asked:
-        thread.join(max(0.0, until - time.monotonic()))
-    return [directory for directory, thread in asked if thread.is_alive()]
+    return _unheard(_ask, [(directory.path.name, directory) for directory in directories if directory.online], seconds)
 
 
 def unanswering(paths: Iterable[str], seconds: float) -> list[str]:
@@ -140,18 +133,22 @@ def unanswering(paths: Iterable[str], seconds: float) -> list[str]:
 
     One that answers with an error is for whoever uses it to judge. Only a directory that was formatted is written to.
     """
-    asked: list[tuple[str, threading.Thread]] = []
-    for path in paths:
-        thread = threading.Thread(target=_touch, args=(Path(path),), name=f"asked-{Path(path).name}", daemon=True)
+    return _unheard(_touch, [(Path(path).name, path) for path in paths], seconds)
+
+
+def _unheard(ask: Callable[[_T], None], those: Iterable[tuple[str, _T]], seconds: float) -> list[_T]:
+    """Whom asking, in a thread each of that name, takes longer than this."""
+    asked = [(one, threading.Thread(target=ask, args=(one,), name=f"asked-{name}", daemon=True)) for name, one in those]
+    for _, thread in asked:
         thread.start()
-        asked.append((path, thread))
     until = time.monotonic() + seconds
     for _, thread in asked:
         thread.join(max(0.0, until - time.monotonic()))
-    return [path for path, thread in asked if thread.is_alive()]
+    return [one for one, thread in asked if thread.is_alive()]
 
 
-def _touch(path: Path) -> None:
+def _touch(name: str) -> None:
+    path = Path(name)
     with contextlib.suppress(OSError, StorageError):
         if (path / "meta.properties").is_file() and not path.is_symlink():
             probe(path)

@@ -112,6 +112,15 @@ class Cursor:
         except UnicodeDecodeError as error:
             raise MalformedRequest(f"a string at byte {start} is not UTF-8") from error
 
+    def topic(self, flexible: bool, by_id: bool) -> tuple[str, bytes]:
+        """A topic's name and id: that by which it goes, and an empty one."""
+        if by_id:
+            return "", self.raw(16)
+        name = self.string(flexible)
+        if name is None:
+            raise MalformedRequest("a topic without a name")
+        return name, b""
+
     def tagged(self) -> None:
         """Skip a section of tagged fields."""
         count = self.varint()

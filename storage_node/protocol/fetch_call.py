@@ -90,10 +90,7 @@ def parse(request: Request) -> FetchCall:
         session_id, session_epoch = cursor.int32(), cursor.int32()
     items: list[Item] = []
     for _ in range(cursor.count(flexible)):
-        topic_id = cursor.raw(16) if by_id else b""
-        topic = "" if by_id else cursor.string(flexible)
-        if topic is None:
-            raise MalformedRequest("a topic without a name")
+        topic, topic_id = cursor.topic(flexible, by_id)
         for _ in range(cursor.count(flexible)):
             items.append(_flexible_item(cursor, topic, topic_id) if flexible else _item(cursor, topic, version))
         if flexible:

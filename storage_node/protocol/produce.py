@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
-from storage_node.protocol.codec import MAX_PARTITIONS, Cursor, MalformedRequest
+from storage_node.protocol.codec import MAX_PARTITIONS, Cursor
 from storage_node.protocol.framing import Answer, Connection
 from storage_node.protocol.leaders import Leader, endpoints, leader_of
 from storage_node.protocol.replicated import Acknowledgements, fail
@@ -81,10 +81,7 @@ def parse(request: Request) -> ProduceCall:
     timeout = cursor.int32()
     items: list[Item] = []
     for _ in range(cursor.count(flexible)):
-        topic_id = cursor.raw(16) if by_id else b""
-        topic = "" if by_id else cursor.string(flexible)
-        if topic is None:
-            raise MalformedRequest("a topic without a name")
+        topic, topic_id = cursor.topic(flexible, by_id)
         for _ in range(cursor.count(flexible)):
             partition = cursor.int32()
             size = cursor.varint() - 1 if flexible else cursor.int32()
