@@ -13,9 +13,9 @@ from workflows import errors, options
 from workflows.model import failures, names
 from workflows.model.failures import Notice
 from workflows.model.fields import BadField
+from workflows.model.phases import ENDED
 
 RECORDING = "recording"
-ENDED = "ended"
 
 
 @workflow.defn(name=names.DIRECTORY_FAILURE)

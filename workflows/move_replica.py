@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from datetime import timedelta
 from typing import Any
@@ -13,10 +13,11 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 from temporalio.workflow import ActivityHandle
 
-from workflows import errors, options, orders, steps
+from workflows import cancellation, errors, options, orders, steps
 from workflows.model import calls, moves, names
 from workflows.model.calls import MoveResult, MoveRow
 from workflows.model.moves import BEFORE_SWAP, CANCELLING, COPYING, DELETING, WAITING, Replica
+from workflows.model.phases import Phases
 from workflows.model.plan import InvalidPlan, MovePlan, parse_moves
 from workflows.orders import TOO_LATE, Key, Order, refuse
 
@@ -59,7 +60,7 @@ class MoveReplica:
         self._asked = 0.0  # when the step under way was asked for
         self._started = workflow.info().start_time.timestamp()
         self._in_place: float | None = None
-        self._phases: list[tuple[str, float, float | None]] = []
+        self._phases = Phases()
 
     @workflow.run
     async def run(self, parameter: Any) -> dict[str, Any]:
@@ -73,23 +74,24 @@ class MoveReplica:
             raise ApplicationError(str(self._problem), self._problem.path, type=errors.INVALID_PLAN, non_retryable=True)
         while (phase := self._next()) is not None:
             if self._paused and phase in (COPYING, moves.SWAPPING):
-                self._enter(_PAUSED)
-                await self._uncancelled(workflow.wait_condition(lambda: not self._paused or bool(self._open_orders())))
+                self._phases.enter(_PAUSED, workflow.time())
+                await cancellation.uncancelled(
+                    workflow.wait_condition(lambda: not self._paused or bool(self._open_orders()))
+                )
             elif phase == WAITING:
                 await self._until_due()
             else:
-                self._enter(phase)
+                self._phases.enter(phase, workflow.time())
                 await self._do(phase)
-        self._enter(None)
-        while not workflow.all_handlers_finished():
-            await self._uncancelled(workflow.wait_condition(workflow.all_handlers_finished))
+        self._phases.enter(None, workflow.time())
+        await cancellation.handlers_finished()
         return await self._end()
 
     # --- what comes next
 
     def _next(self) -> str | None:
         """The phase whose step comes next, after a cancel and the updates' orders were taken into account."""
-        if self._cancelled:
+        if cancellation.asked():
             for replica in self._in(*BEFORE_SWAP):
                 self._replicas[replica.key] = replica.to(CANCELLING)
         for key, order in self._open_orders().items():
@@ -108,41 +110,19 @@ class MoveReplica:
             self._in_place = workflow.time()
         return phase
 
-    @property
-    def _cancelled(self) -> bool:
-        return workflow.cancellation_reason() is not None
-
     def _in(self, *phases: str) -> list[Replica]:
         return [replica for replica in self._replicas.values() if replica.phase in phases]
 
     def _open_orders(self) -> dict[Key, Order]:
         return {key: order for key, order in self._orders.items() if not order.taken}
 
-    def _enter(self, phase: str | None) -> None:
-        """Note when the run's phases begin and end."""
-        now = round(workflow.time(), 3)
-        if self._phases and self._phases[-1][2] is None:
-            if self._phases[-1][0] == phase:
-                return
-            self._phases[-1] = (*self._phases[-1][:2], now)
-        if phase is not None:
-            self._phases.append((phase, now, None))
-
     # --- doing it
-
-    async def _uncancelled(self, waiting: Awaitable[Any]) -> None:
-        """Wait; a cancel ends it without an error, since it is looked for before the next step."""
-        try:
-            await waiting
-        except asyncio.CancelledError:
-            if not self._cancelled:
-                raise
 
     async def _until_due(self) -> None:
         due = max(replica.due for replica in self._in(WAITING))
         if (left := due - workflow.time()) > 0:
-            self._enter(WAITING)
-            await self._uncancelled(workflow.sleep(timedelta(seconds=left), summary="until the .delete is due"))
+            self._phases.enter(WAITING, workflow.time())
+            await cancellation.uncancelled(workflow.sleep(timedelta(seconds=left), summary="until the .delete is due"))
         if workflow.time() >= due:
             for replica in self._in(WAITING):
                 self._replicas[replica.key] = replica.to(DELETING)
@@ -165,10 +145,10 @@ class MoveReplica:
         try:
             outcome = (await self._step).rows
         except ActivityError as failure:
-            outcome = steps.rows_after(failure, group, interrupted=self._interrupted or self._cancelled)
+            outcome = steps.rows_after(failure, group, interrupted=self._interrupted or cancellation.asked())
             self._keep(steps.facts_of(failure, group))
         except asyncio.CancelledError:
-            if not self._cancelled:
+            if not cancellation.asked():
                 raise
             outcome = steps.Stopped()
         finally:
@@ -189,7 +169,7 @@ class MoveReplica:
 
     def _reason(self, phase: str) -> str:
         return (
-            (workflow.cancellation_reason() or "cancelled" if self._cancelled else "dropped")
+            (workflow.cancellation_reason() or "cancelled" if cancellation.asked() else "dropped")
             if phase == CANCELLING
             else ""
         )
@@ -228,7 +208,7 @@ class MoveReplica:
         except (TimeoutError, ApplicationError):
             workflow.logger.warning("The controller does not say whether node %d exists", self._plan.node)
         except asyncio.CancelledError:
-            if not self._cancelled:
+            if not cancellation.asked():
                 raise
             return True
         self._patient = self._known is not False
@@ -240,30 +220,14 @@ class MoveReplica:
         result = {
             "rows": [asdict(row) for row in rows],
             "sla": self._sla(workflow.time()),
-            "phases": [list(each) for each in self._phases],
+            "phases": self._phases.rows(),
         }
         if verdict.status == "failed":
             raise ApplicationError(verdict.message, result, type=verdict.error, non_retryable=True)
         if verdict.status == "cancelled":
-            await self._be_cancelled()
+            await cancellation.be_asked()
             raise CancelledError("All replicas were dropped.")
         return result
-
-    async def _be_cancelled(self) -> None:
-        """End as cancelled, which only a run that was asked to can: have the controller ask, as none can ask itself."""
-        info = workflow.info()
-        controller = workflow.get_external_workflow_handle(names.cluster_id(info.task_queue))
-        while not self._cancelled:
-            try:
-                await controller.signal("cancel_run", {"workflow_id": info.workflow_id, "run_id": info.run_id})
-                await workflow.wait_condition(lambda: self._cancelled, timeout=options.LOCATE_TIMEOUT)
-            except ApplicationError:
-                await self._uncancelled(workflow.sleep(options.LOCATE_TIMEOUT, summary="until there is a controller"))
-            except TimeoutError:
-                continue
-            except asyncio.CancelledError:
-                if not self._cancelled:
-                    raise
 
     def _sla(self, now: float) -> dict[str, Any]:
         return moves.sla(self._plan.sla_seconds, self._started, self._in_place, now)
@@ -280,14 +244,13 @@ class MoveReplica:
         copying = [row for row in rows if row["phase"] == COPYING]
         rate, growth = sum(row["rate"] for row in copying), sum(row["append_rate"] for row in copying)
         held = moves.held_by(rows)
-        now = self._phases[-1] if self._phases else ("", 0.0, None)
         return {
             "workflow_id": workflow.info().workflow_id,
             "node": self._plan.node,
-            "phase": now[0] if now[2] is None else "ended",
+            "phase": self._phases.current,
             "waiting_for": waiting_for,
             "paused": self._paused,
-            "cancelling": self._cancelled,
+            "cancelling": cancellation.asked(),
             "throttle": self._throttle,
             "bytes_total": total,
             "bytes_copied": done,
@@ -298,7 +261,7 @@ class MoveReplica:
             "started": self._started,
             "sla": self._sla(clock),
             "replicas": rows,
-            "phases": [list(each) for each in self._phases],
+            "phases": self._phases.rows(),
         }
 
     def _waiting_for(self, clock: float) -> str:
@@ -410,12 +373,12 @@ class MoveReplica:
         await workflow.wait_condition(lambda: self._step is not step)
 
     def _needs_open_run(self) -> None:
-        if self._problem is not None or self._cancelled or not self._in(*BEFORE_SWAP):
+        if self._problem is not None or cancellation.asked() or not self._in(*BEFORE_SWAP):
             raise refuse("Nothing of this run is still to be copied.", TOO_LATE)
 
     def _may_be_ordered(self, key: Key) -> None:
         replica = self._replicas[key]
-        if self._cancelled or replica.phase not in BEFORE_SWAP:
+        if cancellation.asked() or replica.phase not in BEFORE_SWAP:
             raise refuse(f"{key[0]}-{key[1]} is {replica.phase}: it is too late for that.", TOO_LATE)
         if key in self._open_orders():
             raise refuse(f"{key[0]}-{key[1]} is already being changed; wait for that.")

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, ChildWorkflowError, FailureError
 
-from workflows import errors, options
+from workflows import cancellation, errors, options
 from workflows.model import calls, names
 from workflows.model import reassignment_runs as runs
 from workflows.model.calls import ReassignResult
 from workflows.model.moves import NEXT_REPORT
+from workflows.model.phases import Phases
 from workflows.model.plan import InvalidPlan
 from workflows.model.reassignment_progress import Voices, of_run
 from workflows.model.reassignment_request import parse, read_change
@@ -47,7 +48,7 @@ class PartitionReassignment:
         except InvalidPlan as problem:
             self._problem = problem
         self._started = workflow.info().start_time.timestamp()
-        self._phases: list[tuple[str, float, float | None]] = []
+        self._phases = Phases()
         self._changed = False
         self._cancel_due = 0.0  # when the controller is to be asked to cancel (again)
         self._following: dict[int, Handle] = {}
@@ -68,17 +69,16 @@ class PartitionReassignment:
         if self._problem is not None:
             raise ApplicationError(str(self._problem), self._problem.path, type=errors.INVALID_PLAN, non_retryable=True)
         if not self._made:
-            self._enter(ASKING)
+            self._phases.enter(ASKING, workflow.time())
             await self._prefer()
             await self._submit()
         await self._see_through()
         await self._delete()
         await self._direct()
-        self._enter(VERIFYING)
+        self._phases.enter(VERIFYING, workflow.time())
         await self._verify()
-        self._enter(None)
-        while not workflow.all_handlers_finished():
-            await self._uncancelled(workflow.wait_condition(workflow.all_handlers_finished))
+        self._phases.enter(None, workflow.time())
+        await cancellation.handlers_finished()
         return await self._end()
 
     # --- asking the controller
@@ -102,7 +102,7 @@ class PartitionReassignment:
     async def _submit(self) -> None:
         """Have the controller make the change; what it refuses fails with its words."""
         wanted = self._open()
-        if self._cancelled:
+        if cancellation.asked():
             self._parts |= {part.key: replace(part, verdict=calls.CANCELLED) for part in wanted}
         elif wanted:
             rows = [[part.topic, part.partition, list(part.target), None] for part in wanted]
@@ -152,26 +152,26 @@ class PartitionReassignment:
     async def _see_through(self) -> None:
         again = options.LOOK_AGAIN_AFTER
         while open_parts := self._open():
-            self._enter(CATCHING_UP)
-            if self._cancelled and workflow.time() >= self._cancel_due:
+            self._phases.enter(CATCHING_UP, workflow.time())
+            if cancellation.asked() and workflow.time() >= self._cancel_due:
                 self._cancel_due = workflow.time() + options.CANCEL_AGAIN_AFTER.total_seconds()
                 rows = [[part.topic, part.partition, None, list(part.target)] for part in open_parts]
                 self._take(await self._patiently(self._ask(rows, [part.key for part in open_parts])))
                 continue
             self._follow(open_parts)
             self._changed = False
-            patience = min(again, options.CANCEL_AGAIN_AFTER) if self._cancelled else again
+            patience = min(again, options.CANCEL_AGAIN_AFTER) if cancellation.asked() else again
             try:
-                await self._uncancelled(workflow.wait_condition(self._something_new, timeout=patience))
+                await cancellation.uncancelled(workflow.wait_condition(self._something_new, timeout=patience))
             except TimeoutError:
-                if not self._cancelled:
+                if not cancellation.asked():
                     again = min(2 * again, options.LOOK_AGAIN_AFTER_MAX)
                     self._take(await self._patiently(self._ask([], [part.key for part in open_parts])))
         for handle in self._following.values():
             handle.cancel()
 
     def _something_new(self) -> bool:
-        return self._changed or (self._cancelled and not self._cancel_due)
+        return self._changed or (cancellation.asked() and not self._cancel_due)
 
     def _follow(self, parts: Iterable[Part]) -> None:
         """Look on at the nodes where replicas are added."""
@@ -210,7 +210,7 @@ class PartitionReassignment:
         """Wait until the nodes that were dropped have no data of it any more, however long they stay away."""
         found = by_node({part.key: part.to_clear for part in self._parts.values()})
         if found:
-            self._enter(DELETING)
+            self._phases.enter(DELETING, workflow.time())
             await self._patiently(self._all(self._delete_at(node, keys) for node, keys in found.items()))
 
     async def _delete_at(self, node: int, keys: list[Key]) -> None:
@@ -226,7 +226,7 @@ class PartitionReassignment:
         done = [part for part in self._parts.values() if part.verdict == calls.JOINED]
         found = by_node({part.key: tuple(part.wishes) for part in done})
         if found:
-            self._enter(DIRECTING)
+            self._phases.enter(DIRECTING, workflow.time())
             await self._patiently(self._all(self._direct_at(node, keys) for node, keys in found.items()))
 
     async def _direct_at(self, node: int, keys: list[Key]) -> None:
@@ -304,49 +304,19 @@ class PartitionReassignment:
         for row in rows:
             if (row["topic"], row["partition"]) in self._short:
                 row["outcome"] = calls.FAILED
-        result = {"rows": rows, "phases": [list(each) for each in self._phases]}
+        result = {"rows": rows, "phases": self._phases.rows()}
         verdict = runs.verdict(parts, self._short)
         if verdict.status == "failed":
             raise ApplicationError(verdict.message, result, type=verdict.error, non_retryable=True)
         if verdict.status == "cancelled":
-            await self._be_cancelled()
+            await cancellation.be_asked()
             raise CancelledError("All reassignments were cancelled.")
         return result
 
-    async def _be_cancelled(self) -> None:
-        """End as cancelled, which only a run that was asked to can: have the controller ask, as none can ask itself."""
-        info = workflow.info()
-        controller = workflow.get_external_workflow_handle(names.cluster_id(info.task_queue))
-        while not self._cancelled:
-            try:
-                await controller.signal("cancel_run", {"workflow_id": info.workflow_id, "run_id": info.run_id})
-                await workflow.wait_condition(lambda: self._cancelled, timeout=options.LOCATE_TIMEOUT)
-            except ApplicationError:
-                await self._uncancelled(workflow.sleep(options.LOCATE_TIMEOUT, summary="until there is a controller"))
-            except TimeoutError:
-                continue
-            except asyncio.CancelledError:
-                if not self._cancelled:
-                    raise
-
     # --- how
-
-    @property
-    def _cancelled(self) -> bool:
-        return workflow.cancellation_reason() is not None
 
     def _open(self) -> list[Part]:
         return [part for part in self._parts.values() if part.open]
-
-    def _enter(self, phase: str | None) -> None:
-        """Note when the run's phases begin and end."""
-        now = round(workflow.time(), 3)
-        if self._phases and self._phases[-1][2] is None:
-            if self._phases[-1][0] == phase:
-                return
-            self._phases[-1] = (*self._phases[-1][:2], now)
-        if phase is not None:
-            self._phases.append((phase, now, None))
 
     def _start(self, activity: str, node: int, keys: list[Key], *, patient: bool = True) -> Handle:
         self._voices.asked[node] = workflow.time()
@@ -373,16 +343,8 @@ class PartitionReassignment:
         """Do something to its end, whatever is asked of the run meanwhile."""
         task = asyncio.create_task(work)
         while not task.done():
-            await self._uncancelled(workflow.wait_condition(task.done))
+            await cancellation.uncancelled(workflow.wait_condition(task.done))
         return task.result()
-
-    async def _uncancelled(self, waiting: Awaitable[Any]) -> None:
-        """Wait; a cancel ends it without an error, since it is looked for before the next step."""
-        try:
-            await waiting
-        except asyncio.CancelledError:
-            if not self._cancelled:
-                raise
 
     # --- what people, the nodes and the controller say meanwhile
 
@@ -390,15 +352,14 @@ class PartitionReassignment:
     def progress(self) -> dict[str, Any]:
         """How far the run is; of copies what their node reported last, and how long ago that was."""
         clock = time.time()  # of whoever asks: the run's own clock stands still while nothing happens
-        now = self._phases[-1] if self._phases else ("", 0.0, None)
         waiting = ["the controller"] if self._controller_away else []
         waiting += [f"node {node}" for node in self._voices.silent(clock)]
         return {
             "workflow_id": workflow.info().workflow_id,
-            "cancelling": self._cancelled,
+            "cancelling": cancellation.asked(),
             "started": self._started,
-            "phases": [list(each) for each in self._phases],
-            **of_run(list(self._parts.values()), now[0] if now[2] is None else runs.ENDED, waiting, clock),
+            "phases": self._phases.rows(),
+            **of_run(list(self._parts.values()), self._phases.current, waiting, clock),
         }
 
     @workflow.signal(description="A node tells how far its replicas are")

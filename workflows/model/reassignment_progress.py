@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workflows.model import moves
-from workflows.model.reassignment_runs import CATCHING_UP, ENDED, Part, merge, of_live
+from workflows.model.phases import ENDED
+from workflows.model.reassignment_runs import CATCHING_UP, Part, merge, of_live
 
 
 @dataclass(slots=True)

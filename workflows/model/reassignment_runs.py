@@ -26,7 +26,6 @@ CATCHING_UP = "catching_up"  # new replicas are made, fetch, and join the ISR
 DELETING = "deleting"  # the replica set is final; the data of dropped replicas goes
 DIRECTING = "directing"  # replicas that came into another directory than the one asked for are moved
 VERIFYING = "verifying"  # the controller is asked for the last time
-ENDED = "ended"
 
 # How a partition ends.
 DONE = "done"
