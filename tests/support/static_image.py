@@ -11,11 +11,11 @@ TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAg"
 
 
 def row(
-    replicas: Sequence[int],
+    replicas: Sequence[int] = (1, 2, 3),
     *,
-    leader: int,
+    leader: int = 1,
     epoch: int = 1,
-    partition_epoch: int = 1,
+    partition_epoch: int = 0,
     isr: Sequence[int] = (),
     partition: int = 0,
 ) -> PartitionImage:

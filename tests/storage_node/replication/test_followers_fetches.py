@@ -10,8 +10,8 @@ import pytest
 from storage_node.errors import ErrorCode
 from storage_node.partition import Partition
 from tests.storage_node.replication.conftest import Led, record
-from tests.support.leading import row
 from tests.support.node_harness import until
+from tests.support.static_image import row
 
 pytestmark = pytest.mark.parametrize("led", [30_000], indirect=True)
 
@@ -22,7 +22,7 @@ def history(led: Led, epochs: Sequence[tuple[int, int]]) -> Partition:
     partition = led.partition()
     brokers = {number: led.cluster.controller.state.nodes[number].broker_epoch for number in (1, 2, 3)}
     for epoch, count in epochs:
-        partition.assign(row(epoch), partition.topic_id, 1, brokers)
+        partition.assign(row(epoch=epoch), partition.topic_id, 1, brokers)
         for _ in range(count):
             partition.append(record())
     return partition
@@ -100,7 +100,7 @@ def test_who_is_no_replica(led: Led) -> None:
 def test_a_follower_asks_a_node_that_does_not_lead(led: Led) -> None:
     led.create()
     partition = led.partition()
-    partition.assign(row(5, leader=2), partition.topic_id, 1, {})
+    partition.assign(row(epoch=5, leader=2), partition.topic_id, 1, {})
     assert led.followers[1].fetch("t", 0).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 

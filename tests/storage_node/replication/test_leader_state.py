@@ -16,7 +16,7 @@ from storage_node.ports import ChangeResult, IsrChange
 from storage_node.replication import leading
 from storage_node.replication.leading import LeaderState
 from storage_node.types import TopicPartition
-from tests.support.leading import row
+from tests.support.static_image import row
 
 TP = TopicPartition("t", 0)
 LAG = 10.0
@@ -50,7 +50,7 @@ class World:
         self.end = 0
         self.ends = {2: 0, 3: 0}
         self.host = Host()
-        self.truth: PartitionImage = row(1, isr=isr)
+        self.truth: PartitionImage = row(isr=isr)
         self.told: list[int] = []
         self.asked: list[IsrChange] = []
         self.state = LeaderState(
@@ -89,7 +89,7 @@ class World:
         if any(self.host.brokers.get(number, -2) not in (epoch, -1) and epoch != -1 for number, epoch in change.isr):
             return ChangeResult(error=int(ErrorCode.INELIGIBLE_REPLICA))
         if set(members) != set(self.truth.isr):
-            self.truth = row(1, isr=members, partition_epoch=self.truth.partition_epoch + 1)
+            self.truth = row(isr=members, partition_epoch=self.truth.partition_epoch + 1)
         return ChangeResult(value=self.truth.partition_epoch)
 
     def take_out(self, number: int, *, leader_epoch: int | None = None) -> None:
@@ -98,7 +98,7 @@ class World:
         left = tuple(each for each in there.isr if each != number)
         epoch = there.leader_epoch if leader_epoch is None else leader_epoch
         if number in there.isr and len(there.isr) > 1:
-            self.truth = row(epoch, isr=left, partition_epoch=there.partition_epoch + 1)
+            self.truth = row(epoch=epoch, isr=left, partition_epoch=there.partition_epoch + 1)
 
     def ask(self) -> IsrChange | None:
         return self.state.change(self.clock.now)
@@ -301,7 +301,7 @@ def test_a_refusal_that_tells_of_newer_metadata_waits_for_it(patch: pytest.Monke
         world.state.answered(change, ChangeResult(error=int(code)))
         # It may be in the ISR that the newer metadata has.
         assert world.state.maximal_isr == {1, 2, 3} and world.ask() is None
-        world.state.update(row(1, isr=(1, 2), partition_epoch=1))
+        world.state.update(row(isr=(1, 2), partition_epoch=1))
         assert world.state.maximal_isr == {1, 2}
 
 
@@ -313,7 +313,7 @@ def test_a_late_answer_to_what_is_over_changes_nothing(patch: pytest.MonkeyPatch
             world.fetch(number)
         change = world.ask()
         assert change is not None
-        world.state.update(row(2, isr=(1,), partition_epoch=4))
+        world.state.update(row(epoch=2, isr=(1,), partition_epoch=4))
         world.state.answered(change, ChangeResult(value=1))
         assert world.state.isr == (1,) and world.state.partition_epoch == 4
 
@@ -326,7 +326,7 @@ def test_another_epoch_of_the_same_leader_keeps_the_high_watermark(patch: pytest
         world.fetch(3, 3)
         assert world.state.high_watermark == 3
         world.append(1)
-        world.state.update(row(2, replicas=(1, 2), isr=(1, 2), partition_epoch=1))
+        world.state.update(row((1, 2), epoch=2, isr=(1, 2), partition_epoch=1))
         assert world.state.epoch_start == 5 and not world.state.knows(3)
         assert world.state.high_watermark == 4
         world.fetch(2)

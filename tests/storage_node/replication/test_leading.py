@@ -10,8 +10,8 @@ import pytest
 from storage_node.errors import ErrorCode, RequestRefused
 from storage_node.offset_lookup import LATEST
 from tests.storage_node.replication.conftest import Led, nothing_comes, record
-from tests.support.leading import row
 from tests.support.node_harness import until
+from tests.support.static_image import row
 
 LONG_LAG = pytest.mark.parametrize("led", [30_000], indirect=True)
 
@@ -255,7 +255,7 @@ def test_the_leadership_is_lost_while_acks_all_and_a_consumer_wait(led: Led) -> 
     partition = led.partition()
     there = partition.row
     assert there is not None
-    partition.assign(row(there.leader_epoch + 1, leader=2), partition.topic_id, 1, {})
+    partition.assign(row(epoch=there.leader_epoch + 1, leader=2), partition.topic_id, 1, {})
     assert led.client.receive_produce()[1].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert reader.receive_fetch()[0].error == ErrorCode.NOT_LEADER_OR_FOLLOWER
     reader.close()
@@ -269,8 +269,8 @@ def test_a_new_leader_answers_only_what_it_knows_to_be_replicated(led: Led) -> N
     partition = led.partition()
     there = partition.row
     assert there is not None
-    partition.assign(row(there.leader_epoch + 1, leader=2), partition.topic_id, 1, {})
-    partition.assign(row(there.leader_epoch + 2, leader=1), partition.topic_id, 1, {1: 1, 2: 1, 3: 1})
+    partition.assign(row(epoch=there.leader_epoch + 1, leader=2), partition.topic_id, 1, {})
+    partition.assign(row(epoch=there.leader_epoch + 2, leader=1), partition.topic_id, 1, {1: 1, 2: 1, 3: 1})
     with pytest.raises(RequestRefused) as caught:
         partition.find_offset(LATEST)
     assert caught.value.code == ErrorCode.OFFSET_NOT_AVAILABLE

@@ -16,7 +16,7 @@ from storage_node.offset_files import OffsetFiles
 from storage_node.partition import Partition
 from storage_node.replicas import Replicas
 from storage_node.types import TopicPartition
-from tests.support.leading import row
+from tests.support.static_image import row
 
 TP = TopicPartition("t", 0)
 ID = "A" * 22
@@ -40,7 +40,7 @@ def batches(first: int, count: int, epoch: int = 1) -> bytes:
 
 
 def follow(partition: Partition, epoch: int = 1) -> None:
-    partition.assign(row(epoch, leader=2), ID, 1, {1: 1, 2: 1, 3: 1})
+    partition.assign(row(epoch=epoch, leader=2), ID, 1, {1: 1, 2: 1, 3: 1})
 
 
 def test_a_follower_takes_over_records_the_high_watermark_and_the_log_start(partition: Partition) -> None:
@@ -63,18 +63,18 @@ def test_a_follower_takes_nothing_of_another_epoch_nor_as_leader(partition: Part
         with pytest.raises(RequestRefused) as caught:
             partition.append_as_follower(batches(0, 1), epoch, 1, 0)
         assert caught.value.code == ErrorCode.FENCED_LEADER_EPOCH
-    partition.assign(row(3), ID, 1, {})
+    partition.assign(row(epoch=3), ID, 1, {})
     with pytest.raises(NotLeaderOrFollower):
         partition.append_as_follower(batches(0, 1), 3, 1, 0)
     assert partition.log.log_end_offset == 0
 
 
 def test_what_is_older_than_known_is_ignored(partition: Partition) -> None:
-    partition.assign(row(4, leader=2, partition_epoch=7), ID, 1, {})
-    for older in (row(3, partition_epoch=9), row(4, leader=1, partition_epoch=6)):
+    partition.assign(row(epoch=4, leader=2, partition_epoch=7), ID, 1, {})
+    for older in (row(epoch=3, partition_epoch=9), row(epoch=4, leader=1, partition_epoch=6)):
         partition.assign(older, ID, 1, {})
         assert partition.leader == 2 and not partition.is_leader and partition.leader_epoch == 4
-    partition.assign(row(4, leader=-1, partition_epoch=8), ID, 1, {})
+    partition.assign(row(epoch=4, leader=-1, partition_epoch=8), ID, 1, {})
     assert partition.leader == -1
 
 
