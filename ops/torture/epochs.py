@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ops.stack.errors import OpsError
@@ -14,6 +16,7 @@ from ops.torture import ask, disk
 from ops.torture.facts import ClashFact, LeaderFact, Place
 from ops.torture.history import now
 from ops.torture.roles import Roles
+from ops.torture.watching import Watch
 from storage_node.directories import partition_metadata
 from storage_node.errors import StorageError
 from storage_node.log import batch as batches
@@ -28,18 +31,14 @@ _Life = tuple[str, str, int]
 """Topic, topic id, partition."""
 
 
-class LeaderWatch:
+class LeaderWatch(Watch):
     """Asks every node again and again who leads what."""
 
     def __init__(self, roles: Roles) -> None:
+        super().__init__({f"leaders by node {node}": partial(self._look, node) for node in roles.nodes}, LOOK_SECONDS)
         self._roles = roles
-        self._stop = threading.Event()
         self._guard = threading.Lock()
         self._seen: dict[tuple[_Life, int, int], LeaderFact] = {}
-        self._threads = [
-            threading.Thread(target=self._run, args=(node,), name=f"leaders by node {node}", daemon=True)
-            for node in roles.nodes
-        ]
 
     @property
     def leaders(self) -> list[LeaderFact]:
@@ -47,21 +46,9 @@ class LeaderWatch:
         with self._guard:
             return list(self._seen.values())
 
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(10)
-
-    def _run(self, node: int) -> None:
-        while not self._stop.wait(LOOK_SECONDS):
-            try:
-                self.take(f"node {node}", ask.metadata(*self._roles.address(node)))
-            except OpsError:
-                continue
+    def _look(self, node: int) -> None:
+        with contextlib.suppress(OpsError):
+            self.take(f"node {node}", ask.metadata(*self._roles.address(node)))
 
     def take(self, who: str, rows: list[ask.Led]) -> None:
         """What one node has said."""
@@ -83,38 +70,28 @@ class _Read:
     end: int = 0
 
 
-class WriteWatch:
+class WriteWatch(Watch):
     """Reads what is appended to every replica: under one leader epoch an offset has one batch, whoever holds it.
 
     What a leader wrote that was deposed, and truncates later, is seen as well if it stood for a moment.
     """
 
     def __init__(self, roles: Roles) -> None:
+        super().__init__({"write watch": self.look}, LOOK_SECONDS)
         self._roles = roles
-        self._stop = threading.Event()
         self._read: dict[Path, _Read] = {}
         self._written: dict[_Life, dict[tuple[int, int], tuple[int, int, int]]] = {}
         self.clashes: list[ClashFact] = []
-        self._thread = threading.Thread(target=self._run, name="write watch", daemon=True)
 
     @property
     def batches(self) -> int:
         """How many batches were told apart by offset and leader epoch."""
         return sum(len(each) for each in self._written.values())
 
-    def start(self) -> None:
-        self._thread.start()
-
     def stop(self) -> None:
         """End it, after a last look."""
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(60)
+        super().stop()
         self.look()
-
-    def _run(self) -> None:
-        while not self._stop.wait(LOOK_SECONDS):
-            self.look()
 
     def look(self) -> None:
         """Read what is new in every replica."""

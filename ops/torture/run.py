@@ -35,6 +35,7 @@ from ops.torture.nemesis import Nemesis
 from ops.torture.roles import NODES, LocalRoles, Roles
 from ops.torture.topics import MAIN, SHORT, Side, configs
 from ops.torture.watch import RateWatch, SwapWatch
+from ops.torture.watching import Watch
 from ops.torture.workload import Workload, read_all
 
 T = TypeVar("T")
@@ -61,9 +62,6 @@ class Options:
     """None: one node more than replicas, so that a replica has somewhere to go, and at least three."""
     more: str = field(default="")
     """Further options of the command, for the line that repeats the run."""
-
-
-Watch = SwapWatch | RateWatch | LeaderWatch | WriteWatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
+from functools import partial
 from pathlib import Path
 
 from ops.stack.errors import OpsError
@@ -13,6 +13,7 @@ from ops.torture.checks_moves import compare
 from ops.torture.facts import RateSample, SwapFact
 from ops.torture.history import now
 from ops.torture.roles import Roles
+from ops.torture.watching import Watch
 from storage_node.errors import StorageError
 from storage_node.move import marker as markers
 from storage_node.move.marker import Marker, MarkerCorrupt, Reason
@@ -24,34 +25,25 @@ LOOK_SECONDS = 0.25
 PATIENCE_SECONDS = 60.0
 
 
-class SwapWatch:
+class SwapWatch(Watch):
     """Compares every sealed source with its copy before the source is removed."""
 
     def __init__(self, roles: Roles) -> None:
+        super().__init__({"swap watch": self._look}, LOOK_SECONDS)
         self._roles = roles
-        self._stop = threading.Event()
         self._seen: dict[tuple[int, str, str], float] = {}
         self._done: set[tuple[int, str, str]] = set()
         self.swaps: list[SwapFact] = []
         self.missed: list[str] = []
         """Folders that were gone before they could be compared."""
-        self._thread = threading.Thread(target=self._run, name="swap watch", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join(60)
-
-    def _run(self) -> None:
-        while not self._stop.wait(LOOK_SECONDS):
-            try:
-                self._look()
-            except OSError as error:  # a folder that is renamed or removed under our eyes
-                log.debug("a look at the swaps: %s", error)
 
     def _look(self) -> None:
+        try:
+            self._compare_all()
+        except OSError as error:  # a folder that is renamed or removed under our eyes
+            log.debug("a look at the swaps: %s", error)
+
+    def _compare_all(self) -> None:
         present = set()
         for node in self._roles.nodes:
             for directory in self._roles.log_dirs(node):
@@ -111,42 +103,28 @@ class SwapWatch:
         )  # fmt: skip
 
 
-class RateWatch:
+class RateWatch(Watch):
     """Asks every node again and again how much its copies have written."""
 
     def __init__(self, roles: Roles) -> None:
+        super().__init__({f"rates of node {node}": partial(self._look, node) for node in roles.nodes}, LOOK_SECONDS)
         self._roles = roles
-        self._stop = threading.Event()
         self.samples: list[RateSample] = []
-        self._threads = [
-            threading.Thread(target=self._run, args=(node,), name=f"rates of node {node}", daemon=True)
-            for node in roles.nodes
-        ]
 
-    def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
-
-    def stop(self) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(10)
-
-    def _run(self, node: int) -> None:
-        while not self._stop.wait(LOOK_SECONDS):
-            invoked = now()
-            try:
-                answer = self._roles.call(node, "moves")
-            except OpsError:
-                continue
-            rows = answer.get("moves", [])
-            copied = tuple(
-                (
-                    (str(row["topic"]), int(row["partition"]), str(row["directory"]), int(row["claim"])),
-                    max(0, int(row["bytes_copied"]) - int(row["bytes_resumed"])),
-                    row.get("throttle"),
-                )
-                for row in rows
+    def _look(self, node: int) -> None:
+        invoked = now()
+        try:
+            answer = self._roles.call(node, "moves")
+        except OpsError:
+            return
+        rows = answer.get("moves", [])
+        copied = tuple(
+            (
+                (str(row["topic"]), int(row["partition"]), str(row["directory"]), int(row["claim"])),
+                max(0, int(row["bytes_copied"]) - int(row["bytes_resumed"])),
+                row.get("throttle"),
             )
-            if copied:
-                self.samples.append(RateSample(node, invoked, now(), copied))
+            for row in rows
+        )
+        if copied:
+            self.samples.append(RateSample(node, invoked, now(), copied))
