@@ -24,6 +24,7 @@ from ops.stack.stack import Stack
 from storage_node.directories.formatting import format_directories
 from storage_node.log import build_batch
 from tests.conformance.differences import DIFFERENCES
+from tests.support.node_harness import until
 from tests.support.wire import Client
 
 T = TypeVar("T")
@@ -131,11 +132,7 @@ class Cluster(ABC):
 
     def eventually(self, what: Callable[[], T], why: str = "", seconds: float = WAIT) -> T:
         """Poll until `what` answers something true; fails with `why` after `seconds`."""
-        until = time.monotonic() + seconds
-        while not (value := what()):
-            assert time.monotonic() < until, f"not within {seconds:.0f} s: {why or what}"
-            time.sleep(0.02)
-        return value
+        return until(what, seconds, why)
 
     # Topics
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,15 +13,6 @@ from ops.cli.kafka_admin import KafkaAdmin
 from ops.stack import ports
 from ops.stack.stack import Stack
 from tests.support.binary import ensure_temporal
-
-
-def eventually(what: Callable[[], Any], seconds: float, why: str) -> Any:
-    """Poll until `what()` is true; fails with `why` after `seconds`."""
-    until = time.monotonic() + seconds
-    while not (value := what()):
-        assert time.monotonic() < until, f"not within {seconds:.0f} s: {why}"
-        time.sleep(0.05)
-    return value
 
 
 class Crashable:

@@ -16,7 +16,8 @@ from ops.cli.kafka_admin import KafkaAdmin
 from ops.demo import traffic
 from ops.stack import ports
 from ops.stack.stack import Stack
-from tests.e2e.conftest import Crashable, eventually
+from tests.e2e.conftest import Crashable
+from tests.support.node_harness import until
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(180)]
 
@@ -72,8 +73,8 @@ def test_a_killed_move_command_leaves_a_move_that_ends(asked: Crashable, tmp_pat
     run("move", "--file", str(file), "--throttle", "200MB", "--wait", *data)
     for name in names:
         assert asked.replica(name) == target[name]
-    eventually(lambda: not open_moves(asked), 30, "the runs end")
-    eventually(lambda: not asked.leftovers(), 10, "nothing is left")
+    until(lambda: not open_moves(asked), 30, "the runs end")
+    until(lambda: not asked.leftovers(), 10, "nothing is left")
 
 
 def test_a_stack_whose_start_was_killed_starts_again(tmp_path: Path) -> None:

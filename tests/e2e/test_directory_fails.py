@@ -13,7 +13,8 @@ from ops.cli import main as cli
 from ops.cli.file_move import THROTTLE
 from ops.cli.kafka_admin import KafkaAdmin
 from storage_node.types import TopicPartition
-from tests.e2e.conftest import Crashable, eventually
+from tests.e2e.conftest import Crashable
+from tests.support.node_harness import until
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(240)]
 
@@ -27,7 +28,7 @@ def broken(crashable: Crashable) -> Iterator[Crashable]:
     """The stack; afterwards its node is started anew, which brings the directory back."""
     yield crashable
     crashable.die_at("health.start")
-    eventually(crashable.dead, 30, "the node dies at its next health check")
+    until(crashable.dead, 30, "the node dies at its next health check")
     crashable.disarm()
     crashable.stack.up()
 
@@ -73,10 +74,10 @@ def test_the_producers_of_the_other_directories_go_on(broken: Crashable, rehome:
     tp = TopicPartition(TOPIC, moving)
     with KafkaAdmin(broken.bootstrap) as admin:
         admin.alter_log_dirs(1, {tp: str(bad)})
-        eventually(lambda: rehome("moves")["moves"], 20, "the move is under way")
+        until(lambda: rehome("moves")["moves"], 20, "the move is under way")
         broken.points.write_text("cancel.after_marker=raise\n")
         admin.alter_log_dirs(1, {tp: str(broken.disks[1])})  # where it is: the move is cancelled, which meets the error
-    said = eventually(lambda: [note for note in rehome("moves")["notes"] if str(bad) in note], 20, "rehome moves tells")
+    said = until(lambda: [note for note in rehome("moves")["notes"] if str(bad) in note], 20, "rehome moves tells")
     assert "is offline" in said[0] and "Input/output error" in said[0]
     broken.disarm()
 
@@ -94,7 +95,7 @@ def test_the_producers_of_the_other_directories_go_on(broken: Crashable, rehome:
         rows = rehome("topic", "describe", TOPIC)["partitions"]
         return rows if [row["partition"] for row in rows if row["offline"]] == lost else None
 
-    for row in eventually(described, 20, "offline replicas are listed"):
+    for row in until(described, 20, "offline replicas are listed"):
         assert (row["leader"], row["offline"]) == ((-1, [1]) if row["partition"] in lost else (1, []))
     with KafkaAdmin(broken.bootstrap) as admin:
         views = {view.path: view for view in admin.log_dirs([1])}

@@ -15,8 +15,9 @@ import pytest
 
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.demo import traffic
-from tests.e2e.conftest import Crashable, eventually
+from tests.e2e.conftest import Crashable
 from tests.support.binary import ensure_temporal
+from tests.support.node_harness import until
 from tests.support.readme import README, block, commands
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
@@ -85,7 +86,7 @@ def test_temporals_command_line_drives_a_move(orders: Crashable, tmp_path: Path)
     assert start.count(PATH) == 1
     assert run in shell.run(start.replace(PATH, str(target)))
     assert '"phase"' in shell.run(query).replace("\\", "")
-    eventually(lambda: copied(copy) > 0, 20, "the copy begins")
+    until(lambda: copied(copy) > 0, 20, "the copy begins")
     assert shell.progress(run)["throttle"] == 1_000_000
 
     shell.run(set_throttle)
@@ -95,18 +96,18 @@ def test_temporals_command_line_drives_a_move(orders: Crashable, tmp_path: Path)
     assert shell.progress(run)["paused"] is True
     stopped = copied(copy)
     with pytest.raises(AssertionError, match="not within"):
-        eventually(lambda: copied(copy) != stopped, 0.5, "a paused copy grows")
+        until(lambda: copied(copy) != stopped, 0.5, "a paused copy grows")
 
     shell.run(resume)
     assert shell.progress(run)["paused"] is False
-    eventually(lambda: copied(copy) > stopped, 20, "the copy goes on")
+    until(lambda: copied(copy) > stopped, 20, "the copy goes on")
 
     shell.run(cancel)
     described = f"temporal workflow describe --workflow-id {run}"
-    eventually(lambda: "CANCELED" in shell.run(described), 20, "the run ends as cancelled")
+    until(lambda: "CANCELED" in shell.run(described), 20, "the run ends as cancelled")
     assert not copy.exists()
     assert orders.replica(name) == source
-    eventually(lambda: not [left for left in orders.leftovers() if left.startswith(name)], 10, "nothing is left")
+    until(lambda: not [left for left in orders.leftovers() if left.startswith(name)], 10, "nothing is left")
 
 
 def test_the_sdk_drives_a_move(orders: Crashable, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,9 +19,10 @@ from temporalio.exceptions import ApplicationError
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.stack import ports
 from storage_node.types import TopicPartition
-from tests.e2e.conftest import Crashable, eventually
+from tests.e2e.conftest import Crashable
 from tests.faults.disk import CHANGES, READS, Disk, needs_fuse
 from tests.support.binary import ensure_temporal
+from tests.support.node_harness import until
 from tests.support.scale import FULL, tally
 
 pytestmark = [pytest.mark.fuse, pytest.mark.temporal, needs_fuse, pytest.mark.timeout(240)]
@@ -98,7 +99,7 @@ def test_the_target_of_a_run(stack: BadDisk, fault: str) -> None:
         move = {"topic": topic, "partition": moving, "node": 1, "directory": str(stack.bad), "throttle": SLOW}
         handle = await client.start_workflow("MoveReplica", move, id=f"bad-{uuid.uuid4()}", task_queue="rehome")
         copy = stack.disk.backing / f"{topic}-{moving}.move"
-        await asyncio.to_thread(eventually, copy.is_dir, 20, "the copy begins")
+        await asyncio.to_thread(until, copy.is_dir, 20, "the copy begins")
         stack.disk.rules(FAULTS[fault])
         with pytest.raises(WorkflowFailureError) as failed:
             await asyncio.wait_for(handle.result(), 45)
@@ -121,13 +122,13 @@ def test_the_target_of_a_run(stack: BadDisk, fault: str) -> None:
     stack.disk.heal()
     stack.stack.up()
     with KafkaAdmin(stack.bootstrap) as admin:
-        eventually(lambda: not [view for view in admin.log_dirs([1]) if view.error], 20, "the directory is back")
-        eventually(lambda: len(offsets(stack, topic)) == PARTITIONS, 20, "all partitions are served")
+        until(lambda: not [view for view in admin.log_dirs([1]) if view.error], 20, "the directory is back")
+        until(lambda: len(offsets(stack, topic)) == PARTITIONS, 20, "all partitions are served")
     ends = offsets(stack, topic)
     assert all(ends[number] == RECORDS + 20 for number in others) and all(ends[number] >= RECORDS for number in there)
     with KafkaAdmin(stack.bootstrap) as admin:
         admin.alter_log_dirs(1, {TopicPartition(topic, moving): str(stack.bad)})
-        eventually(lambda: stack.replica(f"{topic}-{moving}") == stack.bad, 30, "the move is made again and ends")
+        until(lambda: stack.replica(f"{topic}-{moving}") == stack.bad, 30, "the move is made again and ends")
         admin.delete_topic(topic)
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from uuid import uuid4
 
 import pytest
+from confluent_kafka import Producer
 
+from ops.cli import main as cli
 from ops.stack import ports
 from ops.stack.stack import Stack
+
+Rehome = Callable[..., Any]
 
 #: One copying thread, so that a second move waits for the first.
 THREADS = "\nnum.replica.alter.log.dirs.threads=1\n"
@@ -36,3 +43,41 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 def data(stack: Stack) -> Path:
     stack.up()  # whatever an earlier test has killed
     return stack.data
+
+
+@pytest.fixture
+def rehome(data: Path, capsys: pytest.CaptureFixture[str]) -> Rehome:
+    """Run a command on the stack: its value, with `table` what people see, for `code` other than 0 its one sentence."""
+
+    def run(*arguments: str, code: int = 0, table: bool = False) -> Any:
+        capsys.readouterr()
+        found = cli.run([*arguments, "--data", str(data), *([] if table else ["--json"])])
+        shown = capsys.readouterr()
+        assert found == code, shown.err
+        if code != 0:
+            return shown.err.strip().splitlines()[-1]
+        return shown.out if table else json.loads(shown.out)
+
+    return run
+
+
+@pytest.fixture
+def producer(stack: Stack) -> Producer:
+    return Producer({"bootstrap.servers": stack.spec().bootstrap, "acks": "all", "log_level": 0})
+
+
+def fill(producer: Producer, topic: str, count: int = 600) -> None:
+    """So many records of 10 kB."""
+    for number in range(count):
+        producer.produce(topic, value=number.to_bytes(4, "big") * 2500, partition=0)
+        producer.poll(0)
+    assert producer.flush(30) == 0
+
+
+@pytest.fixture
+def topic(rehome: Rehome, producer: Producer) -> str:
+    """A topic of one partition with 6 MB."""
+    name = f"t{uuid4().hex[:8]}"
+    rehome("topic", "create", name)
+    fill(producer, name)
+    return name

@@ -4,48 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
 
 from ops.cli import main as cli
 from ops.cli import preflight
 from ops.stack.stack import Stack
+from tests.ops.cli.conftest import Rehome
+from tests.support.node_harness import until
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
-
-Rehome = Callable[..., Any]
-
-
-@pytest.fixture
-def rehome(data: Path, capsys: pytest.CaptureFixture[str]) -> Rehome:
-    """Run a command with --json on the stack: its value, or for `code` other than 0 its one sentence."""
-
-    def run(*arguments: str, code: int = 0) -> Any:
-        capsys.readouterr()
-        found = cli.run([*arguments, "--data", str(data), "--json"])
-        shown = capsys.readouterr()
-        assert found == code, shown.err
-        return json.loads(shown.out) if code == 0 else shown.err.strip().splitlines()[-1]
-
-    return run
-
-
-@pytest.fixture
-def topic(stack: Stack, rehome: Rehome) -> str:
-    """A topic of one partition with 6 MB."""
-    name = f"t{uuid4().hex[:8]}"
-    rehome("topic", "create", name)
-    producer = Producer({"bootstrap.servers": stack.spec().bootstrap, "acks": "all", "log_level": 0})
-    for number in range(600):
-        producer.produce(name, value=number.to_bytes(4, "big") * 2500, partition=0)
-        producer.poll(0)
-    assert producer.flush(30) == 0
-    return name
 
 
 def where(rehome: Rehome, topic: str) -> tuple[int, Path]:
@@ -57,14 +28,6 @@ def where(rehome: Rehome, topic: str) -> tuple[int, Path]:
 
 def another(directory: Path) -> Path:
     return directory.parent / ("disk-a" if directory.name != "disk-a" else "disk-b")
-
-
-def eventually(what: Callable[[], Any], seconds: float = 20.0) -> Any:
-    until = time.monotonic() + seconds
-    while not (value := what()):
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.1)
-    return value
 
 
 def test_topics_come_and_go(rehome: Rehome) -> None:
@@ -80,7 +43,7 @@ def test_topics_come_and_go(rehome: Rehome) -> None:
     assert all(len(p["log_dirs"]) == 1 for p in described["partitions"])
     assert "already exists" in rehome("topic", "create", name, code=1).lower().replace("_", " ")
     assert rehome("topic", "delete", name) == {"name": name, "deleted": True}
-    eventually(lambda: name not in rehome("topic", "list"))
+    until(lambda: name not in rehome("topic", "list"))
     assert name in rehome("topic", "describe", name, code=1)
 
 
@@ -169,7 +132,7 @@ def test_a_slow_move_is_seen_stopped_resumed_and_cancelled(rehome: Rehome, topic
         found = [row for row in rehome("moves")["moves"] if row["topic"] == topic]
         return found[0] if found and found[0]["bytes_copied"] else None
 
-    seen = eventually(line)
+    seen = until(line)
     assert seen["id"] == started["id"]
     assert (seen["node"], seen["source"], seen["directory"]) == (node, str(directory), str(target))
     assert 0 < seen["bytes_copied"] < seen["bytes_total"]
@@ -178,11 +141,11 @@ def test_a_slow_move_is_seen_stopped_resumed_and_cancelled(rehome: Rehome, topic
     rehome("node", "stop-moves", str(node))
     try:
         assert rehome("moves")["stopped"] == [node]
-        eventually(lambda: line()["phase"] == "stopped")
+        until(lambda: line()["phase"] == "stopped")
         held = line()["bytes_copied"]
     finally:
         rehome("node", "resume-moves", str(node))
-    eventually(lambda: line()["bytes_copied"] > held)
+    until(lambda: line()["bytes_copied"] > held)
 
     assert copy.is_dir()
     assert rehome("cancel", started["id"]) == {"id": started["id"], "status": "cancelled"}
@@ -196,12 +159,12 @@ def test_a_copy_survives_kill_9_of_its_node(stack: Stack, rehome: Rehome, topic:
     target = another(directory)
     copy = target / f"{topic}-0.move"
     started = rehome("move", f"{topic}-0", "--node", str(node), "--to", str(target), "--throttle", "2MB")
-    eventually(lambda: any(file.stat().st_size > 1_000_000 for file in copy.glob("*.log")))
+    until(lambda: any(file.stat().st_size > 1_000_000 for file in copy.glob("*.log")))
     assert rehome("stack", "kill", f"node-{node}") == {"name": f"node-{node}", "action": "kill", "changed": True}
     notes = rehome("moves")["notes"]
     assert any(f"node {node} does not answer" in note for note in notes)
     assert rehome("stack", "start", f"node-{node}")["changed"] is True
-    eventually(lambda: not rehome("moves")["moves"], seconds=40)
+    until(lambda: not rehome("moves")["moves"], seconds=40)
     assert where(rehome, topic) == (node, target)
     assert "ended already" in rehome("cancel", started["id"], code=1)
 

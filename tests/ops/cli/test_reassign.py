@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import pytest
-from confluent_kafka import Producer
 
 from ops.cli import main as cli
 from ops.cli import reassign_plan as plans
@@ -19,37 +15,11 @@ from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, PlacedReplica, Rea
 from ops.cli.reassign_plan import Row
 from ops.stack.stack import Stack
 from storage_node.types import TopicPartition
+from tests.ops.cli.conftest import Rehome
+from tests.support.node_harness import until
 from workflows.model.plan import PlannedPartition
 
-Rehome = Callable[..., Any]
 T0 = TopicPartition("t", 0)
-
-
-@pytest.fixture
-def rehome(data: Path, capsys: pytest.CaptureFixture[str]) -> Rehome:
-    """Run a command with --json on the stack: its value, or for `code` other than 0 its one sentence."""
-
-    def run(*arguments: str, code: int = 0) -> Any:
-        capsys.readouterr()
-        found = cli.run([*arguments, "--data", str(data), "--json"])
-        shown = capsys.readouterr()
-        assert found == code, shown.err
-        return json.loads(shown.out) if code == 0 else shown.err.strip().splitlines()[-1]
-
-    return run
-
-
-@pytest.fixture
-def topic(stack: Stack, rehome: Rehome) -> str:
-    """A topic of one partition with 6 MB."""
-    name = f"r{uuid4().hex[:8]}"
-    rehome("topic", "create", name)
-    producer = Producer({"bootstrap.servers": stack.spec().bootstrap, "acks": "all", "log_level": 0})
-    for number in range(600):
-        producer.produce(name, value=number.to_bytes(4, "big") * 2500, partition=0)
-        producer.poll(0)
-    assert producer.flush(30) == 0
-    return name
 
 
 def plan(folder: Path, topic: str, replicas: list[int], log_dirs: list[str] | None = None) -> Path:
@@ -61,15 +31,6 @@ def plan(folder: Path, topic: str, replicas: list[int], log_dirs: list[str] | No
 
 def described(rehome: Rehome, topic: str) -> dict[str, Any]:
     return dict(rehome("topic", "describe", topic)["partitions"][0])
-
-
-def until(what: str, look: Callable[[], Any], seconds: float = 40) -> Any:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if found := look():
-            return found
-        time.sleep(0.1)
-    raise AssertionError(f"not within {seconds} s: {what}")
 
 
 def other(rehome: Rehome, topic: str) -> tuple[int, int]:
@@ -123,7 +84,7 @@ def test_a_throttled_one_is_shown_cancelled_and_leaves_no_throttle(
             said = throttles.throttle(admin, file, [row], 100_000)
             assert [f"node {here} keeps" in each for each in said] == [True]
             rehome("reassign", str(file))
-            (line,) = until("it is shown", lambda: rehome("reassignments")["reassignments"])
+            (line,) = until(lambda: rehome("reassignments")["reassignments"], 40, "it is shown")
             assert (line["source"], line["target"], line["in_sync"]) == ([here], [there], [])
             assert 0 <= line["bytes_copied"] < line["bytes_total"]
             assert described(rehome, topic)["adding"] == [there]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,38 +12,18 @@ import pytest
 from confluent_kafka import Producer
 from temporalio.client import Client
 
-from ops.cli import main as cli
 from ops.cli import runs
 from ops.cli.target import resolve
 from ops.stack.stack import Stack
-from tests.ops.cli.test_on_stack import another, eventually, where
+from tests.ops.cli.conftest import Rehome, fill
+from tests.ops.cli.test_on_stack import another, where
+from tests.support.node_harness import until
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
 
-Rehome = Callable[..., Any]
-
 
 @pytest.fixture
-def rehome(data: Path, capsys: pytest.CaptureFixture[str]) -> Rehome:
-    """Run a command on the stack: its value, or with `table` what people see."""
-
-    def run(*arguments: str, table: bool = False) -> Any:
-        capsys.readouterr()
-        found = cli.run([*arguments, "--data", str(data), *([] if table else ["--json"])])
-        shown = capsys.readouterr()
-        assert found == 0, shown.err
-        return shown.out if table else json.loads(shown.out)
-
-    return run
-
-
-@pytest.fixture
-def producer(stack: Stack) -> Producer:
-    return Producer({"bootstrap.servers": stack.spec().bootstrap, "acks": "1", "linger.ms": 20, "log_level": 0})
-
-
-@pytest.fixture
-def topics(stack: Stack, rehome: Rehome, producer: Producer) -> Iterator[Callable[..., list[str]]]:
+def topics(rehome: Rehome, producer: Producer) -> Iterator[Callable[..., list[str]]]:
     """Makes topics of one partition and 6 MB; their moves are cancelled afterwards."""
     made: list[str] = []
 
@@ -53,7 +32,7 @@ def topics(stack: Stack, rehome: Rehome, producer: Producer) -> Iterator[Callabl
         for name in names:
             rehome("topic", "create", name)
             made.append(name)
-            fill(producer, name, 600)
+            fill(producer, name)
         return names
 
     yield make
@@ -62,13 +41,6 @@ def topics(stack: Stack, rehome: Rehome, producer: Producer) -> Iterator[Callabl
             rehome("cancel", row["id"])
     for name in made:
         rehome("topic", "delete", name)
-
-
-def fill(producer: Producer, topic: str, count: int) -> None:
-    for number in range(count):
-        producer.produce(topic, value=number.to_bytes(4, "big") * 2500, partition=0)
-        producer.poll(0)
-    assert producer.flush(30) == 0
 
 
 def line(rehome: Rehome, topic: str) -> Any:
@@ -98,16 +70,16 @@ def test_behind_whom_a_move_is_queued_and_what_throttles_the_other(
         pairs.setdefault(where(rehome, name)[0], []).append(name)
     first, second = next(pair for pair in pairs.values() if len(pair) >= 2)[:2]
     holds, _node, directory = move(rehome, first, "300kB")
-    eventually(lambda: line(rehome, first).get("bytes_copied"))
+    until(lambda: line(rehome, first).get("bytes_copied"))
     waits, _, _ = move(rehome, second, "300kB")
 
     target = another(directory)
     queued = f"queued behind {first}-0 ({directory} -> {target}), which has the only copying thread"
-    eventually(lambda: line(rehome, second).get("stall") == "queued")
+    until(lambda: line(rehome, second).get("stall") == "queued")
     assert line(rehome, second)["stall_message"] == queued
     assert line(rehome, second)["eta"] is None
 
-    throttled = eventually(lambda: (row := line(rehome, first)).get("stall") == "run_limit" and row)
+    throttled = until(lambda: (row := line(rehome, first)).get("stall") == "run_limit" and row)
     assert "by the move's own limit of 300 kB/s" in throttled["stall_message"]
     assert throttled["eta"] > 1
 
@@ -115,13 +87,13 @@ def test_behind_whom_a_move_is_queued_and_what_throttles_the_other(
     assert f"{second}-0: queued behind {first}-0 ({directory.name} -> {target.name})" in shown
     assert f"{first}-0: held back" in shown and "its limit" in shown and "other moves" in shown
 
-    told = eventually(lambda: (found := progress(data, waits))["stall"] == "queued" and found)
+    told = until(lambda: (found := progress(data, waits))["stall"] == "queued" and found)
     assert told["stall_message"] == queued
     assert progress(data, holds)["replicas"][0]["stall"] in ("run_limit", "")
 
     rehome("cancel", holds)
-    eventually(lambda: line(rehome, second).get("bytes_copied"))
-    row = eventually(lambda: progress(data, waits)["replicas"][0]["seconds_by_reason"])
+    until(lambda: line(rehome, second).get("bytes_copied"))
+    row = until(lambda: progress(data, waits)["replicas"][0]["seconds_by_reason"])
     assert row["queued"] > 0
 
 
@@ -139,7 +111,7 @@ def test_a_source_that_grows_faster_than_its_copy_has_no_time_to_go(
     growing.start()
     try:
         started, _node, _directory = move(rehome, name, "200kB")
-        row = eventually(lambda: (row := line(rehome, name)).get("stall") == "growing_source" and row)
+        row = until(lambda: (row := line(rehome, name)).get("stall") == "growing_source" and row)
         shown = rehome("moves", table=True)
     finally:
         stop.set()
@@ -150,20 +122,20 @@ def test_a_source_that_grows_faster_than_its_copy_has_no_time_to_go(
     assert f"{name}-0: the source grows by" in shown and "growing source" in shown
     assert started
 
-    eventually(lambda: (row := line(rehome, name)).get("stall") == "run_limit" and row["eta"])
+    until(lambda: (row := line(rehome, name)).get("stall") == "run_limit" and row["eta"])
 
 
 def test_a_node_that_is_away_is_named(stack: Stack, rehome: Rehome, topics: Callable[..., list[str]]) -> None:
     (name,) = topics(1)
     _started, node, _directory = move(rehome, name, "300kB")
-    eventually(lambda: line(rehome, name).get("bytes_copied"))
+    until(lambda: line(rehome, name).get("bytes_copied"))
     rehome("stack", "kill", f"node-{node}")
     try:
         row = line(rehome, name)
         assert (row["stall"], row["eta"]) == ("away", None)
         assert row["stall_message"].startswith(f"node {node} does not answer")
         fenced = f"node {node} does not answer, and the controller has fenced it"
-        eventually(lambda: line(rehome, name)["stall_message"] == fenced)
+        until(lambda: line(rehome, name)["stall_message"] == fenced)
     finally:
         rehome("stack", "start", f"node-{node}")
-    eventually(lambda: line(rehome, name).get("phase") in ("copying", "throttled"), 30)
+    until(lambda: line(rehome, name).get("phase") in ("copying", "throttled"), 30)

@@ -9,10 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +19,7 @@ from ops.stack.errors import OpsError, UsageError
 from ops.stack.layout import StackSpec
 from ops.stack.stack import Stack
 from storage_node.directories.formatting import format_directories
+from tests.support.node_harness import until
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(150)]
 ROOT = Path(__file__).resolve().parents[3]
@@ -45,14 +44,6 @@ def rehome(*arguments: str) -> list[str]:
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(rehome(*arguments), capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
-
-
-def eventually(what: Callable[[], Any], seconds: float = 60.0) -> Any:
-    until = time.monotonic() + seconds
-    while not (value := what()):
-        assert time.monotonic() < until, "it did not happen in time"
-        time.sleep(0.1)
-    return value
 
 
 def test_a_busy_port_is_told_before_anything_starts(tmp_path: Path, free: dict[str, int]) -> None:
@@ -136,7 +127,7 @@ def test_a_process_started_by_hand_by_the_line_of_status_belongs_to_the_stack(da
     with subprocess.Popen(
         shlex.split(row["command"]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/"
     ) as by_hand:
-        eventually(lambda: [r for r in stack.status() if r["name"] == "node-1" and r["ready"]])
+        until(lambda: [r for r in stack.status() if r["name"] == "node-1" and r["ready"]], 60)
         assert stack.running()["node-1"].pid == by_hand.pid
         assert stack.stop("node-1")
         assert by_hand.wait(30) == 0
