@@ -13,15 +13,8 @@ import pytest
 from storage_node.directories import health
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import MetadataIOError
-from tests.support.io_faults import Faults, install
+from tests.support.io_faults import Faults
 from tests.support.node_harness import until
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    installed = install(monkeypatch)
-    yield installed
-    installed.clear()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,18 +10,11 @@ import pytest
 from storage_node.log.batch import build_batch
 from storage_node.metadata import PartitionImage, TopicImage
 from storage_node.types import TopicPartition
-from tests.support.io_faults import Faults, install
+from tests.support.io_faults import Faults
 from tests.support.node_harness import Harness, until
 from tests.support.wire import Client
 
 TPS = [TopicPartition("t", part) for part in range(6)]
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    installed = install(monkeypatch)
-    yield installed
-    installed.clear()
 
 
 def folders(harness: Harness) -> dict[str, list[str]]:

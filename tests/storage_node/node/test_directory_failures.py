@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,19 +12,12 @@ import pytest
 from storage_node.errors import LogDirectoryOffline
 from storage_node.log.batch import build_batch
 from storage_node.types import TopicPartition
-from tests.support.io_faults import Faults, install
+from tests.support.io_faults import Faults
 from tests.support.node_harness import Harness, running, until
 from tests.support.wire import Client
 
 TP = TopicPartition("t", 1)
 HASTY = {"log.dir.failure.timeout.ms": "1000", "log.dir.health.check.interval.ms": "100"}
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    installed = install(monkeypatch)
-    yield installed
-    installed.clear()
 
 
 def row_of(harness: Harness, tp: TopicPartition = TP) -> tuple[str, str, int]:

@@ -13,20 +13,13 @@ from storage_node.directories import health
 from storage_node.directories.errors import StartRefused
 from storage_node.log.batch import build_batch
 from storage_node.types import TopicPartition
-from tests.support.io_faults import Faults, install
+from tests.support.io_faults import Faults
 from tests.support.node_harness import Harness, running, until
 from tests.support.wire import Client
 
 HASTY = {"log.dir.failure.timeout.ms": "1000", "log.dir.health.check.interval.ms": "200"}
 #: Seconds for a start beside a disk that hangs.
 PROMPT = 10.0
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    installed = install(monkeypatch)
-    yield installed
-    installed.clear()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from storage_node.errors import LogDirectoryOffline, RequestTimedOut, StorageErr
 from storage_node.log.batch import build_batch
 from storage_node.move.status import MoveState
 from storage_node.types import TopicPartition
-from tests.support.io_faults import Faults, install
+from tests.support.io_faults import Faults
 from tests.support.node_harness import Harness, running, until
 from tests.support.wire import Client
 
@@ -26,13 +26,6 @@ EXTRA = {
 }
 #: More than the seconds for which a lock is waited for, less than anybody would call hung.
 PROMPT = 8.0
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    installed = install(monkeypatch)
-    yield installed
-    installed.clear()
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from kafka.admin import KafkaAdminClient
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.batch import build_batch
 from storage_node.types import TopicPartition
-from tests.support.io_faults import Faults, install
+from tests.support.io_faults import Faults
 from tests.support.leading import lead
 from tests.support.node_harness import Harness, until
 from tests.support.wire import Client
@@ -26,13 +26,6 @@ EXTRA = {"file.delete.delay.ms": "0", "log.dir.health.check.interval.ms": "60000
 TOPIC = {"segment.bytes": "2000", "retention.bytes": "4000"}
 TP = TopicPartition("t", 1)
 BATCH = [b"x" * 700]
-
-
-@pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
-    installed = install(monkeypatch)
-    yield installed
-    installed.clear()
 
 
 @pytest.fixture
