@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio import activity
 from temporalio.exceptions import ApplicationError
 
-from activities import rows
+from activities import reports, rows
 from activities.errors import classify, classify_name, disowned, expected
 from storage_node.errors import MovesStopped
 from storage_node.types import TopicPartition
@@ -31,8 +31,6 @@ log = logging.getLogger(__name__)
 
 HEARTBEAT = 1.0  # seconds between two heartbeats
 FIRST_SIGNAL = 1.0  # seconds after which the run hears of the copy for the first time
-SIGNAL_LEAST = 10.0  # seconds between two reports to the run, at least
-SIGNAL_SHARE = 0.05  # and at least this share of the time the copy has taken
 FRESH = 1.0  # seconds for which a report is good enough for a copy that is stopped
 QUICKEST_LOOK = 0.0005  # seconds between two looks at the engine, per replica; grows with the time the copy takes
 SLOWEST_LOOK = 0.25
@@ -89,7 +87,7 @@ class LaneCopy:
                 heartbeat = now
                 activity.heartbeat(*self._facts())
             if now >= due:
-                pause = max(SIGNAL_LEAST, SIGNAL_SHARE * (now - started))
+                pause = reports.pause(now - started)
                 due = now + pause
                 await self._report(pause)
             if activity.is_worker_shutdown():
@@ -196,18 +194,13 @@ class LaneCopy:
             for tp in self._open:
                 if (status := self._engine.status(tp)) is not None:
                     self._statuses[tp] = status
-            await self._report(SIGNAL_LEAST)
+            await self._report(reports.LEAST)
 
     async def _report(self, next_in: float) -> None:
-        """Tell the run how far its replicas are; a report that does not arrive is not missed."""
+        """Tell the run how far its replicas are."""
         self._reported = time.monotonic()
         states = []
         for move in self._call.replicas:
             status = self._statuses.get(rows.partition_of(move))
             states.append(rows.progress(self._row(move), status, next_in))
-        info = activity.info()
-        handle = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
-        try:
-            await asyncio.wait_for(handle.signal("copy_progress", states), HEARTBEAT)
-        except Exception as error:
-            log.debug("a report of progress did not arrive: %s", error)
+        await reports.tell(states, HEARTBEAT)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from temporalio import activity
 
+from activities import reports
 from activities.errors import application_error, classify, disowned, expected
 from activities.log_sizes import log_sizes
 from storage_node.directories import names as directories
@@ -38,8 +39,6 @@ log = logging.getLogger(__name__)
 HEARTBEAT = 4.0  # seconds between two heartbeats: there may be hundreds of these
 REPORT_PATIENCE = 2.0  # seconds for a report to arrive
 FIRST_SIGNAL = 2.0  # seconds after which the run hears of a step for the first time
-SIGNAL_LEAST = 10.0  # seconds between two reports to the run, at least
-SIGNAL_SHARE = 0.05  # and at least this share of the time the step has taken
 QUICKEST_LOOK, SLOWEST_LOOK = 0.05, 1.0  # seconds between two looks; grows with the time the step takes
 DISK_LOOK = 1.0  # seconds between two looks at the disks
 DISK_PATIENCE = 10.0  # seconds for a directory to say what it holds
@@ -175,7 +174,7 @@ class _LookingOn(ABC):
                 beaten = now
                 activity.heartbeat(self._facts())
             if now >= due:
-                pause = max(SIGNAL_LEAST, SIGNAL_SHARE * (now - started))
+                pause = reports.pause(now - started)
                 due = now + pause
                 await self._measure()
                 await self._report(pause)
@@ -218,7 +217,7 @@ class _LookingOn(ABC):
         return [asdict(seen.row) for seen in self._open] + [asdict(row) for row in self._done.values()]
 
     async def _report(self, next_in: float) -> None:
-        """Tell the run how far the replicas are; a report that does not arrive is not missed."""
+        """Tell the run how far the replicas are."""
         rows = [
             {
                 "topic": seen.tp.topic,
@@ -239,12 +238,7 @@ class _LookingOn(ABC):
             }
             for seen in self._open
         ]
-        info = activity.info()
-        handle = activity.client().get_workflow_handle(info.workflow_id or "", run_id=info.workflow_run_id)
-        try:
-            await asyncio.wait_for(handle.signal("copy_progress", rows), REPORT_PATIENCE)
-        except Exception as error:
-            log.debug("a report of progress did not arrive: %s", error)
+        await reports.tell(rows, REPORT_PATIENCE)
 
 
 class _CatchingUp(_LookingOn):
