@@ -145,17 +145,7 @@ class ControllerPort:
 
     async def alter_partitions(self, changes: Sequence[IsrChange], *, timeout: float) -> list[ChangeResult]:
         """Change the in-sync replicas of partitions that this node leads; `value` is the new partition epoch."""
-        rows = [
-            [
-                one.partition.topic,
-                one.partition.partition,
-                one.topic_id,
-                one.leader_epoch,
-                one.partition_epoch,
-                [list(member) for member in one.isr],
-            ]
-            for one in changes
-        ]
+        rows = isr_rows(changes)
         command = {"do": "alter_partitions", "node": self._node, "partitions": rows}
         return await self._submit(command, timeout, count=len(rows))
 
@@ -165,10 +155,7 @@ class ControllerPort:
         """Begin, change or cancel reassignments; one result per partition, in order. `client`: who asked, for the
         record.
         """
-        rows = [
-            [one.partition.topic, one.partition.partition, None if one.replicas is None else list(one.replicas)]
-            for one in wanted
-        ]
+        rows = reassign_rows(wanted)
         command = {"do": "alter_reassignments", "partitions": rows, "may_change_factor": may_change_factor}
         if client:
             command["client"] = client
@@ -263,6 +250,29 @@ class ControllerPort:
         # Closed meanwhile: the node stops, and what is not told stands on its disks.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(now)
+
+
+def isr_rows(changes: Sequence[IsrChange]) -> list[list[Any]]:
+    """Changes of in-sync replicas as the controller takes them."""
+    return [
+        [
+            one.partition.topic,
+            one.partition.partition,
+            one.topic_id,
+            one.leader_epoch,
+            one.partition_epoch,
+            [list(member) for member in one.isr],
+        ]
+        for one in changes
+    ]
+
+
+def reassign_rows(wanted: Sequence[Reassign]) -> list[list[Any]]:
+    """Reassignments as the controller takes them; None for a cancel."""
+    return [
+        [one.partition.topic, one.partition.partition, None if one.replicas is None else list(one.replicas)]
+        for one in wanted
+    ]
 
 
 def _config_changes(changes: Mapping[str, ConfigChange]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from activities.controller_port import isr_rows, reassign_rows
 from storage_node.errors import ErrorCode, RequestRefused, RequestTimedOut, StorageError
 from storage_node.metadata import UNASSIGNED, ClusterImage, NodeImage, PartitionImage, TopicImage, decode_row
 from storage_node.metadata import _topic as topic_of
@@ -196,29 +197,14 @@ class LocalController:
         ]
 
     async def alter_partitions(self, changes: Sequence[IsrChange], *, timeout: float) -> list[ChangeResult]:
-        rows = [
-            [
-                one.partition.topic,
-                one.partition.partition,
-                one.topic_id,
-                one.leader_epoch,
-                one.partition_epoch,
-                [list(each) for each in one.isr],
-            ]
-            for one in changes
-        ]
         node = next(iter(self.nodes))
-        return self._by_model({"do": "alter_partitions", "node": node, "partitions": rows})
+        return self._by_model({"do": "alter_partitions", "node": node, "partitions": isr_rows(changes)})
 
     async def alter_reassignments(
         self, wanted: Sequence[Reassign], *, may_change_factor: bool, timeout: float, client: str = ""
     ) -> list[ChangeResult]:
-        rows = [
-            [one.partition.topic, one.partition.partition, None if one.replicas is None else list(one.replicas)]
-            for one in wanted
-        ]
-        command = {"do": "alter_reassignments", "partitions": rows, "may_change_factor": may_change_factor}
-        return self._by_model(command)
+        rows = reassign_rows(wanted)
+        return self._by_model({"do": "alter_reassignments", "partitions": rows, "may_change_factor": may_change_factor})
 
     async def tell_version(self, *, timeout: float) -> ChangeResult:
         self._check()
