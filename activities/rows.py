@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from activities.errors import Classified, classify_name
@@ -17,6 +17,7 @@ from workflows.model.calls import (
     SWAPPED,
     MoveRow,
     ReplicaMove,
+    read_row,
 )
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 #: What adds up over attempts, steps and restarts of the node.
 TOTALS = ("seconds_queued", "seconds_copying", "seconds_throttled", "seconds_stalled", "attempts", "bytes_written")
-_FIELDS = frozenset(field.name for field in fields(MoveRow))
 
 #: The engine's state -> what the step `copy` ends with for this replica; any other state is still under way.
 ENDS = {
@@ -59,17 +59,9 @@ def plain(row: MoveRow) -> dict[str, Any]:
 
 
 def read_rows(found: Iterable[Any]) -> dict[TopicPartition, MoveRow]:
-    """Rows that come back as plain objects; what cannot be read is left out, fields that are not known are ignored."""
-    rows: dict[TopicPartition, MoveRow] = {}
-    for one in found:
-        if not isinstance(one, Mapping):
-            continue
-        try:
-            row = MoveRow(**{key: value for key, value in one.items() if key in _FIELDS})
-        except TypeError:
-            continue
-        rows[TopicPartition(row.topic, row.partition)] = row
-    return rows
+    """Rows that come back as plain objects; what cannot be read is left out."""
+    rows = (read_row(MoveRow, one) for one in found)
+    return {TopicPartition(row.topic, row.partition): row for row in rows if row is not None}
 
 
 def blank(move: ReplicaMove, outcome: str = CREATED) -> MoveRow:

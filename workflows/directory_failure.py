@@ -44,7 +44,7 @@ class DirectoryFailure:
         it and the moves that it ended. Fails with InvalidPlan and the path of the bad field.
         """
         if self._problem is not None:
-            raise ApplicationError(str(self._problem), self._problem.path, type=errors.INVALID_PLAN, non_retryable=True)
+            raise errors.invalid_plan(self._problem)
         pause = options.RECORD_AGAIN_AFTER
         while self._answer is None:
             await self._tell(parameter, pause)

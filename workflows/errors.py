@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from temporalio.exceptions import ApplicationError
+
+from workflows.model.fields import BadField
+
 INVALID_PLAN = "InvalidPlan"  # what a person typed cannot be used; names the path of the bad field
 UNKNOWN_REPLICA = "UnknownReplica"  # no such topic, partition or replica on that node
 UNKNOWN_NODE = "UnknownNode"  # no node with that id has ever registered
@@ -37,3 +41,8 @@ FINAL = (
     CORRUPT_SOURCE,
     WRONG_INCARNATION,
 )
+
+
+def invalid_plan(bad: BadField) -> ApplicationError:
+    """How what cannot be used fails: with the path of the bad field as its detail."""
+    return ApplicationError(str(bad), bad.path, type=INVALID_PLAN, non_retryable=True)

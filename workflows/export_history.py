@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from temporalio import workflow
-from temporalio.exceptions import ApplicationError
 
 from workflows import errors, options
 from workflows.model import calls, fields, names
@@ -36,7 +35,7 @@ class ExportHistory:
         try:
             call = parse_export(parameter)
         except fields.BadField as bad:
-            raise ApplicationError(str(bad), bad.path, type=errors.INVALID_PLAN, non_retryable=True) from bad
+            raise errors.invalid_plan(bad) from bad
         result: ExportResult = await workflow.execute_activity(
             calls.EXPORT_HISTORIES,
             call,

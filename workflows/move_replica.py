@@ -16,9 +16,10 @@ from temporalio.workflow import ActivityHandle
 from workflows import cancellation, errors, options, orders, steps
 from workflows.model import calls, moves, names
 from workflows.model.calls import MoveResult, MoveRow
+from workflows.model.fields import BadField
 from workflows.model.moves import BEFORE_SWAP, CANCELLING, COPYING, DELETING, WAITING, Replica
 from workflows.model.phases import Phases
-from workflows.model.plan import InvalidPlan, MovePlan, parse_moves
+from workflows.model.plan import MovePlan, parse_moves
 from workflows.orders import TOO_LATE, Key, Order, refuse
 
 #: After these, a `.move` may be left on a good disk: it is removed before the run ends.
@@ -39,11 +40,11 @@ class MoveReplica:
 
     @workflow.init
     def __init__(self, parameter: Any) -> None:
-        self._problem: InvalidPlan | None = None
+        self._problem: BadField | None = None
         self._plan = MovePlan(-1, ())
         try:
             self._plan = parse_moves(parameter)
-        except InvalidPlan as problem:
+        except BadField as problem:
             self._problem = problem
         self._replicas: dict[Key, Replica] = {
             (move.topic, move.partition): Replica.asked(move) for move in self._plan.replicas
@@ -71,7 +72,7 @@ class MoveReplica:
         path of the bad field.
         """
         if self._problem is not None:
-            raise ApplicationError(str(self._problem), self._problem.path, type=errors.INVALID_PLAN, non_retryable=True)
+            raise errors.invalid_plan(self._problem)
         while (phase := self._next()) is not None:
             if self._paused and phase in (COPYING, moves.SWAPPING):
                 self._phases.enter(_PAUSED, workflow.time())

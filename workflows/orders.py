@@ -10,7 +10,7 @@ from temporalio.exceptions import ApplicationError
 
 from workflows import errors
 from workflows.model import fields
-from workflows.model.plan import InvalidPlan, absolute, size
+from workflows.model.plan import absolute, size
 
 TOO_LATE = "TooLate"
 
@@ -52,12 +52,12 @@ def replica_of(order: Any, known: Collection[Key], *more: str) -> Key:
 
 
 def directory_of(order: Any) -> str:
-    """The directory that an order names; raises BadField or InvalidPlan."""
+    """The directory that an order names; raises BadField."""
     return absolute(order["directory"], "$.directory", any_allowed=False)
 
 
 def rate_of(order: Any) -> int | None:
-    """The limit that an order {rate} gives, in bytes per second, None for no limit; raises BadField or InvalidPlan."""
+    """The limit that an order {rate} gives, in bytes per second, None for no limit; raises BadField."""
     row = fields.an_object(order, "$", ("rate",))
     rate = fields.need(row, "rate", "$")
     return None if rate is None else size(rate, "$.rate")
@@ -67,5 +67,5 @@ def checked(read: Callable[[], T]) -> T:
     """What `read` reads; a bad field refuses the update, with its path."""
     try:
         return read()
-    except (fields.BadField, InvalidPlan) as bad:
-        raise ApplicationError(str(bad), bad.path, type=errors.INVALID_PLAN, non_retryable=True) from bad
+    except fields.BadField as bad:
+        raise errors.invalid_plan(bad) from bad

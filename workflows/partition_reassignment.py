@@ -15,9 +15,9 @@ from workflows import cancellation, errors, options
 from workflows.model import calls, names
 from workflows.model import reassignment_runs as runs
 from workflows.model.calls import ReassignResult
+from workflows.model.fields import BadField
 from workflows.model.moves import NEXT_REPORT
 from workflows.model.phases import Phases
-from workflows.model.plan import InvalidPlan
 from workflows.model.reassignment_progress import Voices, of_run
 from workflows.model.reassignment_request import parse, read_change
 from workflows.model.reassignment_runs import ASKING, CATCHING_UP, DELETING, DIRECTING, VERIFYING, Key, Part, Standing
@@ -38,14 +38,14 @@ class PartitionReassignment:
 
     @workflow.init
     def __init__(self, parameter: Any) -> None:
-        self._problem: InvalidPlan | None = None
+        self._problem: BadField | None = None
         self._parts: dict[Key, Part] = {}
         self._made, self._pair = False, (0, 0)
         try:
             request = parse(parameter)
             self._made, self._pair = request.made, request.pair
             self._parts = {part.key: part for part in request.parts}
-        except InvalidPlan as problem:
+        except BadField as problem:
             self._problem = problem
         self._started = workflow.info().start_time.timestamp()
         self._phases = Phases()
@@ -67,7 +67,7 @@ class PartitionReassignment:
         nothing else came of it. A parameter that cannot be used fails with InvalidPlan and the path of the bad field.
         """
         if self._problem is not None:
-            raise ApplicationError(str(self._problem), self._problem.path, type=errors.INVALID_PLAN, non_retryable=True)
+            raise errors.invalid_plan(self._problem)
         if not self._made:
             self._phases.enter(ASKING, workflow.time())
             await self._prefer()

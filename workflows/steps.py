@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from temporalio import workflow
@@ -24,9 +24,6 @@ class Stopped:
 
     unclaimed: bool = False
     died: bool = False
-
-
-_FIELDS = frozenset(field.name for field in fields(MoveRow))
 
 
 def start_step(
@@ -99,11 +96,10 @@ def rows_in(failure: FailureError) -> list[MoveRow]:
         found = found.get("rows")
     rows: list[MoveRow] = []
     for each in found if isinstance(found, list) else []:
-        try:
-            # A node of a newer version may tell more than this one knows.
-            rows.append(MoveRow(**{name: value for name, value in each.items() if name in _FIELDS}))
-        except (TypeError, AttributeError):
+        row = calls.read_row(MoveRow, each)
+        if row is None:
             return []
+        rows.append(row)
     return rows
 
 

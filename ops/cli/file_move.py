@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from ops.cli import log_dirs, output
+from ops.cli import log_dirs, output, reassign_plan
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.cli.log_dirs import Answer, Standing, Wish
 from ops.cli.target import Target
@@ -23,18 +23,9 @@ LOOK_SECONDS = 0.5
 
 def read_wishes(file: Path) -> list[Wish]:
     """The replicas that the file gives a directory. Raises `UsageError` naming the path of the bad field."""
-    try:
-        text = file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot read the plan {file}: {why}") from error
-    try:
-        entries = plan.parse_reassignment(text)
-    except plan.InvalidPlan as error:
-        raise UsageError(f"the plan {file} cannot be used: {error}") from error
     wishes = [
         Wish(TopicPartition(entry.topic, entry.partition), node, directory)
-        for entry in entries
+        for entry in reassign_plan.read(file)
         for node, directory in zip(entry.replicas, entry.log_dirs, strict=True)
         if directory != plan.ANY
     ]

@@ -12,6 +12,7 @@ from ops.cli.log_dirs import Wish
 from ops.stack.errors import UsageError
 from storage_node.types import TopicPartition
 from workflows.model import plan
+from workflows.model.fields import BadField
 from workflows.model.plan import PlannedPartition
 
 # What is to be done with a partition, and what became of it.
@@ -71,7 +72,7 @@ def read(file: Path) -> tuple[PlannedPartition, ...]:
         raise UsageError(f"cannot read the plan {file}: {why}") from error
     try:
         return plan.parse_reassignment(text)
-    except plan.InvalidPlan as error:
+    except BadField as error:
         raise UsageError(f"the plan {file} cannot be used: {error}") from error
 
 

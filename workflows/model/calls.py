@@ -5,8 +5,9 @@ Times are seconds, sizes bytes. Rows are plain values, so that a history can be 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 # Names of activities, as they stand in histories.
 CREATE_MOVE = "create_move"
@@ -234,3 +235,19 @@ class ReplicaRow:
 @dataclass(frozen=True)
 class ReassignResult:
     rows: list[ReplicaRow] = field(default_factory=list)
+
+
+Row = TypeVar("Row", MoveRow, ReplicaRow)
+
+
+def read_row(kind: type[Row], found: Any) -> Row | None:
+    """A row that comes back as a plain object; None for what cannot be read. What a newer version tells beyond this
+    one's fields is left out.
+    """
+    if not isinstance(found, Mapping):
+        return None
+    known = {each.name for each in fields(kind)}
+    try:
+        return kind(**{name: value for name, value in found.items() if name in known})
+    except TypeError:
+        return None

@@ -1,7 +1,7 @@
 """What people type, parsed strictly: MoveReplica's parameter, and the JSON of kafka-reassign-partitions with `log_dirs`
 (KIP-113).
 
-Everything wrong is reported as `InvalidPlan` with the path of the bad field, the way it was typed: `$[1].directory is
+Everything wrong is reported as `BadField` with the path of the bad field, the way it was typed: `$[1].directory is
 missing`.
 """
 
@@ -37,27 +37,15 @@ _UNITS |= {
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)(?:/s)?")
 
 
-class InvalidPlan(ValueError):
-    """What was typed cannot be used; `path` names the bad field."""
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path} {problem}")
-        self.path = path
-        self.problem = problem
-
-
 def size(value: Any, path: str = "$") -> int:
-    """Bytes of a number, or of a string like "20MB", "512 KiB" or "1.5GB/s". Raises InvalidPlan; at least 1 byte."""
+    """Bytes of a number, or of a string like "20MB", "512 KiB" or "1.5GB/s". Raises BadField; at least 1 byte."""
     if isinstance(value, str):
         found = _SIZE.fullmatch(value.strip())
         unit = _UNITS.get(found.group(2).upper()) if found else None
         if found is None or unit is None:
-            raise InvalidPlan(path, f'is \'{value}\', which is not a size such as 20000000, "20MB" or "64MiB"')
+            raise BadField(path, f'is \'{value}\', which is not a size such as 20000000, "20MB" or "64MiB"')
         value = int(float(found.group(1)) * unit)
-    try:
-        return fields.a_number(value, path, 1)
-    except BadField as bad:
-        raise InvalidPlan(bad.path, bad.problem) from bad
+    return fields.a_number(value, path, 1)
 
 
 def absolute(value: Any, path: str, *, any_allowed: bool) -> str:
@@ -102,18 +90,15 @@ def parse_moves(parameter: Any) -> MovePlan:
 
     Fields: topic, partition, node, directory; optional throttle (bytes/s or a size), sla_seconds (alias
     deadline_seconds), claim, generation. A list has the same node throughout, and one throttle and SLA: those of the
-    entries that give them, which must agree. Raises InvalidPlan.
+    entries that give them, which must agree. Raises BadField.
     """
     if isinstance(parameter, str):
         parameter = loads(parameter)
     single = isinstance(parameter, Mapping)
-    try:
-        entries = [parameter] if single else fields.a_list(parameter, "$")
-        if not 1 <= len(entries) <= MAX_REPLICAS:
-            raise BadField("$", f"has {len(entries)} entries, but must have 1 to {MAX_REPLICAS}")
-        return _moves(entries, single)
-    except BadField as bad:
-        raise InvalidPlan(bad.path, bad.problem) from bad
+    entries = [parameter] if single else fields.a_list(parameter, "$")
+    if not 1 <= len(entries) <= MAX_REPLICAS:
+        raise BadField("$", f"has {len(entries)} entries, but must have 1 to {MAX_REPLICAS}")
+    return _moves(entries, single)
 
 
 def _moves(entries: Any, single: bool) -> MovePlan:
@@ -168,20 +153,20 @@ def _seconds(value: Any, path: str) -> float:
 
 
 def loads(text: str) -> Any:
-    """JSON in which no object has a field twice. Raises InvalidPlan."""
+    """JSON in which no object has a field twice. Raises BadField."""
 
     def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in pairs:
             if name in found:
-                raise InvalidPlan("$", f"has the field '{name}' twice in one object")
+                raise BadField("$", f"has the field '{name}' twice in one object")
             found[name] = value
         return found
 
     try:
         return json.loads(text, object_pairs_hook=no_duplicates)
     except (json.JSONDecodeError, RecursionError) as problem:
-        raise InvalidPlan("$", f"is not JSON: {problem}") from problem
+        raise BadField("$", f"is not JSON: {problem}") from problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,34 +183,28 @@ def parse_reassignment(parameter: Any) -> tuple[PlannedPartition, ...]:
     """Parse {"version": 1, "partitions": [{"topic", "partition", "replicas": [...], "log_dirs": [...]}]} (KIP-113).
 
     The parameter is that object or a string that holds it as JSON. `log_dirs` may be missing: then it is "any" for each
-    replica. A plan has at least one partition. Raises InvalidPlan for anything else, unknown fields included.
+    replica. A plan has at least one partition. Raises BadField for anything else, unknown fields included.
     """
     if isinstance(parameter, str):
         parameter = loads(parameter)
-    try:
-        plan = fields.an_object(parameter, "$", ("version", "partitions"))
-        version = fields.a_number(fields.need(plan, "version", "$"), "$.version")
-        if version != 1:
-            raise BadField("$.version", f"is {version}, but only version 1 is known")
-        rows = fields.a_list(fields.need(plan, "partitions", "$"), "$.partitions")
-        if not rows:
-            raise BadField("$.partitions", "is empty: there is nothing to do")
-        return _partitions(rows, "$.partitions")
-    except BadField as bad:
-        raise InvalidPlan(bad.path, bad.problem) from bad
+    plan = fields.an_object(parameter, "$", ("version", "partitions"))
+    version = fields.a_number(fields.need(plan, "version", "$"), "$.version")
+    if version != 1:
+        raise BadField("$.version", f"is {version}, but only version 1 is known")
+    rows = fields.a_list(fields.need(plan, "partitions", "$"), "$.partitions")
+    if not rows:
+        raise BadField("$.partitions", "is empty: there is nothing to do")
+    return _partitions(rows, "$.partitions")
 
 
 def parse_partitions(parameter: Any) -> tuple[PlannedPartition, ...]:
-    """Parse one object {"topic", "partition", "replicas", "log_dirs"} or a list of them. Raises InvalidPlan."""
-    try:
-        if isinstance(parameter, Mapping):
-            return (_partition(parameter, "$"),)
-        rows = fields.a_list(parameter, "$")
-        if not rows:
-            raise BadField("$", "is empty: there is nothing to do")
-        return _partitions(rows, "$")
-    except BadField as bad:
-        raise InvalidPlan(bad.path, bad.problem) from bad
+    """Parse one object {"topic", "partition", "replicas", "log_dirs"} or a list of them. Raises BadField."""
+    if isinstance(parameter, Mapping):
+        return (_partition(parameter, "$"),)
+    rows = fields.a_list(parameter, "$")
+    if not rows:
+        raise BadField("$", "is empty: there is nothing to do")
+    return _partitions(rows, "$")
 
 
 def _partitions(rows: Sequence[Any], path: str) -> tuple[PlannedPartition, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from workflows.model import fields, plan
 from workflows.model.fields import BadField
 from workflows.model.outcome import Reassigned
-from workflows.model.plan import ANY, InvalidPlan, PlannedPartition
+from workflows.model.plan import ANY, PlannedPartition
 from workflows.model.reassignment_runs import Part
 
 #: One run sees at most so many partitions through: a step for fifty costs what a step for one costs.
@@ -52,7 +52,7 @@ def made_by_controller(changes: Sequence[Reassigned], pair: tuple[int, int]) -> 
 
 
 def parse(parameter: Any) -> Request:
-    """Parse PartitionReassignment's parameter. Raises InvalidPlan with the path of the bad field.
+    """Parse PartitionReassignment's parameter. Raises BadField with the path of the bad field.
 
     People give one object {"topic", "partition", "replicas", "log_dirs"} or a list of them, or the JSON of
     kafka-reassign-partitions, or a string that holds any of these; `log_dirs` may be missing. The controller gives
@@ -60,19 +60,16 @@ def parse(parameter: Any) -> Request:
     """
     if isinstance(parameter, str):
         parameter = plan.loads(parameter)
-    try:
-        if isinstance(parameter, Mapping) and "made" in parameter:
-            return _made(parameter)
-        if isinstance(parameter, Mapping) and "partitions" in parameter:
-            planned, where = plan.parse_reassignment(parameter), "$.partitions"
-        else:
-            planned, where = plan.parse_partitions(parameter), "$"
-        if len(planned) > LARGEST_GROUP:
-            raise BadField(
-                where, f"has {len(planned)} entries, but one run reassigns at most {LARGEST_GROUP}; start several"
-            )
-    except BadField as bad:
-        raise InvalidPlan(bad.path, bad.problem) from bad
+    if isinstance(parameter, Mapping) and "made" in parameter:
+        return _made(parameter)
+    if isinstance(parameter, Mapping) and "partitions" in parameter:
+        planned, where = plan.parse_reassignment(parameter), "$.partitions"
+    else:
+        planned, where = plan.parse_partitions(parameter), "$"
+    if len(planned) > LARGEST_GROUP:
+        raise BadField(
+            where, f"has {len(planned)} entries, but one run reassigns at most {LARGEST_GROUP}; start several"
+        )
     return Request(tuple(_asked(each) for each in planned))
 
 

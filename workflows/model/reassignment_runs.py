@@ -319,14 +319,6 @@ def verdict(parts: Sequence[Part], short: Iterable[Key] = ()) -> Verdict:
 
 
 def read_rows(found: Iterable[Any]) -> dict[Key, ReplicaRow]:
-    """Rows that come back as plain objects; what cannot be read is left out, fields that are not known are ignored."""
-    rows: dict[Key, ReplicaRow] = {}
-    for one in found:
-        if not isinstance(one, Mapping):
-            continue
-        try:
-            row = ReplicaRow(**{name: value for name, value in one.items() if name in _FIELDS})
-        except TypeError:
-            continue
-        rows[row.topic, row.partition] = row
-    return rows
+    """Rows that come back as plain objects; what cannot be read is left out."""
+    rows = (calls.read_row(ReplicaRow, one) for one in found)
+    return {(row.topic, row.partition): row for row in rows if row is not None}

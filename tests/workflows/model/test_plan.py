@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows.model.calls import ReplicaMove
-from workflows.model.plan import InvalidPlan, lanes, parse_moves, parse_reassignment, size
+from workflows.model.fields import BadField
+from workflows.model.plan import lanes, parse_moves, parse_reassignment, size
 
 ONE = {"topic": "t", "partition": 0, "node": 1, "directory": "/a"}
 
@@ -34,7 +35,7 @@ def test_sizes(typed: Any, bytes_: int) -> None:
 
 @pytest.mark.parametrize("typed", ["", "fast", "-5MB", "5 parsecs", 0, -1, 1.5, True, None, [], "0"])
 def test_what_is_no_size(typed: Any) -> None:
-    with pytest.raises(InvalidPlan):
+    with pytest.raises(BadField):
         size(typed, "$.throttle")
 
 
@@ -85,7 +86,7 @@ def test_a_lane_shares_node_throttle_and_sla() -> None:
     ],
 )
 def test_the_path_of_the_bad_field(parameter: Any, path: str) -> None:
-    with pytest.raises(InvalidPlan) as caught:
+    with pytest.raises(BadField) as caught:
         parse_moves(parameter)
     assert caught.value.path == path
     assert str(caught.value).startswith(path)
@@ -129,7 +130,7 @@ def test_the_proposals_json() -> None:
     ],
 )
 def test_the_path_of_the_plans_bad_field(parameter: Any, path: str) -> None:
-    with pytest.raises(InvalidPlan) as caught:
+    with pytest.raises(BadField) as caught:
         parse_reassignment(parameter)
     assert caught.value.path == path
 
@@ -149,5 +150,5 @@ def test_no_json_at_all_gets_through_as_anything_but_a_plan_or_a_refusal(typed: 
     for parse in (parse_moves, parse_reassignment):
         try:
             parse(typed)
-        except InvalidPlan as bad:
+        except BadField as bad:
             assert bad.path.startswith("$")

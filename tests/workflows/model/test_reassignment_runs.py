@@ -13,8 +13,8 @@ from workflows.model import calls
 from workflows.model import reassignment_runs as runs
 from workflows.model.assignment import Assignment
 from workflows.model.calls import ReplicaRow
+from workflows.model.fields import BadField
 from workflows.model.outcome import Reassigned
-from workflows.model.plan import InvalidPlan
 from workflows.model.reassignment_progress import Voices, of_run
 from workflows.model.reassignment_request import change_row, groups, made_by_controller, parse, read_change, summary
 from workflows.model.reassignment_runs import UNDER_WAY, Part, Standing, judge
@@ -131,7 +131,7 @@ def test_people_may_give_one_a_list_or_kafkas_file() -> None:
     for form in forms[:3]:
         request = parse(form)
         assert not request.made and request.parts[0].wishes == {3: "/b"}
-    with pytest.raises(InvalidPlan, match=r"\$.partitions is empty"):
+    with pytest.raises(BadField, match=r"\$.partitions is empty"):
         parse(forms[3])
 
 
