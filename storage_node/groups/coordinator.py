@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -53,7 +54,7 @@ class GroupCoordinator:
         self._limits = node.config.groups
         self._placement = Placement()
         self._groups: dict[str, Group] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._timers: dict[str, tuple[float, asyncio.Handle]] = {}
         self._writing: set[asyncio.Future[None]] = set()
         self._tasks: list[asyncio.Task[None]] = []
         self._seen = ClusterImage()
@@ -78,7 +79,7 @@ class GroupCoordinator:
         self._stack.close()
         for task in self._tasks:
             task.cancel()
-        for timer in self._timers.values():
+        for _, timer in self._timers.values():
             timer.cancel()
 
     def close(self) -> None:
@@ -331,7 +332,7 @@ class GroupCoordinator:
 
     def _close(self, group: Group, error: ErrorCode) -> None:
         del self._groups[group.name]
-        timer = self._timers.pop(group.name, None)
+        _, timer = self._timers.pop(group.name, (0.0, None))
         if timer is not None:
             timer.cancel()
         _deliver(group.abandon(error))
@@ -339,12 +340,13 @@ class GroupCoordinator:
     def _arm(self, group: Group) -> None:
         """Wake up when the group needs it; a deadline that was put off meanwhile is found out then."""
         deadline = group.deadline
-        timer = self._timers.get(group.name)
-        if deadline is None or self._groups.get(group.name) is not group or (timer and timer.when() <= deadline):
+        # What uvloop is to call at once does not know when: that stands beside it.
+        when, timer = self._timers.get(group.name, (math.inf, None))
+        if deadline is None or self._groups.get(group.name) is not group or when <= deadline:
             return
         if timer is not None:
             timer.cancel()
-        self._timers[group.name] = self._loop.call_at(deadline, self._tick, group)
+        self._timers[group.name] = deadline, self._loop.call_at(deadline, self._tick, group)
 
     def _tick(self, group: Group) -> None:
         if self._groups.get(group.name) is group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -89,6 +90,19 @@ def test_a_group_from_the_first_member_to_the_last(shared: Harness, client: Clie
     assert leave(client, leaves, group, joined.member_id) == 0
     other.close()
     until(lambda: described(client, group).group_state == "Empty")
+
+
+def test_members_that_come_in_the_same_moment(shared: Harness) -> None:
+    clients = [Client(shared) for _ in range(3)]
+    shared.node.listener.loop.call_soon_threadsafe(time.sleep, 0.2)  # all of them are read in one round of the loop
+    for one in clients:
+        send_join(one, 3, "at-once")
+    answers = [one.receive()[1] for one in clients]
+    assert [int(answer.error_code) for answer in answers] == [0, 0, 0]
+    assert {answer.generation_id for answer in answers} == {1}
+    assert sorted(len(answer.members) for answer in answers) == [0, 0, 3]
+    for one in clients:
+        one.close()
 
 
 def test_requests_for_members_that_are_none(client: Client) -> None:
