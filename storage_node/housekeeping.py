@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from storage_node.asking import ASK_TIMEOUT, ask_controller
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import RequestRefused, StorageError
+from storage_node.metadata import LOST
 from storage_node.partition import Partition
 from storage_node.ports import Controller, ReplicaDirectory
 from storage_node.replication.balance import LeaderBalance
@@ -187,4 +188,17 @@ class Housekeeping:
             # A move that was announced has raised the metadata's generation already; a lower one here is no news.
             if row.directory_of(node.id) != here or row.generation_of(node.id) < partition.generation:
                 rows.append(ReplicaDirectory(tp, partition.topic_id, here, partition.generation))
-        return rows
+        return rows + self._lost()
+
+    def _lost(self) -> list[ReplicaDirectory]:
+        """Replicas that are gone and not known to be: said to be lost, they leave the in-sync ones."""
+        node = self._node
+        image = node.metadata.image
+        if node.dirs.missing_ids():
+            return []  # they may be there
+        found = [(tp, image.partition(tp)) for tp in node.images.lost if tp in node.replicas.offline]
+        return [
+            ReplicaDirectory(tp, image.topics[tp.topic].id, LOST, row.generation_of(node.id))
+            for tp, row in found
+            if row is not None and node.id in row.replicas and row.directory_of(node.id) != LOST
+        ]

@@ -15,10 +15,11 @@ from storage_node.directories.directory import LogDirectory
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
-from storage_node.metadata import BadImage, ClusterImage, PartitionImage, TopicImage, decode_row
+from storage_node.metadata import LOST, BadImage, ClusterImage, PartitionImage, TopicImage, decode_row
 from storage_node.partition import Partition
 from storage_node.removal import Removal
 from storage_node.replicas import NewReplica, create_logs
+from storage_node.replication import anew
 from storage_node.topic_configs import cordoned, log_config, move_rate
 from storage_node.types import TopicPartition
 
@@ -47,6 +48,8 @@ class Images:
         self._defaults = node.config.log
         self._cordoned: frozenset[str] = frozenset()
         self._removal = Removal(node)
+        self.lost: frozenset[TopicPartition] = frozenset()
+        """Replicas that the metadata has here, that no disk holds, and that may be made anew at some time."""
         self._registered = False
         """Whether the controller knows this start of the node, so that it may lead what has other replicas."""
 
@@ -120,7 +123,7 @@ class Images:
                     node.held.note(tp, topic.id, row)
                 partition = node.replicas.served.get(tp)
                 if partition is None:
-                    if node.id in row.replicas and tp not in node.replicas.offline:
+                    if node.id in row.replicas and (tp not in node.replicas.offline or tp in self.lost):
                         wanted.append((tp, topic, row))
                 elif partition.topic_id in ("", topic.id):
                     # Also where the metadata has it elsewhere now: it must not go on leading here.
@@ -195,11 +198,12 @@ class Images:
         """
         by_directory: dict[str, list[NewReplica]] = {}
         rows = {tp: row for tp, _, row in wanted}
+        generations = {tp: row.generation_of(self._node.id) + above + self._anew(row) for tp, _, row in wanted}
         failed: list[TopicPartition] = []
         for tp, topic, row in wanted:
             directory = places.get(tp)
             if directory is not None:
-                generation = row.generation_of(self._node.id) + above if above else 0
+                generation = generations[tp] if above or self._anew(row) else 0
                 new = NewReplica(tp, topic.id, self._config(topic), generation)
                 by_directory.setdefault(directory.name, []).append(new)
         jobs: list[tuple[LogDirectory, list[TopicPartition], Future[list[tuple[TopicPartition, str, Log]]] | None]] = []
@@ -217,7 +221,9 @@ class Images:
                 self._node.storage_failed(error)
                 log.error("replicas could not be created in %s: %s", directory.path, error)
                 made = []
-            partitions = [self._partition(directory, tp, topic_id, new, rows[tp], above) for tp, topic_id, new in made]
+            partitions = [
+                self._partition(directory, tp, topic_id, new, rows[tp], generations[tp]) for tp, topic_id, new in made
+            ]
             self._node.replicas.add_all(partitions)
             if not directory.online:
                 # It failed after they were made, and whoever took its replicas offline did not see these.
@@ -243,6 +249,10 @@ class Images:
         self._node.held.add(directory, [spec.tp for spec in specs])
         return create_logs(directory, specs)
 
+    def _anew(self, row: PartitionImage) -> bool:
+        """Whether a replica that is to be made was here once: a copy that turns up again is older."""
+        return row.directory_of(self._node.id) is not None
+
     def _place(self, wanted: list[_Wanted], first: bool) -> dict[TopicPartition, LogDirectory]:
         """Where each new replica goes: a remembered wish, then the directory that metadata names, then by load.
 
@@ -250,28 +260,36 @@ class Images:
         it, before the controller learned where: none is made while a directory is missing that may hold it.
         """
         node = self._node
-        missing = node.dirs.missing_ids() if first else frozenset()
+        missing = node.dirs.missing_ids()
         places: dict[TopicPartition, LogDirectory] = {}
         free: list[TopicPartition] = []
-        lost: dict[TopicPartition, str] = {}
+        offline: dict[TopicPartition, str] = {}
+        lost = set(self.lost)
         for tp, _, row in wanted:
+            lost.discard(tp)
             assigned = row.directory_of(node.id)
             wish = node.wishes.get(tp)
+            here = node.dirs.by_id(assigned) if assigned is not None else None
             if assigned is not None:
-                # It was here once (directories are assigned after creation): an empty one in its place would hide the
-                # loss.
-                here = node.dirs.by_id(assigned)
-                where = str(here.path) if here is not None else f"with id {assigned}"
-                reason = "is not online" if here is None or not here.online else "holds no copy of it any more"
-                lost[tp] = f"its log directory {where} {reason}"
-            elif missing:
-                lost[tp] = f"it may be in the log directory with id {', '.join(sorted(missing))}, which is not online"
-            elif wish is not None and wish.online:
+                why = anew.why_not(row, node.id, registered=self._registered, missing=missing)
+                if why:
+                    lost.add(tp)
+                    offline[tp] = f"{_gone(assigned, here)}; {why}"
+                    continue
+                log.warning("%s: %s; it is made anew and copied from node %d", tp, _gone(assigned, here), row.leader)
+            elif missing and first:
+                ids = ", ".join(sorted(missing))
+                offline[tp] = f"it may be in the log directory with id {ids}, which is not online"
+                continue
+            if wish is not None and wish.online:
                 places[tp] = wish
+            elif here is not None and here.online:
+                places[tp] = here
             else:
                 free.append(tp)
-        if lost:
-            node.replicas.set_offline(lost)
+        self.lost = frozenset(lost)
+        self._tell_offline({tp: why for tp, why in offline.items() if node.replicas.offline.get(tp) != why})
+        node.replicas.set_offline(offline)
         if free:
             try:
                 places.update(zip(free, node.dirs.place(node.replicas.sizes(), len(free), self._cordoned), strict=True))
@@ -279,13 +297,31 @@ class Images:
                 node.replicas.set_offline({tp: str(error) for tp in free})
         return places
 
+    def _tell_offline(self, reasons: Mapping[TopicPartition, str]) -> None:
+        """A line per reason: a directory may have held thousands."""
+        by_reason: dict[str, list[TopicPartition]] = {}
+        for tp, reason in reasons.items():
+            by_reason.setdefault(reason, []).append(tp)
+        for reason, tps in by_reason.items():
+            more = f" and {len(tps) - 1} more" if len(tps) > 1 else ""
+            # Before the controller has been heard, most of these are no more than a moment away from being made anew.
+            log.log(logging.ERROR if self._registered else logging.WARNING, "%s%s: offline, %s", tps[0], more, reason)
+
     def _partition(
-        self, directory: LogDirectory, tp: TopicPartition, topic_id: str, new: Log, row: PartitionImage, above: int
+        self, directory: LogDirectory, tp: TopicPartition, topic_id: str, new: Log, row: PartitionImage, generation: int
     ) -> Partition:
-        generation = row.generation_of(self._node.id) + above
         made = Partition(tp, topic_id, new, directory, generation=generation, is_leader=False)
         self._assign(made, topic_id, row)
         return made
+
+
+def _gone(assigned: str, here: LogDirectory | None) -> str:
+    """What became of a replica that was in this log directory."""
+    if assigned == LOST:
+        return "no log directory of this node holds a copy of it any more"
+    where = str(here.path) if here is not None else f"with id {assigned}"
+    reason = "is not online" if here is None or not here.online else "holds no copy of it any more"
+    return f"its log directory {where} {reason}"
 
 
 def topic_config(topic: TopicImage, defaults: LogConfig) -> LogConfig:

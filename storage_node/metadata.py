@@ -24,6 +24,7 @@ FORMAT_VERSION = 1
 #: Kafka's reserved directory ids (KIP-858) that say "not known" and "lost".
 UNASSIGNED = "AAAAAAAAAAAAAAAAAAAAAQ"
 MIGRATING = "AAAAAAAAAAAAAAAAAAAAAA"
+LOST = "AAAAAAAAAAAAAAAAAAAAAg"
 
 #: A decompressed image beyond this is refused: it cannot be ours.
 MAX_IMAGE_BYTES = 512 * 1024 * 1024

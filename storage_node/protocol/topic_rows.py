@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 
 from storage_node.errors import ErrorCode
-from storage_node.metadata import ClusterImage, PartitionImage, TopicImage
+from storage_node.metadata import LOST, ClusterImage, PartitionImage, TopicImage
 from storage_node.protocol.wire import array, string
 
 #: What clients may do with a topic where nobody checks who they are: read, write, create, delete, alter, describe,
@@ -146,7 +146,7 @@ class Layout:
         offline = [
             node
             for node, directory in zip(row.replicas, directories, strict=False)
-            if node not in view.live or (node, directory) in view.lost
+            if node not in view.live or directory == LOST or (node, directory) in view.lost
         ]
         replicas: Sequence[int] = row.replicas
         isr: Sequence[int] = row.isr

@@ -190,8 +190,8 @@ class MemoryCluster:
         self.nodes: dict[int, Node] = {}
         self._ports: dict[int, int] = {}
 
-    def start(self, number: int, extra: Mapping[str, str] | None = None) -> Node:
-        """Start a node, at the port that it had before."""
+    def start(self, number: int, extra: Mapping[str, str] | None = None, *, attach: bool = True) -> Node:
+        """Start a node, at the port that it had before; `attach`: it registers at once."""
         port = self.controller.port()
         config = make_config(self.paths[number], number, self._ports.get(number, 0), {**self.extra, **(extra or {})})
         node = Node(config, port)
@@ -199,7 +199,8 @@ class MemoryCluster:
         node.start()
         self._ports[number] = node.port
         self.nodes[number] = node
-        self.controller.attach(node)
+        if attach:
+            self.controller.attach(node)
         return node
 
     def stop(self, number: int, *, clean: bool = True, fenced: bool = True) -> None:
