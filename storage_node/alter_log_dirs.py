@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -44,6 +45,9 @@ USAGE_PATIENCE = 5.0
 LOOK = 0.2
 #: How long work may still take when one of its directories is offline, seconds: long enough to find out by itself.
 GIVEN_UP = 4.0
+#: How long a request waits for a replica that is being made, and between two looks at it, seconds.
+MAKING_PATIENCE = 5.0
+MAKING_LOOK = 0.02
 #: The lag of a copy whose replica is on a directory that is offline.
 UNKNOWN_LAG = -1
 
@@ -78,34 +82,51 @@ class LogDirRequests:
     def __init__(self, node: Node) -> None:
         self._node = node
         self._changing = asyncio.Lock()
+        self.waiting = 0
+        """Replicas that requests wait for, since they are just being made."""
 
     async def alter(self, wanted: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:
         """Ask for directories; each partition has its own result, and one that fails changes nothing for the others."""
         codes: dict[TopicPartition, ErrorCode] = {}
-        moves: list[tuple[Partition, LogDirectory]] = []
+        targets: dict[TopicPartition, LogDirectory | None] = {}
         wishes: list[tuple[TopicPartition, LogDirectory]] = []
         for tp, path in wanted.items():
-            try:
-                target = self._target(tp, path)
+            with self._told(tp, path, codes):
+                target = targets[tp] = self._target(tp, path)
                 await self._cancel_other(tp, target)
-                if target is not None and self._is_wish(tp, target):
+                if target is not None and self._is_wish(tp):
                     wishes.append((tp, target))
-                move = self._to_move(tp, target)
+        if wishes:
+            # A replica that is made meanwhile, or was just made, is looked at again: it is moved then.
+            late = await asyncio.to_thread(self._remember, wishes)
+            codes |= dict.fromkeys(await self._unmade(late), ErrorCode.REQUEST_TIMED_OUT)
+        moves: list[tuple[Partition, LogDirectory]] = []
+        for tp in [tp for tp in wanted if tp not in codes]:
+            with self._told(tp, wanted[tp], codes):
+                move = self._to_move(tp, targets[tp])
                 codes[tp] = ErrorCode.NONE
                 if move is not None:
                     moves.append(move)
-            except (RequestRefused, StorageError) as error:
-                codes[tp] = error.code
-                log.info("move of %s to %s: %s", tp, path, error)
-            except Exception:
-                codes[tp] = ErrorCode.UNKNOWN_SERVER_ERROR
-                log.exception("move of %s to %s", tp, path)
-        if wishes:
-            await asyncio.to_thread(self._remember, wishes)
+        overtaken = [tp for tp, _ in wishes if tp in self._node.replicas.served]
+        if overtaken:
+            await asyncio.to_thread(self._forget, overtaken)
         if moves:
             async with self._changing:
                 codes |= await self._start(moves)
         return codes
+
+    @staticmethod
+    @contextmanager
+    def _told(tp: TopicPartition, path: str, codes: dict[TopicPartition, ErrorCode]) -> Iterator[None]:
+        """What goes wrong becomes the partition's code."""
+        try:
+            yield
+        except (RequestRefused, StorageError) as error:
+            codes[tp] = error.code
+            log.info("move of %s to %s: %s", tp, path, error)
+        except Exception:
+            codes[tp] = ErrorCode.UNKNOWN_SERVER_ERROR
+            log.exception("move of %s to %s", tp, path)
 
     # The checks of AlterReplicaLogDirs, in Kafka's order
 
@@ -160,15 +181,33 @@ class LogDirRequests:
         """Cancel a movement without asking anybody; None when there is none. Blocking."""
         return self._node.engine.cancel(tp, None, reason)
 
-    def _is_wish(self, tp: TopicPartition, target: LogDirectory) -> bool:
+    def _is_wish(self, tp: TopicPartition) -> bool:
         return tp not in self._node.replicas.served and tp not in self._node.replicas.offline
 
-    def _remember(self, wishes: Sequence[tuple[TopicPartition, LogDirectory]]) -> None:
+    def _remember(self, wishes: Sequence[tuple[TopicPartition, LogDirectory]]) -> list[TopicPartition]:
+        """Answers those that come too late."""
         try:
-            self._node.wishes.remember(wishes)
+            return self._node.wishes.remember(wishes)
         except StorageError as error:
             self._node.storage_failed(error)
             log.error("wishes are not kept over a restart: %s", error)
+            return []
+
+    def _forget(self, tps: Sequence[TopicPartition]) -> None:
+        try:
+            self._node.wishes.forget(tps)
+        except StorageError as error:
+            self._node.storage_failed(error)
+
+    async def _unmade(self, tps: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Wait for replicas that are being made, not long: a disk may hang; answers those that are not there then."""
+        self.waiting += len(tps)
+        for _ in range(round(MAKING_PATIENCE / MAKING_LOOK)):
+            if not any(map(self._is_wish, tps)):
+                break
+            await asyncio.sleep(MAKING_LOOK)
+        self.waiting -= len(tps)
+        return [tp for tp in tps if self._is_wish(tp)]
 
     def _to_move(self, tp: TopicPartition, target: LogDirectory | None) -> tuple[Partition, LogDirectory] | None:
         """What is to be moved, None when nothing is left to do; raises what the client is told."""

@@ -165,6 +165,12 @@ class Images:
     # Creation
 
     def _create(self, wanted: list[_Wanted], *, first: bool) -> None:
+        with self._node.wishes.making([tp for tp, _, _ in wanted]):
+            self._make_all(wanted, first)
+        if wanted:
+            self._node.directories_changed()
+
+    def _make_all(self, wanted: list[_Wanted], first: bool) -> None:
         places = self._place(wanted, first)
         if places:
             # Whichever directories are left at the next start then know that one which is missing may hold a replica.
@@ -176,8 +182,6 @@ class Images:
             # of the replica is older than the one that is made now, for a start that sees both.
             above += 1
             places = self._elsewhere(failed)
-        if wanted:
-            self._node.directories_changed()
 
     def _elsewhere(self, tps: Collection[TopicPartition]) -> dict[TopicPartition, LogDirectory]:
         """Other directories for replicas that failed ones were to take; nothing where there is none."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from storage_node.directories import json_file
@@ -24,6 +25,7 @@ class Wishes:
         self._dirs = dirs
         self._lock = threading.Lock()
         self._paths: dict[TopicPartition, str] = {}
+        self._making: set[TopicPartition] = set()
 
     def load(self) -> None:
         """Read what was remembered; a file that cannot be read is a warning, the wishes are lost."""
@@ -41,15 +43,33 @@ class Wishes:
         except LogDirNotFound:
             return None
 
-    def remember(self, wanted: Iterable[tuple[TopicPartition, LogDirectory]]) -> None:
-        """Note wishes, durable when this returns."""
+    @contextmanager
+    def making(self, tps: Collection[TopicPartition]) -> Iterator[None]:
+        """While it is decided where these replicas go and they are made there: what is wished for them then comes too
+        late.
+        """
+        with self._lock:
+            self._making.update(tps)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._making.difference_update(tps)
+
+    def remember(self, wanted: Iterable[tuple[TopicPartition, LogDirectory]]) -> list[TopicPartition]:
+        """Note wishes, durable when this returns; answers those that came too late: their replicas are being made."""
+        late: list[TopicPartition] = []
         with self._lock:
             for tp, directory in wanted:
+                if tp in self._making:
+                    late.append(tp)
+                    continue
                 self._paths.pop(tp, None)
                 self._paths[tp] = directory.name
             while len(self._paths) > MOST_WISHES:
                 del self._paths[next(iter(self._paths))]
             self._save()
+        return late
 
     def forget(self, tps: Iterable[TopicPartition]) -> None:
         """The replicas exist now, or nobody wants them any more."""

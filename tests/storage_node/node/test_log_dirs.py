@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,11 @@ from typing import Any
 import pytest
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, KafkaAdminClient
 
+from storage_node import alter_log_dirs, images
+from storage_node.directories.directory import LogDirectory
 from storage_node.metadata import NodeImage, PartitionImage, TopicImage
 from storage_node.move.status import MoveState
+from storage_node.replicas import NewReplica
 from storage_node.types import TopicPartition
 from tests.support.node_harness import Harness, running, until
 
@@ -155,6 +160,40 @@ def test_a_wish_for_a_replica_that_does_not_exist_yet_places_it(harness: Harness
     harness.restart()  # Kafka forgets it here
     harness.create_topic("later", 4)
     assert {harness.directory_of("later", part) for part in range(4)} == {target}
+
+
+@pytest.mark.parametrize("in_time", [True, False])
+def test_a_wish_for_a_replica_that_is_just_being_made_is_not_forgotten(
+    harness: Harness, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch, in_time: bool
+) -> None:
+    make, asked, go_on = images.create_logs, threading.Event(), threading.Event()
+
+    def slow(directory: LogDirectory, wanted: Iterable[NewReplica]) -> Any:
+        asked.set()
+        assert go_on.wait(30)
+        return make(directory, wanted)
+
+    monkeypatch.setattr(images, "create_logs", slow)
+    if not in_time:
+        monkeypatch.setattr(alter_log_dirs, "MAKING_PATIENCE", 0.2)
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            pool.submit(harness.create_topic, "late", 3)
+            assert asked.wait(30)
+            wanted = {("late", part): harness.paths[2] for part in range(3)}
+            answer = pool.submit(ask, admin, wanted)
+            if in_time:
+                until(lambda: harness.node.log_dirs.waiting == 3, what="the request waits for the replicas")
+                go_on.set()
+                assert answer.result(30) == dict.fromkeys(wanted, "NoError")
+                for part in range(3):
+                    until(lambda part=part: harness.directory_of("late", part) == harness.paths[2], what="it is there")
+            else:
+                assert answer.result(30) == dict.fromkeys(wanted, "RequestTimedOutError")
+        finally:
+            go_on.set()
+    # What was answered has no effect later on.
+    assert harness.node.wishes.get(TopicPartition("late", 0)) is None
 
 
 @pytest.mark.conformance(12)
