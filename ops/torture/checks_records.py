@@ -7,8 +7,11 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ops.torture.facts import Place
-from ops.torture.history import FAIL
+from ops.torture.history import FAIL, Event
 from ops.torture.index import Index, few, seconds, told
+
+#: A client learns of its producer's new epoch from a log that it polls: so much later or earlier, ns.
+SESSION_TOLD = 1_000_000_000
 
 
 def lost(index: Index) -> list[str]:
@@ -123,8 +126,11 @@ def _strangers(index: Index) -> Iterator[str]:
 
 
 def duplicates(index: Index) -> list[str]:
-    """C3: a value that an idempotent producer sent has one offset."""
-    sound = {(send.topic, send.value) for send in index.sends if send.sound}
+    """C3: a value that an idempotent producer sent has one offset.
+
+    Unless it was outstanding when the producer began a new epoch, which is a new producer to any broker.
+    """
+    sound = {(send.topic, send.value) for send in index.sends if send.sound and not _sent_anew(index, send)}
     places: dict[tuple[str, str], dict[tuple[int, int], str]] = defaultdict(dict)
     for place, offset, value, who in _sightings(index):
         if (place[0], value) in sound:
@@ -136,6 +142,13 @@ def duplicates(index: Index) -> list[str]:
         if len(where) > 1 and not _rewritten(index, topic, where)
     )
     return few(found)
+
+
+def _sent_anew(index: Index, send: Event) -> bool:
+    return any(
+        send.invoked - SESSION_TOLD <= at <= send.completed + SESSION_TOLD
+        for at in index.sessions.get(send.process, ())
+    )
 
 
 def _rewritten(index: Index, topic: str, where: dict[tuple[int, int], str]) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from ops.torture.history import ASSIGN, FAIL, INFO, MARKS, OK, OUT_OF_RANGE, POLL, SEND, Event, Recorder, now
+from ops.torture.history import ASSIGN, FAIL, INFO, MARKS, OK, OUT_OF_RANGE, POLL, SEND, SESSION, Event, Recorder, now
 
 _SILENT = logging.getLogger("rehome.torture.librdkafka")
 _SILENT.addHandler(logging.NullHandler())
@@ -85,6 +85,30 @@ class Stopping:
         self.asked.set()
 
 
+class Sessions(logging.Handler):
+    """Notes when an idempotent producer begins a new epoch, which only its log tells.
+
+    librdkafka does so after a later request in flight was out of order because an earlier one was refused. What was
+    sent in the old epoch, of any partition, is sent once more in the new one, also what a leader had appended by then.
+    """
+
+    def __init__(self, process: str, recorder: Recorder) -> None:
+        super().__init__(logging.DEBUG)
+        self._process, self._recorder = process, recorder
+
+    def emit(self, record: logging.LogRecord) -> None:
+        said = record.getMessage()
+        if "epoch bump" in said:
+            at = now()
+            self._recorder.note(Event(self._process, SESSION, "", -1, INFO, at, at, time.time_ns(), error=said))
+
+    def logger(self) -> logging.Logger:
+        """The logger to give to the producer; what it says goes nowhere else."""
+        logger = logging.Logger(f"rehome.torture.{self._process}", logging.DEBUG)
+        logger.addHandler(self)
+        return logger
+
+
 class Sender:
     """A producer that notes every send; `run` keeps a rate, `once` sends a number of records as fast as it goes."""
 
@@ -110,9 +134,9 @@ class Sender:
                 "reconnect.backoff.max.ms": 500,
                 "retry.backoff.ms": 100,
                 "topic.metadata.refresh.interval.ms": 3000,
-                "log_level": 0,
+                **({"debug": "eos", "log_level": 7} if orders.idempotent else {"log_level": 0}),
             },
-            logger=_SILENT,
+            logger=Sessions(orders.process, recorder).logger() if orders.idempotent else _SILENT,
         )
 
     def run(self, stopping: Stopping) -> None:

@@ -21,6 +21,7 @@ POLL = "poll"  # what one poll gave of one partition: `records`; or an error, at
 ASSIGN = "assign"  # the consumer was put to `offset` on purpose
 MARKS = "marks"  # ListOffsets: log start (`low`) and end (`high`)
 DELETE = "delete-records"  # the log start was asked to become `offset`
+SESSION = "session"  # an idempotent producer began a new producer epoch by itself: `error` says why
 
 #: The error of a poll below the log start or beyond the end.
 OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"

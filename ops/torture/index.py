@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from ops.torture.facts import Evidence, Place
-from ops.torture.history import ASSIGN, DELETE, FAIL, MARKS, OK, POLL, SEND, Event
+from ops.torture.history import ASSIGN, DELETE, FAIL, MARKS, OK, POLL, SEND, SESSION, Event
 
 #: Examples that are told of one kind of damage in one place.
 EXAMPLES = 5
@@ -23,6 +23,8 @@ class Index:
         self.deletes: list[Event] = []
         self.reads: dict[tuple[str, Place], list[Event]] = defaultdict(list)
         """Polls and assignments of one consumer of one partition, in order."""
+        self.sessions: dict[str, list[int]] = defaultdict(list)
+        """When each idempotent producer began a new epoch."""
         for event in evidence.history:
             if event.op == SEND:
                 self.sends.append(event)
@@ -32,6 +34,8 @@ class Index:
                 self.marks.append(event)
             elif event.op == DELETE:
                 self.deletes.append(event)
+            elif event.op == SESSION:
+                self.sessions[event.process].append(event.completed)
 
     @cached_property
     def acks(self) -> list[Event]:

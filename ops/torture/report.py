@@ -12,7 +12,7 @@ from rich.console import Console
 from ops.cli import output
 from ops.torture.checks import CHECKS, Finding
 from ops.torture.facts import Evidence
-from ops.torture.history import ASSIGN, DELETE, INFO, MARKS, OK, POLL, SEND
+from ops.torture.history import ASSIGN, DELETE, INFO, MARKS, OK, POLL, SEND, SESSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +69,8 @@ def count(evidence: Evidence) -> tuple[int, dict[str, int]]:
             kinds["offset look-ups"] += 1
         elif event.op == ASSIGN:
             kinds["assignments"] += 1
+        elif event.op == SESSION:
+            kinds["producer epochs that clients began anew"] += 1
         elif event.op == DELETE:
             kinds["deletions of records" + (" (outcome open)" if event.type == INFO else "")] += 1
     kinds["records read at the end"] = sum(len(read.records) for read in evidence.final.values())

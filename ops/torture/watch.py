@@ -121,7 +121,7 @@ class RateWatch(Watch):
         copied = tuple(
             (
                 (str(row["topic"]), int(row["partition"]), str(row["directory"]), int(row["claim"])),
-                max(0, int(row["bytes_copied"]) - int(row["bytes_resumed"])),
+                int(row["bytes_written"]),
                 row.get("throttle"),
             )
             for row in rows

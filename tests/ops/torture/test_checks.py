@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ops.torture.checks import CHECKS, Finding, check
 from ops.torture.checks_moves import compare
 from ops.torture.facts import Batch, Evidence, FaultFact, LimitFact
-from ops.torture.history import INFO, MARKS, OK, POLL, SEND
+from ops.torture.history import INFO, MARKS, OK, POLL, SEND, SESSION, Event
 from tests.ops.torture import forge, forged_disks, forged_readings, forged_records, forged_replicas
 from tests.ops.torture.forge import COUNT, ORDERS, OTHER, SECOND, TICKS, A, B, at, one, value, with_events, with_final
 
@@ -53,6 +53,23 @@ def test_a_value_in_two_partitions_is_a_duplicate() -> None:
 
 def test_a_plain_producers_duplicate_is_no_damage() -> None:
     assert not found(with_final(forge.sound(), OTHER, lambda read: forge.appended(read, value(OTHER, 7))))
+
+
+@pytest.mark.parametrize(
+    ("process", "moment", "finding"),
+    [
+        pytest.param("sure", at(6), False, id="outstanding then"),
+        pytest.param("sure", at(6) + 30 * SECOND, True, id="acknowledged before"),
+        pytest.param("sure", at(6) - 30 * SECOND, True, id="sent after it"),
+        pytest.param("plain", at(6), True, id="another producer's"),
+    ],
+)
+def test_what_is_sent_again_in_a_producers_new_epoch_is_no_duplicate_of_a_leaders(
+    process: str, moment: int, finding: bool
+) -> None:
+    session = Event(process, SESSION, "", -1, INFO, moment, moment, error="an epoch bump")
+    twice = with_events(forged_records.idempotent_record_twice(forge.sound()), lambda event: event, session)
+    assert [each.check for each in found(twice)] == (["C3"] if finding else [])
 
 
 def test_an_open_send_may_be_there_or_not() -> None:
