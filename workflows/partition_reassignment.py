@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -41,10 +41,12 @@ class PartitionReassignment:
         self._problem: BadField | None = None
         self._parts: dict[Key, Part] = {}
         self._made, self._pair = False, (0, 0)
+        self._throttles: Mapping[str, Any] = {}
         try:
             request = parse(parameter)
             self._made, self._pair = request.made, request.pair
             self._parts = {part.key: part for part in request.parts}
+            self._throttles = request.throttles
         except BadField as problem:
             self._problem = problem
         self._started = workflow.info().start_time.timestamp()
@@ -73,6 +75,9 @@ class PartitionReassignment:
             await self._prefer()
             await self._submit()
         await self._see_through()
+        if self._throttles:
+            await self._patiently(self._ask([], [], self._throttles))
+            self._throttles = {}
         await self._delete()
         await self._direct()
         self._phases.enter(VERIFYING, workflow.time())
@@ -116,7 +121,9 @@ class PartitionReassignment:
                 elif part.key in made:
                     self._parts[part.key] = part.begun(made[part.key])
 
-    async def _ask(self, changes: list[list[Any]], looks: list[Key]) -> dict[str, Any]:
+    async def _ask(
+        self, changes: list[list[Any]], looks: list[Key], release: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Signal the controller until it answers; it carries a request out once, however often it hears of it."""
         self._requests += 1
         request, info = self._requests, workflow.info()
@@ -127,6 +134,7 @@ class PartitionReassignment:
             "looks": [list(key) for key in looks],
             "workflow_id": info.workflow_id,
             "run_id": info.run_id,
+            **({"release": release} if release else {}),
         }
 
         def answered() -> bool:
@@ -357,6 +365,7 @@ class PartitionReassignment:
         return {
             "workflow_id": workflow.info().workflow_id,
             "cancelling": cancellation.asked(),
+            **({"throttles": self._throttles} if self._throttles else {}),
             "started": self._started,
             "phases": self._phases.rows(),
             **of_run(list(self._parts.values()), self._phases.current, waiting, clock),

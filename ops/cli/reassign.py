@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,7 +22,7 @@ from ops.cli.target import Target, resolve
 from ops.cli.waiting import bars
 from ops.stack.errors import OpsError, UsageError
 from storage_node.types import TopicPartition
-from workflows.model import names
+from workflows.model import names, throttles
 from workflows.model.plan import PlannedPartition
 from workflows.model.reassignment_request import LARGEST_GROUP
 
@@ -47,8 +47,8 @@ def reassign(
         typer.Option(
             "--throttle",
             metavar="RATE",
-            help="Bytes per second and node for what is copied, such as 20MB (KIP-73); taken back at the end. "
-            "Needs --wait.",
+            help="Bytes per second and node for what is copied, such as 20MB (KIP-73); taken back at the end, by the "
+            "runs. On a cluster without runs it needs --wait.",
         ),
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="Show progress until it is done; fail with the reason.")] = False,
@@ -63,17 +63,22 @@ def reassign(
 ) -> None:
     """Give the partitions of FILE the replicas that it says; what is there already stays as it is.
 
+    FILE holds for example {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replicas": [1, 2],
+    "log_dirs": ["any", "/disks/a"]}]}.
+
     All of it is checked before anything is changed. A second call with the same file changes nothing, and with --wait
     looks on. A partition that is under way to elsewhere goes to the newer target; a cancel restores the replicas from
     before the first.
     """
     rate = output.parse_rate(throttle) if throttle else None
-    if rate is not None and not wait:
-        raise UsageError("--throttle is taken back at the end, which has to be waited for: give --wait as well")
     if cancel and (rate is not None or wait):
         raise UsageError("--cancel answers at once: leave out --throttle and --wait")
     entries = plans.read(file)
     target = resolve(data, bootstrap, temporal_address, cluster)
+    if rate is not None and not wait and not target.temporal_address:
+        raise UsageError(
+            "--throttle is taken back at the end, and without Temporal nobody does it then: give --wait as well"
+        )
     with KafkaAdmin(target.need_kafka()) as admin:
         work = _Reassign(admin, target, entries)
         if cancel:
@@ -88,7 +93,8 @@ def reassign(
                     output.say(
                         "it goes on; look: rehome reassignments; wait again: rehome reassign --wait "
                         f"{file}; cancel: rehome reassign --cancel {file}"
-                        + ("" if rate is None else " (each takes the throttle back)")
+                        + ("; the throttle is taken back at the end" if rate is not None and work.hands_over else "")
+                        + (" (each takes the throttle back)" if rate is not None and not work.hands_over else "")
                     )
                     raise
                 reassign_throttle.take_back(admin, file)
@@ -150,23 +156,53 @@ class _Reassign:
             plans.standing(entry, replicas[partition_of(entry)], under_way.get(partition_of(entry)), views)
             for entry in self._entries
         ]
-        if rate is not None:
-            open_rows = [row for row in rows if row.outcome in (plans.TO_CHANGE, plans.UNDER_WAY)]
-            for sentence in reassign_throttle.throttle(self._admin, file, open_rows, rate) if open_rows else ():
-                output.say(sentence)
-        return self._begin(rows)
+        open_rows = [row for row in rows if row.outcome in (plans.TO_CHANGE, plans.UNDER_WAY)]
+        if not open_rows:
+            reassign_throttle.take_back(self._admin, file)
+        if rate is None or not open_rows:
+            return self._begin(rows, None)
+        held, beside = self._held() if self.hands_over else ([], [])
+        mine, sentences = reassign_throttle.throttle(self._admin, file, open_rows, rate, held, beside)
+        for sentence in sentences:
+            output.say(sentence)
+        rows = self._begin(rows, mine)
+        if self.hands_over:
+            reassign_throttle.handed_over(file)
+        return rows
 
-    def _begin(self, rows: Sequence[Row]) -> list[Row]:
-        """Ask for what is to be changed: by a run for directories, where there are runs, else by Kafka's API."""
+    @property
+    def hands_over(self) -> bool:
+        """Whether there are runs that take throttles back."""
+        return bool(self._target.temporal_address)
+
+    def _held(self) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+        """The throttles that open runs are to take back: those that see partitions of this file alone, and others."""
+        found = runs.with_temporal(
+            self._target, lambda client: runs.open_moves(client, self._target.cluster, names.PARTITION_REASSIGNMENT)
+        )
+        mine = set(map(partition_of, self._entries))
+        sets: tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]] = ([], [])
+        for run in found:
+            progress = run.progress or {}
+            seen = {TopicPartition(str(row["topic"]), int(row["partition"])) for row in progress.get("partitions", [])}
+            if progress.get("throttles"):
+                sets[0 if seen <= mine else 1].append(progress["throttles"])
+        return sets
+
+    def _begin(self, rows: Sequence[Row], mine: reassign_throttle.Throttles | None) -> list[Row]:
+        """Ask for what is to be changed: by a run for directories and throttles (`mine` were set), where there are
+        runs, else by Kafka's API.
+        """
         entries = {partition_of(entry): entry for entry in self._entries}
         changing = [row for row in rows if row.outcome == plans.TO_CHANGE]
-        directed = [row for row in changing if plans.wishes(entries[row.partition])]
-        if directed and self._target.temporal_address:
-            self._start_runs([entries[row.partition] for row in directed])
+        directed = [row for row in changing if mine is not None or plans.wishes(entries[row.partition])]
+        seen = [row for row in rows if mine is not None and row.outcome == plans.UNDER_WAY]
+        if (directed or seen) and self._target.temporal_address:
+            self._start_runs([entries[row.partition] for row in (*directed, *seen)], mine)
             done = {row.partition: plans.replaced(row, plans.STARTED) for row in directed}
         else:
             done = {}
-            wishes = [wish for row in directed for wish in plans.wishes(entries[row.partition])]
+            wishes = [wish for row in changing for wish in plans.wishes(entries[row.partition])]
             if wishes:  # a node remembers the directory of a replica that it does not have yet
                 log_dirs.ask(self._admin, wishes, patience=0.0)
         others = {row.partition: row.target for row in changing if row.partition not in done}
@@ -176,7 +212,7 @@ class _Reassign:
             for row in rows
         ]
 
-    def _start_runs(self, entries: Sequence[PlannedPartition]) -> None:
+    def _start_runs(self, entries: Sequence[PlannedPartition], mine: reassign_throttle.Throttles | None) -> None:
         stamp = f"{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}-{uuid4().hex[:4]}"
         groups = [entries[at : at + LARGEST_GROUP] for at in range(0, len(entries), LARGEST_GROUP)]
 
@@ -184,15 +220,10 @@ class _Reassign:
             for group in groups:
                 first = group[0]
                 base = names.reassign_id(self._target.cluster, first.topic, first.partition, len(group))
-                parameter = [
-                    {
-                        "topic": each.topic,
-                        "partition": each.partition,
-                        "replicas": list(each.replicas),
-                        "log_dirs": list(each.log_dirs),
-                    }
-                    for each in group
-                ]
+                parameter: dict[str, Any] = {"version": 1, "partitions": [_planned(each) for each in group]}
+                if mine:
+                    share = throttles.of_group(asdict(mine), [(each.topic, each.partition) for each in group])
+                    parameter["throttles"] = share
                 workflow_id = f"{base}/cli-{stamp}"
                 await runs.start_move(
                     client, self._target.cluster, workflow_id, parameter, names.PARTITION_REASSIGNMENT
@@ -313,6 +344,15 @@ class _Reassign:
 
         runs.with_temporal(self._target, work)
         return found
+
+
+def _planned(entry: PlannedPartition) -> dict[str, Any]:
+    return {
+        "topic": entry.topic,
+        "partition": entry.partition,
+        "replicas": list(entry.replicas),
+        "log_dirs": list(entry.log_dirs),
+    }
 
 
 def _started(row: Row, error: str) -> Row:

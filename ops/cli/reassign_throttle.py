@@ -1,6 +1,8 @@
 """KIP-73's throttles around a reassignment: set before it, taken back after it, and only what was set here.
 
-What was set stands in a file beside the plan, so that a second call takes back what an interrupted first one has set.
+Where there are runs, they take it back, whoever is awake (`workflows.model.throttles`). Until they have it, and where
+there are none, what was set stands in a file beside the plan, so that a second call takes back what an interrupted
+first one has set.
 """
 
 from __future__ import annotations
@@ -14,9 +16,9 @@ from typing import Any
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.cli.reassign_plan import Row
 from ops.stack.errors import OpsError
+from workflows.model.throttles import LISTS, RATES
 
-LEADERS, FOLLOWERS = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
-RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+LEADERS, FOLLOWERS = LISTS
 
 
 @dataclass(slots=True)
@@ -28,6 +30,15 @@ class Throttles:
 
     def __bool__(self) -> bool:
         return bool(self.topics or self.nodes)
+
+    def with_all(self, other: Mapping[str, Any]) -> Throttles:
+        """These and what a run holds."""
+        topics = {topic: dict(lists) for topic, lists in self.topics.items()}
+        for topic, lists in other.get("topics", {}).items():
+            for key, entries in lists.items():
+                held = topics.setdefault(topic, {}).get(key, [])
+                topics[topic][key] = sorted({*held, *entries})
+        return Throttles(topics, {**self.nodes, **other.get("nodes", {})})
 
 
 def note_of(file: Path) -> Path:
@@ -82,13 +93,33 @@ def to_take_back(mine: Throttles, nodes: Mapping[str, Mapping[str, str]]) -> Thr
     return Throttles(mine.topics, {node: values for node, values in rates.items() if values})
 
 
-def throttle(admin: KafkaAdmin, file: Path, rows: Sequence[Row], rate: int) -> list[str]:
-    """Set the throttles, noting first what is set; answers sentences about nodes that keep the rate of others."""
-    before = _noted(file)
+def throttle(
+    admin: KafkaAdmin,
+    file: Path,
+    rows: Sequence[Row],
+    rate: int,
+    held: Iterable[Mapping[str, Any]] = (),
+    beside: Iterable[Mapping[str, Any]] = (),
+) -> tuple[Throttles, list[str]]:
+    """Set the throttles, noting first what is set; answers it, and sentences about nodes that keep the rate of others.
+
+    `held`: what open runs of this plan hold, which counts as set here; `beside`: those of other plans, whose rates the
+    nodes keep until the last of all is done.
+    """
+    before, shared = _noted(file), Throttles()
+    for each in held:
+        before = before.with_all(each)
+    for each in beside:
+        shared = shared.with_all(each)
     topics = admin.configs("topic", sorted({row.partition.topic for row in rows}))
     nodes = admin.configs("broker", sorted({str(node) for row in rows for node in (*row.source, *row.target)}))
     wanted = to_set(rows, rate, topics, nodes, before)
-    _note(file, Throttles({**before.topics, **wanted.topics}, {**before.nodes, **wanted.nodes}))
+    mine = Throttles({**_noted(file).topics, **wanted.topics}, {**_noted(file).nodes, **wanted.nodes})
+    _note(file, mine)
+    for node, rates in shared.nodes.items():
+        same = {key: value for key, value in rates.items() if nodes.get(node, {}).get(key) == value}
+        if same:
+            mine.nodes[node] = {**same, **mine.nodes.get(node, {})}
     admin.change_configs("broker", {node: _each("SET", values) for node, values in wanted.nodes.items()})
     admin.change_configs(
         "topic",
@@ -97,11 +128,16 @@ def throttle(admin: KafkaAdmin, file: Path, rows: Sequence[Row], rate: int) -> l
             for topic, lists in wanted.topics.items()
         },
     )
-    return [
+    return mine, [
         f"node {node} keeps the throttle of others: {', '.join(values[key] for key in RATES if key in values)}"
         for node, values in nodes.items()
         if any(key in values and key not in wanted.nodes.get(node, {}) for key in RATES)
     ]
+
+
+def handed_over(file: Path) -> None:
+    """Runs take back what was set for this plan from now on."""
+    note_of(file).unlink(missing_ok=True)
 
 
 def take_back(admin: KafkaAdmin, file: Path) -> bool:

@@ -14,8 +14,8 @@ from tests.workflows.conftest import Recorder
 from tests.workflows.fakes import until_true
 from tests.workflows.reassign_scene import Cluster, failure, run
 from workflows import options
-from workflows.model import calls
-from workflows.model.state import pack
+from workflows.model import calls, throttles
+from workflows.model.state import ClusterState, pack
 
 pytestmark = pytest.mark.temporal
 
@@ -208,7 +208,57 @@ def test_what_the_controller_refuses_fails_and_the_rest_goes_on(
     run(temporal_server, task_queue, scene)
 
 
+@pytest.mark.parametrize("end", ["done", "cancelled"])
+def test_a_throttle_goes_with_the_run_that_was_given_it(
+    temporal_server: TemporalServer, task_queue: str, recorded: Recorder, end: str
+) -> None:
+    leaders, followers = throttles.LISTS
+
+    async def scene(it: Cluster) -> None:
+        async def configure(kind: str, name: str, values: dict[str, str]) -> None:
+            command = {"do": "alter_configs", "kind": kind, "name": name, "changes": values}
+            assert not (await it.node(1).submit(it.handle, command))["results"][0][0].get("error")
+
+        async def configs() -> tuple[dict[str, str], dict[str, dict[str, str]]]:
+            state = ClusterState.of(await it.handle.query("state"))
+            nodes = {name: dict(each.values) for (_, name), each in state.configs.items() if each.values}
+            return dict(state.topics["t"].configs), nodes
+
+        await it.up()
+        await configure("topic", "t", {leaders: "0:1,7:7", followers: "0:2"})
+        for node in ("1", "2"):
+            await configure("broker", node, {throttles.RATES[0]: "1000"})
+        held = {
+            "topics": {"t": {leaders: ["0:1"], followers: ["0:2"]}},
+            "nodes": {"2": {throttles.RATES[0]: "1000"}},  # that of node 1 is somebody else's
+        }
+        partitions = [{"topic": "t", "partition": 0, "replicas": [2]}]
+        mine = await it.start({"version": 1, "partitions": partitions, "throttles": held})
+        await it.open(mine, "catching_up")
+        assert (await mine.query("progress"))["throttles"]["nodes"] == held["nodes"]
+        assert (await configs())[0] == {leaders: "0:1,7:7", followers: "0:2"}
+        for node in (1, 2):
+            it.node(node).hold_deletion.clear()  # what is deleted is not waited for
+        if end == "done":
+            await it.in_sync()
+        else:
+            await mine.cancel()
+        await it.open(mine, "deleting")
+        assert await configs() == ({leaders: "7:7"}, {"1": {throttles.RATES[0]: "1000"}})
+        for node in (1, 2):
+            it.node(node).hold_deletion.set()
+        if end == "done":
+            await mine.result()
+            await recorded("reassign-throttled", it.client, mine.id)
+        else:
+            with pytest.raises(WorkflowFailureError):
+                await mine.result()
+
+    run(temporal_server, task_queue, scene)
+
+
 @pytest.mark.parametrize("lost", [False, True], ids=["wish kept", "wish lost"])
+@pytest.mark.feature("113-56")
 def test_a_combined_move_is_done_when_the_directory_is_reached(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder, lost: bool
 ) -> None:
@@ -221,8 +271,13 @@ def test_a_combined_move_is_done_when_the_directory_is_reached(
         await it.in_sync()
         row = (await mine.result())["rows"][0]
         assert (row["outcome"], row["directories"]) == ("done", [[2, "/b", True]])
-        assert len(await it.runs("MoveReplica", int(lost))) == int(lost)
+        moves = await it.runs("MoveReplica", int(lost))
+        assert len(moves) == int(lost)
         if lost:
+            # Not complete before the directory is reached.
+            moved = (await it.client.get_workflow_handle(moves.pop()).describe()).close_time
+            ended = (await mine.describe()).close_time
+            assert moved is not None and ended is not None and moved <= ended
             await recorded("reassign-then-moved", it.client, mine.id)
         else:
             assert it.node(2).names()[0] == calls.PLACE_REPLICAS

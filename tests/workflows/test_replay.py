@@ -40,6 +40,7 @@ SCENARIOS = {
     "reassign-by-hand",
     "reassign-topic-deleted",
     "reassign-then-moved",
+    "reassign-throttled",
     "cluster-reassigned",
 }
 

@@ -15,6 +15,7 @@ A command is a JSON object; `do` names it, and what else it takes stands at its 
     {"do": "alter_partitions", ...}    in_sync.alter_partitions
     {"do": "alter_reassignments", ...} reassignments.alter_reassignments
     {"do": "elect_leaders", ...}       reassignments.elect_leaders
+    {"do": "release_throttles", ...}   throttles.release
     {"do": "tell_version"}             nothing is changed; the answer brings the node up to date
 
 Every change is compare-and-set on an epoch, an id or a generation: a command that is delivered twice (its reply was
@@ -27,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workflows.model import failures, in_sync, partitions, reassignments, registration, replicas, topics
+from workflows.model import failures, in_sync, partitions, reassignments, registration, replicas, throttles, topics
 from workflows.model.fields import BadField
 from workflows.model.outcome import Change, Code, Refused
 from workflows.model.state import ClusterState
@@ -48,6 +49,7 @@ _COMMANDS: Mapping[str, Callable[[ClusterState, Mapping[str, Any], NewId], Chang
     "alter_partitions": in_sync.alter_partitions,
     "alter_reassignments": reassignments.alter_reassignments,
     "elect_leaders": reassignments.elect_leaders,
+    "release_throttles": throttles.release,
     "tell_version": lambda state, _command, _new_id: Change(state, [{"version": state.version}]),
 }
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from workflows.model import fields, plan
+from workflows.model import fields, plan, throttles
 from workflows.model.fields import BadField
 from workflows.model.outcome import Reassigned
 from workflows.model.plan import ANY, PlannedPartition
@@ -18,11 +18,14 @@ LARGEST_GROUP = 50
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A run's parameter. `made`: the controller has made the change already, at the pair of its state then."""
+    """A run's parameter. `made`: the controller has made the change already, at the pair of its state then;
+    `throttles`: what is to be taken back at the end, see `throttles.parse`.
+    """
 
     parts: tuple[Part, ...]
     made: bool = False
     pair: tuple[int, int] = (0, 0)
+    throttles: Mapping[str, Any] = field(default_factory=dict)
 
 
 def change_row(change: Reassigned) -> list[Any]:
@@ -55,11 +58,16 @@ def parse(parameter: Any) -> Request:
     """Parse PartitionReassignment's parameter. Raises BadField with the path of the bad field.
 
     People give one object {"topic", "partition", "replicas", "log_dirs"} or a list of them, or the JSON of
-    kafka-reassign-partitions, or a string that holds any of these; `log_dirs` may be missing. The controller gives
-    what `made_by_controller` makes.
+    kafka-reassign-partitions, or a string that holds any of these; `log_dirs` may be missing. Beside the JSON's
+    partitions, "throttles" are those that the run takes back at its end. The controller gives what `made_by_controller`
+    makes.
     """
     if isinstance(parameter, str):
         parameter = plan.loads(parameter)
+    held: Mapping[str, Any] = {}
+    if isinstance(parameter, Mapping) and "partitions" in parameter and "throttles" in parameter:
+        held = throttles.parse(parameter["throttles"])
+        parameter = {key: value for key, value in parameter.items() if key != "throttles"}
     if isinstance(parameter, Mapping) and "made" in parameter:
         return _made(parameter)
     if isinstance(parameter, Mapping) and "partitions" in parameter:
@@ -70,7 +78,7 @@ def parse(parameter: Any) -> Request:
         raise BadField(
             where, f"has {len(planned)} entries, but one run reassigns at most {LARGEST_GROUP}; start several"
         )
-    return Request(tuple(_asked(each) for each in planned))
+    return Request(tuple(_asked(each) for each in planned), throttles=held)
 
 
 def _asked(each: PlannedPartition) -> Part:

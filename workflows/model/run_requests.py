@@ -20,7 +20,7 @@ NOT_MEANT: Result = {"error": Code.NO_REASSIGNMENT_IN_PROGRESS, "message": ""}
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a run asks: changes as (topic, partition, target or None, the target that a cancel is meant for), and
-    partitions to look at.
+    partitions to look at; `release`: throttles to take back, as `throttles.release` reads them.
     """
 
     request: int
@@ -28,6 +28,7 @@ class Asked:
     run_id: str
     changes: tuple[tuple[str, int, tuple[int, ...] | None, tuple[int, ...]], ...]
     looks: tuple[Key, ...]
+    release: Mapping[str, Any] | None = None
 
     @property
     def run(self) -> Run:
@@ -46,6 +47,7 @@ class Asked:
                 for topic, partition, target, expected in told["changes"]
             ),
             tuple((str(topic), int(partition)) for topic, partition in told["looks"]),
+            told.get("release"),
         )
 
     def command(self, state: ClusterState) -> tuple[dict[str, Any], list[bool]]:
@@ -97,6 +99,8 @@ def carry_out(asked: Asked, controller: Controller) -> dict[str, Any]:
         return {"request": asked.request, "error": "the controller collects the nodes' metadata"}
     command, meant = asked.command(before)
     change = controller.carry_out(command) if any(meant) else None
+    if isinstance(asked.release, Mapping):
+        controller.carry_out({**asked.release, "do": "release_throttles"})
     taken = iter(change.results if change is not None else ())
     results = [next(taken, NOT_MEANT) if in_it else NOT_MEANT for in_it in meant]
     after = controller.state or before

@@ -81,7 +81,7 @@ def test_a_throttled_one_is_shown_cancelled_and_leaves_no_throttle(
     with KafkaAdmin(stack.spec().bootstrap) as admin:
         admin.change_configs("broker", {str(here): {throttles.RATES[0]: ("SET", "123456")}})
         try:
-            said = throttles.throttle(admin, file, [row], 100_000)
+            _, said = throttles.throttle(admin, file, [row], 100_000)
             assert [f"node {here} keeps" in each for each in said] == [True]
             rehome("reassign", str(file))
             (line,) = until(lambda: rehome("reassignments")["reassignments"], 40, "it is shown")
@@ -101,6 +101,66 @@ def test_a_throttled_one_is_shown_cancelled_and_leaves_no_throttle(
             assert not throttles.note_of(file).exists()
         finally:
             admin.change_configs("broker", {str(here): {throttles.RATES[0]: ("DELETE", None)}})
+
+
+@pytest.mark.temporal
+@pytest.mark.timeout(120)
+@pytest.mark.feature("113-42")
+def test_nobody_has_to_stay_awake_for_a_throttle(rehome: Rehome, topic: str, tmp_path: Path, stack: Stack) -> None:
+    here, there = other(rehome, topic)
+    file = plan(tmp_path, topic, [there])
+    with KafkaAdmin(stack.spec().bootstrap) as admin:
+        (row,) = rehome("reassign", str(file), "--throttle", "100KB")
+        assert row["outcome"] == "started" and not throttles.note_of(file).exists()
+        (line,) = until(lambda: rehome("reassignments")["reassignments"], 40, "it is shown")
+        assert line["bytes_copied"] < line["bytes_total"]
+        nodes = admin.configs("broker", [str(here), str(there)])
+        assert [nodes[str(node)].get(throttles.RATES[0]) for node in (here, there)] == ["100000", "100000"]
+        # Another rate, by a second call, for those who do not want to wait that long.
+        (row,) = rehome("reassign", str(file), "--throttle", "50MB")
+        assert row["outcome"] == "under_way"
+        until(lambda: described(rehome, topic)["replicas"] == [there], 40, "it is done")
+
+        def taken_back() -> bool:
+            left = admin.configs("broker", [str(here), str(there)])
+            lists = admin.configs("topic", [topic])[topic]
+            return not any(key in left[node] for node in left for key in throttles.RATES) and not any(
+                lists.get(key) for key in (throttles.LEADERS, throttles.FOLLOWERS)
+            )
+
+        until(taken_back, 40, "the throttle is taken back")
+
+
+@pytest.mark.temporal
+@pytest.mark.timeout(120)
+def test_ctrl_c_ends_the_waiting_and_nothing_else(
+    rehome: Rehome, topic: str, tmp_path: Path, stack: Stack, data: Path
+) -> None:
+    here, there = other(rehome, topic)
+    file = plan(tmp_path, topic, [there])
+    program = "from ops.cli.entry import main; main()"
+    call = ["reassign", str(file), "--wait", "--throttle", "100KB", "--data", str(data), "--json"]
+    waiting = subprocess.Popen([sys.executable, "-c", program, *call], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        until(lambda: rehome("reassignments")["reassignments"], 40, "it is under way")
+        until(lambda: not throttles.note_of(file).exists(), 40, "it is handed over")
+        waiting.send_signal(signal.SIGINT)
+        shown, said = waiting.communicate(timeout=30)
+    finally:
+        waiting.kill()
+    assert (waiting.returncode, shown) == (130, b"")
+    told, last = said.decode().strip().splitlines()
+    assert told.startswith("it goes on") and f"rehome reassign --cancel {file}" in told and last == "interrupted"
+    assert described(rehome, topic)["adding"] == [there]
+    (cancelled,) = rehome("reassign", str(file), "--cancel")
+    assert cancelled["outcome"] == "cancelled"
+    assert "there is no topic no-such; see: rehome topic list" in rehome("topic", "describe", "no-such", code=1)
+    with KafkaAdmin(stack.spec().bootstrap) as admin:
+        until(
+            lambda: throttles.RATES[0] not in admin.configs("broker", [str(here)])[str(here)],
+            40,
+            "its throttle is gone",
+        )
 
 
 @pytest.mark.temporal
