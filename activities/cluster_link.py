@@ -221,6 +221,7 @@ def registration_command(one: Registration) -> Command:
             [row.partition.topic, row.partition.partition, row.topic_id, row.directory_id, row.generation]
             for row in one.lost
         ],
+        **({"unclean": True} if one.unclean else {}),
     }
 
 

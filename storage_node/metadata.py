@@ -88,6 +88,7 @@ class NodeImage:
     directories: tuple[tuple[str, str, bool], ...] = ()
     fenced: bool = False
     rack: str = ""
+    unclean: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +233,10 @@ def _partition(row: Any) -> PartitionImage:
 
 
 def _node(row: Any) -> NodeImage:
-    node, incarnation, epoch, host, port, directories, fenced, *rack = row  # rows of old images have no rack
+    node, incarnation, epoch, host, port, directories, fenced, *more = row  # rows of old images have no rack
     dirs = tuple((str(id_), str(path), bool(online)) for id_, path, online in directories)
-    where = str(rack[0]) if rack else ""
-    return NodeImage(int(node), str(incarnation), int(epoch), str(host), int(port), dirs, bool(fenced), where)
+    where, unclean = str(more[0]) if more else "", len(more) > 1 and bool(more[1])
+    return NodeImage(int(node), str(incarnation), int(epoch), str(host), int(port), dirs, bool(fenced), where, unclean)
 
 
 def topic_row(topic: TopicImage) -> list[Any]:
@@ -262,8 +263,8 @@ def topic_row(topic: TopicImage) -> list[Any]:
 def node_row(node: NodeImage) -> list[Any]:
     """A registration as it stands in an image."""
     dirs = [[id_, path, int(online)] for id_, path, online in node.directories]
-    rack = [node.rack] if node.rack else []
-    return [node.node, node.incarnation, node.broker_epoch, node.host, node.port, dirs, int(node.fenced), *rack]
+    more = [node.rack, 1] if node.unclean else [node.rack] if node.rack else []
+    return [node.node, node.incarnation, node.broker_epoch, node.host, node.port, dirs, int(node.fenced), *more]
 
 
 class MetadataCache:

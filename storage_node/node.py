@@ -61,6 +61,8 @@ from storage_node.wishes import Wishes
 
 log = logging.getLogger(__name__)
 
+UNCLEAN = "unclean.leader.election.enable"
+
 #: Seconds that a start may still take where it waits for one disk, after a directory was taken offline.
 START_PATIENCE = 15.0
 
@@ -160,6 +162,11 @@ class Node:
         self.isr.start()
         self._running = True
         self._patient.set()
+        if self.unclean:
+            log.warning(
+                "node %d allows unclean elections (%s in its server.properties), which counts where all nodes do: what "
+                "only nodes that are away have acknowledged is lost then", self.id, UNCLEAN,
+            )  # fmt: skip
         log.info("node %d listens on %s:%d, incarnation %s", self.id, self.host, self.port, self.incarnation)
 
     def _abandon(self) -> None:
@@ -237,6 +244,11 @@ class Node:
         return self.config.advertised.port or self.listener.port
 
     @property
+    def unclean(self) -> bool:
+        """unclean.leader.election.enable of its server.properties."""
+        return BrokerValues({}, {}, self.config.values).effective().get(UNCLEAN, "").lower() == "true"
+
+    @property
     def cluster_id(self) -> str:
         return self.dirs.cluster_id
 
@@ -265,6 +277,7 @@ class Node:
             image.encode() if image.version else "",
             self.failures.lost(),
             self.config.rack,
+            self.unclean,
         )
 
     def status(self) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class Registration:
     """Every replica in a directory that is offline: the controller may never have heard where it was (KIP-858)."""
     rack: str = ""
     """broker.rack, "" without one (KIP-36)."""
+    unclean: bool = False
+    """unclean.leader.election.enable of its server.properties."""
 
 
 @dataclass(frozen=True, slots=True)

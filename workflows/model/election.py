@@ -16,11 +16,15 @@ UNCLEAN = "unclean.leader.election.enable"
 
 
 def unclean_allowed(state: ClusterState, topic: Topic) -> bool:
-    """unclean.leader.election.enable of a topic: its own, else the default of all brokers, else false."""
+    """unclean.leader.election.enable of a topic: its own, else the default of all brokers, else what server.properties
+    say of all registered nodes: one that says no, or nothing, is enough for no.
+    """
     value = topic.configs.get(UNCLEAN)
     if value is None:
         defaults = state.configs.get(("broker", ""))
         value = defaults.values.get(UNCLEAN) if defaults is not None else None
+    if value is None:
+        return bool(state.nodes) and all(node.unclean for node in state.nodes.values())
     return value == "true"
 
 

@@ -11,7 +11,7 @@ from workflows.model import fields
 from workflows.model.election import decide_all, elect_all
 from workflows.model.failures import lose
 from workflows.model.outcome import Change, Code, Refused
-from workflows.model.state import ClusterState, Directory, Node, Partition
+from workflows.model.state import NO_LEADER, ClusterState, Directory, Node, Partition
 
 
 def _directories(rows: Any, path: str) -> tuple[Directory, ...]:
@@ -49,18 +49,21 @@ def _missing(state: ClusterState, known: Node | None, now: Sequence[Directory]) 
 
 def register(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:
     """Register a node: {"node", "incarnation", "host", "port", "rack", "directories": [[id, path, online]],
-    "lost"}.
+    "lost", "unclean"}.
 
     The result's `value` is the broker epoch. A new incarnation, or one that had been fenced, gets a new epoch; the same
     incarnation again only brings its address and directories up to date. A new incarnation leaves the ISRs that have
     other members, and what it leads alone gets a new leader epoch. A directory id that another node has registered is
     refused: somebody copied a disk. A directory that the node does not name any more stays, offline, as long as a
     replica is assigned to it. `lost` are the replicas that the node had in directories which are offline, as rows of
-    `replicas.assign_directories`: the last words about them may be missing.
+    `replicas.assign_directories`: the last words about them may be missing. `unclean` is
+    unclean.leader.election.enable of the node's server.properties.
     """
     after, number, restarted = _entered(state, command)
     if after is not state:
         after = elect_all(after, number, restarted)
+        if after.nodes[number].unclean and (number not in state.nodes or not state.nodes[number].unclean):
+            after = decide_all(after, lambda each: each.leader == NO_LEADER)  # who has waited for it
     return Change(after, [{"version": after.version, "value": after.nodes[number].broker_epoch}])
 
 
@@ -116,7 +119,8 @@ def _entered(state: ClusterState, command: Mapping[str, Any]) -> tuple[ClusterSt
     epoch = known.broker_epoch if known is not None and again else state.version + 1
     rack = fields.a_string(command.get("rack") or "", "$.rack", empty=True)
     changed = known.changed if known else 0
-    node = Node(number, incarnation, epoch, host, port, directories, changed=changed, rack=rack)
+    unclean = fields.a_flag(command.get("unclean", False), "$.unclean")
+    node = Node(number, incarnation, epoch, host, port, directories, changed=changed, rack=rack, unclean=unclean)
     after = lose(state, number, fields.a_list(command.get("lost") or [], "$.lost"))
     restarted = known is not None and known.incarnation != incarnation
     return (after if node == known else after.with_node(node)), number, restarted

@@ -122,6 +122,8 @@ class Node:
     fenced: bool = False
     changed: int = 0
     rack: str = ""
+    unclean: bool = False
+    """unclean.leader.election.enable of its server.properties."""
 
     def holds(self, directory_id: str) -> bool:
         """Whether the node can serve from this directory now; one not known yet ("") counts as good."""
@@ -140,15 +142,16 @@ class Node:
             self.port,
             directories,
             int(self.fenced),
-            *([self.rack] if self.rack else []),
+            *([self.rack, 1] if self.unclean else [self.rack] if self.rack else []),
         ]
 
     @staticmethod
     def of(row: list[Any], changed: int = 0) -> Node:
         """The registration of an image's row."""
-        node, incarnation, epoch, host, port, directories, fenced, *rack = row  # rows of old images have no rack
+        node, incarnation, epoch, host, port, directories, fenced, *more = row  # rows of old images have no rack
         held = tuple(Directory(each[0], each[1], bool(each[2])) for each in directories)
-        return Node(node, incarnation, epoch, host, port, held, bool(fenced), changed, rack[0] if rack else "")
+        rack, unclean = more[0] if more else "", len(more) > 1 and bool(more[1])
+        return Node(node, incarnation, epoch, host, port, held, bool(fenced), changed, rack, unclean)
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,3 +115,26 @@ def test_an_isolated_leader_commits_nothing_more(cluster: MemoryCluster) -> None
     assert new.produce("t", 0, build_batch([b"b"], timestamp=1), acks=1).base_offset == 1
     new.close()
     assert cluster.consume("t", 2)[1] == b"b"
+
+
+@pytest.mark.parametrize("nodes", [(1, 2), (2,)], ids=["all nodes", "one of them"])
+def test_server_properties_allow_unclean_elections_where_all_nodes_agree(
+    tmp_path: Path, nodes: tuple[int, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = MemoryCluster(tmp_path, 2)
+    said = {number: {"unclean.leader.election.enable": "true"} if number in nodes else {} for number in (1, 2)}
+    try:
+        for number in (1, 2):
+            cluster.start(number, said[number])
+        assert f"node {nodes[-1]} allows unclean elections" in caplog.text
+        cluster.create_topic("t", [[1, 2]])
+        cluster.produce("t", [b"both"])
+        cluster.stop(2)
+        cluster.produce("t", [b"one"])
+        cluster.stop(1)
+        cluster.start(2, said[2])
+        assert cluster.controller.partition("t").leader == (2 if nodes == (1, 2) else -1)
+        if nodes == (1, 2):
+            assert cluster.consume("t", 1) == [b"both"]
+    finally:
+        cluster.close()
