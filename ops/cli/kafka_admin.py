@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ops.stack.errors import OpsError
+from ops.stack.errors import OpsError, UsageError
 from storage_node.errors import ErrorCode
 from storage_node.types import TopicPartition
 
@@ -92,12 +92,17 @@ class KafkaAdmin:
         self._client: Any = None
 
     def __enter__(self) -> KafkaAdmin:
+        addresses = [each.strip() for each in self.bootstrap.split(",")]
+        for address in addresses:
+            host, _, port = address.rpartition(":")
+            if not host or not port.isdigit() or not 0 < int(port) < 1 << 16:
+                raise UsageError(f"{address!r} is no address of Kafka; write HOST:PORT, for example localhost:9092")
         from kafka.admin import KafkaAdminClient
 
         logging.getLogger("kafka").setLevel(logging.CRITICAL + 1)
         with self._told("reach Kafka"):
             self._client = KafkaAdminClient(
-                bootstrap_servers=self.bootstrap.split(","),
+                bootstrap_servers=addresses,
                 client_id="rehome",
                 request_timeout_ms=int(self._timeout * 1000),
                 bootstrap_timeout_ms=int(min(self._timeout, CONNECT_SECONDS) * 1000),
@@ -248,6 +253,8 @@ class KafkaAdmin:
         except Exception as error:
             # The client's exceptions have no common base: some are KafkaError, some come from its event loop.
             why = str(error) or type(error).__name__
+            if self._client is None and type(error).__name__ == "KafkaTimeoutError":
+                why = f"nobody answered within {min(self._timeout, CONNECT_SECONDS):g} s"
             raise NoAnswer(
                 f"cannot {doing} at {self.bootstrap}: {why.rstrip('.')}; is the cluster up? see: rehome stack status"
             ) from error

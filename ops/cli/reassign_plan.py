@@ -56,6 +56,7 @@ class Row:
 
 
 COLUMNS = ("partition", "from", "to", "outcome", "why")
+_SEE = "what it looks like: rehome reassign --help"
 
 
 def listed(nodes: Iterable[int]) -> str:
@@ -68,12 +69,13 @@ def read(file: Path) -> tuple[PlannedPartition, ...]:
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"cannot read the plan {file}: {why}") from error
+        text = isinstance(error, UnicodeDecodeError)
+        why = "it is no text" if text else getattr(error, "strerror", None) or str(error)
+        raise UsageError(f"cannot read the plan {file}: {why}; {_SEE}") from error
     try:
         return plan.parse_reassignment(text)
     except BadField as error:
-        raise UsageError(f"the plan {file} cannot be used: {error}") from error
+        raise UsageError(f"the plan {file} cannot be used: {error}; {_SEE}") from error
 
 
 def partition_of(entry: PlannedPartition) -> TopicPartition:
@@ -99,7 +101,7 @@ def problems(
     for entry in entries:
         tp = partition_of(entry)
         if tp not in held:
-            found.append(f"there is no partition {tp}")
+            found.append(f"there is no partition {tp}; see: rehome topic list, rehome topic describe {tp.topic}")
             continue
         unknown = [node for node in entry.replicas if node not in nodes]
         if unknown:
@@ -107,7 +109,7 @@ def problems(
         for wish in wishes(entry):
             if wish.node in paths and wish.directory not in paths[wish.node]:
                 has = ", ".join(paths[wish.node])
-                found.append(f"{tp}: {wish.directory} is not one of the log.dirs of node {wish.node}: {has}")
+                found.append(f"{tp}: {wish.directory} is not one of the log.dirs of node {wish.node}, which are {has}")
     return found
 
 
