@@ -27,6 +27,8 @@ from workflows.model.plan import PlannedPartition
 from workflows.model.reassignment_request import LARGEST_GROUP
 
 LOOK_SECONDS = 0.5
+#: How long a call that does not wait looks for its runs to begin, seconds.
+BEGIN_PATIENCE = 10.0
 #: So many looks in a row have to find that a reassignment was cancelled, or is gone.
 SURE = 4
 #: How long looking on bears that nobody answers, seconds: a node that was just killed may be the one that is asked.
@@ -85,20 +87,29 @@ def reassign(
             rows = work.cancel()
             reassign_throttle.take_back(admin, file)
         else:
-            rows = work.start(file, rate)
+            try:
+                rows = work.start(file, rate)
+                rows = work.wait(rows) if wait else work.begun(rows)
+            except KeyboardInterrupt:
+                if work.begins:
+                    output.say(_left(file, rate is not None, not reassign_throttle.note_of(file).exists()))
+                raise
             if wait:
-                try:
-                    rows = work.wait(rows)
-                except KeyboardInterrupt:
-                    output.say(
-                        "it goes on; look: rehome reassignments; wait again: rehome reassign --wait "
-                        f"{file}; cancel: rehome reassign --cancel {file}"
-                        + ("; the throttle is taken back at the end" if rate is not None and work.hands_over else "")
-                        + (" (each takes the throttle back)" if rate is not None and not work.hands_over else "")
-                    )
-                    raise
+                if rate is not None:
+                    work.until_unthrottled()
                 reassign_throttle.take_back(admin, file)
     _print(rows, json, waited=wait or cancel)
+
+
+def _left(file: Path, throttled: bool, handed_over: bool) -> str:
+    """What somebody should know who has interrupted a call."""
+    back = ""
+    if throttled:
+        back = "; the throttle is taken back at the end" if handed_over else " (each takes the throttle back)"
+    return (
+        "it goes on; look: rehome reassignments; wait again: rehome reassign --wait "
+        f"{file}; cancel: rehome reassign --cancel {file}{back}"
+    )
 
 
 def _print(rows: Sequence[Row], as_json: bool, *, waited: bool) -> None:
@@ -120,6 +131,10 @@ class _Reassign:
     def __init__(self, admin: KafkaAdmin, target: Target, entries: Sequence[PlannedPartition]) -> None:
         self._admin, self._target, self._entries = admin, target, entries
         self._by_run: dict[str, list[TopicPartition]] = {}
+        self._directing: list[str] = []
+        """Runs that have directories to reach."""
+        self.begins = False
+        """Something may have been changed."""
 
     # --- looking
 
@@ -157,12 +172,13 @@ class _Reassign:
             for entry in self._entries
         ]
         open_rows = [row for row in rows if row.outcome in (plans.TO_CHANGE, plans.UNDER_WAY)]
+        self.begins = bool(open_rows)
         if not open_rows:
             reassign_throttle.take_back(self._admin, file)
         if rate is None or not open_rows:
             return self._begin(rows, None)
-        held, beside = self._held() if self.hands_over else ([], [])
-        mine, sentences = reassign_throttle.throttle(self._admin, file, open_rows, rate, held, beside)
+        ours, beside = self._held() if self.hands_over else ([], [])
+        mine, sentences = reassign_throttle.throttle(self._admin, file, open_rows, rate, ours, beside)
         for sentence in sentences:
             output.say(sentence)
         rows = self._begin(rows, mine)
@@ -198,7 +214,10 @@ class _Reassign:
         directed = [row for row in changing if mine is not None or plans.wishes(entries[row.partition])]
         seen = [row for row in rows if mine is not None and row.outcome == plans.UNDER_WAY]
         if (directed or seen) and self._target.temporal_address:
-            self._start_runs([entries[row.partition] for row in (*directed, *seen)], mine)
+            asked = [entries[row.partition] for row in (*directed, *seen)]
+            # Apart: whoever waits for a directory waits for the end of its run, which may be long after.
+            self._start_runs([entry for entry in asked if plans.wishes(entry)], mine)
+            self._start_runs([entry for entry in asked if not plans.wishes(entry)], mine)
             done = {row.partition: plans.replaced(row, plans.STARTED) for row in directed}
         else:
             done = {}
@@ -229,6 +248,8 @@ class _Reassign:
                     client, self._target.cluster, workflow_id, parameter, names.PARTITION_REASSIGNMENT
                 )
                 self._by_run[workflow_id] = [partition_of(each) for each in group]
+                if plans.wishes(first):
+                    self._directing.append(workflow_id)
 
         runs.with_temporal(self._target, work)
 
@@ -250,6 +271,22 @@ class _Reassign:
         return rows
 
     # --- waiting
+
+    def begun(self, rows: Sequence[Row]) -> list[Row]:
+        """The rows once the runs have had their changes made, so that whoever looks next sees them; not for long."""
+        waiting = {row.partition: row for row in rows if any(row.partition in mine for mine in self._by_run.values())}
+        failed: dict[TopicPartition, Row] = {}
+        until = time.monotonic() + BEGIN_PATIENCE
+        while waiting and time.monotonic() < until:
+            held, under_way = self._look()
+            for tp, row in list(waiting.items()):
+                if tp in under_way or (tp in held and tuple(held[tp]["replicas"]) == row.target):
+                    del waiting[tp]
+            if waiting:
+                failed |= self._failed_runs(waiting, set())
+                waiting = {tp: row for tp, row in waiting.items() if tp not in failed}
+                time.sleep(LOOK_SECONDS / 5)
+        return [failed.get(row.partition, row) for row in rows]
 
     def wait(self, rows: Sequence[Row]) -> list[Row]:
         """Until everything that was started has ended; directories asked for are reached, or the row says why not."""
@@ -305,10 +342,16 @@ class _Reassign:
         async def work(client: Client) -> None:
             for workflow_id, mine in self._by_run.items():
                 status = (await client.get_workflow_handle(workflow_id).describe()).status
-                if status is not None and status.name != "RUNNING":
-                    for tp in mine:
-                        if tp not in begun:
-                            found[tp] = plans.replaced(going[tp], plans.FAILED, f"its run ended: {workflow_id}")
+                if status is None or status.name == "RUNNING":
+                    continue
+                why = f"its run ended: {workflow_id}"
+                try:
+                    await runs.result_of(client, workflow_id)
+                except OpsError as error:
+                    why = str(error)
+                for tp in mine:
+                    if tp in going and tp not in begun:
+                        found[tp] = plans.replaced(going[tp], plans.FAILED, why)
 
         runs.with_temporal(self._target, work)
         return found
@@ -316,7 +359,7 @@ class _Reassign:
     def _reach(self, final: Mapping[TopicPartition, Row]) -> dict[TopicPartition, Row]:
         """What the directories add: a run sees to them itself, else they are asked for here."""
         if self._by_run:
-            return self._results(final)
+            return self._results(final) if self._directing else {}
         entries = {partition_of(entry): entry for entry in self._entries}
         done = [tp for tp, row in final.items() if row.outcome == plans.DONE]
         while away := [wish for tp in done for wish in plans.misplaced(entries[tp], self._admin.log_dirs())]:
@@ -327,11 +370,19 @@ class _Reassign:
             time.sleep(LOOK_SECONDS)
         return {}
 
+    def until_unthrottled(self) -> None:
+        """Until the runs have taken back what they were given; not for long, since they do it in any case."""
+        until = time.monotonic() + PATIENCE
+        while self.hands_over and self._held()[0] and time.monotonic() < until:
+            time.sleep(LOOK_SECONDS)
+
     def _results(self, final: Mapping[TopicPartition, Row]) -> dict[TopicPartition, Row]:
         found: dict[TopicPartition, Row] = {}
 
         async def work(client: Client) -> None:
-            for workflow_id, mine in self._by_run.items():
+            for workflow_id in self._directing:
+                # Of what did not get there the metadata has said so already.
+                mine = [tp for tp in self._by_run[workflow_id] if final[tp].outcome not in BAD]
                 try:
                     result = await runs.result_of(client, workflow_id)
                 except OpsError as error:
@@ -339,7 +390,7 @@ class _Reassign:
                     continue
                 for row in result.get("rows", []):
                     tp = TopicPartition(row["topic"], row["partition"])
-                    if tp in final:
+                    if tp in mine:
                         found[tp] = plans.replaced(final[tp], row["outcome"], row["message"])
 
         runs.with_temporal(self._target, work)

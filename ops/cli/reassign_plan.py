@@ -69,8 +69,8 @@ def read(file: Path) -> tuple[PlannedPartition, ...]:
     try:
         text = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        text = isinstance(error, UnicodeDecodeError)
-        why = "it is no text" if text else getattr(error, "strerror", None) or str(error)
+        decoding = isinstance(error, UnicodeDecodeError)
+        why = "it is no text" if decoding else getattr(error, "strerror", None) or str(error)
         raise UsageError(f"cannot read the plan {file}: {why}; {_SEE}") from error
     try:
         return plan.parse_reassignment(text)
