@@ -28,12 +28,15 @@ _LIMIT = 256 << 20
 class Lost:
     """A directory that no path of log.dirs has: its id, the path it had, and the replicas that were assigned to it, as
     far as the newest cluster image on the other directories knows; `known` is False where there is no image.
+
+    `alone` are those of them of which no other node is in sync: the others are copied again from there.
     """
 
     directory_id: str
     path: str
     replicas: tuple[TopicPartition, ...]
     known: bool
+    alone: tuple[TopicPartition, ...] = ()
 
 
 def look(paths: Sequence[str | Path], node: int, directory_id: str, metadata: str = "") -> Lost:
@@ -64,7 +67,8 @@ def look(paths: Sequence[str | Path], node: int, directory_id: str, metadata: st
     row = image.nodes.get(node)
     path = next((path for id_, path, _ in row.directories if id_ == directory_id), "") if row is not None else ""
     replicas = sorted(replica.partition for replica in assigned(image, node, directory_id))
-    return Lost(directory_id, path, tuple(replicas), known=True)
+    alone = tuple(tp for tp in replicas if (held := image.partition(tp)) is not None and set(held.isr) <= {node})
+    return Lost(directory_id, path, tuple(replicas), known=True, alone=alone)
 
 
 def forget(

@@ -17,6 +17,7 @@ from ops.stack.errors import OpsError, UsageError
 from storage_node import forgetting
 from storage_node.config import ConfigError, NodeConfig
 from storage_node.directories.errors import StartRefused
+from storage_node.types import TopicPartition
 
 app = typer.Typer(help="Look after the log directories of a node that is stopped.", no_args_is_help=True)
 
@@ -46,7 +47,7 @@ def forget(
     """Say that disks are gone for good: their ids leave directory.ids in every meta.properties of the node.
 
     The node must be stopped. What only these disks held is lost, and they must never come back; a new disk in the place
-    of one is formatted.
+    of one is formatted. Replicas of which other nodes are in sync are copied again from there.
     """
     settings = _settings(node, config, data)
     beside = settings.metadata_beside
@@ -66,7 +67,13 @@ def forget(
 
 def _row(lost: forgetting.Lost) -> dict[str, Any]:
     replicas = [str(tp) for tp in lost.replicas] if lost.known else None
-    return {"directory_id": lost.directory_id, "path": lost.path or None, "lost_replicas": replicas}
+    alone = [str(tp) for tp in lost.alone] if lost.known else None
+    return {
+        "directory_id": lost.directory_id,
+        "path": lost.path or None,
+        "lost_replicas": replicas,
+        "only_replicas": alone,
+    }
 
 
 def _settings(node: int, config: Path | None, data: Path | None) -> NodeConfig:
@@ -105,5 +112,15 @@ def _consequence(lost: forgetting.Lost) -> str:
         return f"what only {what} held is lost; no cluster image tells what that is"
     if not lost.replicas:
         return f"the metadata has no replica in {what}"
-    named = ", ".join(str(tp) for tp in lost.replicas[:_SHOWN]) + (", ..." if len(lost.replicas) > _SHOWN else "")
-    return f"the metadata has {len(lost.replicas)} replicas in {what}, which are lost with it: {named}"
+    all_of_them = f"the metadata has {len(lost.replicas)} replicas in {what}, which are lost with it: "
+    if not lost.alone:
+        end = "; all are copied again from other nodes when the node starts"
+    elif len(lost.alone) < len(lost.replicas):
+        end = f"; of {len(lost.alone)} no other node is in sync, so what they held is gone: {_named(lost.alone)}"
+    else:
+        end = "; of none another node is in sync, so what they held is gone"
+    return all_of_them + _named(lost.replicas) + end
+
+
+def _named(tps: Sequence[TopicPartition]) -> str:
+    return ", ".join(map(str, tps[:_SHOWN])) + (", ..." if len(tps) > _SHOWN else "")

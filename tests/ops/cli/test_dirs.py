@@ -55,6 +55,7 @@ def test_a_node_starts_with_a_new_disk_after_it_forgot_the_dead_one(
     (lost,) = answer["forgotten"]
     assert (lost["directory_id"], lost["path"]) == (gone, harness.paths[1])
     assert len(lost["lost_replicas"]) == 1 and lost["lost_replicas"][0] in shown.err
+    assert lost["only_replicas"] == lost["lost_replicas"] and "what they held is gone" in shown.err
     assert all(len(ids) == 3 and gone not in ids for ids in listed(harness))
     harness.node = harness._new(0)
     harness.start()

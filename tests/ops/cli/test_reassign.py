@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -142,13 +145,14 @@ def test_ctrl_c_ends_the_waiting_and_nothing_else(
     call = ["reassign", str(file), "--wait", "--throttle", "100KB", "--data", str(data), "--json"]
     waiting = subprocess.Popen([sys.executable, "-c", program, *call], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
-        until(lambda: rehome("reassignments")["reassignments"], 40, "it is under way")
+        until(lambda: topic in str(rehome("reassignments")["reassignments"]), 40, "it is under way")
         until(lambda: not throttles.note_of(file).exists(), 40, "it is handed over")
         waiting.send_signal(signal.SIGINT)
         shown, said = waiting.communicate(timeout=30)
     finally:
         waiting.kill()
-    assert (waiting.returncode, shown) == (130, b"")
+    assert (waiting.returncode, shown) == (130, b""), said
+    assert len(said.splitlines()) == 2, said
     told, last = said.decode().strip().splitlines()
     assert told.startswith("it goes on") and f"rehome reassign --cancel {file}" in told and last == "interrupted"
     assert described(rehome, topic)["adding"] == [there]

@@ -13,7 +13,7 @@ from confluent_kafka import ElectionType, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from storage_node.directories.formatting import format_directories
-from storage_node.forgetting import forget
+from storage_node.forgetting import forget, look
 from storage_node.metadata import LOST, PartitionImage
 from storage_node.replication.anew import why_not
 from storage_node.types import TopicPartition
@@ -198,7 +198,10 @@ def test_a_disk_that_was_replaced_gets_its_replicas_again(cluster: MemoryCluster
     if len(wiped) == len(ids):
         format_directories(cluster.paths[3], cluster_id=CLUSTER_ID, node_id=3)
     else:
-        forget(cluster.paths[3], CLUSTER_ID, 3, [id_ for id_, path in ids.items() if path in wiped])
+        gone = [id_ for id_, path in ids.items() if path in wiped]
+        known = [look(cluster.paths[3], 3, id_) for id_ in gone]
+        assert {tp for lost in known for tp in lost.alone} == {TopicPartition("alone", 0)}
+        forget(cluster.paths[3], CLUSTER_ID, 3, gone)
     cluster.produce("t", values(100, 100))
     node = cluster.start(3)
     in_sync(cluster, 1, 2, 3)

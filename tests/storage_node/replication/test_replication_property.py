@@ -5,6 +5,7 @@ the same, byte for byte.
 from __future__ import annotations
 
 import random
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -99,8 +100,17 @@ class Schedule:
         for node in sorted(self.cluster.controller.cut):
             rejoin(self.cluster, self.cluster.nodes[node])
         for node in sorted(self.down):
+            self.lose(node)
             self.cluster.start(node)
         self.down.clear()
+
+    def lose(self, node: int) -> None:
+        """Somebody deletes replicas of a node that is down, now and then; never the last one in sync."""
+        for partition in range(PARTITIONS):
+            if self.dice.random() < 0.4 and node not in self.cluster.controller.partition("t", partition).isr:
+                self.log.append(f"delete t-{partition} of {node}")
+                for disk in self.cluster.paths[node]:
+                    shutil.rmtree(Path(disk) / f"t-{partition}", ignore_errors=True)
 
 
 def rejoin(cluster: MemoryCluster, node: Node) -> None:
