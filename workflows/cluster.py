@@ -26,6 +26,9 @@ from workflows.model.watchers import Run, Watchers
 #: A run that did not get its answer asks again: so many of the last ones are kept.
 REMEMBERED_ANSWERS = 100
 
+#: Reassignments that are done at once have a run as well, for the deletions and for the history.
+SETTLED = "runs-of-what-is-done-at-once"
+
 
 def _new_id() -> str:
     """A topic's id: 22 characters of base64url that do not begin with a dash, which would look like an option on a
@@ -262,6 +265,10 @@ class Cluster:
         """Start runs for the reassignments that nodes asked for, and tell those that look on what has changed."""
         self._tell_watchers()
         changes = [change for change in self._it.take_reassigned() if not self._watchers.has(change)]
+        settled = self._it.take_settled()
+        for group in groups(settled) if settled and workflow.patched(SETTLED) else ():
+            run = names.reassign_id(self._it.cluster, group[0].topic, group[0].partition, len(group))
+            self._spawn(self._start_run(run, group))
         for group in groups(changes):
             run = names.reassign_id(self._it.cluster, group[0].topic, group[0].partition, len(group))
             self._watchers.watch(group, (run, ""))

@@ -208,6 +208,27 @@ def test_what_the_controller_refuses_fails_and_the_rest_goes_on(
     run(temporal_server, task_queue, scene)
 
 
+def test_what_is_done_at_once_has_a_run_as_well(
+    temporal_server: TemporalServer, task_queue: str, recorded: Recorder
+) -> None:
+    async def scene(it: Cluster) -> None:
+        await it.up(2, replicas=(1, 3))
+        it.node(3).hold_deletion.clear()
+        # Another order, and fewer replicas: in one request and one run.
+        assert not any(each.get("error") for each in await it.reassign((0, [3, 1]), (1, [1])))
+        assert not (await it.partition(1)).assignment.reassigning
+        await it.open(it.run(0, 2), "deleting")
+        it.node(3).hold_deletion.set()
+        rows = (await it.run(0, 2).result())["rows"]
+        told = [(row["outcome"], row["original"], row["target"], row["seconds_deleting"] > 0) for row in rows]
+        assert told == [("done", [1, 3], [3, 1], False), ("done", [1, 3], [1], True)]
+        await it.reassign((1, [1]))  # as it is already: nothing is begun
+        assert len(await it.runs("PartitionReassignment", 1)) == 1
+        await recorded("cluster-settled", it.client, it.name)
+
+    run(temporal_server, task_queue, scene)
+
+
 @pytest.mark.parametrize("end", ["done", "cancelled"])
 def test_a_throttle_goes_with_the_run_that_was_given_it(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder, end: str

@@ -42,6 +42,7 @@ SCENARIOS = {
     "reassign-then-moved",
     "reassign-throttled",
     "cluster-reassigned",
+    "cluster-settled",
 }
 
 

@@ -48,6 +48,8 @@ class Controller:
         self.quietly_changed = False
         self.reassigned: list[Reassigned] = []
         """Reassignments that nodes asked for and for which no run was started yet; see `take_reassigned`."""
+        self.settled: list[Reassigned] = []
+        """The same for those that were done at once; see `take_settled`."""
         self._memory: ClusterState | None = None
         self._registrations: dict[int, Mapping[str, Any]] = {}
         self._known: dict[int, Pair] = {}
@@ -148,6 +150,7 @@ class Controller:
             self.suspects.pop(node, None)
         self._changed(change.state, quiet=change.quiet)
         self.reassigned += change.reassigned
+        self.settled += change.settled
         return change.results
 
     def take_reassigned(self) -> list[Reassigned]:
@@ -157,6 +160,16 @@ class Controller:
         newest = {(each.topic, each.partition): each for each in self.reassigned}
         self.reassigned = []
         return list(newest.values())
+
+    def take_settled(self) -> list[Reassigned]:
+        """The same of what was done at once, without what has gone on to elsewhere since."""
+        newest = {(each.topic, each.partition): each for each in self.settled}
+        self.settled = []
+        return [each for key, each in newest.items() if not self._reassigning(*key)]
+
+    def _reassigning(self, topic: str, partition: int) -> bool:
+        held = self.state.topics.get(topic) if self.state is not None else None
+        return held is None or any(each.index == partition and each.assignment.reassigning for each in held.partitions)
 
     def carry_out(self, command: Mapping[str, Any]) -> Change | None:
         """Apply a command that does not come from a node; None while collecting."""

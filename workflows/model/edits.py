@@ -33,7 +33,14 @@ class Edits:
             self._edited[topic] = list(partitions)
         self._edited[topic][after.index] = after
 
-    def change(self, results: list[Result], *, quiet: bool, reassigned: list[Reassigned] | None = None) -> Change:
+    def change(
+        self,
+        results: list[Result],
+        *,
+        quiet: bool,
+        reassigned: list[Reassigned] | None = None,
+        settled: list[Reassigned] | None = None,
+    ) -> Change:
         """The state with all that was put; results without an error, or with a value, name its version."""
         state = self._state
         if self._edited:
@@ -43,4 +50,4 @@ class Edits:
         for result in results:
             if not result.get("error") or "value" in result:
                 result["version"] = state.version
-        return Change(state, results, quiet=quiet, reassigned=reassigned or [])
+        return Change(state, results, quiet=quiet, reassigned=reassigned or [], settled=settled or [])

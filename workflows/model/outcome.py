@@ -60,13 +60,15 @@ class Change:
     `results` has one entry per item, in order: `error` and `message` when it was refused, else `version` (the image
     version that holds the change) and where it applies `topic_id` and `value`. `quiet` marks a change that only its own
     node needs soon (generations and directories of replicas, the ISR): the others get it with the next push.
-    `reassigned` are the reassignments under way that the command has begun or changed.
+    `reassigned` are the reassignments under way that the command has begun or changed, `settled` those that it has
+    done at once: another order, or fewer replicas.
     """
 
     state: ClusterState
     results: list[Result] = field(default_factory=list)
     quiet: bool = False
     reassigned: list[Reassigned] = field(default_factory=list)
+    settled: list[Reassigned] = field(default_factory=list)
 
 
 class Refused(Exception):

@@ -22,7 +22,8 @@ def alter_reassignments(state: ClusterState, command: Mapping[str, Any], _new_id
 
     Begins a reassignment, gives one that is under way another target, or (null) cancels it; rows are taken or refused
     by themselves, later ones on top of earlier ones. A mere change of the order, and a removal whose remaining replicas
-    are in sync, are done when the answer is given. `Change.reassigned` names those that are under way after it.
+    are in sync, are done when the answer is given. `Change.reassigned` names those that are under way after it,
+    `Change.settled` those that were done at once.
     """
     rows = fields.a_list(fields.need(command, "partitions", "$"), "$.partitions")
     may_change = fields.a_flag(command.get("may_change_factor", True), "$.may_change_factor")
@@ -32,6 +33,7 @@ def alter_reassignments(state: ClusterState, command: Mapping[str, Any], _new_id
     asked = [_row(row, f"$.partitions[{place}]") for place, row in enumerate(rows)]
     edits, results = Edits(state), []
     reassigned: dict[tuple[str, int], Reassigned] = {}
+    settled: dict[tuple[str, int], Reassigned] = {}
     for topic, index, wanted in asked:
         try:
             before = _found(state, edits, topic, index)
@@ -42,12 +44,15 @@ def alter_reassignments(state: ClusterState, command: Mapping[str, Any], _new_id
                 after = _reassigned(state, topic, before, wanted, may_change)
                 reassigned.pop((topic, index), None)
                 if after.assignment.reassigning:
+                    settled.pop((topic, index), None)
                     reassigned[topic, index] = _told(state, topic, after, who)
+                elif after is not before:
+                    settled[topic, index] = _settled(state, topic, before, after, who)
             edits.put(topic, after)
             results.append({"value": after.partition_epoch})
         except Refused as refused:
             results.append(refused.result())
-    return edits.change(results, quiet=False, reassigned=list(reassigned.values()))
+    return edits.change(results, quiet=False, reassigned=list(reassigned.values()), settled=list(settled.values()))
 
 
 def _row(row: Any, path: str) -> tuple[str, int, tuple[int, ...] | None]:
@@ -103,6 +108,12 @@ def _told(state: ClusterState, topic: str, after: Partition, who: str) -> Reassi
     return Reassigned(
         topic, state.topics[topic].id, after.index, held.original, held.target, held.adding, held.removing, who
     )
+
+
+def _settled(state: ClusterState, topic: str, before: Partition, after: Partition, who: str) -> Reassigned:
+    original = before.assignment.original or before.replicas
+    dropped = tuple(node for node in before.replicas if node not in after.replicas)
+    return Reassigned(topic, state.topics[topic].id, after.index, original, after.replicas, (), dropped, who)
 
 
 def elect_leaders(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:

@@ -30,6 +30,23 @@ def test_each_partition_has_its_own_result() -> None:
     assert row(change.state).leader == 1, "and moves no leader"
     assert seen(change.state, 1) == seen(state, 1), "begun and cancelled in one request"
     assert change.reassigned == []
+    (told,) = change.settled
+    assert (told.partition, told.original, told.target, told.adding, told.removing) == (0, (1, 2, 3), (3, 1, 2), (), ())
+
+
+def test_what_is_done_at_once_is_told_as_well() -> None:
+    state = replicated((1, 2, 3), (1, 2))
+    change = apply(state, reassign((0, (2, 1)), (1, (1, 2)), client="a tool"))
+    assert [(each.partition, each.original, each.target, each.removing, each.by) for each in change.settled] == [
+        (0, (1, 2, 3), (2, 1), (3,), "a tool")
+    ], "what is as it was is no reassignment"
+    # Back to where it came from, while it is under way to elsewhere.
+    state = done(state, reassign((1, (1, 4))))
+    (back,) = apply(state, reassign((1, (1, 2)))).settled
+    assert (back.original, back.target, back.removing) == ((1, 2), (1, 2), (4,))
+    # On to elsewhere in the same request: that is another story.
+    change = apply(state, reassign((0, (2, 1)), (0, (4, 1))))
+    assert change.settled == [] and len(change.reassigned) == 1
 
 
 @pytest.mark.conformance(156)
