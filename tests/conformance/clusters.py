@@ -288,9 +288,20 @@ class Rehome(Cluster):
 
     def start(self, node: int) -> None:
         self._stack.start(f"node-{node}")
+        # It serves what it has before the controller lets it in; until then nothing can be placed on it.
+        self.eventually(lambda: all(node in self._live(other) for other in self._up()), f"node {node} is let in", 30)
 
     def running(self, node: int) -> bool:
         return f"node-{node}" in self._stack.running()
+
+    def _up(self) -> list[int]:
+        running = self._stack.running()
+        return [node for node in NODES if f"node-{node}" in running]
+
+    def _live(self, node: int) -> set[int]:
+        """The nodes that are not fenced, as this one knows."""
+        asked = {"topics": [], "allow_auto_topic_creation": False}
+        return {row.node_id for row in self.call("Metadata", 12, node=node, **asked).brokers}
 
     @contextlib.contextmanager
     def no_controller(self, node: int) -> Iterator[None]:
