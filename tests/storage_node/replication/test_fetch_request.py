@@ -15,6 +15,7 @@ from kio.serial import entity_reader, entity_writer
 
 from storage_node.log.batch import build_batch
 from storage_node.log.leader_epochs import LeaderEpochs
+from storage_node.protocol.codec import write_response
 from storage_node.replication.fetch_request import (
     BadAnswer,
     Request,
@@ -24,7 +25,6 @@ from storage_node.replication.fetch_request import (
     read_offset,
 )
 from storage_node.replication.truncation import truncation_offset
-from tests.support.wire import _build
 
 A, B = bytes(range(16)), bytes(range(1, 17))
 
@@ -56,7 +56,6 @@ def test_a_request_says_what_the_schema_says() -> None:
 
 def answer(rows: list[dict[str, Any]], error: int = 0, correlation: int = 42) -> bytes:
     """An answer to Fetch as a broker of Apache Kafka writes it."""
-    schema = load_response_schema(1, 17)
     plain = {
         "error_code": 0, "high_watermark": 9, "last_stable_offset": 9, "log_start_offset": 1,
         "aborted_transactions": None, "records": None,
@@ -65,10 +64,7 @@ def answer(rows: list[dict[str, Any]], error: int = 0, correlation: int = 42) ->
         "throttle_time": timedelta(0), "error_code": error, "session_id": 0,
         "responses": [{"topic_id": UUID(bytes=A), "partitions": [plain | row for row in rows]}],
     }  # fmt: skip
-    buffer = io.BytesIO(struct.pack(">i", correlation) + b"\0")
-    buffer.seek(0, io.SEEK_END)
-    entity_writer(schema)(buffer, _build(schema)(values))
-    return buffer.getvalue()
+    return struct.pack(">i", correlation) + b"\0" + write_response(1, 17, values)
 
 
 ROWS: list[dict[str, Any]] = [
