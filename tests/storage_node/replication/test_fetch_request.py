@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import random
 import struct
 from datetime import timedelta
@@ -10,8 +9,8 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from kio.index import load_request_schema, load_response_schema
-from kio.serial import entity_reader, entity_writer
+from kio.index import load_request_schema
+from kio.serial import entity_reader
 
 from storage_node.log.batch import build_batch
 from storage_node.log.leader_epochs import LeaderEpochs
@@ -120,12 +119,9 @@ def test_offsets_are_asked_for_and_read() -> None:
         (row,) = topic.partitions
         assert (call.replica_id, topic.name, row.partition_index, row.current_leader_epoch) == (5, "t", 3, 9)
         assert row.timestamp == time
-    schema = load_response_schema(2, 5)
-    buffer = io.BytesIO()
     row = {"partition_index": 3, "error_code": 0, "timestamp": -1, "offset": 1234, "leader_epoch": 9}
     values = {"throttle_time": timedelta(0), "topics": [{"name": "t", "partitions": [row]}]}
-    entity_writer(schema)(buffer, _build(schema)(values))
-    frame = struct.pack(">i", 7) + buffer.getvalue()
+    frame = struct.pack(">i", 7) + write_response(2, 5, values)
     assert read_offset(memoryview(frame), 7) == (0, 1234)
     for size in range(len(frame)):
         with pytest.raises(BadAnswer):
