@@ -11,6 +11,7 @@ from pathlib import Path
 CHUNK = 1 << 20
 INTERVAL = 32 << 20
 """Bytes after which the second thread flushes what was written."""
+SEGMENT_FILES = (".log", ".index", ".timeindex")
 
 
 def drop_caches() -> bool:
@@ -24,12 +25,15 @@ def drop_caches() -> bool:
 
 
 def flushed_copy(source: Path, target: Path) -> float:
-    """Seconds to copy a folder's files through the page cache until all is on the disk; the copy is removed after."""
+    """Seconds to copy a replica's segments through the page cache until all is on the disk; the copy is removed after.
+
+    A replica's small files come and go while its node runs.
+    """
     target.mkdir()
     buffer = memoryview(bytearray(CHUNK))
     try:
         began = time.perf_counter()
-        for name in sorted(p.name for p in source.iterdir() if p.is_file()):
+        for name in sorted(p.name for p in source.iterdir() if p.suffix in SEGMENT_FILES):
             _copy(source / name, target / name, buffer)
         descriptor = os.open(target, os.O_RDONLY)
         try:
