@@ -131,9 +131,10 @@ class Expected:
     """What a start on a world has to come to, taken before it.
 
     `best` is what the best copy holds that is there; `online`: nothing was ever taken away for good, and every disk is
-    there that holds anything of the partition, or that the metadata assigns to it. `places` are the disks with a copy:
-    one that the operator takes away for good, before the controller heard of it, may be followed by an empty one
-    elsewhere.
+    there that holds anything of the partition, or that the metadata assigns to it. `places` are the disks with a copy
+    of the topic: one that the operator takes away for good, before the controller heard of it, may be followed by an
+    empty one elsewhere. What is left there of another topic of that name is no copy: the disks that are left are then
+    those of a replica that was not made yet, and have to be answered in the same way.
     """
 
     best: int
@@ -145,12 +146,13 @@ class Expected:
     def of(cls, world: World, away: frozenset[str]) -> Expected:
         """Of a world some of whose disks are not there."""
         truth = world.truth
-        found = copies({name: state for name, state in world.disks.items() if name not in away})
+        there = copies({name: state for name, state in world.disks.items() if name not in away})
+        found = [copy for copy in there if copy.topic_id in ("", truth.topic_id)]
         here = best(_newest(found) if truth.lost else found, truth)
         needed = min(truth.needed, max(here, 0)) if truth.lost else truth.needed
-        there = not away or (here >= 0 and not any(_concerned(world, name) for name in away))
+        every = not away or (here >= 0 and not any(_concerned(world, name) for name in away))
         places = frozenset(copy.disk for copy in found)
-        return cls(here, there and not truth.lost and bool(truth.topic_id), needed, places)
+        return cls(here, every and not truth.lost and bool(truth.topic_id), needed, places)
 
 
 def _newest(found: list[FoundCopy]) -> list[FoundCopy]:
@@ -178,8 +180,11 @@ def check_started(life: Life, expected: Expected, *, heard: bool) -> None:
     if partition is not None and truth.topic_id and partition.topic_id == truth.topic_id and not partition.offline:
         start, values = values_in(partition.log)
         made = partition.directory.path.name not in expected.places
-        if expected.best < 0 and truth.acked and not heard and not (truth.lost and made):
-            raise Violation(f"served from {partition.log.path}, where no whole copy is left")
+        if expected.best < 0 and truth.acked and not heard:
+            if not (truth.lost and made):
+                raise Violation(f"served from {partition.log.path}, where no whole copy is left")
+            if (start, values) != (0, ()):
+                raise Violation(f"served from {partition.log.path} with records, which no copy there has")
         _check_served(truth, start, values, expected)
         current = [c for c in copies(here) if c.kind == "current"]
         if len(current) != 1:
