@@ -127,6 +127,8 @@ class Node:
             self.listener.bind()
             # First of all: a start that is killed half-way must not look like a clean stop to the next one.
             clean = self.dirs.take_clean_shutdowns()
+            # Nothing is read from which something could follow before it is there to stay.
+            self.dirs.flush_found_names()
             self._load_image()
             self.failures.start(self.dirs, self.metadata.image, self.id)
             self.wishes = Wishes(self.dirs)

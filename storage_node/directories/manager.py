@@ -13,6 +13,7 @@ from storage_node.directories import (
     clean_shutdown,
     placement,
 )
+from storage_node.directories.atomic import io_errors
 from storage_node.directories.clean_shutdown import CleanShutdown
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.formatting import prepare
@@ -144,6 +145,21 @@ class DirectoryManager:
                 except MetadataIOError as exc:
                     directory.fail_on(exc)
         return taken
+
+    def flush_found_names(self) -> None:
+        """Have on the disk what the directories show; where that fails, the directory goes offline.
+
+        A process that was killed between a rename and its flush leaves a name that a power loss takes back. A start
+        decides by what all directories show together, and writes in one what a name in another allows: a copy becomes
+        the replica since its source has a new name. Would that one get its old name back, the next start without the
+        copy's disk would take it for the replica, and never take the records that the copy has got since.
+        """
+        for directory in self.online():
+            try:
+                with io_errors(directory.name, "flushing its names"):
+                    directory.flush_found_names()
+            except MetadataIOError as exc:
+                directory.fail_on(exc)
 
     def place(
         self, replicas: Iterable[tuple[LogDirectory, int]], count: int = 1, avoid: Collection[str] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_node.directories import meta_properties
+from storage_node.directories import atomic, meta_properties
 from storage_node.directories.clean_shutdown import CleanShutdown
 from storage_node.directories.errors import DirectoryInUse, StartRefused
 from storage_node.directories.formatting import format_directories
@@ -106,6 +107,24 @@ def test_clean_shutdown_is_per_directory(dirs: list[Path], open_manager: Open) -
         str(dirs[2]): CleanShutdown(False),
     }
     assert not manager.directories[1].online
+
+
+def test_found_names_are_flushed_everywhere_and_one_that_fails_is_alone(
+    dirs: list[Path], open_manager: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = open_manager()
+    flushed: list[Path] = []
+
+    def fsync_dir(path: Path) -> None:
+        if path == dirs[1]:
+            raise OSError(errno.EIO, "broken")
+        flushed.append(path)
+
+    monkeypatch.setattr(atomic, "fsync_dir", fsync_dir)
+    manager.flush_found_names()
+    assert flushed == [dirs[0], dirs[2]]
+    assert [directory.online for directory in manager.directories] == [True, False, True]
+    assert manager.directories[1].id in manager.missing_ids()
 
 
 def test_new_replicas_go_where_there_is_least_and_spread(dirs: list[Path], open_manager: Open) -> None:
