@@ -78,10 +78,14 @@ class Swapper:
             return None
         source_path = move.source.path / delete_name(move.tp, new_delete_id())
         version = future.version
+        bare = markers.read_any(partition.log.path) is None
+        if bare:
+            # Most of what `_finish_copy` flushes of it, without the lock.
+            partition.log.flush_records()
         self._host.checkpoint(move.target, partition)
         failpoint(BEFORE_LOCK)
         with self._pauses.asked():
-            if not self._take_over(move, source_path, version):
+            if not self._take_over(move, source_path, version, bare):
                 return None
         failpoint(AFTER_REFERENCES)
         source_generation = move.marker.generation - 1
@@ -90,10 +94,10 @@ class Swapper:
         self._host.moved()
         return Swapped(source_path, source_generation, now_ms + delay_ms)
 
-    def _take_over(self, move: Move, source_path: Path, version: int) -> bool:
+    def _take_over(self, move: Move, source_path: Path, version: int, bare: bool) -> bool:
         """Promote the copy under the partition's lock; False with nothing changed when the source ran away.
 
-        `version` is the copy's when the target's checkpoint was written.
+        `version` is the copy's when the target's checkpoint was written, `bare` whether the source has no marker.
         """
         partition, future = move.partition, move.future
         assert future is not None
@@ -105,7 +109,7 @@ class Swapper:
         began = time.monotonic()
         try:
             # A copy that was cut since then is below what the target's checkpoint says of it.
-            if not self._finish_copy(move, began + TAIL_SECONDS) or future.version != version:
+            if not self._finish_copy(move, began + TAIL_SECONDS, bare) or future.version != version:
                 return False
             self._promote(move, source_path)
         finally:
@@ -136,7 +140,7 @@ class Swapper:
 
     # Under the lock
 
-    def _finish_copy(self, move: Move, deadline: float) -> bool:
+    def _finish_copy(self, move: Move, deadline: float, bare: bool) -> bool:
         future = move.future
         assert future is not None
         while self._copier.step(move, limited=False):
@@ -148,6 +152,11 @@ class Swapper:
         carry_history(move.partition.log, future)
         # The indexes can wait: every flush that is spared here is a disk that nobody waits for under the lock.
         future.flush_records()
+        if bare:
+            # A source that ends before the seal is one that nobody has written to since, which a start with the copy's
+            # disk missing notes in its marker. One that got no marker (its disk is full) must not get that short by a
+            # loss of power: it would be served, written to, and still give way to the sealed copy.
+            move.partition.log.flush_records()
         failpoint(AFTER_TAIL)
         return True
 

@@ -181,8 +181,12 @@ def source_fails(life: Life) -> None:
 
 
 def source_full(life: Life) -> None:
-    """There is not a byte left where the replica is, which was never moved: not even for its marker."""
+    """There is not a byte left where the replica is, which was never moved: not even for its marker.
+
+    More than one record is not flushed: the replica may lose them, get another and still be shorter than its copy.
+    """
     fill(life)
+    life.append()
     disk = life.machine.disks["a"]
     disk.capacity = disk.used
     if life.request("b"):
@@ -197,6 +201,7 @@ def source_full(life: Life) -> None:
 def source_full_target_fails(life: Life) -> None:
     """The same, and the target fails when the source has its new name already."""
     fill(life)
+    life.append()
     disk = life.machine.disks["a"]
     disk.capacity = disk.used
     if life.request("b"):
