@@ -19,7 +19,7 @@ def lost(index: Index) -> list[str]:
 
     The log start may be moved by DeleteRecords and by retention; one that went further has lost what is below it.
     """
-    return [*few(_unread(index)), *few(_log_starts(index)), *few(_missing(index))]
+    return [*few(_unread(index)), *few(_log_starts(index)), *few(_missing(index)), *few(_nowhere(index))]
 
 
 def _unread(index: Index) -> Iterator[str]:
@@ -52,6 +52,17 @@ def _log_starts(index: Index) -> Iterator[str]:
         yield (
             f"the log start of {told(place)} is {read.low}, but {why}: "
             f"{len(below)} acknowledged records are below it{example}"
+        )
+
+
+def _nowhere(index: Index) -> Iterator[str]:
+    for ack, least in index.unplaced:
+        read = index.evidence.final.get(ack.place)
+        if read is None or read.low > least or ack.value in index.values[ack.place].values():
+            continue
+        yield (
+            f"{ack.value} was acknowledged by {told(ack.place)} (sent at {seconds(ack.invoked)}, acknowledged at "
+            f"{seconds(ack.completed)}), but the final read from {read.low} to {read.high} has it nowhere"
         )
 
 

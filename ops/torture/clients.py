@@ -178,7 +178,7 @@ class Sender:
                     now(),
                     wall,
                     value,
-                    message.offset() if error is None else -1,
+                    -1 if error is not None or message.offset() is None else message.offset(),
                     "" if error is None else str(error.name()),
                     sound=self._orders.idempotent,
                 )

@@ -31,7 +31,8 @@ OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 class Event:
     """One operation. `topic` is the label of one life of a topic: a topic made again under its name has another.
 
-    `sound` marks a send by an idempotent producer. Offsets are -1 where there are none.
+    `sound` marks a send by an idempotent producer. Offsets are -1 where there are none: an idempotent producer takes
+    the acknowledgement of a later request for one of an earlier whose own was lost, and nobody told it the offset.
     """
 
     process: str

@@ -39,8 +39,20 @@ class Index:
 
     @cached_property
     def acks(self) -> list[Event]:
-        """Acknowledged sends."""
-        return [send for send in self.sends if send.type == OK]
+        """Acknowledged sends whose offset is known."""
+        return [send for send in self.sends if send.type == OK and send.offset >= 0]
+
+    @cached_property
+    def unplaced(self) -> list[tuple[Event, int]]:
+        """Acknowledged sends without an offset, and the highest that the same producer was told of one before it."""
+        highest: dict[tuple[str, Place], int] = defaultdict(int)
+        found = []
+        for send in sorted((send for send in self.sends if send.type == OK), key=lambda send: send.invoked):
+            key = send.process, send.place
+            if send.offset < 0:
+                found.append((send, highest[key]))
+            highest[key] = max(highest[key], send.offset)
+        return found
 
     def polled(self) -> Iterator[tuple[Event, int, str]]:
         """(poll, offset, value) of every record that any consumer was given."""

@@ -107,6 +107,8 @@ class Torture:
         began = time.monotonic()
         try:
             evidence = self._everything()
+            # Before it is judged: what took so long to gather is there to be looked at, whatever comes of that.
+            (self._folder / EVIDENCE).write_bytes(pickle.dumps(evidence))
             self._say("checking")
             findings = checks.check(evidence)
         except BaseException:
@@ -114,8 +116,6 @@ class Torture:
             raise
         operations, counts = report.count(evidence)
         keep = self._options.keep or bool(findings) or self._options.folder is not None
-        if keep:
-            (self._folder / EVIDENCE).write_bytes(pickle.dumps(evidence))
         again = f"rehome torture --minutes {self._options.minutes:g} --seed {self._options.seed}{self._options.more}"
         made = report.Report(
             self._options.seed,

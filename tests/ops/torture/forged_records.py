@@ -93,6 +93,15 @@ def acknowledged_twice(e: Evidence) -> Evidence:
     return with_final(more, OTHER, lambda read: forge.appended(read, again.value))
 
 
+def with_unplaced(e: Evidence, what: str) -> Evidence:
+    """The producer was told that it is there, not where."""
+    return with_events(e, lambda x: x, Event("sure", SEND, *OTHER, OK, at(COUNT), at(COUNT + 1), value=what))
+
+
+def record_without_an_offset_lost(e: Evidence) -> Evidence:
+    return with_unplaced(e, "sure-nowhere")
+
+
 def hole_that_nobody_knew(e: Evidence) -> Evidence:
     return with_final(
         e, OTHER, lambda read: replace(read, high=COUNT + 2, records=(*read.records, (COUNT + 1, "sure-open")))
@@ -132,6 +141,7 @@ def unacknowledged_record_behind_later_ones(e: Evidence) -> Evidence:
 
 ANOMALIES: dict[str, list[Forger]] = {
     "C1": [
+        record_without_an_offset_lost,
         lost_tail,
         lost_in_the_middle,
         lost_though_only_read,

@@ -55,6 +55,12 @@ def test_a_plain_producers_duplicate_is_no_damage() -> None:
     assert not found(with_final(forge.sound(), OTHER, lambda read: forge.appended(read, value(OTHER, 7))))
 
 
+def test_a_record_whose_offset_nobody_was_told_is_looked_for_by_its_value() -> None:
+    told = forged_records.with_unplaced(forge.sound(), "sure-somewhere")
+    assert [each.check for each in found(told)] == ["C1"]
+    assert not found(with_final(told, OTHER, lambda read: forge.appended(read, "sure-somewhere")))
+
+
 @pytest.mark.parametrize(
     ("process", "moment", "finding"),
     [
