@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ops.torture.checks import CHECKS, Finding, check
 from ops.torture.checks_moves import compare
-from ops.torture.facts import Batch, Evidence, FaultFact, LimitFact
+from ops.torture.facts import Batch, Evidence, FaultFact, LeaderFact, LimitFact, Place
 from ops.torture.history import INFO, MARKS, OK, POLL, SEND, SESSION, Event
 from tests.ops.torture import forge, forged_disks, forged_readings, forged_records, forged_replicas
 from tests.ops.torture.forge import COUNT, ORDERS, OTHER, SECOND, TICKS, A, B, at, one, value, with_events, with_final
@@ -164,11 +164,36 @@ def test_any_single_change_of_a_poll_is_found(data: st.DataObject) -> None:
 @settings(deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from(["low", "high"]), st.integers(1, 5))
 def test_a_mark_that_is_too_low_is_found(which: int, field: str, by: int) -> None:
-    sound = forge.sound()
+    sound = replace(forge.sound(), leaders=[])
     marks = [x for x in sound.history if x.op == MARKS and (field == "high" or (x.place == ORDERS and x.low))]
     victim = marks[which % len(marks)] if field == "high" else marks[-1]
     changed = {"high": victim.high - by} if field == "high" else {"low": max(0, victim.low - by)}
     assert {f.check for f in found(with_events(sound, lambda x: replace(x, **changed) if x is victim else x))} == {"C7"}
+
+
+@pytest.mark.parametrize(("elected", "findings"), [(12, set()), (-20, {"C7"}), (40, {"C7"})])
+def test_a_leader_that_was_just_deposed_may_answer_with_what_it_knew(elected: int, findings: set[str]) -> None:
+    sound = replace(forge.sound(), leaders=[LeaderFact(forge.PAYS, "id", 3, 2, "node 1", at(elected))])
+    victim = next(x for x in sound.history if x.op == MARKS and x.place == forge.PAYS and x.high >= 15)
+    told = with_events(sound, lambda x: replace(x, high=x.high - 1) if x is victim else x)
+    assert {each.check for each in found(told)} == findings
+    # Who was elected in the middle knows what had been acknowledged before.
+    early = with_events(sound, lambda x: replace(x, high=3) if x is victim else x)
+    assert {each.check for each in found(early)} == {"C7"}
+
+
+def test_a_plain_producer_has_a_request_at_each_of_two_leaders() -> None:
+    """One that is silent, and the next: what was asked of both at once has no order."""
+
+    def swapped(e: Evidence, place: Place) -> set[str]:
+        sends = [x for x in e.history if x.op == SEND and x.place == place and x.process == "plain" and x.offset >= 0]
+        first, second = sends[3], sends[4]
+        late = replace(first, completed=second.completed + 1, offset=second.offset)
+        early = replace(second, offset=first.offset)
+        new = {id(first): late, id(second): early}
+        return {each.check for each in found(with_events(e, lambda x: new.get(id(x), x)))}
+
+    assert "C4" in swapped(forge.sound(), OTHER) and "C4" not in swapped(forge.sound(), forge.PAYS)
 
 
 @settings(deadline=None)
