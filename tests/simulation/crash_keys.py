@@ -4,6 +4,7 @@
   nor at files under a name of the way (`.tmp`).
 * `canonical` looks at the same, but only at how offsets, generations, claims and versions stand to each other, and at
   which disk an id is. Worlds that are alike in this meet the same rows of the boot table, whatever came before them.
+  What a killed process left unflushed of the replicas' names counts too: the next loss of power may take it back.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from storage_node.directories import image_store, meta_properties
+from storage_node.directories import image_store, meta_properties, names
 from storage_node.directories.errors import MalformedFile, MalformedMetaProperties
 from storage_node.metadata import ClusterImage, decode
 from storage_node.move.marker import State
@@ -82,9 +83,16 @@ def canonical(world: World) -> int:
             of_image(truth.image),
             tuple(sorted(map(repr, map(of_copy, found)))),
             tuple((name, *of_image(image), *map(offsets.get, points[name])) for name, image in images.items()),
+            tuple(_not_flushed(state) for state in states.values()),
             tuple(frozenset(ids.get(one, "?") for one in all_ids) for all_ids in known),
         )
     )
+
+
+def _not_flushed(state: DiskState) -> tuple[tuple[str, bool], ...]:
+    """What a loss of power may take back of the names of replicas: a start must not rely on them as they are."""
+    changes = [(names.parse(n).kind, i is None) for op in state.journal for folder, n, i in op if folder is state.root]
+    return tuple(change for change in changes if change[0] in ("current", "move", "delete"))
 
 
 class _Ranks:
