@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -94,9 +94,13 @@ def test_a_group_from_the_first_member_to_the_last(shared: Harness, client: Clie
 
 def test_members_that_come_in_the_same_moment(shared: Harness) -> None:
     clients = [Client(shared) for _ in range(3)]
-    shared.node.listener.loop.call_soon_threadsafe(time.sleep, 0.2)  # all of them are read in one round of the loop
+    for one in clients:
+        assert beat(one, 4, "at-once", 1, "nobody") == 25  # its connection is accepted
+    gate = threading.Event()
+    shared.node.listener.loop.call_soon_threadsafe(gate.wait, 20)  # all of them are read in one round of the loop
     for one in clients:
         send_join(one, 3, "at-once")
+    gate.set()
     answers = [one.receive()[1] for one in clients]
     assert [int(answer.error_code) for answer in answers] == [0, 0, 0]
     assert {answer.generation_id for answer in answers} == {1}
