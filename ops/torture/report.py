@@ -107,6 +107,14 @@ def moves(evidence: Evidence) -> dict[str, int]:
     return dict(found)
 
 
+def unseen(evidence: Evidence) -> list[str]:
+    """What a check had nothing to look at in, though there was something: its silence says nothing then."""
+    swapped = sum(row.outcome in ("swapped", "deleted") for run in evidence.runs for row in run.rows)
+    if swapped and not any(swap.compared for swap in evidence.swaps):
+        return [f"{swapped} replicas were swapped, and not one could be compared with its source: C6 saw only CRCs"]
+    return []
+
+
 def show(report: Report, screen: Console) -> None:
     """The tables, the findings, the verdict, and how to repeat it."""
     groups = (

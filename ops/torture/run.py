@@ -127,7 +127,7 @@ class Torture:
             report.moves(evidence),
             dict(self._book.kills),
             findings,
-            tuple(self._book.problems),
+            (*self._book.problems, *report.unseen(evidence)),
             str(self._folder) if keep else "",
             again,
             self._roles.witnessed(),

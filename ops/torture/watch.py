@@ -67,8 +67,11 @@ class SwapWatch(Watch):
             gone = markers.read(path)
         except (MarkerCorrupt, StorageError):
             return False
-        if gone is None or place is None or gone.reason not in (Reason.SWAP, Reason.REMOVING):
-            return place is None or gone is not None
+        if gone is None or place is None:
+            return place is None
+        # (Why it was renamed is written into the source of a swap a moment later; until then it gives no reason.)
+        if gone.reason not in ("", Reason.SWAP, Reason.REMOVING):
+            return True
         for target in self._roles.log_dirs(node):
             copy = self._roles.disk(node, target) / f"{place[0]}-{place[1]}"
             try:

@@ -43,6 +43,14 @@ def test_operations_are_counted_by_what_became_of_them() -> None:
     }  # fmt: skip
 
 
+def test_swaps_of_which_none_could_be_compared_are_told() -> None:
+    sound = forge.sound()
+    assert report.unseen(sound) == []
+    (told,) = report.unseen(replace(sound, swaps=[]))
+    assert told.startswith("1 replicas were swapped, and not one")
+    assert report.unseen(replace(sound, swaps=[], runs=[])) == []
+
+
 def test_the_verdict_is_one_sentence() -> None:
     good = made(False)
     assert good.verdict == f"no violation in {good.operations:,} operations, {len(CHECKS)} checks"

@@ -1,0 +1,102 @@
+"""What the watch beside a run sees of a real node's swaps, before and after the final words of their markers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+from kafka.admin import KafkaAdminClient
+
+from ops.torture.roles import Roles
+from ops.torture.watch import SwapWatch
+from storage_node.move import marker as markers
+from storage_node.move import settling
+from storage_node.move.marker import Reason
+from tests.support.node_harness import Harness, running, until
+
+
+class OneNode:
+    """The part of `Roles` that the watch looks at."""
+
+    def __init__(self, harness: Harness) -> None:
+        self._paths = harness.paths
+        self.nodes = (1,)
+
+    def log_dirs(self, node: int) -> tuple[str, ...]:
+        return tuple(self._paths)
+
+    def disk(self, node: int, directory: str) -> Path:
+        return Path(directory)
+
+
+@pytest.fixture
+def swapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Harness]:
+    """A node on which a replica has just been swapped; its source stays for long, settled if the test says so."""
+    monkeypatch.setattr(settling, "QUIET", 0.0 if request.param == "settled" else 1000.0)
+    monkeypatch.setattr(settling, "LONGEST", 1000.0)
+    with running(tmp_path, extra={"file.delete.delay.ms": "100000"}) as harness:
+        harness.create_topic("t")
+        harness.produce("t", [b"%d" % number for number in range(500)], linger_ms=0)
+        target = harness.other_directory("t")
+        admin = KafkaAdminClient(bootstrap_servers=harness.bootstrap)
+        admin.alter_replica_log_dirs({("t", 0, 1): target})
+        admin.close()
+        until(lambda: harness.directory_of("t") == target)
+        if request.param == "settled":
+            until(lambda: reason(source(harness)) == Reason.SWAP)
+        yield harness
+
+
+def source(harness: Harness) -> Path:
+    """The folder that was the replica before."""
+    (found,) = (folder for path in harness.paths for folder in Path(path).glob("t-0.*.delete"))
+    return found
+
+
+def reason(folder: Path) -> str:
+    found = markers.read(folder)
+    return found.reason if found else "none"
+
+
+def looked(harness: Harness, seconds: float) -> SwapWatch:
+    """A watch that has looked until it found a swap, or for so long."""
+    watch = SwapWatch(cast(Roles, OneNode(harness)))
+    watch.start()
+    deadline = time.monotonic() + seconds
+    while not watch.swaps and time.monotonic() < deadline:
+        time.sleep(0.05)
+    watch.stop()
+    return watch
+
+
+@pytest.mark.parametrize("swapped", ["settled", "just swapped"], indirect=True)
+def test_every_batch_of_the_source_is_compared_with_the_copy(swapped: Harness) -> None:
+    watch = looked(swapped, 20)
+    (swap,) = watch.swaps
+    assert (swap.place, swap.seal_end, swap.target) == (("t", 0), 500, swapped.directory_of("t"))
+    assert swap.compared and not swap.differences
+    assert not watch.missed
+
+
+@pytest.mark.parametrize("swapped", ["settled", "just swapped"], indirect=True)
+def test_a_changed_byte_is_seen(swapped: Harness) -> None:
+    (segment,) = source(swapped).glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    (swap,) = looked(swapped, 20).swaps
+    assert len(swap.differences) == 1
+
+
+@pytest.mark.parametrize("swapped", ["settled"], indirect=True)
+@pytest.mark.parametrize("why", [Reason.TOPIC, Reason.REASSIGNED, Reason.CANCEL, Reason.REMOVING])
+def test_what_was_not_swapped_away_is_not_compared(swapped: Harness, why: Reason) -> None:
+    folder = source(swapped)
+    found = markers.read(folder)
+    assert found is not None
+    markers.write(folder, replace(found, reason=why))
+    assert not looked(swapped, 1).swaps
