@@ -22,6 +22,7 @@ from tests.support.wire import Client
 MIB = 2**20
 LARGE = 12 * MIB
 BATCHES = 12
+ROUNDS = 5
 
 
 @pytest.fixture
@@ -81,21 +82,30 @@ def test_readers_that_do_not_read_hold_no_memory(
     given_up = watched(monkeypatch, 0.3)
     process = psutil.Process()
     before = process.memory_info().rss
-    clients = [reader(harness) for _ in range(25)]
-    for client in clients:
-        client.send_fetch("t", 0, 0, partition_max_bytes=LARGE)
-    until(lambda: len(given_up) == len(clients), what="all answers are read, and given up")
-    assert sum(len(part.ready) for part in given_up) <= len(clients) * sending.PIECE
-    until(lambda: process.memory_info().rss < before + len(clients) * LARGE // 2, what="their memory is free")
+    waiting: list[Client] = []
+
+    def all_given_up() -> bool:
+        return len(set(given_up)) == len(waiting)
+
+    for _ in range(ROUNDS):
+        clients = [reader(harness) for _ in range(25)]
+        for client in clients:
+            client.send_fetch("t", 0, 0, partition_max_bytes=LARGE)
+        waiting += clients
+        until(all_given_up, what="all answers are read, and given up")
+    assert sum(len(part.ready) for part in set(given_up)) <= len(waiting) * sending.PIECE
+    # (What one round took, the allocator may keep for the next; it is no reader's, and does not add up.)
+    until(lambda: process.memory_info().rss < before + len(waiting) * LARGE // 2, what="their memory is free")
     # What they have not read is read again for them, wherever the partition is by then.
     target = harness.other_directory("t")
     admin = KafkaAdminClient(bootstrap_servers=harness.bootstrap)
     admin.alter_replica_log_dirs({("t", 0, 1): target})
     admin.close()
     until(lambda: harness.directory_of("t") == target)
-    for client in clients:
+    for client in waiting[::ROUNDS]:
         (row,) = client.receive_fetch()
         assert row.records == content[: len(row.records)] and len(row.records) > LARGE - 2 * MIB
+    for client in waiting:
         client.close()
 
 
