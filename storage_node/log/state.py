@@ -225,9 +225,14 @@ class LogState:
 
     def _replace_active(self, base_offset: int, now_ms: int) -> Segment:
         """Put an empty segment at another offset in place of the empty active one."""
-        old = self._segments[-1]
+        *before, old = self._segments
+        # A process that was killed right here has left the new segment beside the old one, and it may be the same now.
+        while before and not before[-1].size and before[-1].base_offset >= base_offset:
+            left = before.pop()
+            left.remove()
+            left.purge()
         segment = self._new_segment(base_offset, now_ms)
-        self._segments = (*self._segments[:-1], segment)
+        self._segments = (*before, segment)
         if old.base_offset != base_offset:
             old.remove()
             old.purge()
