@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import RequestRefused, StorageError
+from storage_node.errors import StorageError
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.metadata import LOST, BadImage, ClusterImage, PartitionImage, TopicImage, decode_row
@@ -20,7 +20,8 @@ from storage_node.partition import Partition
 from storage_node.removal import Removal
 from storage_node.replicas import NewReplica, create_logs
 from storage_node.replication import anew
-from storage_node.topic_configs import cordoned, log_config, move_rate
+from storage_node.start_up import take_up
+from storage_node.topic_configs import cordoned, log_config, move_rate, topic_config
 from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class Images:
         self._removal = Removal(node)
         self.lost: frozenset[TopicPartition] = frozenset()
         """Replicas that the metadata has here, that no disk holds, and that may be made anew at some time."""
+        self.strangers: dict[TopicPartition, set[str]] = {}
+        """Topic ids in folders of which the image of the start had another topic: a newer image may have theirs."""
         self._registered = False
         """Whether the controller knows this start of the node, so that it may lead what has other replicas."""
 
@@ -113,6 +116,7 @@ class Images:
         node.isr.brokers_are(image)
         same = before is not None and defaults == self._defaults and registered == self._registered
         wanted: list[_Wanted] = []
+        self._take_up(image)
         for topic in image.topics.values():
             if same and before is not None and before.topics.get(topic.name) is topic:
                 continue
@@ -137,6 +141,24 @@ class Images:
         node.engine.set_node_rate(move_rate(broker))
         node.listener.limit(broker.number("max.connections"), broker.number("max.connections.per.ip"))
         return following
+
+    def _take_up(self, image: ClusterImage) -> None:
+        """Serve, or remove, what an older image had for another topic's, once an image has the topic of its folder, or
+        knows that it was deleted.
+
+        A node whose disks could not keep the image of a new topic starts with the one before it.
+        """
+        known = [tp for tp, ids in self.strangers.items() if self._known(image, tp) & ids]
+        if known:
+            for tp in known:
+                del self.strangers[tp]
+            log.info("%s: the metadata knows the topic of what is on the disks now", ", ".join(map(str, known)))
+            self._node.replicas.remove(known)
+            self._node.take_over(take_up(self._node.dirs, known, image, self._node.id, self._defaults))
+
+    def _known(self, image: ClusterImage, tp: TopicPartition) -> Set[str]:
+        topic = image.topics.get(tp.topic)
+        return image.gone.keys() | ({topic.id} if topic is not None else set())
 
     def _follow(self, image: ClusterImage, wanted: list[_Wanted]) -> None:
         """Make these replicas, and let all that follow fetch from who leads them."""
@@ -326,12 +348,3 @@ def _gone(assigned: str, here: LogDirectory | None) -> str:
     where = str(here.path) if here is not None else f"with id {assigned}"
     reason = "is not online" if here is None or not here.online else "holds no copy of it any more"
     return f"its log directory {where} {reason}"
-
-
-def topic_config(topic: TopicImage, defaults: LogConfig) -> LogConfig:
-    """A topic's log config; a value that cannot be used (by a newer controller) is left out rather than fatal."""
-    try:
-        return LogConfig.from_topic(topic.configs, defaults)
-    except RequestRefused as error:
-        log.error("configs of topic %s: %s", topic.name, error)
-        return defaults

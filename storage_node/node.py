@@ -151,7 +151,7 @@ class Node:
             threads, defaults = values.number(RECOVERY_THREADS), log_config(values)
             started = start_up(self.dirs, clean, image, self.id, defaults, threads, self._patient.set)
             self._patient.clear()
-            self._take_over(started)
+            self.take_over(started)
             self.images.reconcile(image)
             self.admin = Admin(self)
             self.log_dirs = LogDirRequests(self)
@@ -195,13 +195,15 @@ class Node:
             except BadImage as error:
                 log.error("the cluster image on disk is not used: %s", error)
 
-    def _take_over(self, started: Started) -> None:
+    def take_over(self, started: Started) -> None:
+        """Serve what was opened, and go on with its moves and deletions."""
+        self.images.strangers.update(started.strangers)
         self.replicas.add_all(started.partitions)
         for directory in self.dirs.directories:
             # It failed after its replicas were opened, and whoever took them offline did not see these.
             if not directory.online and (late := self.replicas.in_directory(directory)):
                 self.lose(directory, late)
-        self.recovered_bytes = started.recovered_bytes
+        self.recovered_bytes += started.recovered_bytes
         self.replicas.set_offline(started.offline)
         for plan in started.plans:
             if plan.state == "online" and plan.tp not in self.replicas.served:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +18,6 @@ from storage_node.directories.directory import LogDirectory
 from storage_node.directories.errors import MalformedCheckpoint, MalformedFile
 from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import RequestRefused, StorageError
-from storage_node.images import topic_config
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.metadata import ClusterImage
@@ -27,6 +26,7 @@ from storage_node.move import marker as markers
 from storage_node.move.boot_plan import BootPlan, Copy, Found, Rename, WriteMarker
 from storage_node.move.marker import Reason
 from storage_node.partition import Partition
+from storage_node.topic_configs import topic_config
 from storage_node.types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ class Started:
     partitions: list[Partition] = field(default_factory=list)
     plans: list[BootPlan] = field(default_factory=list)
     offline: dict[TopicPartition, str] = field(default_factory=dict)
+    strangers: dict[TopicPartition, set[str]] = field(default_factory=dict)
+    """Topic ids in folders whose topic is another one in the image: a newer image may know them."""
     recovered_bytes: int = 0
 
 
@@ -58,11 +60,12 @@ class Offsets:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A log that was opened, or why it was not."""
+    """A log that was opened, or why it was not; `again`: another directory failed on the way, decide without it."""
 
     plan: BootPlan
     partition: Partition | None = None
     reason: str = ""
+    again: bool = False
 
 
 def start_up(
@@ -78,30 +81,62 @@ def start_up(
 
     `looked` is called once all directories have been looked at: from then on one that hangs holds up nobody.
 
-    A directory that fails on the way is offline in `dirs`; its replicas are offline, the others are not affected.
+    A directory that fails on the way is offline in `dirs`; its replicas are offline, the others are not affected: what
+    was to be written there for one of them is decided again without it.
     """
-    started = Started()
     offsets = {directory.name: _offsets(directory, clean) for directory in dirs.online()}
     scanned = boot_scan.scan(dirs.online())
     for path, why in scanned.unknown.items():
         log.warning("%s is left alone: %s", path, why)
-    plans = _decide(dirs, scanned.found, image, node)
+    return _start(dirs, scanned.found, offsets, image, node, defaults, threads, looked)
+
+
+def take_up(
+    dirs: DirectoryManager, tps: Collection[TopicPartition], image: ClusterImage, node: int, defaults: LogConfig
+) -> Started:
+    """Do what a start does for a few replicas alone: those in whose folders an earlier image saw another topic."""
+    offsets = {directory.name: _offsets(directory, {}) for directory in dirs.online()}
+    found = {tp: copies for tp, copies in boot_scan.scan(dirs.online()).found.items() if tp in tps}
+    return _start(dirs, found, offsets, image, node, defaults, 1, lambda: None)
+
+
+def _start(
+    dirs: DirectoryManager,
+    found: Mapping[TopicPartition, Found],
+    offsets: Mapping[str, Offsets],
+    image: ClusterImage,
+    node: int,
+    defaults: LogConfig,
+    threads: int,
+    looked: Callable[[], None],
+) -> Started:
+    started = Started()
+    plans = _decide(dirs, found, image, node, started.strangers)
     looked()
     pools = {
         name: ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"open-{Path(name).name}") for name in offsets
     }
     try:
-        jobs: list[tuple[BootPlan, Future[Opened]]] = []
-        for plan in plans:
-            directory = _directory(dirs, plan)
-            if directory is None or directory.name not in pools:
-                jobs.append((plan, _done(Opened(plan, reason=plan.reason))))
-            else:
-                found = offsets[directory.name]
-                jobs.append((plan, pools[directory.name].submit(_open, plan, directory, found, image, node, defaults)))
-        deadlines: dict[str, float] = {}
-        for plan, job in jobs:
-            _collect(started, plan, _result(plan, job, _directory(dirs, plan), deadlines), dirs)
+        while plans:
+            jobs: list[tuple[BootPlan, Future[Opened]]] = []
+            for plan in plans:
+                directory = _directory(dirs, plan)
+                if directory is None or directory.name not in pools:
+                    jobs.append((plan, _done(Opened(plan, reason=plan.reason))))
+                else:
+                    known = offsets[directory.name]
+                    job = pools[directory.name].submit(_open, plan, directory, known, image, node, defaults, dirs)
+                    jobs.append((plan, job))
+            deadlines: dict[str, float] = {}
+            all_opened = [_result(plan, job, _directory(dirs, plan), deadlines) for plan, job in jobs]
+            # (Each round has taken one more directory offline.)
+            again = {opened.plan.tp for opened in all_opened if opened.again}
+            seen = boot_scan.scan(dirs.online()).found if again else {}
+            left = {tp: copies for tp, copies in seen.items() if tp in again}
+            for opened in all_opened:
+                if opened.plan.tp not in left:
+                    _collect(started, opened)
+            plans = _decide(dirs, left, image, node, started.strangers)
     finally:
         for name, pool in pools.items():
             hangs = not dirs.by_path(name).online
@@ -160,7 +195,11 @@ def _offsets(directory: LogDirectory, clean: Mapping[str, CleanShutdown]) -> Off
 
 
 def _decide(
-    dirs: DirectoryManager, found: Mapping[TopicPartition, Found], image: ClusterImage, node: int
+    dirs: DirectoryManager,
+    found: Mapping[TopicPartition, Found],
+    image: ClusterImage,
+    node: int,
+    strangers: dict[TopicPartition, set[str]],
 ) -> list[BootPlan]:
     missing = dirs.missing_ids()
     plans = []
@@ -182,6 +221,7 @@ def _decide(
             row.generation_of(node) if row is not None and mine and not stranger else 0,
         )
         if stranger:
+            strangers[tp] = ids
             reason = (
                 f"its directory holds topic id {', '.join(sorted(ids))}, the metadata has another topic of that name"
             )
@@ -207,7 +247,8 @@ def _apart(found: Found, image: ClusterImage, dirs: DirectoryManager) -> tuple[F
         def pick(copies: tuple[Copy, ...]) -> tuple[Copy, ...]:
             return tuple(copy for copy in copies if flags[copy.path] is wanted)
 
-        return Found(found.tp, pick(found.current), pick(found.move), pick(found.deletes))
+        taken = frozenset(path for path in flags if flags[path] is not wanted)
+        return Found(found.tp, pick(found.current), pick(found.move), pick(found.deletes), taken)
 
     return only(False) if False in flags.values() else None, only(True) if True in flags.values() else None
 
@@ -247,7 +288,13 @@ def _done(value: Opened) -> Future[Opened]:
 
 
 def _open(
-    plan: BootPlan, directory: LogDirectory, offsets: Offsets, image: ClusterImage, node: int, defaults: LogConfig
+    plan: BootPlan,
+    directory: LogDirectory,
+    offsets: Offsets,
+    image: ClusterImage,
+    node: int,
+    defaults: LogConfig,
+    dirs: DirectoryManager,
 ) -> Opened:
     try:
         boot_apply.apply(plan)
@@ -255,8 +302,9 @@ def _open(
             return Opened(plan, reason=plan.reason)
         return Opened(plan, _open_log(plan, plan.path, directory, offsets, image, node, defaults))
     except StorageError as error:
-        directory.fail_on(error)
-        return Opened(plan, reason=str(error))
+        # A plan may begin in another directory than where its replica is: with the source of a swap, say.
+        failed = dirs.handle(error)
+        return Opened(plan, reason=str(error), again=failed and error.directory != directory.name)
     except (RequestRefused, MalformedFile, markers.MarkerCorrupt) as error:
         log.error("%s: %s", plan.tp, error)
         return Opened(plan, reason=str(error))
@@ -308,7 +356,8 @@ def _open_log(
     )
 
 
-def _collect(started: Started, plan: BootPlan, opened: Opened, dirs: DirectoryManager) -> None:
+def _collect(started: Started, opened: Opened) -> None:
+    plan = opened.plan
     if opened.partition is not None:
         started.partitions.append(opened.partition)
         started.recovered_bytes += opened.partition.log.recovered_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -12,7 +13,10 @@ from storage_node.config_table import BROKER, CORDONED, MOVE_RATE, TOPIC, Key, S
 from storage_node.config_values import BrokerValues, check, plain
 from storage_node.errors import ErrorCode, RequestRefused
 from storage_node.log.config import LogConfig
+from storage_node.metadata import TopicImage
 from storage_node.ports import ListChange
+
+_log = logging.getLogger(__name__)
 
 #: No limit, as Kafka writes it (Long.MAX_VALUE).
 UNLIMITED = 2**63 - 1
@@ -185,3 +189,12 @@ def move_rate(broker: BrokerValues) -> int | None:
 def log_config(broker: BrokerValues) -> LogConfig:
     """The settings of the log of a topic without configs of its own."""
     return LogConfig.from_topic(broker.log_values(), LogConfig())
+
+
+def topic_config(topic: TopicImage, defaults: LogConfig) -> LogConfig:
+    """A topic's log config; a value that cannot be used (by a newer controller) is left out rather than fatal."""
+    try:
+        return LogConfig.from_topic(topic.configs, defaults)
+    except RequestRefused as error:
+        _log.error("configs of topic %s: %s", topic.name, error)
+        return defaults

@@ -50,12 +50,13 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """All that the good directories hold of one partition."""
+    """All that the good directories hold of one partition; `taken` are names of folders that are another topic's."""
 
     tp: TopicPartition
     current: tuple[Copy, ...] = ()
     move: tuple[Copy, ...] = ()
     deletes: tuple[Copy, ...] = ()
+    taken: frozenset[Path] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,7 +332,7 @@ class Plan:
         self._schedule(replace(gone, path=name), guarded=reason is Reason.SWAP)
 
     def _delete_path(self, copy: Copy, found: Found) -> tuple[Path, str]:
-        taken = {other.path for other in found.deletes} | self._taken
+        taken = {other.path for other in found.deletes} | found.taken | self._taken
         for attempt in range(len(taken) + 1):
             seed = f"{copy.path}\0{copy.claim}\0{copy.generation}\0{attempt}".encode()
             unique = hashlib.blake2s(seed, digest_size=16).hexdigest()

@@ -79,3 +79,20 @@ def test_a_replica_that_no_directory_takes_is_offline(harness: Harness, faults: 
     # Followers are made after the image is answered.
     until(lambda: TPS[0] in harness.node.replicas.offline)
     assert harness.paths[0] in harness.node.replicas.offline[TPS[0]]
+
+
+def test_a_disk_that_fails_again_at_the_start_keeps_nobody_from_what_was_made_elsewhere(
+    harness: Harness, faults: Faults
+) -> None:
+    bad = harness.paths[1]
+    faults.fail("rename", f"{bad}/t-*/leader-epoch-checkpoint*", errno.EIO)
+    harness.create_topic("t", len(TPS))
+    until(lambda: len(harness.node.replicas.served) == len(TPS))
+    assert list(Path(bad).glob("t-*/*.log")), "older copies are left there"
+    harness.settle()
+    faults.clear()
+    rule = faults.fail("rename", f"{bad}/t-*/partition.move*", errno.EIO)
+    harness.restart(clean=False)
+    assert rule.hits, "the start wants to put the older copies aside"
+    assert not harness.node.dirs.by_path(bad).online
+    assert sorted(harness.node.replicas.served) == TPS and not harness.node.replicas.offline
