@@ -206,6 +206,8 @@ class NodeActions(NodeLife):
         status = self.move()
         if not stale or status is None or status.claim <= stale:
             return
+        if what == "cancel" and self.engine._registry.get(TP) is None:
+            return  # nothing moves any more: who cancels is told what became of the last move
         with self.doing():
             try:
                 getattr(self.engine, what)(TP, stale)
