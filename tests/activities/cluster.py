@@ -158,7 +158,7 @@ class Cluster:
     def stop(self, name: str) -> int:
         process = self.processes.pop(name)
         process.send_signal(signal.SIGTERM)
-        return process.wait(20)
+        return process.wait(PATIENCE)
 
     def close(self) -> None:
         for process in self.processes.values():
@@ -176,7 +176,7 @@ class Cluster:
 
     def ask(self, op: str, node: int = 1, **fields: Any) -> dict[str, Any]:
         """The node's private API."""
-        return private_client.call("127.0.0.1", self.ports[node], op, timeout=5, **fields)
+        return private_client.call("127.0.0.1", self.ports[node], op, timeout=30, **fields)
 
     def wait_serving(self, node: int = 1) -> dict[str, Any]:
         """Until the node listens."""
@@ -328,8 +328,15 @@ class Cluster:
         self.run(start)
 
     def result(self, workflow_id: str, seconds: float = PATIENCE) -> dict[str, Any]:
-        """The result of a run."""
-        return dict(self.run(lambda client: client.get_workflow_handle(workflow_id).result(), seconds))
+        """The result of a run. What the controller starts is there a moment after the answer to who asked for it."""
+        deadline = time.monotonic() + seconds
+        while True:
+            try:
+                return dict(self.run(lambda client: client.get_workflow_handle(workflow_id).result(), seconds))
+            except RPCError as error:
+                if error.status is not RPCStatusCode.NOT_FOUND or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def status(self, workflow_id: str) -> WorkflowExecutionStatus | None:
         async def look(client: Client) -> WorkflowExecutionStatus | None:

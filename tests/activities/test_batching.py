@@ -17,11 +17,20 @@ def drive(send: Send, scenario: Callable[[Batcher], Awaitable[None]]) -> None:
         batcher = Batcher(send)
         sending = asyncio.create_task(batcher.run())
         try:
-            await asyncio.wait_for(scenario(batcher), 10)
+            await asyncio.wait_for(scenario(batcher), 60)
         finally:
             sending.cancel()
 
     asyncio.run(run())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the others go on until it is so."""
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it goes on and on")
 
 
 def test_what_waits_meanwhile_goes_into_one_batch() -> None:
@@ -39,12 +48,12 @@ def test_what_waits_meanwhile_goes_into_one_batch() -> None:
         return [{"n": command["n"] * 10} for command in commands]
 
     async def scenario(batcher: Batcher) -> None:
-        asked = [asyncio.create_task(batcher.submit({"n": 0}, 5))]
-        await asyncio.sleep(0.01)
+        asked = [asyncio.create_task(batcher.submit({"n": 0}, 30))]
+        await until(lambda: bool(sent))
         assert sent == [[0]]
-        asked += [asyncio.create_task(batcher.submit({"n": n}, 5)) for n in range(1, 6)]
-        asked.append(asyncio.create_task(batcher.submit({"n": 9}, 5, first=True)))
-        await asyncio.sleep(0.01)
+        asked += [asyncio.create_task(batcher.submit({"n": n}, 30)) for n in range(1, 6)]
+        asked.append(asyncio.create_task(batcher.submit({"n": 9}, 30, first=True)))
+        await until(lambda: len(batcher._waiting) == 6)
         gate.set()
         assert [answer["n"] for answer in await asyncio.gather(*asked)] == [0, 10, 20, 30, 40, 50, 90]
         assert sent == [[0], [9, 1, 2, 3, 4, 5]]
@@ -62,7 +71,7 @@ def test_a_failed_update_is_sent_again_with_the_same_id() -> None:
         return [{} for _ in commands]
 
     async def scenario(batcher: Batcher) -> None:
-        await batcher.submit({}, 5)
+        await batcher.submit({}, 30)
         assert len(set(seen)) == 1 and len(seen) == 3
 
     drive(send, scenario)
@@ -78,12 +87,12 @@ def test_callers_give_up_by_themselves_and_what_nobody_waits_for_is_not_sent() -
         return [{} for _ in commands]
 
     async def scenario(batcher: Batcher) -> None:
-        first = asyncio.create_task(batcher.submit({"n": 1}, 5))
-        await asyncio.sleep(0.01)
+        first = asyncio.create_task(batcher.submit({"n": 1}, 30))
+        await until(lambda: bool(sent))
         with pytest.raises(GaveUp):
             await batcher.submit({"n": 2}, 0.01)
-        third = asyncio.create_task(batcher.submit({"n": 3}, 5))
-        await asyncio.sleep(0)
+        third = asyncio.create_task(batcher.submit({"n": 3}, 30))
+        await until(lambda: len(batcher._waiting) == 2)
         gate.set()
         await asyncio.gather(first, third)
         assert sent == [[1], [3]]
@@ -102,8 +111,8 @@ def test_a_refusal_reaches_every_caller_and_the_next_batch_goes_on() -> None:
     async def scenario(batcher: Batcher) -> None:
         nonlocal refuse
         with pytest.raises(Rejected):
-            await batcher.submit({}, 5)
+            await batcher.submit({}, 30)
         refuse = False
-        assert await batcher.submit({}, 5) == {"fine": True}
+        assert await batcher.submit({}, 30) == {"fine": True}
 
     drive(send, scenario)

@@ -169,7 +169,7 @@ def test_a_node_without_its_metadata_directory_stops_with_one_sentence(
         process = cluster.processes["node-1"]
         first = cluster.dirs()[0]
         first.rename(first.with_name("pulled-out"))
-        assert process.wait(20) == 1
+        assert process.wait(60) == 1
         said = [line for line in cluster.log("node-1").splitlines() if line.startswith("node 1 stops: ")]
         assert len(said) == 1 and str(first) in said[0] and "metadata log directory" in said[0]
 

@@ -34,10 +34,16 @@ def test_a_lease_beats_until_it_is_cancelled() -> None:
     async def scenario() -> None:
         environment = ActivityEnvironment()
         beats: list[tuple[Any, ...]] = []
-        environment.on_heartbeat = lambda *details: beats.append(details)
+        beaten = asyncio.Event()
+
+        def beat(*details: Any) -> None:
+            beats.append(details)
+            beaten.set()
+
+        environment.on_heartbeat = beat
         held = asyncio.create_task(environment.run(activities().hold_lease, LeaseCall("c", 1, "mine")))
-        await asyncio.sleep(0.05)
-        assert beats == [("mine",)] and not held.done()
+        await asyncio.wait_for(beaten.wait(), 60)
+        assert set(beats) == {("mine",)} and not held.done()
         environment.cancel()
         with pytest.raises(asyncio.CancelledError):
             await held

@@ -13,10 +13,12 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 
 from tests.activities.cluster import Cluster, move, running, until
 from tests.support.temporal import TemporalServer
+from workflows.errors import NODE_RESTARTED
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(170)]
 
 SLOW = 1_000_000  # bytes per second
+QUICK = 12.0  # seconds for a stop that waits for nothing: it takes one or two, and what it may wait for, many more
 
 
 @pytest.fixture(scope="module")
@@ -52,19 +54,18 @@ def test_a_killed_node_goes_on_with_its_copy(temporal_server: TemporalServer, ta
         assert found["bytes_copied"] >= told and found["report_age"] > 0, "what was heard last stands"
         cluster.start_node(1)
         cluster.wait_serving()
-        up = time.monotonic()
         until("it goes on with what is there", lambda: cluster.moves()["t-0"]["bytes_resumed"] > 1_000_000)
 
-        def attempt() -> int:
-            async def look(handle: WorkflowHandle[Any, Any]) -> int:
+        def second_attempt() -> Any:
+            async def look(handle: WorkflowHandle[Any, Any]) -> Any:
                 pending = (await handle.describe()).raw_description.pending_activities
-                return next((each.attempt for each in pending if each.activity_type.name == "copy"), 0)
+                return next((each for each in pending if each.activity_type.name == "copy" and each.attempt > 1), None)
 
             return cluster.with_handle("m", look)
 
-        until("the next attempt is at work", lambda: attempt() >= 2)
+        ended_by = until("the next attempt is at work", second_attempt).last_failure.application_failure_info
+        assert ended_by.type == NODE_RESTARTED, "the dead attempt is ended by the node, not by its timeout"
         assert cluster.progress("m")["bytes_copied"] >= told
-        assert time.monotonic() - up < 5, "the dead attempt is ended by the node, not by its timeout"
         cluster.set_move_rate(None)
         (row,) = cluster.result("m")["rows"]
         assert row["outcome"] == "deleted" and row["bytes_resumed"] > 1_000_000
@@ -130,7 +131,7 @@ def test_a_clean_stop_is_quick_and_known_at_once(cluster: Cluster) -> None:
     cluster.wait_copying("clean")
     began = time.monotonic()
     assert cluster.stop("node-1") == 0
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < QUICK
     described = cluster.query(cluster.name, "describe")
     assert described["nodes"][0]["fenced"]
     cluster.start_node(1)
@@ -138,7 +139,7 @@ def test_a_clean_stop_is_quick_and_known_at_once(cluster: Cluster) -> None:
     assert cluster.result("move-clean")["rows"][0]["outcome"] == "deleted"
     began = time.monotonic()
     assert cluster.stop("controller") == 0
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < QUICK
 
 
 def test_while_temporal_is_away_copies_and_clients_go_on(

@@ -42,7 +42,7 @@ Answer = Callable[[MoveCall], Awaitable[MoveResult]]
 TICK = 0.01
 
 
-async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 40.0) -> None:
     """Wait for something that the test can see."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not condition():
@@ -50,7 +50,7 @@ async def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
         await asyncio.sleep(TICK)
 
 
-async def until_true(condition: Callable[[], Awaitable[bool]], seconds: float = 20.0) -> None:
+async def until_true(condition: Callable[[], Awaitable[bool]], seconds: float = 40.0) -> None:
     """The same for something that has to be asked for."""
     deadline = asyncio.get_running_loop().time() + seconds
     while not await condition():

@@ -11,6 +11,7 @@ from typing import Any
 from temporalio import activity
 from temporalio.client import Client, WorkflowHandle
 from temporalio.exceptions import ApplicationError
+from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from tests.support.temporal import TemporalServer
@@ -242,6 +243,17 @@ class Cluster:
 
         await until_true(listed)
         return found
+
+    async def begun(self, handle: Handle) -> None:
+        """Wait until the server has the run: the controller's command to start it is carried out a moment later."""
+
+        async def there() -> bool:
+            try:
+                return bool((await handle.describe()).run_id)
+            except RPCError:
+                return False
+
+        await until_true(there)
 
     async def open(self, handle: Handle, phase: str) -> None:
         """Wait until a run is in a phase."""

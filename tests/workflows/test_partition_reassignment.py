@@ -11,7 +11,7 @@ from temporalio.exceptions import CancelledError
 
 from tests.support.temporal import TemporalServer
 from tests.workflows.conftest import Recorder
-from tests.workflows.fakes import until_true
+from tests.workflows.fakes import until, until_true
 from tests.workflows.reassign_scene import Cluster, failure, run
 from workflows import options
 from workflows.model import calls, throttles
@@ -57,6 +57,7 @@ def test_a_run_that_begins_when_all_is_done_is_right(temporal_server: TemporalSe
         await it.in_sync()
         assert (await it.partition()).replicas == (2,)
         await it.serve(it.node(2))
+        await it.begun(it.run())
         assert (await it.run().result())["rows"][0]["outcome"] == "done"
 
     run(temporal_server, task_queue, scene)
@@ -71,6 +72,7 @@ def test_a_cancel_has_one_result_whichever_way_it_comes(
         await it.up(replicas=(1, 3))
         await it.reassign((0, [2, 3]))
         await it.open(it.run(), "catching_up")
+        await until(lambda: bool(it.node(2).seen))
         if way == "api":
             assert (await it.reassign((0, None)))[0].get("error", 0) == 0
         else:
@@ -140,6 +142,7 @@ def test_asked_for_again_with_the_same_target_there_is_one_run(
         mine = await it.start([{"topic": "t", "partition": 0, "replicas": [2]}])
         await it.open(mine, "catching_up")
         await it.in_sync()
+        await it.begun(it.run())
         outcomes = [(await handle.result())["rows"][0]["outcome"] for handle in (it.run(), mine)]
         assert outcomes == ["done", "done"]
         assert await it.runs("PartitionReassignment", 2) == {it.run().id, mine.id}
@@ -288,6 +291,7 @@ def test_a_combined_move_is_done_when_the_directory_is_reached(
         it.node(2).lost_wishes = lost
         mine = await it.start([{"topic": "t", "partition": 0, "replicas": [2], "log_dirs": ["/b"]}])
         await it.open(mine, "catching_up")
+        await until(lambda: ("t", 0) in it.node(2).held)
         assert it.node(2).held["t", 0] == ("/a" if lost else "/b")
         await it.in_sync()
         row = (await mine.result())["rows"][0]
