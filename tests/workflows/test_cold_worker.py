@@ -73,8 +73,8 @@ def test_a_query_to_who_goes_on_with_a_run_decides_nothing(temporal_server: Temp
         asked = asyncio.create_task(handle.query(Sleeper.count))
         with worker_process(temporal_server, task_queue):
             await asyncio.sleep(SLEEP + 0.2)
-            assert await handle.execute_update(Sleeper.submit) == 1
             assert await asked == 0
+            assert await handle.execute_update(Sleeper.submit) == 1
             assert await handle.execute_update(Sleeper.submit) == 2
             assert await handle.result() == 2
         await Replayer(workflows=[Sleeper], workflow_runner=workflow_runner()).replay_workflow(
