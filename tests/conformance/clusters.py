@@ -36,7 +36,7 @@ KINDS = (REHOME, APACHE)
 NODES = (1, 2, 3)
 #: This node has a third log directory, for a move that gets a new target.
 WIDE = 3
-WAIT = 20.0
+WAIT = 60.0
 PATIENCE = timedelta(seconds=20)
 
 TOPIC_RESOURCE = 2
@@ -157,10 +157,11 @@ class Cluster(ABC):
         (made,) = self.call("CreateTopics", 7, topics=[wanted], timeout=PATIENCE, validate_only=False).topics
         assert int(made.error_code) == 0, f"{topic}: {made.error_code} {made.error_message}"
         count = len(rows) or partitions
-        self.eventually(lambda: self._ready(topic, count), f"{topic} is known to all nodes")
+        self.eventually(lambda: self.ready(topic, count), f"{topic} is known to all nodes")
         return topic
 
-    def _ready(self, topic: str, count: int) -> bool:
+    def ready(self, topic: str, count: int) -> bool:
+        """Whether all nodes know so many partitions, each with a leader that serves it."""
         leaders = [self.leaders(topic, node) for node in self.addresses if self.running(node)]
         if len(leaders[0]) != count or any(found != leaders[0] for found in leaders):
             return False
@@ -289,7 +290,7 @@ class Rehome(Cluster):
     def start(self, node: int) -> None:
         self._stack.start(f"node-{node}")
         # It serves what it has before the controller lets it in; until then nothing can be placed on it.
-        self.eventually(lambda: all(node in self._live(other) for other in self._up()), f"node {node} is let in", 30)
+        self.eventually(lambda: all(node in self._live(other) for other in self._up()), f"node {node} is let in")
 
     def running(self, node: int) -> bool:
         return f"node-{node}" in self._stack.running()

@@ -20,7 +20,7 @@ STORAGE_ERROR = 56
 LOG_DIR_NOT_FOUND = 57
 
 #: Seconds until an accepted move is expected to be over.
-MOVED = 30.0
+MOVED = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def failed_directory(cluster: Cluster, node: int, path: str) -> Iterator[None]:
     directory.rename(aside)
     directory.write_text("not a directory")
     try:
-        cluster.eventually(lambda: describe(cluster, node)[path].error == STORAGE_ERROR, f"{path} is offline", 30)
+        cluster.eventually(lambda: describe(cluster, node)[path].error == STORAGE_ERROR, f"{path} is offline")
         yield
     finally:
         cluster.kill(node)

@@ -229,13 +229,12 @@ def test_a_fetch_that_waits_outlives_the_swap(cluster: Cluster) -> None:
     cluster.produce(topic, 0, 10)
     target = others(cluster, NODE, topic)[0]
     waiting = cluster.wire(NODE)
-    waiting.send_fetch(topic, 0, 10, max_wait_ms=20_000)
+    waiting.send_fetch(topic, 0, 10, max_wait_ms=120_000)
     assert ask(cluster, NODE, topic, target) == NONE
     wait_until_in(cluster, NODE, topic, target)
-    begun = time.monotonic()
     assert cluster.produce(topic, 0, 1) == 10
-    (row,) = waiting.receive_fetch()
-    assert row.error == NONE and row.records and time.monotonic() - begun < 5
+    (row,) = waiting.receive_fetch()  # the connection gives up long before the fetch would
+    assert row.error == NONE and row.records
 
 
 @pytest.mark.conformance(61, 62)
@@ -281,9 +280,11 @@ def test_records_deleted_while_a_copy_is_under_way_stay_deleted(cluster: Cluster
     with moving(cluster) as (topic, _, target):
         row = {"partition_index": 0, "offset": 150}
         topics = [{"name": topic, "partitions": [row]}]
-        answer = cluster.call("DeleteRecords", 2, node=NODE, topics=topics, timeout=timedelta(seconds=1))
+        waits_not = cluster.differs("deleting-waits-for-no-copy")
+        patience = timedelta(seconds=20 if waits_not else 1)
+        answer = cluster.call("DeleteRecords", 2, node=NODE, topics=topics, timeout=patience)
         deleted = answer.topics[0].partitions[0]
-        if cluster.differs("deleting-waits-for-no-copy"):
+        if waits_not:
             assert (int(deleted.error_code), deleted.low_watermark) == (NONE, 150)
         else:
             assert int(deleted.error_code) == REQUEST_TIMED_OUT

@@ -25,7 +25,7 @@ def consumer(cluster: Cluster, group: str) -> Iterator[Callable[..., Consumer]]:
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 6000,
+            "session.timeout.ms": 30_000,
             "heartbeat.interval.ms": 200,
             "fetch.wait.max.ms": 100,
             **{key.replace("_", "."): value for key, value in settings.items()},

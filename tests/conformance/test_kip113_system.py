@@ -15,7 +15,7 @@ from tests.conformance.clusters import NODES, Cluster
 from tests.conformance.conftest import Tools
 from tests.conformance.log_dirs import describe, on_disk
 from tests.conformance.plans import Plans
-from tests.conformance.replication.between import listed
+from tests.conformance.replication.between import listed, seen
 from tests.conformance.watched import Watched
 
 pytestmark = pytest.mark.timeout(240)
@@ -27,15 +27,15 @@ REASONABLE = 60.0
 Places = dict[int, tuple[int, str]]
 
 
-def places(cluster: Cluster, topic: str) -> Places:
-    """Partition -> node and log directory, of all replicas; no moving copy is there."""
-    found: Places = {}
+def replicas(cluster: Cluster, topic: str) -> list[tuple[int, tuple[int, str]]]:
+    """Partition, node and log directory of all replicas; no moving copy is there."""
+    found: list[tuple[int, tuple[int, str]]] = []
     for node in NODES:
         for path, row in describe(cluster, node, {topic: list(range(PARTITIONS))}).items():
             for _, partition, future in row.replicas:
-                assert not future and partition not in found, f"{topic}-{partition} is in two places"
-                found[partition] = (node, path)
-    return found
+                assert not future, f"{topic}-{partition} is being moved"
+                found.append((partition, (node, path)))
+    return sorted(found)
 
 
 def carry_out(cluster: Cluster, plans: Plans, topic: str, target: Places) -> list[str]:
@@ -59,10 +59,18 @@ def carry_out(cluster: Cluster, plans: Plans, topic: str, target: Places) -> lis
 def validate(cluster: Cluster, tools: Tools, topic: str, target: Places) -> None:
     """What the proposal calls the state of the cluster: nodes, what is described, where everything is."""
     assert [cluster.running(node) for node in NODES] == [True] * 3 and listed(cluster) == {}
+    # Whichever node the tool asks, and where a replica was: they hear of the end with their next image.
+    end = [(node, (node,), (node,)) for _, (node, _) in sorted(target.items())]
+
+    def told(by: int) -> list[tuple[int, tuple[int, ...], tuple[int, ...]]]:
+        found = [seen(cluster, topic, partition, by) for partition in sorted(target)]
+        return [(row.leader, row.replicas, row.isr) for row in found]
+
+    cluster.eventually(lambda: all(told(node) == end for node in NODES), "every node knows of the end")
     described = tools.out("kafka-topics", "--describe", "--topic", topic)
     rows = re.findall(r"Partition: (\d+)\tLeader: (\d+)\tReplicas: (\S+)\tIsr: (\S+)", described)
     assert rows == [(str(p), str(node), str(node), str(node)) for p, (node, _) in sorted(target.items())]
-    assert places(cluster, topic) == target
+    cluster.eventually(lambda: replicas(cluster, topic) == sorted(target.items()), "each replica is where it is to be")
     for node in NODES:
         names = sorted(f"{topic}-{partition}" for partition, (on, _) in target.items() if on == node)
         cluster.eventually(lambda n=node, want=names: on_disk(cluster, n, topic) == want, f"only these are on {node}")  # type: ignore[misc]
@@ -76,7 +84,7 @@ def test_to_the_other_disk_and_to_the_next_node(cluster: Cluster, tools: Tools, 
         cluster.eventually(
             lambda: min(cluster.end_offset(topic, p) for p in range(PARTITIONS)) > 500, "something to move"
         )
-        first = places(cluster, topic)
+        first = dict(replicas(cluster, topic))
         assert {p: node for p, (node, _) in first.items()} == dict(enumerate(NODES))
 
         other = {p: (node, next(d for d in cluster.log_dirs[node] if d != path)) for p, (node, path) in first.items()}

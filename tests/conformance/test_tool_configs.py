@@ -8,13 +8,14 @@ from collections.abc import Iterator
 import pytest
 
 from storage_node.config_table import BROKER, MOVE_RATE, TOPIC, Scope
-from tests.conformance.clusters import NODES, Cluster
+from tests.conformance.clusters import NODES, TOPIC_RESOURCE, Cluster
 from tests.conformance.configs.values import (
     BY_KAFKA,
     LEADER,
     OURS,
     clear,
     number,
+    rows,
 )
 from tests.conformance.conftest import Tools
 
@@ -51,7 +52,11 @@ def test_kafka_configs_of_a_topic(cluster: Cluster, tools: Tools) -> None:
     )
     retention = "4000000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=4000000}"
     expected = f"{head}  flush.messages={flush}\n  retention.ms={retention}\n"
-    cluster.eventually(lambda: tools.run(CONFIGS, "--describe", *which) == (0, expected, ""))
+    # Whichever node the tool asks: they hear of it with their next image.
+    cluster.eventually(
+        lambda: all(rows(cluster, TOPIC_RESOURCE, topic, n)["retention.ms"].value == "4000000" for n in NODES)
+    )
+    assert tools.run(CONFIGS, "--describe", *which) == (0, expected, "")
     every = tools.out(CONFIGS, "--describe", "--all", *which)
     assert every.startswith(f"All configs for topic {topic} are:\n")
     found = lines(every)

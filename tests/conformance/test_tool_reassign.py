@@ -235,7 +235,7 @@ def test_throttles_between_brokers_are_set_and_cleared(cluster: Cluster, plans: 
     assert lines[6] == "The inter-broker throttle limit was set to 50000000 B/s"
     assert code == 0 and lines[7] == f"Successfully started partition reassignment for {topic}-0"
     state = f"Reassignment of partition {topic}-0 is completed."
-    cluster.eventually(lambda: cluster.leaders(topic) == {0: 2})
+    cluster.eventually(lambda: all(cluster.leaders(topic, node) == {0: 2} for node in cluster.addresses), "all know it")
     rates = {f"{side}.replication.throttled.rate": "50000000" for side in ("leader", "follower")}
     assert [config(cluster, BROKER_RESOURCE, node) for node in ("1", "2", "3")] == [rates, rates, {}]
     assert config(cluster, TOPIC_RESOURCE, topic) == {

@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.kafka, pytest.mark.temporal]
 def test_two_members_of_a_group_share_a_topic(ask: Ask, cluster: Any) -> None:
     topic, group = cluster.new_topic(partitions=4), fresh()
     settings = {"group.id": group, "enable.auto.commit": "true", "auto.commit.interval.ms": "100"}
-    member = {"subscribe": [topic], "count": 10**9, "seconds": 40, "config": settings, "name": group}
+    member = {"subscribe": [topic], "count": 10**9, "seconds": 120, "config": settings, "name": group}
     members = [ask.begin("consume", **member) for _ in range(2)]
     whole = [f"{topic}-{partition}" for partition in range(4)]
 
@@ -34,12 +34,12 @@ def test_two_members_of_a_group_share_a_topic(ask: Ask, cluster: Any) -> None:
         held = [member["partitions"] for member in row["members"]]
         return row["state"] == "Stable" and len(held) == 2 and all(held) and sorted(chain(*held)) == whole
 
-    until(shared, 20, "both members have partitions")
+    until(shared, 60, "both members have partitions")
     assert ok(ask("listGroups"))[group]["protocol"] == "consumer"
     sent = ask("produce", topic=topic, prefix="r", count=200, keys=40)
-    until(lambda: sum(ok(ask("groupOffsets", group=group)).values()) == 200, 20, "all records are read and committed")
+    until(lambda: sum(ok(ask("groupOffsets", group=group)).values()) == 200, 60, "all records are read and committed")
     ask("stop", name=group)
-    read = [row.result(30)["records"] for row in members]
+    read = [row.result(60)["records"] for row in members]
     assert all(read)
     assert sorted(chain(*read)) == sorted(sent["acknowledged"])
 
@@ -49,15 +49,15 @@ def test_a_group_goes_on_where_it_has_committed(ask: Ask, cluster: Any) -> None:
     key = f"{topic}-0"
     ask("produce", topic=topic, partition=0, prefix="first", count=20)
     member = {"subscribe": [topic], "commit": True, "config": {"group.id": group}}
-    first = ask("consume", count=20, seconds=20, **member)
+    first = ask("consume", count=20, seconds=60, **member)
     assert [row[1] for row in first["records"]] == list(range(20))
     assert ok(ask("groupOffsets", group=group)) == {key: 20}
     ask("produce", topic=topic, partition=0, prefix="second", count=5)
-    assert [row[1] for row in ask("consume", count=5, seconds=20, **member)["records"]] == [20, 21, 22, 23, 24]
+    assert [row[1] for row in ask("consume", count=5, seconds=60, **member)["records"]] == [20, 21, 22, 23, 24]
 
     ok(ask("alterGroupOffsets", group=group, wanted=[[topic, 0, 3]]))
     assert ok(ask("groupOffsets", group=group)) == {key: 3}
-    again = ask("consume", count=22, seconds=20, **member)
+    again = ask("consume", count=22, seconds=60, **member)
     assert [row[1] for row in again["records"]] == list(range(3, 25))
     ok(ask("deleteGroupOffsets", group=group, partitions=[[topic, 0]]))
     assert ok(ask("groupOffsets", group=group)) == {}

@@ -19,10 +19,10 @@ def test_produce_and_read_with_assign_and_seek(ask: Ask, cluster: Any) -> None:
     assert sent["failures"] == []
     rows = sent["acknowledged"]
     assert {row[0] for row in rows} == {0, 1, 2}
-    read = ask("consume", assign=[[topic, p] for p in range(3)], count=300, seconds=20)
+    read = ask("consume", assign=[[topic, p] for p in range(3)], count=300, seconds=60)
     assert sorted(read["records"]) == sorted(rows)
     assert read["positions"] == read["ends"]
-    middle = ask("consume", assign=[[topic, 1]], seek=[[topic, 1, 7]], count=3, seconds=20)
+    middle = ask("consume", assign=[[topic, 1]], seek=[[topic, 1, 7]], count=3, seconds=60)
     assert [row[1] for row in middle["records"][:3]] == [7, 8, 9]
 
 
@@ -32,7 +32,7 @@ def test_every_compression(ask: Ask, cluster: Any, compression: str) -> None:
     packed = {"compression.type": compression, "linger.ms": "50"}
     sent = ask("produce", topic=topic, partition=0, prefix="r" * 100, count=200, config=packed)
     assert sent["failures"] == []
-    read = ask("consume", assign=[[topic, 0]], count=200, seconds=20)
+    read = ask("consume", assign=[[topic, 0]], count=200, seconds=60)
     assert read["records"] == sent["acknowledged"]
 
 

@@ -93,9 +93,12 @@ def test_every_node_describes_its_directories(ask: Ask, cluster: Any) -> None:
 @pytest.mark.feature("113-43")
 @pytest.mark.conformance(33)
 def test_a_node_that_does_not_answer_fails_only_its_own_description(ask: Ask) -> None:
-    found = ask("describeLogDirs", brokers=[1, NOBODY], timeoutMs=1000)
-    assert ok(found["1"])
-    assert found[str(NOBODY)]["error"] == "TimeoutException"
+    def described() -> bool:
+        found = ask("describeLogDirs", brokers=[1, NOBODY], timeoutMs=1000)
+        assert found[str(NOBODY)]["error"] == "TimeoutException"
+        return bool(found["1"].get("ok"))  # unless the machine stalls for so long
+
+    until(described, 60, "the other one is described")
 
 
 @pytest.mark.feature("113-44")
@@ -127,8 +130,15 @@ def test_each_replica_has_its_own_result(ask: Ask, cluster: Any) -> None:
         ["no-such-topic", 0, 1, good.target],
         [good.topic, 0, NOBODY, good.target],
     ]
-    done = ask("alterReplicaLogDirs", wanted=wanted, timeoutMs=1500)
-    results = {key: row.get("error", "ok") for key, row in done["values"].items()}
+    done: dict[str, Any] = {}
+    results: dict[str, str] = {}
+
+    def answered() -> bool:
+        done.update(ask("alterReplicaLogDirs", wanted=wanted, timeoutMs=1500))
+        results.update({key: row.get("error", "ok") for key, row in done["values"].items()})
+        return list(results.values()).count("TimeoutException") == 1  # unless the machine stalls for so long
+
+    until(answered, 60, "only who is not there does not answer in time")
     assert results == {
         good.key: "ok",
         bad.key: "LogDirNotFoundException",
@@ -138,7 +148,7 @@ def test_each_replica_has_its_own_result(ask: Ask, cluster: Any) -> None:
         f"{good.topic}-0-{NOBODY}": "TimeoutException",
     }
     assert done["all"]["error"] in set(results.values())
-    until(good.arrived, 30, "the replica is in the directory asked for")
+    until(good.arrived, 60, "the replica is in the directory asked for")
     assert bad.where() == {"current": bad.source, "lag": 0, "future": None, "futureLag": -1}
     again = ask("alterReplicaLogDirs", wanted=[good.to(good.target), other.to(other.source)])
     assert [*again["values"].values(), again["all"]] == [{"ok": None}] * 3
@@ -161,13 +171,13 @@ def test_a_move_is_seen_cancelled_and_asked_for_again(
     assert rows[1]["size"] < rows[0]["size"]
 
     ok(ask("alterReplicaLogDirs", wanted=[replica.to(replica.source)])["all"])
-    until(lambda: replica.where()["future"] is None, 10, "the copy is gone")
+    until(lambda: replica.where()["future"] is None, 60, "the copy is gone")
     assert replica.where()["current"] == replica.source
 
     ok(ask("alterReplicaLogDirs", wanted=[replica.to(replica.target)])["all"])
     assert replica.where()["future"] == replica.target
     throttled("100000000")
-    until(replica.arrived, 30, "the replica is in the directory asked for")
+    until(replica.arrived, 60, "the replica is in the directory asked for")
     count = replica.size // 10_000
     read = ask("consume", assign=[[replica.topic, 0]], count=count, seconds=20)
     assert [row[1] for row in read["records"]] == list(range(count))

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.clients.conftest import Ask
 from tests.conformance.clients.java import ok
-from tests.conformance.replication.between import filled, held, seen, wait_until_done
+from tests.conformance.replication.between import everywhere, filled, held, seen, wait_until_done
 
 pytestmark = [pytest.mark.kafka, pytest.mark.temporal]
 
@@ -29,6 +29,8 @@ def test_reassigned_listed_cancelled_and_elected(ask: Ask, cluster: Any) -> None
         assert ask("alterPartitionReassignments", wanted=[[topic, 1, None]]) == {second: {"ok": None}}
         again = ask("alterPartitionReassignments", wanted=[[topic, 1, None]])[second]
         assert again["error"] == "NoReassignmentInProgressException"
+        # Whichever node the client asks: they hear of it with their next image.
+        cluster.eventually(lambda: all(3 not in row.replicas for row in everywhere(cluster, topic, 1)), "all know it")
         (shown,) = (
             row for row in ok(ask("describeTopics", topics=[topic])[topic])["partitions"] if row["partition"] == 1
         )
@@ -37,7 +39,10 @@ def test_reassigned_listed_cancelled_and_elected(ask: Ask, cluster: Any) -> None
     leader = seen(cluster, topic).leader
     assert ask("alterPartitionReassignments", wanted=[[topic, 0, [5 - leader, leader]]]) == {first: {"ok": None}}
     assert ok(ask("electLeaders", type="PREFERRED", partitions=[[topic, 0]])) == {first: None}
-    cluster.eventually(lambda: seen(cluster, topic).leader == 5 - leader, "the preferred one leads")
+    cluster.eventually(
+        lambda: all(row.leader == 5 - leader for row in everywhere(cluster, topic)), "the preferred one leads"
+    )
+    assert cluster.end_offset(topic) == 400
     again = ok(ask("electLeaders", type="PREFERRED", partitions=[[topic, 0]]))
     assert again == {first: "ElectionNotNeededException"}
     sent = ask("produce", topic=topic, partition=0, prefix="r", count=50, config={"acks": "all"})

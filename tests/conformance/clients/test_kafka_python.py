@@ -25,7 +25,7 @@ def produce(cluster: Any, topic: str, count: int, **settings: Any) -> list[int]:
             producer.send(topic, f"r-{number}".encode(), partition=0, timestamp_ms=T0 + number)
             for number in range(count)
         ]
-        return [future.get(20).offset for future in sent]
+        return [future.get(60).offset for future in sent]
     finally:
         producer.close()
 
@@ -40,7 +40,7 @@ def read(consumer: KafkaConsumer, count: int) -> list[tuple[int, str]]:
             found.extend((row.offset, row.value.decode()) for row in rows)
         return len(found) >= count
 
-    until(enough, 20, f"{count} records")
+    until(enough, 60, f"{count} records")
     return found
 
 
@@ -63,7 +63,8 @@ def test_topics_and_configs(cluster: Any, python_admin: KafkaAdminClient) -> Non
     python_admin.create_topics(
         {name: {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "3600000"}}}
     )
-    until(lambda: name in python_admin.list_topics(), 20, "the new topic is listed")
+    until(lambda: cluster.ready(name, 2), 60, "every node knows the new topic")
+    assert name in python_admin.list_topics()
     (row,) = python_admin.describe_topics([name])
     assert [len(p["replica_nodes"]) for p in row["partitions"]] == [1, 1]
     resource = ConfigResource(ConfigResourceType.TOPIC, name, configs={"retention.ms": "1000000"})

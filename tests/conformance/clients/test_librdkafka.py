@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.temporal]
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 #: The first record's time stamp, milliseconds: young enough for retention, older than the test.
 T0 = int(time.time() * 1000) - 3_600_000
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 class Told(list[str]):

@@ -114,7 +114,7 @@ def test_the_examples(
         line.replace(SERVER, server) for line in _joined(commands(THIS))
     )
     assert "Created topic words." in shell.run(create)
-    until(lambda: cluster.leaders(TOPIC, 1) == {0: 1, 1: 2} == cluster.leaders(TOPIC, 2), 10, "the topic")
+    until(lambda: cluster.leaders(TOPIC, 1) == {0: 1, 1: 2} == cluster.leaders(TOPIC, 2), 60, "the topic")
     shell.run(write)
     assert sorted(shell.run(read).split()) == ["one", "three", "two"]
     assert "Completed updating config for topic words." in shell.run(config)
@@ -124,7 +124,7 @@ def test_the_examples(
     shell.run(file.replace(PATH, there))
     assert f"Successfully started moving log directory to {there} for replica words-0" in shell.run(move)
     done = "Reassignment of replica words-0-1 completed successfully."
-    until(lambda: done in shell.run(verify), 30, done)
+    until(lambda: done in shell.run(verify), 60, done)
     assert "baseOffset" in shell.run(dump.replace(PATH, there)) or cluster.end_offset(TOPIC, 0) == 0
 
     assert "partition 0, leader 1, replicas: 1, isrs: 1" in shell.run(metadata)

@@ -10,15 +10,18 @@ import pytest
 from confluent_kafka import KafkaException, Producer
 
 from tests.conformance.clients.conftest import Ask, fresh
+from tests.conformance.clients.java import JavaClients
 
 pytestmark = [pytest.mark.kafka, pytest.mark.temporal]
 
 UNSUPPORTED = "UnsupportedVersionException"
-AT_ONCE = 5.0
+#: Seconds; clients that wait for something do it for a minute.
+AT_ONCE, WAITED_FOR = 20.0, 60.0
 
 
 @pytest.fixture(autouse=True)
-def _at_once(cluster: Any) -> Iterator[None]:
+def _at_once(cluster: Any, java: JavaClients) -> Iterator[None]:
+    java.call(cluster.bootstrap, "describeCluster")  # the clients are there
     began = time.monotonic()
     yield
     assert time.monotonic() - began < AT_ONCE
@@ -37,10 +40,10 @@ def test_transactions_of_librdkafka(cluster: Any) -> None:
     settings = {"bootstrap.servers": cluster.bootstrap, "transactional.id": fresh(), "log_level": 0}
     producer = Producer(settings)
     if not cluster.differs("no-transactions"):
-        producer.init_transactions(20)
+        producer.init_transactions(WAITED_FOR)
         return
     with pytest.raises(KafkaException) as raised:
-        producer.init_transactions(20)
+        producer.init_transactions(WAITED_FOR)
     error = raised.value.args[0]
     assert (error.name(), error.fatal()) == ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", True)
 
@@ -50,7 +53,7 @@ def test_the_newer_protocol_of_groups(ask: Ask, cluster: Any) -> None:
     ask("produce", topic=topic, prefix="r", count=1)
     newer = {"group.id": fresh(), "group.protocol": "consumer"}
     ask.expected += ["CONSUMER_GROUP_HEARTBEAT", "transitioned to fatal state"]
-    answer = ask("consume", subscribe=[topic], count=1, seconds=10, config=newer)
+    answer = ask("consume", subscribe=[topic], count=1, seconds=WAITED_FOR, config=newer)
     if cluster.differs("classic-groups-only"):
         assert answer["error"] == UNSUPPORTED
         assert "group.protocol=classic" in answer["message"]

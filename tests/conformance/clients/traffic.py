@@ -42,7 +42,7 @@ class JavaTraffic:
     def follow(self, topics: list[str], group: str) -> Future[Any]:
         """A member of a group that reads and commits until `stop`."""
         settings = {"group.id": group, "enable.auto.commit": "true", "auto.commit.interval.ms": "200"}
-        endless = {"count": 10**9, "seconds": 120, "name": group, "config": settings, "topics": True}
+        endless = {"count": 10**9, "seconds": 600, "name": group, "config": settings, "topics": True}
         return self._java.begin(self._bootstrap, "consume", subscribe=topics, **endless)
 
     def stop(self, group: str) -> None:

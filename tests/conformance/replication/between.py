@@ -31,7 +31,7 @@ FOLLOWER_RATE = "follower.replication.throttled.rate"
 PREFERRED, UNCLEAN = 0, 1
 
 #: Seconds until a reassignment of little data is expected to be over.
-MOVED = 30.0
+MOVED = 60.0
 SOON = timedelta(seconds=15)
 
 

@@ -46,8 +46,8 @@ from tests.support.wire import Client
 #: What a test leaves is what the next one starts with.
 SHARED = True
 GONE = 3
-#: Seconds from kill -9 until others lead; Kafka's session timeout alone is 9.
-FAILOVER = 8.0
+#: Seconds from kill -9 until others lead. (The benchmark has the figures; here other tests may run beside.)
+FAILOVER = 12.0
 LEADER_NOT_AVAILABLE = 5
 
 

@@ -48,11 +48,17 @@ def test_a_partition_moves_under_a_throttle_that_is_taken_back(cluster: Cluster,
     file = plan(tmp_path, topic, [2])
     (row,) = rehome("reassign", file, "--wait", "--throttle", "50MB")
     assert (row["outcome"], row["from"], row["to"]) == ("done", [1], [2])
+    # Whichever node is asked next: they hear of it with their next image.
+    cluster.eventually(lambda: {row.replicas for row in everywhere(cluster, topic)} == {(2,)}, "all nodes know of it")
     found = rehome("topic", "describe", topic)["partitions"][0]
     assert (found["replicas"], found["isr"], found["adding"], found["removing"]) == ([2], [2], [], [])
     with KafkaAdmin(cluster.bootstrap) as admin:
-        held = admin.configs("topic", [topic])[topic]
-        assert not held.get(throttles.LEADERS) and not held.get(throttles.FOLLOWERS)
+
+        def taken_back() -> bool:
+            held = admin.configs("topic", [topic])[topic]
+            return not held.get(throttles.LEADERS) and not held.get(throttles.FOLLOWERS)
+
+        cluster.eventually(taken_back, "the lists are taken back")
         assert not any(
             key in values for values in admin.configs("broker", ["1", "2"]).values() for key in throttles.RATES
         )
@@ -98,5 +104,6 @@ def test_a_directory_on_another_node_is_reached(cluster: Cluster, rehome: Any, t
     for directory in wanted:
         (row,) = rehome("reassign", plan(tmp_path, topic, [2], [directory]), "--wait")
         assert row["outcome"] == "done"
+        cluster.eventually(lambda: {row.replicas for row in everywhere(cluster, topic)} == {(2,)}, "all nodes know it")
         rows = rehome("topic", "describe", topic)["partitions"][0]["log_dirs"]
         assert [each["directory"] for each in rows if each["node"] == 2 and not each["future"]] == [directory]

@@ -102,11 +102,10 @@ def test_who_is_in_sync_is_never_held(cluster: Cluster) -> None:
     for side in (LEADER, FOLLOWER):
         list_(cluster, topic, side, "*")
     with rate(cluster, LEADER, 1, *NODES), rate(cluster, FOLLOWER, 1, *NODES):
-        began = time.monotonic()
         for number in range(5):
-            # Each of these is acknowledged when the follower has it.
+            # Each of these is acknowledged when the follower has it, or refused after seconds: held, it takes a day.
             assert cluster.produce(topic, 0, 20, size=5000, per_batch=20) == 400 + 20 * number
-        assert time.monotonic() - began < 5 and seen(cluster, topic).isr == (1, 2)
+        assert seen(cluster, topic).isr == (1, 2)
 
 
 def pause(cluster: Cluster, seconds: float) -> None:
@@ -169,14 +168,16 @@ def test_a_throttle_that_had_a_pause(cluster: Cluster) -> None:
 @pytest.mark.conformance(183, 193)
 @pytest.mark.feature("455-27")
 def test_a_rate_is_kept_and_changed_in_the_middle(cluster: Cluster) -> None:
+    # So slow that all of it would take half a minute, however the machine stalls meanwhile.
+    slow, some = RATE // 3, RATE
     topic = filled(cluster, [1], records=3000)
     list_(cluster, topic, FOLLOWER, "*")
-    with rate(cluster, FOLLOWER, RATE, 2):
+    with rate(cluster, FOLLOWER, slow, 2):
         began = time.monotonic()
         assert ask(cluster, topic, [2]) == (NONE, None)
-        cluster.eventually(lambda: copied(cluster, 2, topic) > 2 * RATE, "two seconds' worth has come", MOVED)
-        assert time.monotonic() - began >= 0.9 * (2 * RATE - 2 * 65_536) / RATE
+        cluster.eventually(lambda: copied(cluster, 2, topic) > some, "three seconds' worth has come", MOVED)
+        assert time.monotonic() - began >= 0.9 * (some - 2 * 65_536) / slow
         assert under_way(cluster, topic) == ([2, 1], [2], [1])
         cluster.set_broker_config(2, follower_replication_throttled_rate="50000000")
         wait_until_done(cluster, topic, [2])
-        assert time.monotonic() - began < 0.9 * 3_000_000 / RATE
+        assert time.monotonic() - began < 0.9 * 3_000_000 / slow

@@ -68,7 +68,7 @@ def test_from_verify_to_verify(cluster: Cluster, plans: Plans, tools: Tools) -> 
     assert rates(cluster) == [both(1)] * 3
     lists = {LEADER_RATE: "0:1,0:2,1:2,1:3", FOLLOWER_RATE: "0:3"}
     lists = {key.replace(".rate", ".replicas"): value for key, value in lists.items()}
-    assert config(cluster, TOPIC_RESOURCE, topic) == lists
+    cluster.eventually(lambda: config(cluster, TOPIC_RESOURCE, topic) == lists, "on the node that is asked as well")
     out = tools.out(TOOL, "--list").splitlines()
     assert out == ["Current partition reassignments:", in_words(topic, 0, "3,2,1", "adding: 3", "removing: 1")]
     code, lines = plans.run("verify", file)
