@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -227,8 +228,17 @@ def test_a_node_with_an_offline_directory_confirms_nothing(monkeypatch: pytest.M
     assert deleted(it) == []
 
 
+@pytest.fixture
+def own_time() -> Iterator[None]:
+    """What tests before have left in this process is not looked through by the garbage collector at the cost of this."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.mark.parametrize("factor", [1, 3])
-def test_the_stated_limits_stay_below_a_workflow_tasks_second(factor: int) -> None:
+def test_the_stated_limits_stay_below_a_workflow_tasks_second(factor: int, own_time: None) -> None:
     """5,000 partitions with three replicas, or 20,000 with one."""
     it = serving(9)
     topics = [
@@ -238,10 +248,10 @@ def test_the_stated_limits_stay_below_a_workflow_tasks_second(factor: int) -> No
     spent: dict[str, float] = {}
 
     def timed(what: str, do: Callable[[], Any]) -> None:
-        begin = time.process_time()
+        begin = time.thread_time()
         do()
         it.images_for(2)
-        spent[what] = time.process_time() - begin
+        spent[what] = time.thread_time() - begin
 
     def submit(*command: Any, node: int = 2, incarnation: str = "") -> Any:
         (results,) = it.submit(batch(node, *command, incarnation=incarnation), new_id)["results"]
@@ -267,22 +277,22 @@ def test_the_stated_limits_stay_below_a_workflow_tasks_second(factor: int) -> No
                 rows.append([name, index, topic.id, held.leader_epoch, held.partition_epoch, isr])
         assert len(rows) > 90
         timed("complete", lambda: submit({"do": "alter_partitions", "node": 2, "partitions": rows}))
-    begin = time.process_time()
+    begin = time.thread_time()
     Controller.start("c", it.carry())
-    spent["carry"] = time.process_time() - begin
+    spent["carry"] = time.thread_time() - begin
     assert max(spent.values()) < 2.0, spent
 
 
-def test_a_node_that_led_300_partitions_is_fenced_in_one_change() -> None:
+def test_a_node_that_led_300_partitions_is_fenced_in_one_change(own_time: None) -> None:
     it = serving(3)
     told(it)
     rows = [{"name": f"t{number}", "assignment": [[1, 2, 3]] * 10} for number in range(30)]
     it.submit(batch(2, {"do": "create_topics", "topics": rows}), new_id)
     told(it)
-    begin, before = time.process_time(), it.pair
+    begin, before = time.thread_time(), it.pair
     it.fence(1, "i1")
     (text,) = it.images_for(2)
-    spent = time.process_time() - begin
+    spent = time.thread_time() - begin
     assert it.pair[1] == before[1] + 31, "a version for the node and one for each topic, in one image"
     held = image.decode(text)
     assert {each.leader for topic in held.topics.values() for each in topic.partitions} == {2}
