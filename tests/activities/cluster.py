@@ -66,6 +66,8 @@ class Cluster:
     directories: int = 2
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: dict[int, int] = field(default_factory=dict)
+    #: What all its processes have in their environment.
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     # Processes
 
@@ -108,6 +110,7 @@ class Cluster:
             "REHOME_FAILPOINTS": f"@{self.points}",
             "REHOME_FAILPOINTS_FLAGS": str(self.passed),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH")))),
+            **self.environment,
             **(more or {}),
         }
 
@@ -388,11 +391,11 @@ def running(
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[Cluster]:
     """A cluster with a controller and registered nodes."""
-    cluster = Cluster(server, name, folder, directories)
+    cluster = Cluster(server, name, folder, directories, environment=environment or {})
     try:
         cluster.start_controller()
         for node in range(1, nodes + 1):
-            cluster.start_node(node, settings, environment)
+            cluster.start_node(node, settings)
         for node in range(1, nodes + 1):
             cluster.wait_registered(node)
         yield cluster

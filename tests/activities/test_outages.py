@@ -24,7 +24,7 @@ QUICK = 12.0  # seconds for a stop that waits for nothing: it takes one or two, 
 @pytest.fixture(scope="module")
 def shared(temporal_server: TemporalServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("outages")
-    with running(temporal_server, f"c-{folder.name}", folder) as it:
+    with running(temporal_server, f"c-{folder.name}", folder, environment={"REHOME_TEST_PATIENCE": "2"}) as it:
         yield it
 
 

@@ -192,7 +192,7 @@ def led_by_the_third(cluster: Cluster) -> bool:
 
 
 # (The benchmark of failovers has the figures; here other tests may run beside.)
-@pytest.mark.parametrize("end, wanted", [("kill", 12.0), ("terminate", 4.0)])
+@pytest.mark.parametrize("end, wanted", [("kill", 12.0), ("terminate", 8.0)])
 def test_leaders_change_soon_after_a_kill_and_at_once_after_a_stop(cluster: Cluster, end: str, wanted: float) -> None:
     if end == "kill":
         create(cluster, "led", *([[3, 1, 2]] * 20))

@@ -35,7 +35,7 @@ from temporalio.runtime import (
     TelemetryFilter,
 )
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 #: The dev stack's server settings: without them a timer takes a second and a workflow ten activities a second.

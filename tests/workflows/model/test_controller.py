@@ -230,7 +230,7 @@ def test_a_node_with_an_offline_directory_confirms_nothing(monkeypatch: pytest.M
 
 @pytest.fixture
 def own_time() -> Iterator[None]:
-    """What tests before have left in this process is not looked through by the garbage collector at the cost of this."""
+    """What tests before have left in this process is not looked through by the garbage collector at this one's cost."""
     gc.collect()
     gc.freeze()
     yield
