@@ -29,6 +29,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "broken disks": ("tests/faults/*",),
     "crashes": ("tests/crash/*",),
     "containers": ("tests/ops/images/*",),
+    # Demos take Kafka's and Temporal's usual ports, which a test beside them occupies.
+    "the usual ports": ("tests/ops/demo/*",),
 }
 
 

@@ -12,11 +12,12 @@ import asyncio
 import atexit
 import ctypes
 import functools
+import itertools
 import logging
 import os
+import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -35,8 +36,14 @@ from temporalio.runtime import (
     TelemetryFilter,
 )
 
-START_SECONDS = 60.0
+from ops.stack.ports import is_free
+
+START_SECONDS = 90.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+_FIRST_PORT, _PORTS_EACH = 11000, 1000
+#: Another run of the tests on this machine begins elsewhere.
+_port = itertools.count(random.randrange(_PORTS_EACH))
 
 #: The dev stack's server settings: without them a timer takes a second and a workflow ten activities a second.
 SETTINGS = (
@@ -62,10 +69,16 @@ def binary() -> Path | None:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A TCP port that nobody listens on; who asked for it may bind it later.
+
+    None of those that the system hands out to clients and to whoever asks for any, and each of the processes that run
+    tests side by side looks in a range of its own: nobody takes it in between.
+    """
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = _FIRST_PORT + number % 8 * _PORTS_EACH + next(_port) % _PORTS_EACH
+        if is_free(port):
+            return port
 
 
 def _die_with_parent() -> None:

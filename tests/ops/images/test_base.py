@@ -69,6 +69,7 @@ def test_our_own_interpreter_is_taken_where_it_is_mounted(monkeypatch: pytest.Mo
 
 
 @pytest.mark.docker
+@pytest.mark.timeout(900)  # the first time on a machine the image is pulled, or made of Debian's packages
 def test_the_base_image_runs_what_a_role_needs_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     def folders() -> set[Path]:
         return set(Path(tempfile.gettempdir()).glob("rehome-docker-*"))
