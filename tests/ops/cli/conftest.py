@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -14,6 +15,9 @@ from confluent_kafka import Producer
 from ops.cli import main as cli
 from ops.stack import ports
 from ops.stack.stack import Stack
+from tests.support.node_harness import until
+from tests.support.reassigning import ongoing
+from tests.support.wire import Client
 
 Rehome = Callable[..., Any]
 
@@ -74,10 +78,44 @@ def fill(producer: Producer, topic: str, count: int = 600) -> None:
     assert producer.flush(30) == 0
 
 
+def everywhere(stack: Stack, holds: Callable[[Client], bool], what: str) -> None:
+    """Wait until something holds of every node's metadata: a command may ask any of them, and one may lag behind."""
+
+    def on(address: str) -> bool:
+        with closing(Client(address)) as client:
+            return holds(client)
+
+    spec = stack.spec()
+    until(lambda: all(on(spec.node_address(node)) for node in spec.node_ids), 60, f"every node knows: {what}")
+
+
+def known(stack: Stack, topic: str, there: bool = True) -> None:
+    """Wait until every node knows of the topic, or that it is gone."""
+
+    def holds(client: Client) -> bool:
+        (row,) = client.call("Metadata", 12, topics=[{"name": topic}], allow_auto_topic_creation=False).topics
+        return (not row.error_code) == there
+
+    everywhere(stack, holds, f"{topic} is {'there' if there else 'gone'}")
+
+
+def placed(stack: Stack, topic: str, replicas: list[int], adding: list[int]) -> None:
+    """Wait until every node has it that partition 0 is on these nodes, and is being brought to those."""
+
+    def holds(client: Client) -> bool:
+        (row,) = client.call("Metadata", 12, topics=[{"name": topic}], allow_auto_topic_creation=False).topics
+        under_way = ongoing(client.call("ListPartitionReassignments", 0, topics=None))
+        _, now_adding, _ = under_way.get((topic, 0), ([], [], []))
+        return (sorted(row.partitions[0].replica_nodes), now_adding) == (sorted([*replicas, *adding]), adding)
+
+    everywhere(stack, holds, f"{topic}-0 is on {replicas} and goes to {adding}")
+
+
 @pytest.fixture
-def topic(rehome: Rehome, producer: Producer) -> str:
+def topic(stack: Stack, rehome: Rehome, producer: Producer) -> str:
     """A topic of one partition with 6 MB."""
     name = f"t{uuid4().hex[:8]}"
     rehome("topic", "create", name)
     fill(producer, name)
+    known(stack, name)
     return name

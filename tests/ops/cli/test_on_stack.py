@@ -13,7 +13,7 @@ import pytest
 from ops.cli import main as cli
 from ops.cli import preflight
 from ops.stack.stack import Stack
-from tests.ops.cli.conftest import Rehome
+from tests.ops.cli.conftest import Rehome, known
 from tests.support.node_harness import until
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
@@ -30,20 +30,26 @@ def another(directory: Path) -> Path:
     return directory.parent / ("disk-a" if directory.name != "disk-a" else "disk-b")
 
 
-def test_topics_come_and_go(rehome: Rehome) -> None:
+def test_topics_come_and_go(stack: Stack, rehome: Rehome) -> None:
     name = f"t{uuid4().hex[:8]}"
     assert rehome("topic", "create", name, "--partitions", "3") == {
         "name": name,
         "partitions": 3,
         "replication_factor": 1,
     }
+    known(stack, name)
     assert name in rehome("topic", "list")
-    described = rehome("topic", "describe", name)
-    assert [p["partition"] for p in described["partitions"]] == [0, 1, 2]
-    assert all(len(p["log_dirs"]) == 1 for p in described["partitions"])
+
+    def described() -> Any:
+        partitions = rehome("topic", "describe", name)["partitions"]
+        assert [p["partition"] for p in partitions] == [0, 1, 2]
+        return all(p["log_dirs"] for p in partitions) and partitions
+
+    assert all(len(p["log_dirs"]) == 1 for p in until(described, what="every replica has its directory"))
     assert "already exists" in rehome("topic", "create", name, code=1).lower().replace("_", " ")
     assert rehome("topic", "delete", name) == {"name": name, "deleted": True}
-    until(lambda: name not in rehome("topic", "list"))
+    known(stack, name, there=False)
+    assert name not in rehome("topic", "list")
     assert name in rehome("topic", "describe", name, code=1)
 
 
@@ -58,7 +64,10 @@ def test_a_move_by_a_run_of_its_own(rehome: Rehome, topic: str) -> None:
     assert not [entry for entry in directory.iterdir() if entry.name.startswith(topic)]
 
 
-def test_a_move_that_cannot_be_says_why_and_starts_nothing(rehome: Rehome, topic: str, tmp_path: Path) -> None:
+def test_a_move_that_cannot_be_says_why_and_starts_nothing(
+    rehome: Rehome, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preflight, "ANSWER_SECONDS", 30.0)  # without an answer the move would be started
     node, directory = where(rehome, topic)
     other, target = 3 - node, str(another(directory))
     for replica, at, to, told in (
@@ -141,11 +150,10 @@ def test_a_slow_move_is_seen_stopped_resumed_and_cancelled(rehome: Rehome, topic
     rehome("node", "stop-moves", str(node))
     try:
         assert rehome("moves")["stopped"] == [node]
-        until(lambda: line()["phase"] == "stopped")
-        held = line()["bytes_copied"]
+        held = until(lambda: (row := line()) and row["phase"] == "stopped" and row)["bytes_copied"]
     finally:
         rehome("node", "resume-moves", str(node))
-    until(lambda: line()["bytes_copied"] > held)
+    until(lambda: (row := line()) and row["bytes_copied"] > held)
 
     assert copy.is_dir()
     assert rehome("cancel", started["id"]) == {"id": started["id"], "status": "cancelled"}

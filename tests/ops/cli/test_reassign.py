@@ -18,7 +18,7 @@ from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, PlacedReplica, Rea
 from ops.cli.reassign_plan import Row
 from ops.stack.stack import Stack
 from storage_node.types import TopicPartition
-from tests.ops.cli.conftest import Rehome
+from tests.ops.cli.conftest import Rehome, placed
 from tests.support.node_harness import until
 from workflows.model.plan import PlannedPartition
 
@@ -45,11 +45,12 @@ def other(rehome: Rehome, topic: str) -> tuple[int, int]:
 @pytest.mark.temporal
 @pytest.mark.timeout(120)
 @pytest.mark.feature("455-30")
-def test_a_partition_goes_to_another_node_once(rehome: Rehome, topic: str, tmp_path: Path) -> None:
+def test_a_partition_goes_to_another_node_once(rehome: Rehome, topic: str, tmp_path: Path, stack: Stack) -> None:
     here, there = other(rehome, topic)
     file = plan(tmp_path, topic, [there])
     (row,) = rehome("reassign", str(file), "--wait")
     assert (row["outcome"], row["from"], row["to"]) == ("done", [here], [there])
+    placed(stack, topic, [there], [])
     found = described(rehome, topic)
     assert (found["replicas"], found["isr"], found["leader"]) == ([there], [there], there)
     assert (found["adding"], found["removing"]) == ([], [])
@@ -90,17 +91,23 @@ def test_a_throttled_one_is_shown_cancelled_and_leaves_no_throttle(
             (line,) = until(lambda: rehome("reassignments")["reassignments"], 40, "it is shown")
             assert (line["source"], line["target"], line["in_sync"]) == ([here], [there], [])
             assert 0 <= line["bytes_copied"] < line["bytes_total"]
+            placed(stack, topic, [here], [there])
             assert described(rehome, topic)["adding"] == [there]
             (row_now,) = rehome("reassign", str(file))
             assert row_now["outcome"] == "under_way"
             (cancelled,) = rehome("reassign", str(file), "--cancel")
             assert cancelled["outcome"] == "cancelled"
+            placed(stack, topic, [here], [])
             assert described(rehome, topic)["replicas"] == [here]
             assert rehome("reassign", str(file), "--cancel")[0]["outcome"] == "nothing_under_way"
-            assert not any(admin.configs("topic", [topic])[topic].get(key) for key in (throttles.LEADERS,))
+            until(lambda: not admin.configs("topic", [topic])[topic].get(throttles.LEADERS), 40, "no list is left")
             # What others have set stays.
             assert admin.configs("broker", [str(here)])[str(here)].get(throttles.RATES[0]) == "123456"
-            assert throttles.RATES[0] not in admin.configs("broker", [str(there)])[str(there)]
+            until(
+                lambda: throttles.RATES[0] not in admin.configs("broker", [str(there)])[str(there)],
+                40,
+                "no rate is left",
+            )
             assert not throttles.note_of(file).exists()
         finally:
             admin.change_configs("broker", {str(here): {throttles.RATES[0]: ("DELETE", None)}})
@@ -117,8 +124,13 @@ def test_nobody_has_to_stay_awake_for_a_throttle(rehome: Rehome, topic: str, tmp
         assert row["outcome"] == "started" and not throttles.note_of(file).exists()
         (line,) = until(lambda: rehome("reassignments")["reassignments"], 40, "it is shown")
         assert line["bytes_copied"] < line["bytes_total"]
-        nodes = admin.configs("broker", [str(here), str(there)])
-        assert [nodes[str(node)].get(throttles.RATES[0]) for node in (here, there)] == ["100000", "100000"]
+
+        def throttled() -> bool:
+            nodes = admin.configs("broker", [str(here), str(there)])
+            return [nodes[str(node)].get(throttles.RATES[0]) for node in (here, there)] == ["100000", "100000"]
+
+        until(throttled, 40, "every node has the rate")
+        placed(stack, topic, [here], [there])
         # Another rate, by a second call, for those who do not want to wait that long.
         (row,) = rehome("reassign", str(file), "--throttle", "50MB")
         assert row["outcome"] == "under_way"
@@ -155,6 +167,7 @@ def test_ctrl_c_ends_the_waiting_and_nothing_else(
     (told,) = said.decode().strip().splitlines()
     assert told.startswith("it goes on") and f"rehome reassign --cancel {file}" in told
     assert told.endswith("the throttle is taken back at the end")
+    placed(stack, topic, [here], [there])
     assert described(rehome, topic)["adding"] == [there]
     (cancelled,) = rehome("reassign", str(file), "--cancel")
     assert cancelled["outcome"] == "cancelled"

@@ -15,7 +15,7 @@ from temporalio.client import Client
 from ops.cli import runs
 from ops.cli.target import resolve
 from ops.stack.stack import Stack
-from tests.ops.cli.conftest import Rehome, fill
+from tests.ops.cli.conftest import Rehome, fill, known
 from tests.ops.cli.test_on_stack import another, where
 from tests.support.node_harness import until
 
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
 
 
 @pytest.fixture
-def topics(rehome: Rehome, producer: Producer) -> Iterator[Callable[..., list[str]]]:
+def topics(stack: Stack, rehome: Rehome, producer: Producer) -> Iterator[Callable[..., list[str]]]:
     """Makes topics of one partition and 6 MB; their moves are cancelled afterwards."""
     made: list[str] = []
 
@@ -33,6 +33,7 @@ def topics(rehome: Rehome, producer: Producer) -> Iterator[Callable[..., list[st
             rehome("topic", "create", name)
             made.append(name)
             fill(producer, name)
+            known(stack, name)
         return names
 
     yield make
@@ -75,9 +76,9 @@ def test_behind_whom_a_move_is_queued_and_what_throttles_the_other(
 
     target = another(directory)
     queued = f"queued behind {first}-0 ({directory} -> {target}), which has the only copying thread"
-    until(lambda: line(rehome, second).get("stall") == "queued")
-    assert line(rehome, second)["stall_message"] == queued
-    assert line(rehome, second)["eta"] is None
+    behind = until(lambda: (row := line(rehome, second)).get("stall") == "queued" and row)
+    assert behind["stall_message"] == queued
+    assert behind["eta"] is None
 
     throttled = until(lambda: (row := line(rehome, first)).get("stall") == "run_limit" and row)
     assert "by the move's own limit of 300 kB/s" in throttled["stall_message"]
@@ -135,7 +136,7 @@ def test_a_node_that_is_away_is_named(stack: Stack, rehome: Rehome, topics: Call
         assert (row["stall"], row["eta"]) == ("away", None)
         assert row["stall_message"].startswith(f"node {node} does not answer")
         fenced = f"node {node} does not answer, and the controller has fenced it"
-        until(lambda: line(rehome, name)["stall_message"] == fenced)
+        until(lambda: line(rehome, name).get("stall_message") == fenced, 60, "its lease is over")
     finally:
         rehome("stack", "start", f"node-{node}")
-    until(lambda: line(rehome, name).get("phase") in ("copying", "throttled"), 30)
+    until(lambda: line(rehome, name).get("phase") in ("copying", "throttled"), 60)
