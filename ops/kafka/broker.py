@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import shutil
 import signal
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 VERSION = "4.3.1"
@@ -51,18 +53,31 @@ def fetch_jars(pom: Path, libs: Path, what: str) -> Path:
         raise KafkaUnavailable(
             f"the jars of {what} are fetched with Maven, and there is no mvn on PATH: install maven."
         )
-    done = subprocess.run(
-        [
-            *("mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"),
-            *("-DincludeScope=runtime", f"-DoutputDirectory={libs}"),
-        ],
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        raise KafkaUnavailable(f"mvn could not fetch {what}: {done.stdout[-500:]}")
-    (libs / ".complete").touch()
+    with _one_at_a_time():
+        if (libs / ".complete").exists():  # somebody else was quicker
+            return libs
+        done = subprocess.run(
+            [
+                *("mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"),
+                *("-DincludeScope=runtime", f"-DoutputDirectory={libs}"),
+            ],
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            raise KafkaUnavailable(f"mvn could not fetch {what}: {done.stdout[-500:]}")
+        (libs / ".complete").touch()
     return libs
+
+
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Two that copy into one folder, or download into one repository of Maven, meet each other's halves."""
+    lock = cache_folder("maven").with_name(".lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
 
 
 def java_command(main: str, *arguments: str, heap: str = "1g") -> list[str]:

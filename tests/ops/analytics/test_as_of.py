@@ -157,6 +157,7 @@ def no_pending(spark: Any) -> Any:
     return spark.createDataFrame([], schema.PENDING_ACTIVITIES)
 
 
+@pytest.mark.timeout(600)
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 2**32), files=st.integers(1, 5), copies=st.integers(1, 3))
 def test_duplicates_older_snapshots_order_and_files_change_nothing(

@@ -34,6 +34,7 @@ TABLES = {
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_tables_page_and_summary_and_again_after_one_more_export(spark: Any, tmp_path: Path) -> None:
     folder, out = tmp_path / "export", tmp_path / "out"
     first, second = moved("a", sla=30.0), lane()
@@ -58,12 +59,13 @@ def test_tables_page_and_summary_and_again_after_one_more_export(spark: Any, tmp
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_from_the_command_line_it_prints_a_table_and_nothing_else(tmp_path: Path) -> None:
     folder, out = tmp_path / "export", tmp_path / "out"
     export(folder, moved("a", sla=30.0), at=100)
     command = [sys.executable, "-m", "ops.analytics", str(folder), str(out)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=150, cwd=tmp_path, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment)
     assert (done.returncode, done.stderr) == (0, "")
     assert "orders-0" in done.stdout and "1 of 1 deadline met." in done.stdout
     assert done.stdout.strip().endswith(f"page: {out / 'report.html'}")
@@ -108,7 +110,7 @@ def test_without_a_java_it_says_what_to_install(tmp_path: Path, java: str) -> No
     environment = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
     environment |= {"PATH": f"{programs}:/bin" if java != "none" else str(programs), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "ops.analytics", str(tmp_path / "export"), str(tmp_path / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 3
     assert done.stderr.startswith("rehome: the report needs Java 17 or later") and done.stderr.count("\n") == 1
     assert "apt-get install openjdk-17-jre-headless" in done.stderr

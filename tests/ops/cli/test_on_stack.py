@@ -184,6 +184,7 @@ def test_an_export_writes_a_manifest(rehome: Rehome, tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(600)
 def test_a_report_is_one_page(rehome: Rehome, tmp_path: Path) -> None:
     made = rehome("report", "--out", str(tmp_path / "report"))
     assert Path(made["report"]) == tmp_path / "report" / "report.html"
