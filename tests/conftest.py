@@ -12,6 +12,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from tests.support import scale
 from tests.support.spark import spark, spark_kafka
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from tests.support.parallel import Spread
 
 __all__ = ["spark", "spark_kafka"]  # fixtures for all tests
+
+# A machine that stands still for a moment makes no property wrong: how long an example takes is nobody's promise.
+settings.register_profile("rehome", deadline=None)
+settings.load_profile("rehome")
 
 CONFORMANCE = ROOT / "build" / "conformance.md"
 
