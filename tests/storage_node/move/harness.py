@@ -25,6 +25,7 @@ from storage_node.move import boot_apply, flusher
 from storage_node.move.boot import decide
 from storage_node.move.boot_plan import BootPlan
 from storage_node.move.boot_scan import scan
+from storage_node.move.deletion import wall_clock_ms
 from storage_node.move.engine import MoveEngine
 from storage_node.move.host import PartitionLike
 from storage_node.move.status import MoveState
@@ -54,6 +55,7 @@ class SmallNode:
     missing: frozenset[str] = frozenset()
     assigned: str | None = None
     known_generation: int = 0
+    now_ms: Callable[[], int] = wall_clock_ms
     dirs: list[LogDirectory] = field(default_factory=list)
     partitions: dict[TopicPartition, Partition] = field(default_factory=dict)
     plans: list[BootPlan] = field(default_factory=list)
@@ -111,7 +113,7 @@ class SmallNode:
                     directory,
                     generation=plan.generation,
                 )
-        self.engine = MoveEngine(self, slots=self.slots, rate=self.rate)
+        self.engine = MoveEngine(self, slots=self.slots, rate=self.rate, now_ms=self.now_ms)
         for plan in self.plans:
             self.engine.take_over(plan)
 
@@ -186,7 +188,7 @@ def values(log: Log) -> list[bytes]:
     return found
 
 
-def eventually(check: Callable[[], bool], timeout: float = 10.0) -> None:
+def eventually(check: Callable[[], bool], timeout: float = 60.0) -> None:
     """Wait until `check` holds."""
     deadline = time.monotonic() + timeout
     while not check():

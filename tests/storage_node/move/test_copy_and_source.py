@@ -14,6 +14,7 @@ from storage_node.errors import StaleClaim
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.move import copier
+from storage_node.move.deletion import wall_clock_ms
 from storage_node.move.moving import Move
 from storage_node.move.status import MoveState
 from storage_node.types import TopicPartition
@@ -280,6 +281,7 @@ def test_appends_wait_for_the_swap_and_never_for_the_copy(make: Make) -> None:
     with appending(partition, acked.__setitem__):
         claim = node.engine.create(TP, node.path("b"), owner="run", throttle=500_000).claim
         node.engine.start_copy(TP, claim, 500_000)
+        eventually(lambda: node.engine.statuses()[0].bytes_copied > 0)
         for _ in range(3):
             so_far = len(acked)
             eventually(lambda so_far=so_far: len(acked) > so_far + 20)  # type: ignore[misc]
@@ -300,7 +302,8 @@ def test_appends_wait_for_the_swap_and_never_for_the_copy(make: Make) -> None:
 
 @pytest.mark.conformance(75, 76)
 def test_a_deleted_replica_is_renamed_at_once_and_can_be_used_until_it_is_due(make: Make) -> None:
-    node = make(config=LogConfig(segment_bytes=5_000, file_delete_delay_ms=400))
+    now = [wall_clock_ms()]
+    node = make(config=LogConfig(segment_bytes=5_000, file_delete_delay_ms=400), now_ms=lambda: now[0])
     partition = node.add()
     node.fill(20)
     log = partition.log
@@ -312,5 +315,6 @@ def test_a_deleted_replica_is_renamed_at_once_and_can_be_used_until_it_is_due(ma
     log.flush()
     sizes = {path.name: path.stat().st_size for path in log.path.glob("*.log")}
     assert sum(sizes.values()) == log.size and len(sizes) > 1
-    assert node.engine.delete_now_if_due(TP) > 0
-    eventually(lambda: node.listing()["a"] == [])
+    assert node.engine.delete_now_if_due(TP) == 0.4
+    now[0] += 400
+    assert node.engine.delete_now_if_due(TP) == 0.0 and node.listing()["a"] == []

@@ -132,7 +132,8 @@ def test_symlinks_are_not_followed(node: SmallNode, tmp_path: Path) -> None:
 
 @pytest.mark.feature("113-24")
 def test_a_restart_counts_from_what_the_marker_says(tmp_path: Path) -> None:
-    node = SmallNode(tmp_path, config=LogConfig(file_delete_delay_ms=500))
+    now = wall_clock_ms()
+    node = SmallNode(tmp_path, config=LogConfig(file_delete_delay_ms=500), now_ms=lambda: now)
     node.add()
     node.move("b")
     node.close()

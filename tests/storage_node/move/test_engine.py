@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -92,12 +93,15 @@ def test_facts(make: Make) -> None:
     node = make(rate=4_000_000)
     node.add()
     node.fill(1000)
+    began = time.monotonic()
     status = node.engine.create(TP, node.path("b"))
     node.finish(status.claim)
+    took = time.monotonic() - began
     status = node.engine.wait(TP, status.claim, 1)
     assert status.bytes_total == status.bytes_copied == node.partitions[TP].log.size
-    assert 0.1 < status.seconds_throttled < 2 and status.seconds_copying > 0
-    assert 0 < status.seconds_locked < 1 and status.attempt == 1 and status.bytes_resumed == 0
+    assert status.seconds_throttled > 0.1 and status.seconds_copying > 0 and status.seconds_locked > 0
+    assert status.seconds_throttled + status.seconds_copying + status.seconds_locked < took
+    assert status.attempt == 1 and status.bytes_resumed == 0
 
 
 # Claims
@@ -252,7 +256,7 @@ def test_stop_and_resume_over_a_restart(make: Make) -> None:
     node.engine.start_copy(TP, status.claim)
     eventually(lambda: node.engine.statuses()[0].bytes_copied > 0)
     node.engine.stop_moves()
-    stopped = node.engine.wait(TP, status.claim, 5)
+    stopped = node.engine.wait(TP, status.claim, 30)
     assert (stopped.state, stopped.error) == (MoveState.STOPPED, "MovesStopped")
     node = restarted(node, make)
     assert node.engine.moves_stopped
@@ -279,8 +283,8 @@ def test_throttles_of_run_and_node(make: Make) -> None:
     status = node.engine.create(TP, node.path("b"), throttle=10_000_000)
     node.engine.start_copy(TP, status.claim, 10_000_000)
     eventually(lambda: node.engine.statuses()[0].state is MoveState.THROTTLED)
-    node.engine.set_node_rate(None)
     node.engine.set_throttle(TP, status.claim, 50_000)
+    node.engine.set_node_rate(None)
     assert node.engine.wait(TP, status.claim, 0.3).state in (MoveState.THROTTLED, MoveState.COPYING)
     node.engine.set_throttle(TP, status.claim, None)
     assert node.engine.wait(TP, status.claim, 10).state is MoveState.CAUGHT_UP

@@ -44,7 +44,7 @@ def test_a_move_stops_when_a_directory_goes_offline(which: str, make: Make) -> N
     node.engine.start_copy(TP, status.claim)
     eventually(lambda: node.engine.statuses()[0].bytes_copied > 0)
     node.dir(which).fail("the disk died")
-    ended = node.engine.wait(TP, status.claim, 5)
+    ended = node.engine.wait(TP, status.claim, 30)
     assert (ended.state, ended.error) == (MoveState.FAILED, "LogDirOffline")
     assert "the disk died" in ended.message and node.path(which) in ended.message
     assert (node.dir("b").path / "t-0.move").exists()

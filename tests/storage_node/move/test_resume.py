@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from storage_node import failpoints
 from storage_node.directories import checkpoints
 from storage_node.log.batch import headers
 from storage_node.log.config import LogConfig
@@ -23,9 +24,16 @@ def half_copied(root: Path) -> tuple[SmallNode, int]:
     node.add()
     node.fill(600)
     status = node.engine.create(TP, node.path("b"), owner="run", throttle=2_000_000)
-    node.engine.start_copy(TP, status.claim, 2_000_000)
-    eventually(lambda: node.engine.statuses()[0].bytes_copied > 200_000)
-    node.engine.pause_copy(TP, status.claim)
+
+    def enough() -> bool:
+        return node.engine.statuses()[0].bytes_copied > 200_000
+
+    # The copier itself sees to it that it gets no further, however late it is paused.
+    with failpoints.active({"copy.after_chunk": lambda: enough() and node.engine.set_node_rate(1)}):
+        node.engine.start_copy(TP, status.claim, 2_000_000)
+        eventually(enough)
+        node.engine.pause_copy(TP, status.claim)
+    node.engine.set_node_rate(None)
     return node, status.claim
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import heapq
 import math
+import statistics
 import threading
 import time
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -156,23 +158,27 @@ def test_a_disk_whose_writes_all_take_long_is_not_late(movers: int, write: float
 
 @pytest.mark.feature("113-10")
 def test_the_mean_in_real_time_over_several_threads() -> None:
-    limiter = RateLimiter(20 * MB)
-    sent = [0] * 3
+    limiter, chunk = RateLimiter(20 * MB), 256 << 10
+    passed: list[float] = []
     began = time.monotonic()
 
-    def run(number: int) -> None:
+    def run() -> None:
         while time.monotonic() - began < 1.5:
-            limiter.acquire(256 << 10)
-            sent[number] += 256 << 10
+            limiter.acquire(chunk)
+            passed.append(time.monotonic())
 
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(3)]
+    threads = [threading.Thread(target=run) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     seconds = time.monotonic() - began
-    # Each thread may have one chunk more than the time allowed when the clock is read; a busy machine wakes them late.
-    assert 0.7 < sum(sent) / seconds / (20 * MB) < 1.05
+    assert len(passed) * chunk / seconds / (20 * MB) < 1.05
+    # Not much slower either: most chunks come when they should. A pause of the machine holds up a few of them for
+    # long, which nobody makes up for.
+    passed.sort()
+    usual = statistics.median(after - before for before, after in pairwise(passed))
+    assert usual < chunk / (0.7 * 20 * MB)
 
 
 @pytest.mark.conformance(194)
@@ -198,19 +204,18 @@ def test_idle_time_is_not_saved_up() -> None:
 
 @pytest.mark.feature("113-37")
 def test_a_change_of_rate_reaches_who_sleeps_within_a_second() -> None:
-    limiter = RateLimiter(1)  # a byte a second holds a move practically still
-    done = threading.Event()
+    class Changing(FakeClock):
+        """Somebody else takes the limit away in the middle of a sleep."""
 
-    def run() -> None:
-        limiter.acquire(1 << 20)
-        done.set()
+        def sleep(self, seconds: float) -> None:
+            super().sleep(seconds)
+            if self.now > 500:
+                limiter.set_rate(None)
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert not done.wait(0.05)
-    limiter.set_rate(None)
-    assert done.wait(1.0)
-    thread.join()
+    clock = Changing()
+    limiter = RateLimiter(1, clock)  # a byte a second holds a move practically still
+    limiter.acquire(1 << 20)
+    assert 500 < clock.now < 501
 
 
 def test_stopping_ends_the_wait_uncharged() -> None:

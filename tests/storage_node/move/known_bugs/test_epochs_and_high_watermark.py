@@ -115,20 +115,21 @@ def test_what_is_under_way_to_the_old_target_does_not_reach_the_new_one(make: Ma
 
     def hold() -> None:
         copying.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     newer: list[int] = []
     with failpoints.active({"copy.after_chunk": hold}):
         node.engine.start_copy(TP, claim)
         assert copying.wait(10)
         written = first.log_end_offset
+        (move,) = node.engine._registry.all()
         other = threading.Thread(
             target=lambda: newer.append(node.engine.create(TP, node.path("c"), owner="run", claim=claim + 1).claim)
         )
         other.start()
-        until(lambda: node.engine.statuses()[0].state is not MoveState.COPYING or not other.is_alive(), 5)
+        until(lambda: move.stop, what="the copier is told to leave")
         go_on.set()
-        other.join(10)
+        other.join(30)
     assert first.log_end_offset == written < 100, "nothing more goes to the old copy"
     node.engine.set_node_rate(None)
     node.finish(newer[0])

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from storage_node import failpoints
 from storage_node.alter_log_dirs import DirectoryInfo
 from storage_node.errors import ErrorCode
 from storage_node.move.status import MoveState
@@ -104,20 +105,23 @@ def test_a_copy_that_the_producer_outruns_says_how_far_behind_it_is(make: Make) 
 
 def test_what_a_deleted_copy_still_takes_is_in_the_usable_bytes(tmp_path: Path, harness: Harness) -> None:
     # `-delete` data is listed by nobody; the bytes that can be used tell of it all the same, and it goes when due.
-    harness.create_topic("t", configs={"file.delete.delay.ms": "1500"})
+    harness.create_topic("t")
     harness.produce("t", [b"x" * 1000] * 50)
     harness.settle()
     source, tp = harness.directory_of("t"), TopicPartition("t", 0)
     claim = harness.node.engine.create(tp, harness.other_directory("t"), owner="run").claim
     harness.node.engine.start_copy(tp, claim)
     assert harness.node.engine.wait(tp, claim, 10).state is MoveState.CAUGHT_UP
-    until(lambda: harness.node.engine.swap(tp, claim).outcome == "swapped")
-    row = described(harness)[source]
-    assert row.error is ErrorCode.NONE and row.replicas == ()
-    disk = os.statvfs(source)
-    assert row.total_bytes == disk.f_blocks * disk.f_frsize
-    assert 0 < row.usable_bytes <= row.total_bytes
-    assert list(Path(source).glob("t-0.*.delete"))
+    go_on = threading.Event()
+    with failpoints.active({"delete.before_remove": lambda: go_on.wait(60)}):
+        until(lambda: harness.node.engine.swap(tp, claim).outcome == "swapped")
+        row = described(harness)[source]
+        assert row.error is ErrorCode.NONE and row.replicas == ()
+        disk = os.statvfs(source)
+        assert row.total_bytes == disk.f_blocks * disk.f_frsize
+        assert 0 < row.usable_bytes <= row.total_bytes
+        assert list(Path(source).glob("t-0.*.delete"))
+        go_on.set()
     until(lambda: not list(Path(source).glob("t-0*")), what="it is removed when it is due")
 
 
