@@ -38,7 +38,7 @@ def dump(path: Path, *options: str) -> tuple[str, list[str]]:
     run = subprocess.run(
         ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{kafka_libs()}/*",
          "org.apache.kafka.tools.DumpLogSegments", *options, "--files", ",".join(names)],
-        cwd=path, capture_output=True, text=True, timeout=60, check=True,
+        cwd=path, capture_output=True, text=True, timeout=150, check=True,
     )  # fmt: skip
     lines = [line for line in run.stderr.splitlines() if not line.startswith("SLF4J")]
     # With deep iteration the tool says this of every segment that does not begin at offset 0.
