@@ -38,7 +38,7 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_content(tmp_path: Path, st
     file = tmp_path / "f"
     file.write_bytes(b"old")
     environ = dict(os.environ, REHOME_FAILPOINTS=f"atomic.{step}=kill")
-    done = subprocess.run([sys.executable, "-c", PROGRAM, str(file)], env=environ, timeout=30)
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(file)], env=environ, timeout=60)
     assert done.returncode == -signal.SIGKILL
     renamed = STEPS.index(step) >= STEPS.index("renamed")
     assert file.read_bytes() == (b"new" * 1000 if renamed else b"old")

@@ -73,7 +73,7 @@ def fail_with(error: StorageError, cause: OSError | None = None) -> None:
 
 
 def test_work_runs_on_the_directorys_own_threads(directory: LogDirectory) -> None:
-    name = directory.submit(lambda: threading.current_thread().name).result(5)
+    name = directory.submit(lambda: threading.current_thread().name).result(60)
     assert name.startswith("disk-d1")
 
 
@@ -81,17 +81,17 @@ def test_a_slow_disk_delays_only_itself(directory: LogDirectory, tmp_path: Path)
     (tmp_path / "d2").mkdir()
     other = LogDirectory(tmp_path / "d2", "another-id")
     release = threading.Event()
-    stuck = [directory.submit(release.wait, 10) for _ in range(8)]
-    assert other.submit(lambda: "served").result(5) == "served"
+    stuck = [directory.submit(release.wait, 60) for _ in range(8)]
+    assert other.submit(lambda: "served").result(60) == "served"
     release.set()
-    assert all(future.result(5) for future in stuck)
+    assert all(future.result(60) for future in stuck)
     other.close()
 
 
 def test_an_io_error_in_the_pool_takes_the_directory_offline(directory: LogDirectory) -> None:
     error = LogAppendError(directory.name, "appending to t-0")
     with pytest.raises(LogAppendError):
-        directory.submit(fail_with, error, OSError(5, "Input/output error")).result(5)
+        directory.submit(fail_with, error, OSError(5, "Input/output error")).result(60)
     assert directory.failure is not None
     assert "appending to t-0" in directory.failure and "Input/output error" in directory.failure
     with pytest.raises(LogDirectoryOffline):
@@ -100,12 +100,12 @@ def test_an_io_error_in_the_pool_takes_the_directory_offline(directory: LogDirec
 
 def test_another_directorys_error_and_a_full_disk_are_not_its_failure(directory: LogDirectory) -> None:
     with pytest.raises(LogAppendError):
-        directory.submit(fail_with, LogAppendError("/elsewhere", "appending")).result(5)
+        directory.submit(fail_with, LogAppendError("/elsewhere", "appending")).result(60)
     with failpoints.active({"checkpoint.written": "raise:ENOSPC"}), pytest.raises(StorageError):
-        directory.submit(directory.high_watermarks.write, {TopicPartition("t", 0): 1}).result(5)
+        directory.submit(directory.high_watermarks.write, {TopicPartition("t", 0): 1}).result(60)
     assert directory.online
     with failpoints.active({"checkpoint.flushed": "raise:ENOSPC"}), pytest.raises(StorageError):
-        directory.submit(directory.high_watermarks.write, {TopicPartition("t", 0): 1}).result(5)
+        directory.submit(directory.high_watermarks.write, {TopicPartition("t", 0): 1}).result(60)
     assert not directory.online
 
 

@@ -30,8 +30,9 @@ def two(tmp_path: Path, faults: Faults) -> Iterator[list[LogDirectory]]:
 
 
 @pytest.fixture
-def watch(two: list[LogDirectory]) -> Iterator[health.Watch]:
-    made = health.Watch(two, interval=0.02, deadline=0.5)
+def watch(two: list[LogDirectory], request: pytest.FixtureRequest) -> Iterator[health.Watch]:
+    """With a deadline that no disk here misses by itself, however busy it is, unless a test is about that."""
+    made = health.Watch(two, interval=0.02, deadline=getattr(request, "param", 60.0))
     made.start()
     yield made
     made.stop()
@@ -41,32 +42,34 @@ def watch(two: list[LogDirectory]) -> Iterator[health.Watch]:
 def test_a_dead_disk_without_traffic_is_found(two: list[LogDirectory], watch: health.Watch, faults: Faults) -> None:
     bad, good = two
     rule = faults.fail("fsync", f"{bad.path}/*", errno.EIO)
-    until(lambda: not bad.online, 5)
+    until(lambda: not bad.online)
     assert good.online and rule.hits == 1, "a flush that failed is not tried again"
     assert bad.failure == f"the health check failed on log directory {bad.path}: Input/output error"
 
 
+@pytest.mark.parametrize("watch", [1.0], indirect=True)
 def test_a_hanging_disk_is_found_and_holds_up_nobody(
     two: list[LogDirectory], watch: health.Watch, faults: Faults
 ) -> None:
     bad, good = two
     told = threading.Event()
     bad.on_failure(lambda *_: told.set())
-    rule = faults.hang("fsync", f"{bad.path}/*")
-    until(lambda: rule.hits == 1, 5)
     begun = time.monotonic()
-    assert told.wait(5)
-    assert 0.2 < time.monotonic() - begun < 3
-    assert "did not answer within 0.5 s" in str(bad.failure) and good.online
+    rule = faults.hang("fsync", f"{bad.path}/*")
+    until(lambda: rule.hits == 1)
+    assert told.wait(30)
+    assert time.monotonic() - begun > 0.9
+    assert "did not answer within 1 s" in str(bad.failure) and good.online
+    faults.clear()  # or else the end would wait for who hangs
 
 
 def test_a_slow_disk_is_left_alone(two: list[LogDirectory], watch: health.Watch, faults: Faults) -> None:
     slow = two[0]
     rule = faults.hang("fsync", f"{slow.path}/*")
-    until(lambda: rule.hits == 1, 5)
+    until(lambda: rule.hits == 1)
     faults.clear()  # well before the deadline
     asked = faults.fail("unlink", f"{slow.path}/nothing", errno.EIO)
-    until(lambda: not (slow.path / health.FILE).exists(), 5)
+    until(lambda: not (slow.path / health.FILE).exists())
     assert slow.online and asked.hits == 0
 
 
@@ -75,7 +78,7 @@ def test_a_process_that_stood_still_blames_no_disk(
 ) -> None:
     """Stopped, or paused with its machine, in the middle of a health check: the clock has gone on."""
     rule = faults.hang("fsync", f"{two[0].path}/*")
-    until(lambda: rule.hits == 1, 5)
+    until(lambda: rule.hits == 1)
     real, looks = time.monotonic, 0
 
     def an_hour_later() -> float:
@@ -84,9 +87,9 @@ def test_a_process_that_stood_still_blames_no_disk(
         return real() + 3600
 
     monkeypatch.setattr(health.time, "monotonic", an_hour_later)
-    until(lambda: looks >= 2, 5)
+    until(lambda: looks >= 2)
     faults.clear()  # now the disk answers
-    until(lambda: not (two[0].path / health.FILE).exists(), 5)
+    until(lambda: not (two[0].path / health.FILE).exists())
     assert two[0].online and two[1].online
 
 
@@ -95,13 +98,13 @@ def test_a_full_disk_passes_and_so_does_a_process_without_descriptors(
     two: list[LogDirectory], watch: health.Watch, faults: Faults, code: int
 ) -> None:
     rule = faults.fail("open", f"{two[0].path}/*", code)
-    until(lambda: rule.hits >= 3, 5)
+    until(lambda: rule.hits >= 3)
     assert two[0].online
 
 
 def test_no_space_at_the_flush_does_not_pass(two: list[LogDirectory], watch: health.Watch, faults: Faults) -> None:
     faults.fail("fsync", f"{two[0].path}/*", errno.ENOSPC)
-    until(lambda: not two[0].online, 5)
+    until(lambda: not two[0].online)
 
 
 def test_nothing_is_left_behind(two: list[LogDirectory]) -> None:
@@ -115,6 +118,5 @@ def test_nothing_is_left_behind(two: list[LogDirectory]) -> None:
 def test_who_is_silent_is_found_out_side_by_side(two: list[LogDirectory], faults: Faults) -> None:
     bad, good = two
     faults.hang("fsync", f"{bad.path}/*")
-    begun = time.monotonic()
-    assert health.silent([bad, good], 0.3) == [bad]
-    assert time.monotonic() - begun < 2 and good.online
+    assert health.silent([bad, good], 1.5) == [bad]
+    assert good.online

@@ -35,7 +35,7 @@ def test_a_saved_image_is_in_every_directory(directories: list[LogDirectory]) ->
     store = ImageStore(directories)
     assert store.load() == (None, ())
     store.save("the image", 1, 5)
-    assert store.flush(5)
+    assert store.flush(60)
     for directory in directories:
         assert ImageStore([directory]).load() == (StoredImage(1, 5, "the image"), ())
 
@@ -82,7 +82,7 @@ def test_the_loss_of_a_disk_does_not_keep_the_others_from_saving(directories: li
     store = ImageStore(directories)
     directories[0].fail("gone")
     store.save("image", 1, 1)
-    assert store.flush(5)
+    assert store.flush(60)
     assert [(d.path / "cluster-image").exists() for d in directories] == [False, True, True]
     for directory in directories:
         directory.fail("gone")
@@ -94,13 +94,13 @@ def test_an_io_error_on_the_first_directory_is_an_error(directories: list[LogDir
     store = ImageStore(directories[:1])
     with failpoints.active({"cluster_image.flushed": "raise"}), pytest.raises(MetadataIOError):
         store.save("image", 1, 1)
-    assert not directories[0].online and store.flush(5)
+    assert not directories[0].online and store.flush(60)
 
 
 def test_a_slow_disk_delays_nobody_and_gets_the_newest_at_last(directories: list[LogDirectory]) -> None:
     slow = directories[2]
     release = threading.Event()
-    blocked = [slow.submit(release.wait, 10) for _ in range(2)]
+    blocked = [slow.submit(release.wait, 60) for _ in range(2)]
     store = ImageStore(directories)
     for version in range(1, 20):
         store.save(f"image {version}", 1, version)
@@ -108,9 +108,9 @@ def test_a_slow_disk_delays_nobody_and_gets_the_newest_at_last(directories: list
     assert ImageStore([slow]).load() == (None, ())
     assert not store.flush(0)
     release.set()
-    assert store.flush(5)
+    assert store.flush(60)
     assert ImageStore([slow]).load()[0] == StoredImage(1, 19, "image 19")
-    assert all(future.result(5) for future in blocked)
+    assert all(future.result(60) for future in blocked)
 
 
 def test_what_was_found_is_spread_to_the_directories_that_are_behind(directories: list[LogDirectory]) -> None:
@@ -122,7 +122,7 @@ def test_what_was_found_is_spread_to_the_directories_that_are_behind(directories
     assert stored is not None
     untouched = (directories[1].path / "cluster-image").stat().st_ino
     store.spread(stored)
-    assert store.flush(5)
+    assert store.flush(60)
     for directory in directories:
         assert ImageStore([directory]).load() == (stored, ())
     assert (directories[1].path / "cluster-image").stat().st_ino == untouched

@@ -169,6 +169,6 @@ def test_closing_waits_for_what_is_running(dirs: list[Path], open_manager: Open)
         done.append(manager.metadata_directory.usage())
 
     manager.metadata_directory.submit(work)
-    assert started.wait(5)
+    assert started.wait(60)
     manager.close()
     assert len(done) == 1

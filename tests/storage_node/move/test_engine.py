@@ -99,7 +99,9 @@ def test_facts(make: Make) -> None:
     took = time.monotonic() - began
     status = node.engine.wait(TP, status.claim, 1)
     assert status.bytes_total == status.bytes_copied == node.partitions[TP].log.size
-    assert status.seconds_throttled > 0.1 and status.seconds_copying > 0 and status.seconds_locked > 0
+    # A busy machine may take most of the time that the limit would.
+    assert status.seconds_throttled + status.seconds_copying > 0.2
+    assert status.seconds_throttled > 0 and status.seconds_copying > 0 and status.seconds_locked > 0
     assert status.seconds_throttled + status.seconds_copying + status.seconds_locked < took
     assert status.attempt == 1 and status.bytes_resumed == 0
 
