@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from collections.abc import Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, TypeVar
 
 from storage_node.directories import health
@@ -203,11 +202,11 @@ class Removal:
     def result(self, job: Future[T], directory: LogDirectory) -> T:
         """What a directory's pool made; one that does not answer is taken offline, so that the others go on."""
         seconds = self._node.config.log_dir_failure_timeout_ms / 1000
-        try:
-            return job.result(seconds)
-        except TimeoutError:
-            directory.fail(f"applying a cluster image there did not end within {seconds:g} s: the disk hangs")
-            raise LogDirectoryOffline(directory.name, "applying a cluster image") from None
+        for pause in health.waits(seconds):
+            if wait([job], pause).done:
+                return job.result()
+        directory.fail(f"applying a cluster image there did not end within {seconds:g} s: the disk hangs")
+        raise LogDirectoryOffline(directory.name, "applying a cluster image")
 
     def _wait(self, job: Future[T], directories: Sequence[LogDirectory]) -> T:
         """The result of what touches several directories; those of them that hang are taken offline.
@@ -215,14 +214,11 @@ class Removal:
         Raises TimeoutError when it does not come.
         """
         seconds = self._node.config.log_dir_failure_timeout_ms / 1000
-        until = time.monotonic() + seconds
-        while all(directory.online for directory in directories):
-            left = until - time.monotonic()
-            try:
-                return job.result(max(0.0, min(left, LOOK)))
-            except TimeoutError:
-                if left <= 0:
-                    break
+        for pause in health.waits(seconds, LOOK):
+            if not all(directory.online for directory in directories):
+                break
+            if wait([job], pause).done:
+                return job.result()
         for directory in health.silent(directories, min(seconds, ANSWER)):
             directory.fail(f"it did not answer within {seconds:g} s: the disk hangs")
         return job.result(LOOK)

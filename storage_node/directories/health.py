@@ -11,7 +11,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -24,7 +24,7 @@ from storage_node.failpoints import failpoint
 if TYPE_CHECKING:
     from storage_node.directories.directory import LogDirectory
 
-__all__ = ["FILE", "Watch", "probe", "silent", "unanswering"]
+__all__ = ["FILE", "Watch", "probe", "silent", "unanswering", "waits"]
 
 _T = TypeVar("_T")
 
@@ -120,6 +120,17 @@ class Watch:
                     directory.fail(f"the health check did not answer within {self._deadline:g} s: the disk hangs")
 
 
+def waits(seconds: float, look: float = _LOOK) -> Iterator[float]:
+    """How long to wait for a disk's answer until the next look, again and again until `seconds` have gone by.
+
+    A process that was stopped for a while (or its machine) has not waited for its disks meanwhile.
+    """
+    while seconds > 0:
+        began, pause = time.monotonic(), min(look, seconds)
+        yield pause
+        seconds -= min(time.monotonic() - began, 2 * pause)
+
+
 def silent(directories: Iterable[LogDirectory], seconds: float) -> list[LogDirectory]:
     """Those of the directories that are online and do not answer a health check within `seconds`, side by side.
 
@@ -141,9 +152,11 @@ def _unheard(ask: Callable[[_T], None], those: Iterable[tuple[str, _T]], seconds
     asked = [(one, threading.Thread(target=ask, args=(one,), name=f"asked-{name}", daemon=True)) for name, one in those]
     for _, thread in asked:
         thread.start()
-    until = time.monotonic() + seconds
-    for _, thread in asked:
-        thread.join(max(0.0, until - time.monotonic()))
+    for pause in waits(seconds):
+        waiting = next((thread for _, thread in asked if thread.is_alive()), None)
+        if waiting is None:
+            break
+        waiting.join(pause)
     return [one for one, thread in asked if thread.is_alive()]
 
 

@@ -120,3 +120,25 @@ def test_who_is_silent_is_found_out_side_by_side(two: list[LogDirectory], faults
     faults.hang("fsync", f"{bad.path}/*")
     assert health.silent([bad, good], 1.5) == [bad]
     assert good.online
+
+
+def test_a_process_that_stood_still_has_not_waited_for_who_is_asked(
+    two: list[LogDirectory], faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule = faults.hang("fsync", f"{two[0].path}/*")
+    found: list[list[LogDirectory]] = []
+    asking = threading.Thread(target=lambda: found.append(health.silent(two, 60.0)))
+    asking.start()
+    until(lambda: rule.hits == 1)
+    real, looks = time.monotonic, 0
+
+    def an_hour_later() -> float:
+        nonlocal looks
+        looks += threading.current_thread() is asking
+        return real() + 3600
+
+    monkeypatch.setattr(health.time, "monotonic", an_hour_later)
+    until(lambda: looks >= 2 or found)
+    faults.clear()  # now the disk answers
+    asking.join(30)
+    assert found == [[]]
