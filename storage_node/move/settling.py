@@ -58,6 +58,7 @@ class Settler:
         self._host = host
         self._guard = guard
         self._jobs: list[_Job] = []
+        self._under_way: list[tuple[LogDirectory, Future[None]]] = []
         self._changed = threading.Condition()
         self._closed = False
         self._oldest = self._newest = 0.0
@@ -89,22 +90,23 @@ class Settler:
 
     def settle(self) -> None:
         """Have all of it written now, as far as nobody is at work there, and wait for it, but not for a disk that
-        hangs.
+        hangs. What is being written already is waited for as well.
         """
         wait(self._begin(), PATIENCE)
 
     def _begin(self) -> list[Future[None]]:
         with self._changed:
             jobs, self._jobs = self._jobs, []
-        by_directory: dict[LogDirectory, list[_Job]] = {}
-        for job in jobs:
-            by_directory.setdefault(job.directory, []).append(job)
-        begun = []
-        for directory, here in by_directory.items():
-            # (What is offline, or is being closed, is left to the next start.)
-            with contextlib.suppress(StorageError, RuntimeError):
-                begun.append(directory.submit(self._write, directory, here))
-        return begun
+            by_directory: dict[LogDirectory, list[_Job]] = {}
+            for job in jobs:
+                by_directory.setdefault(job.directory, []).append(job)
+            # (Nobody waits for a disk that was given up.)
+            self._under_way = [(where, job) for where, job in self._under_way if where.online and not job.done()]
+            for directory, here in by_directory.items():
+                # (What is offline, or is being closed, is left to the next start.)
+                with contextlib.suppress(StorageError, RuntimeError):
+                    self._under_way.append((directory, directory.submit(self._write, directory, here)))
+            return [job for _, job in self._under_way]
 
     def close(self) -> None:
         """Write what is left, if the disks take it soon; the next start does it otherwise."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,25 @@ def test_they_come_although_swaps_never_end(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(settling, "LONGEST", 0.3)
     node = swapped(tmp_path)
     eventually(lambda: words(node)[0].state is State.CURRENT)
+    node.close()
+
+
+def test_who_wants_them_now_waits_for_what_is_being_written_already(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "QUIET", 0.0)
+    go_on = threading.Event()
+    with failpoints.active({"swap.after_settled": lambda: go_on.wait(30)}) as armed:
+        node = swapped(tmp_path)
+        assert armed.wait_hit("swap.after_settled", 1, 30)  # by itself
+        settled = threading.Thread(target=node.engine.settle)
+        settled.start()
+        settled.join(0.1)  # nothing happens, which cannot be waited for
+        assert settled.is_alive()
+        go_on.set()
+        settled.join(30)
+        assert not settled.is_alive()
+    assert [marker.state for marker in words(node)] == [State.CURRENT, State.DELETED]
     node.close()
 
 
