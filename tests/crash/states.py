@@ -80,7 +80,7 @@ class States:
         if before:
             shutil.copytree(self._path(before), target)
             process = driver.start(Case(target).life(act, f"{point}=kill" if point else ""))
-            process.join(60)
+            process.join(120)
             assert process.exitcode == (-signal.SIGKILL if point else 0), f"{name}: {act} ended {process.exitcode}"
         else:
             (target / "disks").mkdir(parents=True)

@@ -39,7 +39,7 @@ def passes(states: States, tmp_path_factory: pytest.TempPathFactory) -> dict[str
         if state in ("nothing", "loaded", "between") or FULL:
             with states.case(state, tmp_path_factory.mktemp("passes") / "case") as case:
                 process = driver.start(replace(case.life(act), note=True))
-                process.join(60)
+                process.join(120)
                 assert process.exitcode == 0
                 for name in (case.folder / PASSED).read_text().split():
                     found[name].append((state, act))
@@ -59,11 +59,15 @@ def test_killed_at_a_failpoint(
     name: str, passes: dict[str, list[tuple[str, str]]], states: States, tmp_path: Path
 ) -> None:
     with tally("kills at a failpoint, the whole node") as count:
-        for index, (state, act) in enumerate(passes[name] if FULL else passes[name][:1]):
+        for index, (state, act) in enumerate(passes[name]):
             with states.case(state, tmp_path / str(index)) as case:
                 process = driver.start(case.life(act, f"{name}=kill"))
-                process.join(60)
-                # Which of two threads comes first differs: a scenario that passed it once may pass it after its end.
-                assert process.exitcode == -signal.SIGKILL or (index and process.exitcode == 0), process.exitcode
+                process.join(120)
+                # Which of two threads comes first differs, and what is done every so many seconds comes in a long life
+                # only: a scenario that passed it once may pass it after its end.
+                assert process.exitcode in (-signal.SIGKILL, 0), process.exitcode
                 count.count += process.exitcode == -signal.SIGKILL
                 verify.judge(case.paths, case.folder)
+            if count.count and not FULL:
+                break
+        assert count.count, f"{name} was passed by {passes[name]}, and by none of them again"

@@ -22,7 +22,7 @@ SMALL[("nothing", "fresh")] = 3
 
 TRIES = 4  # threads meet differently in every run: the n-th call of one may be another, or never come
 
-pytestmark = [pytest.mark.timeout(1800 if FULL else 180), pytest.mark.usefixtures("strace")]
+pytestmark = [pytest.mark.timeout(1800 if FULL else 600), pytest.mark.usefixtures("strace")]
 
 
 _DIGIT = re.compile(r"\d")

@@ -31,7 +31,7 @@ DURABLE = (
 
 _CALL = re.compile(r"^(?:(\d+) +)?(\w+)\((.*)$")
 _KILLED = "+++ killed by SIGKILL +++"
-_DEATH = 60.0  # seconds until a life that is to die counts as one that does not
+_DEATH = 120.0  # seconds until a life that is to die counts as one that does not
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -139,11 +139,11 @@ def _attached(life: Life, process: BaseProcess, log: Path, arguments: Sequence[s
             (life.folder / GO).touch()
         yield
         if tracer is not None:
-            tracer.wait(10)
+            tracer.wait(60)
     finally:
         if process.is_alive():
             process.kill()
-        process.join(10)
+        process.join(60)
         if tracer is not None and tracer.poll() is None:
             tracer.kill()
             tracer.wait()

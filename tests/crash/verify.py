@@ -146,7 +146,7 @@ def _seen(subject: Subject) -> Seen:
     _settle(subject)
     node, image = subject.node, subject.controller.image
     wanted = {TopicPartition(t.name, p) for t in image.topics.values() for p in t.partitions}
-    until(lambda: set(node.replicas.served) == wanted, 10, f"served: {sorted(node.replicas.served)}, wanted: {wanted}")
+    until(lambda: set(node.replicas.served) == wanted, 60, f"served: {sorted(node.replicas.served)}, wanted: {wanted}")
     seen = Seen()
     for tp, partition in sorted(node.replicas.served.items()):
         assert partition.topic_id == image.topics[tp.topic].id
