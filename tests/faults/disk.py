@@ -55,7 +55,7 @@ class Disk:
             stderr=self._log,
             preexec_fn=lambda: ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
         )
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not os.path.ismount(self.path):
             assert self._process.poll() is None and time.monotonic() < deadline, "the file system does not come up"
             time.sleep(0.01)
@@ -176,7 +176,7 @@ class SmallDisk:
 
     def remount(self, check: bool = False) -> None:
         """Unmount and mount again; nothing of it is in any cache then."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while subprocess.run(["umount", str(self.path)], check=False, capture_output=True).returncode:
             assert time.monotonic() < deadline, f"{self.path} is in use"
             time.sleep(0.05)

@@ -47,7 +47,7 @@ def test_a_disk_dies_at_a_step(start: Start, step: str, where: str, what: str) -
         disk.rules({"ops": DYING[what], "errno": errno.EIO})
         code = go_on(node, step)
         # Whoever touches the disk, or the health check at the latest, finds out.
-        until(lambda: not directory.online, 10, "the directory goes offline")
+        until(lambda: not directory.online, what="the directory goes offline")
         status = node.status()
         if status is not None and status.state is MoveState.FAILED:
             assert status.error == "LogDirOffline"
@@ -58,7 +58,7 @@ def test_a_disk_dies_at_a_step(start: Start, step: str, where: str, what: str) -
             assert code in (ErrorCode.NONE, ErrorCode.KAFKA_STORAGE_ERROR)
         assert other.online and node.good.online
         lost_here = step_lost(where, status)
-        until(lambda: (node.node.partition(TP) is None) == lost_here, 5, f"served or not, as {status} says")
+        until(lambda: (node.node.partition(TP) is None) == lost_here, what=f"served or not, as {status} says")
         served = node.node.partition(TP)
         if served is not None:
             known = len(writer.acknowledged)

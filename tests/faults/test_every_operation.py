@@ -136,7 +136,7 @@ def chosen(found: list[tuple[str, str, int]], count: int) -> list[Fault]:
     return [fault for _, _, fault in sorted(ranked, key=lambda row: row[:2])[:count]]
 
 
-@pytest.mark.timeout(scaled(180, 7200))
+@pytest.mark.timeout(scaled(600, 7200))
 @pytest.mark.feature("18-01", "18-05", "113-17")
 def test_any_operation_of_a_move_fails(start: Start) -> None:
     failures: list[str] = []

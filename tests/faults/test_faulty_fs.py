@@ -111,7 +111,7 @@ def test_a_delay_and_a_bandwidth(disk: Disk) -> None:
         began = time.monotonic()
         for _ in range(10):
             file.write(b"x" * 50_000)
-        assert 0.45 < time.monotonic() - began < 2
+        assert 0.45 < time.monotonic() - began < 30
 
 
 def test_what_hangs_comes_back_and_can_be_killed(disk: Disk) -> None:
@@ -126,15 +126,15 @@ def test_what_hangs_comes_back_and_can_be_killed(disk: Disk) -> None:
         thread = threading.Thread(target=write)
         thread.start()
         child = subprocess.Popen([sys.executable, "-c", f"open({str(disk.path / 'k')!r}, 'w').write('x')"])
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while disk.hanging < 2:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         child.kill()
-        assert child.wait(5) == -9
+        assert child.wait(30) == -9
         assert not done.is_set()
         (disk.path / "other").mkdir()  # only writes hang
-    assert done.wait(5)
+    assert done.wait(30)
     thread.join()
     file.close()
     assert (disk.path / "h").read_bytes() == b"x"

@@ -12,7 +12,7 @@ from storage_node.errors import ErrorCode
 from storage_node.log.batch import build_batch
 from storage_node.move.status import MoveState
 from tests.faults.disk import CHANGES, needs_fuse
-from tests.faults.node import PATIENCE, TP, FaultyNode, Writer, lost, undisturbed
+from tests.faults.node import HANGS, PATIENCE, TP, FaultyNode, Writer, lost, undisturbed
 from tests.faults.test_errors_by_step import STEPS, go_on, reach
 from tests.support.node_harness import until
 from tests.support.scale import FULL, tally
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.fuse, needs_fuse]
 Start = Callable[..., FaultyNode]
 
 #: After this many seconds nothing may wait for a disk that hangs: its patience, two looks at the clock, our own load.
-DEADLINE = PATIENCE + 4.0
+DEADLINE = PATIENCE + 18.0
 
 
 @pytest.mark.parametrize("where", ["source", "target"])
@@ -35,7 +35,7 @@ def test_a_move_over_a_disk_that_answers_late(start: Start, where: str) -> None:
         assert node.alter(TP, node.paths[2]) is ErrorCode.NONE
         assert node.ended(30).state is MoveState.SWAPPED
         disk.heal()
-    assert writer.errors == [] and writer.longest < 5
+    assert writer.errors == [] and writer.longest < 20
     assert node.source.online and node.target.online
     assert lost(node, writer.acknowledged) == [] and len(other.acknowledged) > 20
 
@@ -53,7 +53,7 @@ def test_a_move_over_a_disk_of_5_mb_per_second(start: Start, where: str) -> None
         assert node.ended(30).state is MoveState.SWAPPED
         took = time.monotonic() - began
         disk.heal()
-    assert 1.5 < took < 20
+    assert 1.5 < took < 60
     assert writer.errors == [] and lost(node, writer.acknowledged) == []
 
 
@@ -63,7 +63,7 @@ CHOSEN = CASES if FULL else [("create", "target"), ("cancel", "source")]
 
 @pytest.mark.parametrize(("step", "where"), CHOSEN)
 def test_a_disk_hangs_at_a_step(start: Start, step: str, where: str) -> None:
-    node = start()
+    node = start(**HANGS)
     node.fill()
     disk, directory = (node.source_disk, node.source) if where == "source" else (node.target_disk, node.target)
     with undisturbed(node), Writer(node, "t") as writer:
@@ -74,7 +74,7 @@ def test_a_disk_hangs_at_a_step(start: Start, step: str, where: str) -> None:
         goes_on = threading.Thread(target=go_on, args=(node, step))
         goes_on.start()
         until(lambda: not directory.online, DEADLINE, f"{directory} goes offline")
-        goes_on.join(12)
+        goes_on.join(30)
         assert not goes_on.is_alive(), "a request or a move never ended"
         status = node.status()
         if status is not None and status.state is not MoveState.SWAPPED:
@@ -83,10 +83,10 @@ def test_a_disk_hangs_at_a_step(start: Start, step: str, where: str) -> None:
         described = node.describe()
         assert described[directory.name].error is ErrorCode.KAFKA_STORAGE_ERROR
         assert described[node.good.name].error is ErrorCode.NONE
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
     began = time.monotonic()
     node.stop(clean=True)
-    assert time.monotonic() - began < 20, "a node stops whatever hangs"
+    assert time.monotonic() - began < 60, "a node stops whatever hangs"
     with tally("faults injected through FUSE") as counted:
         counted.count += 1
     disk.heal()
@@ -97,7 +97,7 @@ def test_a_disk_hangs_at_a_step(start: Start, step: str, where: str) -> None:
 
 @pytest.mark.parametrize("where", ["source", "target"])
 def test_a_disk_that_hangs_for_a_moment_is_waited_for(start: Start, where: str) -> None:
-    node = start(**{"log.dir.failure.timeout.ms": "20000"})
+    node = start()
     node.fill(300)
     disk = node.source_disk if where == "source" else node.target_disk
     with undisturbed(node), Writer(node, "t") as writer:
@@ -117,7 +117,7 @@ def test_a_disk_that_hangs_for_a_moment_is_waited_for(start: Start, where: str) 
 
 
 def test_what_a_disk_gives_back_after_it_was_given_up_changes_nothing(start: Start) -> None:
-    node = start()
+    node = start(**HANGS)
     node.fill()
     with undisturbed(node), Writer(node, "t") as writer:
         reach(node, "copy")
@@ -125,7 +125,7 @@ def test_what_a_disk_gives_back_after_it_was_given_up_changes_nothing(start: Sta
         goes_on = threading.Thread(target=go_on, args=(node, "copy"))
         goes_on.start()
         until(lambda: not node.target.online, DEADLINE)
-        goes_on.join(12)
+        goes_on.join(30)
         node.target_disk.heal()
         until(lambda: node.target_disk.hanging == 0)
         known = len(writer.acknowledged)
