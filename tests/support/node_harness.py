@@ -24,7 +24,7 @@ T = TypeVar("T")
 CLUSTER_ID = "test-cluster"
 
 
-def until(found: Callable[[], T], seconds: float = 20.0, what: str = "") -> T:
+def until(found: Callable[[], T], seconds: float = 60.0, what: str = "") -> T:
     """Poll until `found` answers something true; fails with `what` after `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
