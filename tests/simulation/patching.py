@@ -19,6 +19,7 @@ import fcntl
 import functools
 import io
 import os
+import threading
 import time as real_time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
@@ -371,6 +372,19 @@ def _renameat2(machine: Machine) -> Callable[..., int] | None:
     return call
 
 
+def _timed(machine: Machine, name: str) -> Callable[..., Any]:
+    """A function of `time` by the machine's clock, for this thread. What other tests have left running in threads of
+    their own lives by the real one, and would make the simulated one go on.
+    """
+    simulated, genuine, here = getattr(machine.clock, name), getattr(real_time, name), threading.get_ident()
+
+    @functools.wraps(genuine)
+    def call(*arguments: Any) -> Any:
+        return simulated(*arguments) if threading.get_ident() == here else genuine(*arguments)
+
+    return call
+
+
 @contextlib.contextmanager
 def simulated(machine: Machine, *, time: bool = True) -> Iterator[Machine]:
     """Within the block the machine's disks are at `/sim/<name>`, and (`time`) its clock is the clock."""
@@ -402,9 +416,8 @@ def simulated(machine: Machine, *, time: bool = True) -> Iterator[Machine]:
         stack.enter_context(mock.patch.object(fcntl, "flock", flock))
         stack.enter_context(mock.patch.object(atomic, "_renameat2", lambda: call))
         if time:
-            clock = machine.clock
             for name in ("monotonic", "monotonic_ns", "time", "time_ns", "sleep"):
-                stack.enter_context(mock.patch.object(real_time, name, getattr(clock, name)))
+                stack.enter_context(mock.patch.object(real_time, name, _timed(machine, name)))
         # What `shutil` found out when it was imported holds for the simulated functions as well.
         for names in (os.supports_dir_fd, os.supports_fd, os.supports_follow_symlinks):
             added = {functions[f.__name__] for f in names if f.__name__ in functions} - names
