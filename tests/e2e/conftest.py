@@ -65,10 +65,11 @@ def one_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashable]:
 
 
 @pytest.fixture(scope="module")
-def crashable(one_stack: Crashable) -> Crashable:
+def crashable(one_stack: Crashable) -> Iterator[Crashable]:
     """The stack as a module may expect it: all of it runs, nothing is armed, no throttle is left from others."""
     one_stack.disarm()
     one_stack.stack.up()
     with KafkaAdmin(one_stack.bootstrap) as admin:
         admin.set_node_config(1, {THROTTLE: str(10**12)})
-    return one_stack
+    yield one_stack
+    one_stack.disarm()  # whatever is started while the stack is up inherits where the points stand
