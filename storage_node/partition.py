@@ -219,7 +219,7 @@ class Partition:
             return
         if state is None or state.appended(size):
             self._wake_consumers(size)
-        for waiter in tuple(self._follower_waiters) if self._follower_waiters else ():
+        for waiter in self._follower_waiters.copy() if self._follower_waiters else ():
             waiter(size)
 
     def append_as_follower(
@@ -324,7 +324,7 @@ class Partition:
         self._shorten_future(log.log_start_offset)
         if moved and self.leading is not None:
             # Followers hear of it with the next answer, which otherwise waits for records.
-            for waiter in tuple(self._follower_waiters):
+            for waiter in self._follower_waiters.copy():
                 waiter(WAKE)
         return log.log_start_offset
 
@@ -416,10 +416,12 @@ class Partition:
         self._follower_waiters.discard(waiter)
 
     def _wake_consumers(self, size: int) -> None:
-        for waiter in tuple(self._waiters) if self._waiters else ():
+        # (Others come and go meanwhile. A copy of a set is made in one go; a tuple of one begins to look, asks for
+        # memory, which may let another thread run, and then finds that the set has changed.)
+        for waiter in self._waiters.copy() if self._waiters else ():
             waiter(size)
 
     def wake(self, size: int) -> None:
         """Tell all waiters that `size` bytes are new."""
-        for waiter in (*self._waiters, *self._follower_waiters):
+        for waiter in (*self._waiters.copy(), *self._follower_waiters.copy()):
             waiter(size)

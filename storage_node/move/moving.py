@@ -82,6 +82,7 @@ class Move:
         self._active = 0
         self._queued_at = time.monotonic()
         self._samples: deque[tuple[float, int]] = deque(maxlen=256)
+        self._sampling = threading.Lock()
 
     @property
     def tp(self) -> TopicPartition:
@@ -183,7 +184,8 @@ class Move:
 
     def sample(self) -> None:
         """Note what was written, for the rate; a batch that is not whole yet counts, though no copy holds it."""
-        self._samples.append((time.monotonic(), self.watch.written))
+        with self._sampling:
+            self._samples.append((time.monotonic(), self.watch.written))
         if self.watch.due:
             self.stall()
 
@@ -231,7 +233,8 @@ class Move:
 
     def _rate(self) -> float:
         now = time.monotonic()
-        recent = [sample for sample in tuple(self._samples) if now - sample[0] <= _RATE_WINDOW]
+        with self._sampling:
+            recent = [sample for sample in self._samples if now - sample[0] <= _RATE_WINDOW]
         if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
             return 0.0
         return max(0.0, (recent[-1][1] - recent[0][1]) / (now - recent[0][0]))

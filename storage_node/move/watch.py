@@ -84,8 +84,9 @@ class Watch:
     @property
     def due(self) -> bool:
         """Whether it is time for another look."""
-        looks = self._looks
-        return not looks or time.monotonic() - looks[-1].at >= INTERVAL
+        with self._lock:  # a copier that comes in forgets them all
+            looks = self._looks
+            return not looks or time.monotonic() - looks[-1].at >= INTERVAL
 
     def look(self, source_size: int) -> None:
         """Note where everything stands."""

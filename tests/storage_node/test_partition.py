@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,6 +135,29 @@ def test_waiters_are_told_bytes_and_changes(partition: Partition) -> None:
     partition.remove_waiter(seen.append)
     partition.append(data)
     assert seen == [len(data), WAKE]
+
+
+def test_waiters_may_come_while_others_are_told(partition: Partition) -> None:
+    """Another thread may run whenever memory is asked for; here it does each time."""
+    told: list[int] = []
+
+    def another(phase: str, _: object) -> None:
+        for to_end in (True, False):
+            partition.add_waiter(lambda size: told.append(size), to_end=to_end)
+
+    for _ in range(30):
+        another("", None)
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(another)
+    gc.set_threshold(1)
+    try:
+        for number in range(10):
+            partition.append(build_batch([b"%d" % number]))
+        partition.wake(1)
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(another)
+    assert len(told) > 300 and partition.log.log_end_offset == 10
 
 
 def test_a_duplicate_wakes_nobody(partition: Partition) -> None:

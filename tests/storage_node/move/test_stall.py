@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -189,6 +192,38 @@ def test_a_reason_has_a_sentence_and_a_move_that_gets_on_has_none(state: str, co
     assert found.reason.stalled == bool(found.message)
     if found.reason is StallReason.GROWING_SOURCE:
         assert eta(copy.left, copy.copy_rate, copy.append_rate) is None
+
+
+def test_the_status_can_be_asked_for_at_any_moment_of_the_copy(tmp_path: Path) -> None:
+    """Another thread may run whenever memory is asked for; here it does each time."""
+    node = SmallNode(tmp_path)
+    node.add()
+    node.engine.create(TP, node.path("b"))
+    (move,) = node.engine._registry.all()
+    done = threading.Event()
+
+    def copy() -> None:
+        while not done.is_set():
+            move.sample()
+
+    def others_run(phase: str, _: object) -> None:
+        time.sleep(0.0001)
+
+    copier = threading.Thread(target=copy)
+    copier.start()
+    eventually(lambda: len(move._samples) == 256)
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(others_run)
+    gc.set_threshold(1)
+    try:
+        for _ in range(50):
+            move._rate()
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(others_run)
+        done.set()
+        copier.join()
+    node.close()
 
 
 def test_a_copy_tells_where_its_time_goes_while_it_goes(tmp_path: Path) -> None:
