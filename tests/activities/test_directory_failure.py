@@ -20,7 +20,7 @@ from tests.activities.cluster import Cluster, failure, move, running, until
 from tests.support.temporal import TemporalServer
 from workflows.model.state import ClusterState
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 TOPIC = "spread"
 PARTITIONS = 6

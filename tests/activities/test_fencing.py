@@ -15,7 +15,7 @@ from tests.activities.cluster import Cluster, running, until
 from tests.support.scale import scaled
 from tests.support.temporal import TemporalServer
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 #: Longer than a lease, a probe and all retries of an update together.
 OUTAGE = scaled(8.0, 90.0)

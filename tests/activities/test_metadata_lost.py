@@ -11,7 +11,7 @@ from tests.activities.cluster import Cluster, move, running, until
 from tests.support.temporal import TemporalServer
 from workflows.model import names
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 
 def forget(server: TemporalServer) -> None:

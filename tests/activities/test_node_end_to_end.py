@@ -11,7 +11,7 @@ from temporalio.client import Client, ScheduleActionStartWorkflow, WorkflowExecu
 from tests.activities.cluster import SLOW, Cluster, failure, move, until
 from workflows.model import names
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 #: Seconds in which nobody could append to a replica, at the most, when it was swapped.
 SHORT_LOCK = 0.05

@@ -14,7 +14,7 @@ from temporalio.service import RPCError
 from tests.activities.cluster import SLOW, Cluster, failure, move, until
 from workflows.model import names
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 ENDED = (WorkflowExecutionStatus.COMPLETED, WorkflowExecutionStatus.CANCELED)
 

@@ -15,7 +15,7 @@ from tests.activities.cluster import Cluster, move, running, until
 from tests.support.temporal import TemporalServer
 from workflows.errors import NODE_RESTARTED
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 SLOW = 1_000_000  # bytes per second
 QUICK = 12.0  # seconds for a stop that waits for nothing: it takes one or two, and what it may wait for, many more
@@ -109,7 +109,7 @@ def test_without_a_controller_changes_time_out_and_leave_nothing(cluster: Cluste
     assert cluster.result("move-late")["rows"][0]["outcome"] == "deleted" and cluster.disk_of("late") == target
 
 
-@pytest.mark.timeout(170)
+@pytest.mark.timeout(400)
 def test_a_cluster_that_was_terminated_is_rebuilt_from_the_nodes(
     temporal_server: TemporalServer, task_queue: str, tmp_path: Path
 ) -> None:

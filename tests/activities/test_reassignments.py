@@ -22,7 +22,7 @@ from tests.activities.cluster import Cluster, running, until
 from tests.support.temporal import TemporalServer
 from workflows.model import names
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(170)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from tests.conformance.plans import Plans
 from tests.conformance.replication.between import listed, seen
 from tests.conformance.watched import Watched
 
-pytestmark = pytest.mark.timeout(240)
+pytestmark = pytest.mark.timeout(400)
 
 PARTITIONS = len(NODES)
 #: Seconds that KIP-113 calls a reasonable amount of time for moves of this size.

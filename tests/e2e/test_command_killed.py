@@ -19,7 +19,7 @@ from ops.stack.stack import Stack
 from tests.e2e.conftest import Crashable
 from tests.support.node_harness import until
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 TOPIC = "asked"
 

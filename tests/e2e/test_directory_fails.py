@@ -16,7 +16,7 @@ from storage_node.types import TopicPartition
 from tests.e2e.conftest import Crashable
 from tests.support.node_harness import until
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 TOPIC, PARTITIONS = "failing", 6
 

@@ -23,7 +23,7 @@ from storage_node import failpoints
 from tests.e2e.conftest import Crashable
 from tests.support.node_harness import until
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 TOPIC, PARTITIONS, LOADED = "crash", 3, 18_000_000  # bytes: more than is copied between two flushes
 SLOW = 6_000_000  # bytes per second: a copy of a partition takes seconds

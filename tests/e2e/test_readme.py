@@ -20,7 +20,7 @@ from tests.support.binary import ensure_temporal
 from tests.support.node_harness import until
 from tests.support.readme import README, block, commands
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 THIS = "tests/e2e/test_readme.py"
 TOPIC, RECORD_BYTES = "orders", 10_000

@@ -22,7 +22,7 @@ from tests.conformance.clients.traffic import (
 )
 from tests.support.node_harness import until
 
-pytestmark = [pytest.mark.kafka, pytest.mark.temporal, pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.kafka, pytest.mark.temporal, pytest.mark.spark, pytest.mark.timeout(400)]
 
 #: More than Kafka's mover takes in its first fetch, which no throttle holds back.
 LOADED, RECORD_BYTES = 400, 10_000

@@ -23,7 +23,7 @@ from tests.conformance.replication.between import (
 )
 from tests.support.wire import Client
 
-pytestmark = [pytest.mark.slow_conformance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow_conformance, pytest.mark.timeout(400)]
 
 NODE = 2
 #: replica.lag.time.max.ms by default, seconds.

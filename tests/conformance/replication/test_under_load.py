@@ -11,7 +11,7 @@ from tests.conformance.plans import Plans
 from tests.conformance.replication.between import listed, seen, wait_until_done
 from tests.conformance.watched import Watched
 
-pytestmark = [pytest.mark.slow_conformance, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow_conformance, pytest.mark.timeout(400)]
 
 PARTITIONS = 20
 #: A partition's nodes before, and after: another second one for the even, all three for the odd.

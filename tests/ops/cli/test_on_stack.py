@@ -16,7 +16,7 @@ from ops.stack.stack import Stack
 from tests.ops.cli.conftest import Rehome, known
 from tests.support.node_harness import until
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 
 def where(rehome: Rehome, topic: str) -> tuple[int, Path]:

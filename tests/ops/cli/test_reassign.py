@@ -43,7 +43,7 @@ def other(rehome: Rehome, topic: str) -> tuple[int, int]:
 
 
 @pytest.mark.temporal
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 @pytest.mark.feature("455-30")
 def test_a_partition_goes_to_another_node_once(rehome: Rehome, topic: str, tmp_path: Path, stack: Stack) -> None:
     here, there = other(rehome, topic)
@@ -61,7 +61,7 @@ def test_a_partition_goes_to_another_node_once(rehome: Rehome, topic: str, tmp_p
 
 
 @pytest.mark.temporal
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_a_partition_goes_to_a_directory_of_another_node(
     rehome: Rehome, topic: str, tmp_path: Path, stack: Stack
 ) -> None:
@@ -75,7 +75,7 @@ def test_a_partition_goes_to_a_directory_of_another_node(
 
 
 @pytest.mark.temporal
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_a_throttled_one_is_shown_cancelled_and_leaves_no_throttle(
     rehome: Rehome, topic: str, tmp_path: Path, stack: Stack
 ) -> None:
@@ -114,7 +114,7 @@ def test_a_throttled_one_is_shown_cancelled_and_leaves_no_throttle(
 
 
 @pytest.mark.temporal
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 @pytest.mark.feature("113-42")
 def test_nobody_has_to_stay_awake_for_a_throttle(rehome: Rehome, topic: str, tmp_path: Path, stack: Stack) -> None:
     here, there = other(rehome, topic)
@@ -147,7 +147,7 @@ def test_nobody_has_to_stay_awake_for_a_throttle(rehome: Rehome, topic: str, tmp
 
 
 @pytest.mark.temporal
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_ctrl_c_ends_the_waiting_and_nothing_else(
     rehome: Rehome, topic: str, tmp_path: Path, stack: Stack, data: Path
 ) -> None:
@@ -181,7 +181,7 @@ def test_ctrl_c_ends_the_waiting_and_nothing_else(
 
 
 @pytest.mark.temporal
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(400)
 def test_nothing_is_changed_where_anything_is_wrong(rehome: Rehome, topic: str, tmp_path: Path) -> None:
     here, there = other(rehome, topic)
     assert "node 9, but the cluster has 1,2" in rehome("reassign", str(plan(tmp_path, topic, [9])), code=1)

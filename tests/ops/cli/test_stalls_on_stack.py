@@ -19,7 +19,7 @@ from tests.ops.cli.conftest import Rehome, fill, known
 from tests.ops.cli.test_on_stack import another, where
 from tests.support.node_harness import until
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 
 @pytest.fixture

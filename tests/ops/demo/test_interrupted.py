@@ -16,7 +16,7 @@ from ops.demo import folder
 from ops.stack import processes, state
 from ops.stack.stack import Stack
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 ROOT = Path(__file__).resolve().parents[3]
 MARK = "REHOME_TEST_STARTED_FOR"
 

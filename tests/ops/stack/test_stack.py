@@ -21,7 +21,7 @@ from ops.stack.stack import Stack
 from storage_node.directories.formatting import format_directories
 from tests.support.node_harness import until
 
-pytestmark = [pytest.mark.temporal, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 ROOT = Path(__file__).resolve().parents[3]
 
 

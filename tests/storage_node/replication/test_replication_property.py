@@ -121,7 +121,7 @@ def rejoin(cluster: MemoryCluster, node: Node) -> None:
 
 
 @pytest.mark.parametrize("seed", range(scaled(2, 60)))
-@pytest.mark.timeout(150)
+@pytest.mark.timeout(400)
 def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
     with running_cluster(tmp_path, extra=EXTRA) as cluster, tally("replication schedules of three nodes") as counted:
         cluster.create_topic("t", [[1, 2, 3], [2, 3, 1]], {"min.insync.replicas": "2", "segment.bytes": "20000"})
