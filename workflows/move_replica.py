@@ -149,7 +149,8 @@ class MoveReplica:
             outcome = steps.rows_after(failure, group, interrupted=self._interrupted or cancellation.asked())
             self._keep(steps.facts_of(failure, group))
         except asyncio.CancelledError:
-            if not cancellation.asked():
+            # A cancel, or an order that came with the step's answer: what the step has done the next one finds out.
+            if not (cancellation.asked() or self._interrupted):
                 raise
             outcome = steps.Stopped()
         finally:

@@ -90,6 +90,35 @@ def test_a_move_on_a_node_that_is_away_waits_for_it(
     asyncio.run(main())
 
 
+def test_an_order_that_comes_with_the_copys_answer_does_not_end_the_run(
+    temporal_server: TemporalServer, task_queue: str
+) -> None:
+    """The controller's worker is away when the copy ends, and hears of both in one task."""
+
+    async def main() -> None:
+        client = await temporal_server.client()
+        node = FakeNode(1)
+        node.hold.clear()
+        async with node.running(client, task_queue):
+            async with orchestrator(client, task_queue):
+                handle = await client.start_workflow("MoveReplica", MOVE, id=task_queue, task_queue=task_queue)
+                await until(lambda: calls.COPY in node.order)
+            node.hold.set()
+
+            async def answered() -> bool:
+                return not (await handle.describe()).raw_description.pending_activities
+
+            await until_true(answered)
+            asked = asyncio.create_task(handle.execute_update("set_throttle", {"rate": "5MB"}))
+            await asyncio.sleep(0.2)  # whoever comes first, the run has to go on
+            async with orchestrator(client, task_queue):
+                await asked
+                result = await asyncio.wait_for(handle.result(), 40)
+        assert result["rows"][0]["outcome"] == "deleted"
+
+    asyncio.run(main())
+
+
 def test_an_export_runs_by_hand_and_from_a_schedule(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder
 ) -> None:
