@@ -144,4 +144,5 @@ def test_a_node_stops_in_seconds_whoever_is_away(running: Crashable, away: str) 
     running.stack.stop("node-1")
     took = time.monotonic() - began
     running.stack.up()
-    assert took < 8, f"the stop took {took:.1f} s"
+    # Six of them a node gives its workers, which a server that is away may hold; after twenty it would be killed.
+    assert took < 16, f"the stop took {took:.1f} s"

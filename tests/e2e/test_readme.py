@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 THIS = "tests/e2e/test_readme.py"
 TOPIC, RECORD_BYTES = "orders", 10_000
 #: So many bytes that the move is still under way when the last of the commands has come.
-SLOW_BYTES, OTHER_BYTES = 60_000_000, 2_000_000
+SLOW_BYTES, OTHER_BYTES = 120_000_000, 2_000_000
 #: Where the examples have a path that only their reader can know.
 PATH = "/data/disk-b"
 

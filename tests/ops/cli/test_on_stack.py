@@ -9,11 +9,12 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from confluent_kafka import Producer
 
 from ops.cli import main as cli
 from ops.cli import preflight
 from ops.stack.stack import Stack
-from tests.ops.cli.conftest import Rehome, known
+from tests.ops.cli.conftest import Rehome, fill, known
 from tests.support.node_harness import until
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
@@ -131,7 +132,8 @@ def test_a_file_with_a_replica_that_is_not_there_is_patient_then_fails(
     assert time.monotonic() - began < 15
 
 
-def test_a_slow_move_is_seen_stopped_resumed_and_cancelled(rehome: Rehome, topic: str) -> None:
+def test_a_slow_move_is_seen_stopped_resumed_and_cancelled(rehome: Rehome, topic: str, producer: Producer) -> None:
+    fill(producer, topic)  # once more: the move is not to end by itself
     node, directory = where(rehome, topic)
     target = another(directory)
     copy = target / f"{topic}-0.move"

@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 @pytest.fixture
 def topics(stack: Stack, rehome: Rehome, producer: Producer) -> Iterator[Callable[..., list[str]]]:
-    """Makes topics of one partition and 6 MB; their moves are cancelled afterwards."""
+    """Makes topics of one partition and 12 MB; their moves are cancelled afterwards, none has ended by then."""
     made: list[str] = []
 
     def make(count: int) -> list[str]:
@@ -32,7 +32,7 @@ def topics(stack: Stack, rehome: Rehome, producer: Producer) -> Iterator[Callabl
         for name in names:
             rehome("topic", "create", name)
             made.append(name)
-            fill(producer, name)
+            fill(producer, name, 1200)
             known(stack, name)
         return names
 
@@ -76,9 +76,8 @@ def test_behind_whom_a_move_is_queued_and_what_throttles_the_other(
 
     target = another(directory)
     queued = f"queued behind {first}-0 ({directory} -> {target}), which has the only copying thread"
-    behind = until(lambda: (row := line(rehome, second)).get("stall") == "queued" and row)
-    assert behind["stall_message"] == queued
-    assert behind["eta"] is None
+    behind = until(lambda: (row := line(rehome, second)).get("stall_message") == queued and row, what="who holds it")
+    assert (behind["stall"], behind["eta"]) == ("queued", None)
 
     throttled = until(lambda: (row := line(rehome, first)).get("stall") == "run_limit" and row)
     assert "by the move's own limit of 300 kB/s" in throttled["stall_message"]
@@ -88,8 +87,8 @@ def test_behind_whom_a_move_is_queued_and_what_throttles_the_other(
     assert f"{second}-0: queued behind {first}-0 ({directory.name} -> {target.name})" in shown
     assert f"{first}-0: held back" in shown and "its limit" in shown and "other moves" in shown
 
-    told = until(lambda: (found := progress(data, waits))["stall"] == "queued" and found)
-    assert told["stall_message"] == queued
+    told = until(lambda: (found := progress(data, waits))["stall_message"] == queued and found, what="the run says so")
+    assert told["stall"] == "queued"
     assert progress(data, holds)["replicas"][0]["stall"] in ("run_limit", "")
 
     rehome("cancel", holds)
