@@ -74,7 +74,7 @@ def test_a_killed_move_command_leaves_a_move_that_ends(asked: Crashable, tmp_pat
     for name in names:
         assert asked.replica(name) == target[name]
     until(lambda: not open_moves(asked), 30, "the runs end")
-    until(lambda: not asked.leftovers(), 10, "nothing is left")
+    until(lambda: not asked.leftovers(), 60, "nothing is left")
 
 
 def test_a_stack_whose_start_was_killed_starts_again(tmp_path: Path) -> None:

@@ -74,10 +74,10 @@ def test_the_producers_of_the_other_directories_go_on(broken: Crashable, rehome:
     tp = TopicPartition(TOPIC, moving)
     with KafkaAdmin(broken.bootstrap) as admin:
         admin.alter_log_dirs(1, {tp: str(bad)})
-        until(lambda: rehome("moves")["moves"], 20, "the move is under way")
+        until(lambda: rehome("moves")["moves"], 60, "the move is under way")
         broken.points.write_text("cancel.after_marker=raise\n")
         admin.alter_log_dirs(1, {tp: str(broken.disks[1])})  # where it is: the move is cancelled, which meets the error
-    said = until(lambda: [note for note in rehome("moves")["notes"] if str(bad) in note], 20, "rehome moves tells")
+    said = until(lambda: [note for note in rehome("moves")["notes"] if str(bad) in note], 60, "rehome moves tells")
     assert "is offline" in said[0] and "Input/output error" in said[0]
     broken.disarm()
 
@@ -105,7 +105,7 @@ def test_the_producers_of_the_other_directories_go_on(broken: Crashable, rehome:
         rows = rehome("topic", "describe", TOPIC)["partitions"]
         return rows if [row["partition"] for row in rows if row["offline"]] == lost else None
 
-    for row in until(described, 20, "offline replicas are listed"):
+    for row in until(described, 60, "offline replicas are listed"):
         assert (row["leader"], row["offline"]) == ((-1, [1]) if row["partition"] in lost else (1, []))
     with KafkaAdmin(broken.bootstrap) as admin:
         views = {view.path: view for view in admin.log_dirs([1])}

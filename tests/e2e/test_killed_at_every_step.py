@@ -55,7 +55,7 @@ def running(crashable: Crashable) -> Iterator[Crashable]:
     verdict = proof.judge([*loaded.acks, *live.producer.acks], read, live.consumed, sent=sent, ends=ends)
     assert verdict.sound, verdict.problems
     assert not [*loaded.failures, *live.producer.failures]
-    until(lambda: not crashable.leftovers(), 20, f"left on disk: {crashable.leftovers()}")
+    until(lambda: not crashable.leftovers(), 60, f"left on disk: {crashable.leftovers()}")
 
 
 def next_disk(stack: Crashable, name: str) -> Path:
@@ -74,7 +74,7 @@ async def start(stack: Crashable, partition: int, target: Path, throttle: int | 
 
 async def revive(stack: Crashable) -> None:
     """Wait for the node's death and start it again."""
-    await asyncio.to_thread(until, stack.dead, 30, "the node passes the point and dies")
+    await asyncio.to_thread(until, stack.dead, 60, "the node passes the point and dies")
     stack.disarm()
     await asyncio.to_thread(stack.stack.start, "node-1")
 
@@ -107,7 +107,7 @@ def test_a_cancel_leaves_the_source_where_it_was(running: Crashable, number: int
 
     async def play() -> None:
         handle = await start(running, partition, target, SLOW)
-        await asyncio.to_thread(until, (target / f"{name}.move").is_dir, 20, "the copy begins")
+        await asyncio.to_thread(until, (target / f"{name}.move").is_dir, 60, "the copy begins")
         running.die_at(point)
         await handle.cancel()
         await revive(running)
@@ -117,7 +117,7 @@ def test_a_cancel_leaves_the_source_where_it_was(running: Crashable, number: int
 
     asyncio.run(play())
     assert running.replica(name) == source
-    until(lambda: not (target / f"{name}.move").exists(), 10, "the copy is gone")
+    until(lambda: not (target / f"{name}.move").exists(), 60, "the copy is gone")
 
 
 @pytest.mark.parametrize("name", ["controller", "temporal"])
@@ -126,7 +126,7 @@ def test_whoever_drives_the_move_may_die(running: Crashable, name: str) -> None:
 
     async def play() -> Any:
         handle = await start(running, 0, target, SLOW)
-        await asyncio.to_thread(until, (target / f"{TOPIC}-0.move").is_dir, 20, "the copy begins")
+        await asyncio.to_thread(until, (target / f"{TOPIC}-0.move").is_dir, 60, "the copy begins")
         await asyncio.to_thread(running.stack.kill, name)
         await asyncio.to_thread(running.stack.start, name)
         client = await Client.connect(running.temporal)

@@ -86,7 +86,7 @@ def test_temporals_command_line_drives_a_move(orders: Crashable, tmp_path: Path)
     assert start.count(PATH) == 1
     assert run in shell.run(start.replace(PATH, str(target)))
     assert '"phase"' in shell.run(query).replace("\\", "")
-    until(lambda: copied(copy) > 0, 20, "the copy begins")
+    until(lambda: copied(copy) > 0, 60, "the copy begins")
     assert shell.progress(run)["throttle"] == 1_000_000
 
     shell.run(set_throttle)
@@ -100,14 +100,14 @@ def test_temporals_command_line_drives_a_move(orders: Crashable, tmp_path: Path)
 
     shell.run(resume)
     assert shell.progress(run)["paused"] is False
-    until(lambda: copied(copy) > stopped, 20, "the copy goes on")
+    until(lambda: copied(copy) > stopped, 60, "the copy goes on")
 
     shell.run(cancel)
     described = f"temporal workflow describe --workflow-id {run}"
-    until(lambda: "CANCELED" in shell.run(described), 20, "the run ends as cancelled")
+    until(lambda: "CANCELED" in shell.run(described), 60, "the run ends as cancelled")
     assert not copy.exists()
     assert orders.replica(name) == source
-    until(lambda: not [left for left in orders.leftovers() if left.startswith(name)], 10, "nothing is left")
+    until(lambda: not [left for left in orders.leftovers() if left.startswith(name)], 60, "nothing is left")
 
 
 def test_the_sdk_drives_a_move(orders: Crashable, capsys: pytest.CaptureFixture[str]) -> None:
