@@ -115,9 +115,9 @@ def test_a_brokers_value_holds_for_topics_without_their_own(node: Node) -> None:
         return node.config().retention_ms, row.value, row.config_source
 
     node.set(BROKER, "", "log.retention.ms", "70000")
-    until(lambda: held() == (70_000, "70000", BY_DEFAULT), 1)
+    until(lambda: held() == (70_000, "70000", BY_DEFAULT))
     node.set(BROKER, "1", "log.retention.ms", "60000")
-    until(lambda: held() == (60_000, "60000", BY_BROKER), 1)
+    until(lambda: held() == (60_000, "60000", BY_BROKER))
     expected = [("log.retention.ms", "60000", BY_BROKER), ("log.retention.ms", "70000", BY_DEFAULT)]
     expected += [("log.retention.minutes", "600", STATIC), ("log.retention.hours", "168", DEFAULT)]
     assert synonyms(node.describe(TOPIC, "t")["retention.ms"]) == expected
@@ -128,16 +128,16 @@ def test_a_brokers_value_holds_for_topics_without_their_own(node: Node) -> None:
     node.again()
     assert held() == (60_000, "60000", BY_BROKER), "after a restart, before anybody asks the controller"
     node.set(BROKER, "1", "log.retention.ms", None)
-    until(lambda: held() == (70_000, "70000", BY_DEFAULT), 1)
+    until(lambda: held() == (70_000, "70000", BY_DEFAULT))
     node.set(BROKER, "", "log.retention.ms", None)
-    until(lambda: held() == (36_000_000, "36000000", DEFAULT), 1)
+    until(lambda: held() == (36_000_000, "36000000", DEFAULT))
 
 
 def test_the_largest_batch_follows_the_broker(node: Node) -> None:
     node.set(BROKER, "1", "message.max.bytes", "100")
-    until(lambda: node.config().max_message_bytes == 100, 1)
+    until(lambda: node.config().max_message_bytes == 100)
     node.set(BROKER, "1", "message.max.bytes", None)
-    until(lambda: node.config().max_message_bytes == 1_048_588, 1)
+    until(lambda: node.config().max_message_bytes == 1_048_588)
 
 
 @pytest.mark.feature("113-37", "455-27")
@@ -145,17 +145,17 @@ def test_the_largest_batch_follows_the_broker(node: Node) -> None:
 def test_the_rate_of_moves_by_broker_and_by_default(node: Node, name: str) -> None:
     limiter = node.harness.node.engine._limiter
     node.set(BROKER, "", name, "1000000")
-    until(lambda: limiter.rate == 1_000_000, 1)
+    until(lambda: limiter.rate == 1_000_000)
     node.set(BROKER, "1", name, "2000000")
-    until(lambda: limiter.rate == 2_000_000, 1)
+    until(lambda: limiter.rate == 2_000_000)
     found = node.describe(BROKER, "1")
     assert name == RATE or name not in found, "kept by its real name"
     assert (found[RATE].value, found[RATE].read_only, found[RATE].config_type) == ("2000000", False, 5)
     node.set(BROKER, "1", name, "0")
-    until(lambda: limiter.rate == 1, 1)
+    until(lambda: limiter.rate == 1)
     for level in ("1", "", ""):
         node.set(BROKER, level, name, None)
-    until(lambda: limiter.rate is None, 1)
+    until(lambda: limiter.rate is None)
     assert RATE not in node.describe(BROKER, "1")
 
 
@@ -265,7 +265,7 @@ def test_records_of_another_time_are_refused(node: Node) -> None:
     assert [produce(now - 120_000), produce(now)] == [32, 0]
     node.set(TOPIC, "t", "message.timestamp.before.max.ms", None)
     node.set(BROKER, "1", "log.message.timestamp.after.max.ms", str(2 * hour))
-    until(lambda: produce(now + hour + 60_000) == 0, 1)
+    until(lambda: produce(now + hour + 60_000) == 0)
     node.set(BROKER, "1", "log.message.timestamp.after.max.ms", None)
 
 

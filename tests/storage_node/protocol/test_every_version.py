@@ -90,7 +90,7 @@ def test_whatever_is_asked_is_answered_in_the_version_it_is_asked_in(node: Harne
     @given(st.data())
     def ask(data: st.DataObject) -> None:
         with contextlib.closing(Client(node)) as client:
-            client.socket.settimeout(10)
+            client.socket.settimeout(30)
             for version in offered(key):
                 values = data.draw(values_of(load_request_schema(key, version), topic_id), label=f"version {version}")
                 if key == 0 and values["acks"] == 0:

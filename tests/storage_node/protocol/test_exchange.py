@@ -48,11 +48,11 @@ def framed(body: bytes, correlation: int = 1) -> bytes:
 
 
 def ask_privately(port: int) -> object:
-    return private_client.call("127.0.0.1", port, "status", timeout=5)
+    return private_client.call("127.0.0.1", port, "status", timeout=30)
 
 
 def ask_metadata(port: int) -> object:
-    return kafka_client.ask("127.0.0.1", port, METADATA, 12, timeout=5, client="test", topics=None)
+    return kafka_client.ask("127.0.0.1", port, METADATA, 12, timeout=30, client="test", topics=None)
 
 
 BAD = {
@@ -118,10 +118,10 @@ def test_a_node_answers(harness: Harness) -> None:
     harness.create_topic("t", 2)
     topics = [{"topic": "t", "partitions": [1]}]
     for version in (1, DESCRIBE_LOG_DIRS.max_version):
-        asked = {"timeout": 5, "client": "test", "topics": topics}
+        asked = {"timeout": 30, "client": "test", "topics": topics}
         found = kafka_client.ask("127.0.0.1", port, DESCRIBE_LOG_DIRS, version, **asked)
         assert [row.partition_index for each in found.results for of in each.topics for row in of.partitions] == [1]
     for version in (0, API_VERSIONS.max_version):
         values = {"client_software_name": "a", "client_software_version": "1"} if version else {}
-        answer = kafka_client.ask("127.0.0.1", port, API_VERSIONS, version, timeout=5, client="test", **values)
+        answer = kafka_client.ask("127.0.0.1", port, API_VERSIONS, version, timeout=30, client="test", **values)
         assert any(row.api_key == METADATA.key for row in answer.api_keys)

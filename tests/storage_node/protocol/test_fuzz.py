@@ -115,7 +115,7 @@ def test_changed_requests_of_every_api(harness: Harness) -> None:
     rng = random.Random(11)
     until = time.monotonic() + SECONDS
     sent = 0
-    while time.monotonic() < until:
+    while time.monotonic() < until or sent <= 100:
         connection = raw_connection(harness)
         try:
             for _ in range(rng.randrange(1, 8)):
@@ -124,7 +124,6 @@ def test_changed_requests_of_every_api(harness: Harness) -> None:
         except ConnectionError:
             pass
         reads_or_ends(connection)
-    assert sent > 100
     assert psutil.Process().memory_info().rss - before < GROWTH
     assert all(directory.online for directory in harness.node.dirs.directories)
     assert len(Client(harness).ask(18, 3).api_keys) == len(APIS)

@@ -102,15 +102,15 @@ def test_a_running_producer_with_keys_comes_to_the_new_partitions(harness: Harne
     harness.create_topic("t")
     producer = harness.producer(topic_metadata_refresh_interval_ms=100)
     producer.produce("t", b"before", key=b"k")
-    assert producer.flush(10) == 0
+    assert producer.flush(30) == 0
     admin = harness.admin()
-    admin.create_partitions([NewPartitions("t", 3)])["t"].result(10)
+    admin.create_partitions([NewPartitions("t", 3)])["t"].result(30)
 
     def spread() -> bool:
         for number in range(50):
             producer.produce("t", b"v", key=b"%d" % number)
-        assert producer.flush(10) == 0
+        assert producer.flush(30) == 0
         parts = [harness.node.partition(TopicPartition("t", index)) for index in range(3)]
         return all(part is not None and part.log.log_end_offset > 0 for part in parts)
 
-    until(spread, 10, "records in every partition")
+    until(spread, 60, "records in every partition")

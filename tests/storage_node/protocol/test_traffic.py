@@ -43,9 +43,9 @@ def test_consumers_log_nothing_and_nobody_waits_for_a_coordinator(
     harness.produce("t", [b"x"])
     consumer = harness.consumer()
     consumer.assign([KafkaPartition("t", 0, 0)])
-    message = consumer.poll(10)
+    message = consumer.poll(30)
     assert message is not None and message.error() is None
-    assert consumer.get_watermark_offsets(KafkaPartition("t", 0), timeout=5) == (0, 1)
+    assert consumer.get_watermark_offsets(KafkaPartition("t", 0), timeout=30) == (0, 1)
     consumer.close()
     assert "rdkafka" not in capfd.readouterr().err
 
@@ -91,15 +91,15 @@ def test_a_fetch_waits_for_records_and_answers_as_they_come(harness: Harness) ->
     harness.create_topic("t")
     client = Client(harness)
     begun = time.monotonic()
-    client.send_fetch("t", 0, 0, max_wait_ms=5000)
+    client.send_fetch("t", 0, 0, max_wait_ms=25_000)
     harness.produce("t", [b"late"])
     (row,) = client.receive_fetch()
     assert row.error == 0 and b"late" in row.records
-    assert time.monotonic() - begun < 3
+    assert time.monotonic() - begun < 20
     begun = time.monotonic()
     (row,) = client.fetch("t", 0, 1, max_wait_ms=300)
     assert row.error == 0 and row.records == b"" and row.high_watermark == 1
-    assert 0.28 < time.monotonic() - begun < 2
+    assert 0.28 < time.monotonic() - begun < 20
     begun = time.monotonic()
     (row,) = client.fetch("t", 0, 0, max_wait_ms=300, min_bytes=1_000_000)
     assert b"late" in row.records and time.monotonic() - begun > 0.28
@@ -207,7 +207,7 @@ def test_a_lost_leadership_wakes_who_waits(harness: Harness) -> None:
     harness.node.dirs.by_path(partition.directory.name).fail("I/O error")
     begun = time.monotonic()
     (row,) = client.receive_fetch()
-    assert row.error == 56 and time.monotonic() - begun < 5
+    assert row.error == 56 and time.monotonic() - begun < 15
     client.close()
 
 
