@@ -18,8 +18,8 @@ from tests.support.node_harness import Harness, running, until
 from tests.support.wire import Client
 
 HASTY = {"log.dir.failure.timeout.ms": "1000", "log.dir.health.check.interval.ms": "200"}
-#: Seconds for a start beside a disk that hangs.
-PROMPT = 10.0
+#: Seconds for a start beside a disk that hangs, which it does for a minute.
+PROMPT = 20.0
 
 
 @pytest.fixture

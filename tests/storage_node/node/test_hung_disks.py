@@ -24,8 +24,8 @@ EXTRA = {
     "log.dir.health.check.interval.ms": "600000",
     "file.delete.delay.ms": "0",
 }
-#: More than the seconds for which a lock is waited for, less than anybody would call hung.
-PROMPT = 8.0
+#: More than the seconds for which a lock is waited for, less than the minute for which a disk hangs.
+PROMPT = 15.0
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ def test_a_restart_in_the_middle_of_a_copy_goes_on(tmp_path: Path) -> None:
     with running(tmp_path, extra={"replica.alter.log.dirs.io.max.bytes.per.second": "300000"}) as harness:
         harness.create_topic("t", configs={"segment.bytes": "100000"})
         admin = KafkaAdminClient(bootstrap_servers=harness.bootstrap)
-        harness.produce("t", [b"%d " % i + b"x" * 1000 for i in range(1000)], batch_num_messages=10)
+        harness.produce("t", [b"%d " % i + b"x" * 1000 for i in range(2000)], batch_num_messages=10)
         target = harness.other_directory("t")
         admin.alter_replica_log_dirs({("t", 0, 1): target})
         admin.close()
@@ -150,4 +150,4 @@ def test_a_restart_in_the_middle_of_a_copy_goes_on(tmp_path: Path) -> None:
         planned = harness.controller.planned[0]
         assert harness.controller.run_move(harness.node, planned) == "swapped"
         assert harness.directory_of("t") == target
-        assert [int(m.value().split()[0]) for m in harness.consume("t", 1000)] == list(range(1000))
+        assert [int(m.value().split()[0]) for m in harness.consume("t", 2000)] == list(range(2000))

@@ -301,7 +301,7 @@ def test_the_rate_of_moves_follows_the_broker_config_while_running(tmp_path: Pat
         begun = time.monotonic()
         set_broker_config(admin, key, None)
         until(lambda: harness.directory_of("t") == target)
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 15
         admin.close()
 
 

@@ -152,4 +152,4 @@ def test_what_a_start_finds_of_a_deleted_topic_is_kept_as_long_as_configured(tmp
         harness.controller.image = gone
         harness.node = harness._new(0)
         harness.start()
-        until(lambda: not [p for d in harness.paths for p in Path(d).glob("t-0*")], 10)
+        until(lambda: not [p for d in harness.paths for p in Path(d).glob("t-0*")])

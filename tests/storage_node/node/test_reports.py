@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
@@ -56,6 +57,9 @@ def test_what_the_controller_did_not_take_is_reported_again_and_only_that(
             return await original(replicas, timeout=timeout)
         refused = [row for row in replicas if row.partition.partition == 2]
         results = iter(await original([row for row in replicas if row not in refused], timeout=timeout))
+        # It is asked again soon, and by then the node has heard of what was taken.
+        taken = harness.controller.image.version
+        assert await asyncio.to_thread(harness.node.metadata.wait_for_version, taken, 20)
         wrong = ChangeResult(ErrorCode.UNKNOWN_SERVER_ERROR, "try again")
         return [wrong if row in refused else next(results) for row in replicas]
 

@@ -175,9 +175,11 @@ def test_an_error_of_one_partition_is_not_anothers(node: Node, script: Script) -
     until(lambda: end(node, 1) == 20, what="the other one has everything")
     assert end(node) == 0
     # What fails is asked for less and less often.
-    began = len(script.asked)
+    began, first = time.monotonic(), len(script.asked)
     time.sleep(1.0)
-    assert 3 <= sum(0 in asked for asked in script.asked[began:]) <= 25
+    asked = sum(0 in each for each in script.asked[first:])
+    assert asked <= 25 * (time.monotonic() - began)
+    until(lambda: sum(0 in each for each in script.asked[first:]) >= 3, what="it is asked for again and again")
     script.reply = ten_at_a_time(20)
     until(lambda: end(node) == 20, what="it goes on")
 
@@ -205,7 +207,7 @@ def test_a_stop_does_not_wait_for_a_leader(node: Node, script: Script) -> None:
     until(lambda: script.asked)
     began = time.monotonic()
     node.stop()
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 12
     assert not [each for each in threading.enumerate() if each.name.startswith("fetch-2-d0")]
 
 

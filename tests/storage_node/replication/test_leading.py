@@ -78,8 +78,8 @@ def test_who_falls_behind_leaves_the_isr_and_comes_back(led: Led) -> None:
 
 
 def test_all_isr_changes_of_a_node_leave_it_as_one_batch(led: Led) -> None:
-    led.create(partitions=40)
     before = len(led.cluster.controller.applied)
+    led.create(partitions=40)
     until(lambda: all(led.isr("t", index) == {1} for index in range(40)), what="both are out everywhere")
     commands = [each for each in led.cluster.controller.applied[before:] if each["do"] == "alter_partitions"]
     assert len(commands) <= 3 and sum(len(each["partitions"]) for each in commands) == 40
@@ -89,7 +89,7 @@ def test_followers_below_the_high_watermark_stay_out(led: Led) -> None:
     led.create()
     led.append(5)
     led.until_isr(1)
-    assert led.partition().high_watermark == 5
+    until(lambda: led.partition().high_watermark == 5)
     led.followers[0].fetch("t", 4)
     assert led.asks_for() == {1}
     until(lambda: not led.followers[0].fetch("t", 5).error_code and led.isr() == {1, 2}, what="2 is in sync")
@@ -234,7 +234,7 @@ def test_followers_that_are_late(led: Led) -> None:
     begun = time.monotonic()
     answer = led.client.ask(0, 10, values)
     found = answer.responses[0].partition_responses[0]
-    assert int(found.error_code) == ErrorCode.REQUEST_TIMED_OUT and 0.25 < time.monotonic() - begun < 5
+    assert int(found.error_code) == ErrorCode.REQUEST_TIMED_OUT and 0.25 < time.monotonic() - begun < 20
     state = led.partition().leading
     # Nobody is left waiting, and the connection goes on.
     assert state is not None and not state._waits
@@ -318,7 +318,7 @@ def test_what_waits_for_followers_holds_no_memory_of_requests(led: Led) -> None:
         client.send_produce("t", 0, large, acks=-1)
     until(lambda: led.partition().log.log_end_offset == 4)
     listener = led.cluster.nodes[1].listener
-    until(lambda: all(row["request_bytes"] == 0 for row in listener.view()["connections"]), 6)
+    until(lambda: all(row["request_bytes"] == 0 for row in listener.view()["connections"]))
     led.catch_up()
     assert sorted(client.receive_produce()[1].base_offset for client in waiting) == [0, 1, 2, 3]
     for client in waiting:

@@ -26,7 +26,7 @@ EVERYWHERE = [[1, 2, 3]]
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[MemoryCluster]:
-    with running_cluster(tmp_path, 3, 2, {"replica.lag.time.max.ms": "2000"}) as made:
+    with running_cluster(tmp_path, 3, 2, {"replica.lag.time.max.ms": "15000"}) as made:
         yield made
 
 

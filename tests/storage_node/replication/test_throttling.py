@@ -20,7 +20,7 @@ RECORDS, SIZE = 200, 10_000
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[MemoryCluster]:
-    with running_cluster(tmp_path, nodes=2, dirs=1, extra={"replica.lag.time.max.ms": "1500"}) as made:
+    with running_cluster(tmp_path, nodes=2, dirs=1, extra={"replica.lag.time.max.ms": "10000"}) as made:
         yield made
 
 
@@ -56,7 +56,7 @@ def test_what_is_listed_is_held_back_until_the_rate_is_raised(cluster: MemoryClu
     began = time.monotonic()
     # The one beside it is not held up.
     in_sync(cluster, "t", [1, 2], 1)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 12
     replica = cluster.replica(2, "t")
     # At the rate, give or take a batch and an answer under way.
     until(lambda: replica.log.size > 0)
@@ -69,8 +69,8 @@ def test_what_is_listed_is_held_back_until_the_rate_is_raised(cluster: MemoryClu
     assert len(cluster.produce("t", [b"new"], 1)) == 1
     limit(cluster, {rate: "1000000000"})
     raised = time.monotonic()
-    until(lambda: replica.log.size >= RECORDS * SIZE, 10, "all is there")
-    assert time.monotonic() - raised < 2
+    until(lambda: replica.log.size >= RECORDS * SIZE, what="all is there")
+    assert time.monotonic() - raised < 8
     in_sync(cluster, "t", [1, 2])
     # In sync it is not held back, whatever the rate.
     limit(cluster, {rate: "1"})
