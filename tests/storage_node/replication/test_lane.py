@@ -71,7 +71,10 @@ class Script(threading.Thread):
                 connection.sendall(len(found).to_bytes(4, "big") + found)
 
     def close(self) -> None:
+        # A close alone leaves the thread in `accept`, from where it may come back to a later socket of that number.
+        self.server.shutdown(socket.SHUT_RDWR)
         self.server.close()
+        self.join(30)
 
 
 @pytest.fixture
