@@ -147,11 +147,20 @@ class KafkaAdmin:
         from kafka.admin import ConfigResource, ConfigResourceType
 
         resource = ConfigResource(ConfigResourceType.BROKER, str(node), configs=dict(changes))
-        with self._told(f"set {', '.join(changes)} on node {node}"):
-            self._client.alter_configs([resource], raise_on_unknown=False, incremental=True)
+        self.alter_configs([resource], f"set {', '.join(changes)} on node {node}")
+
+    def alter_configs(self, resources: Sequence[Any], doing: str) -> None:
+        """IncrementalAlterConfigs; raises `OpsError` with the first reason for which something was not taken."""
+        with self._told(doing):
+            answer = self._client.alter_configs(list(resources), raise_on_unknown=False, incremental=True)
+        # (The client raises nothing for a resource that was refused: it says so in place of "OK".)
+        for by_name in answer.values():
+            for name, said in by_name.items():
+                if said != "OK":
+                    raise OpsError(f"cannot {doing}: {said}" + ("" if len(resources) == 1 else f" ({name})"))
 
     def configs(self, kind: str, names: Sequence[str]) -> dict[str, dict[str, str]]:
-        """What is set on topics (`kind` "topic") or nodes ("broker") themselves, by name."""
+        """What is set on topics (`kind` "topic") or nodes ("broker"), by name; `OpsError` if one does not say."""
         from kafka.admin import ConfigResource, ConfigResourceType
 
         wanted = [ConfigResource(ConfigResourceType[kind.upper()], name) for name in names]
@@ -163,6 +172,9 @@ class KafkaAdmin:
                 found[str(name)] = {
                     str(key): str(each["value"]) for key, each in values.items() if each.get("value") is not None
                 }
+        # (For a resource that cannot be described the client gives no error, but nothing at all.)
+        if silent := [name for name in names if not found[name]]:
+            raise OpsError(f"cannot describe the configs of {kind} {', '.join(silent)} at {self.bootstrap}; try again")
         return found
 
     def change_configs(self, kind: str, changes: Mapping[str, Mapping[str, tuple[str, str | None]]]) -> None:
@@ -175,8 +187,7 @@ class KafkaAdmin:
             if values
         ]
         if resources:
-            with self._told(f"change the configs of {kind} {', '.join(changes)}"):
-                self._client.alter_configs(resources, raise_on_unknown=False, incremental=True)
+            self.alter_configs(resources, f"change the configs of {kind} {', '.join(changes)}")
 
     def reassignments(self) -> dict[TopicPartition, Reassignment]:
         """Everything that is being reassigned."""

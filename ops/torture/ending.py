@@ -191,33 +191,13 @@ def homes(roles: Roles, moving: Moving, topics: Iterable[TopicFact]) -> dict[Pla
 
 def throttles(roles: Roles, allowed: dict[int, list[int]]) -> list[ThrottleFact]:
     """Each node's limit for moves as DescribeConfigs says it, and what was last set. Raises `OpsError`."""
-    from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
-
-    found = []
-    client = KafkaAdminClient(bootstrap_servers=roles.bootstrap.split(","), client_id="rehome-torture")
-    try:
-        for node in roles.nodes:
-            resource = ConfigResource(ConfigResourceType.BROKER, str(node))
-            values = _config(client.describe_configs([resource], config_filter="all"), MOVE_RATE)
-            if node in allowed:
-                found.append(ThrottleFact(node, MOVE_RATE, values, tuple(str(rate) for rate in allowed[node])))
-    except Exception as error:  # the client's exceptions have no common base
-        raise OpsError(f"cannot describe the nodes' configs: {error or type(error).__name__}") from error
-    finally:
-        client.close()
-    return found
-
-
-def _config(answer: Any, name: str) -> str:
-    """The value of one config, wherever the client's answer has it."""
-    if isinstance(answer, dict):
-        if name in answer:
-            held = answer[name]
-            return str(held.get("value")) if isinstance(held, dict) else str(held)
-        for value in answer.values():
-            if (found := _config(value, name)) != "not described":
-                return found
-    return "not described"
+    with KafkaAdmin(roles.bootstrap) as admin:
+        known = admin.configs("broker", [str(node) for node in roles.nodes])
+    return [
+        ThrottleFact(node, MOVE_RATE, known[str(node)].get(MOVE_RATE, "not described"), tuple(map(str, allowed[node])))
+        for node in roles.nodes
+        if node in allowed
+    ]
 
 
 def roles_at_end(roles: Roles) -> list[RoleFact]:

@@ -53,8 +53,7 @@ class Admin(KafkaAdmin):
         from kafka.admin import ConfigResource, ConfigResourceType
 
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs=dict(changes))
-        with self._told(f"set {', '.join(changes)} on topic {topic}"):
-            self._client.alter_configs([resource], raise_on_unknown=False, incremental=True)
+        self.alter_configs([resource], f"set {', '.join(changes)} on topic {topic}")
 
 
 class Reassigning:

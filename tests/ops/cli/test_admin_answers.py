@@ -1,0 +1,44 @@
+"""What a cluster refuses to set or to say is an error of the command, whatever the client makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from ops.cli.kafka_admin import KafkaAdmin
+from ops.stack.errors import OpsError
+from storage_node.config_table import MOVE_RATE
+from tests.support.node_harness import running
+
+
+@pytest.fixture(scope="module")
+def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaAdmin]:
+    with running(tmp_path_factory.mktemp("node")) as harness:
+        harness.create_topic("orders")
+        with KafkaAdmin(harness.bootstrap) as client:
+            yield client
+
+
+def test_what_is_set_is_described(admin: KafkaAdmin) -> None:
+    admin.set_node_config(1, {MOVE_RATE: "1000000"})
+    assert admin.configs("broker", ["1"])["1"][MOVE_RATE] == "1000000"
+    admin.change_configs("topic", {"orders": {"retention.ms": ("SET", "60000")}})
+    assert admin.configs("topic", ["orders"])["orders"]["retention.ms"] == "60000"
+
+
+def test_a_config_of_a_node_that_is_refused_is_told(admin: KafkaAdmin) -> None:
+    with pytest.raises(OpsError, match=f"cannot set {MOVE_RATE} on node 1: .*much") as told:
+        admin.set_node_config(1, {MOVE_RATE: "much"})
+    assert "much" in str(told.value)
+
+
+def test_of_several_that_one_is_named_which_is_refused(admin: KafkaAdmin) -> None:
+    changes = {"orders": {"retention.ms": ("SET", "70000")}, "nothing": {"retention.ms": ("SET", "1")}}
+    with pytest.raises(OpsError, match=r"cannot change the configs of topic orders, nothing: .*\(nothing\)"):
+        admin.change_configs("topic", changes)
+
+
+def test_a_topic_that_is_not_there_has_no_configs_to_note(admin: KafkaAdmin) -> None:
+    with pytest.raises(OpsError, match="cannot describe the configs of topic nothing"):
+        admin.configs("topic", ["orders", "nothing"])
