@@ -244,6 +244,12 @@ class KafkaAdmin:
         wanted = list(nodes) if nodes is not None else [node.node for node in self.nodes()]
         with self._told("describe the log directories"):
             answers = self._client.describe_log_dirs(brokers=wanted)
+        # (The client passes over an error of the whole answer; a node has a log directory, if only an offline one.)
+        if silent := [str(answer["broker"]) for answer in answers if not answer["log_dirs"]]:
+            raise OpsError(
+                f"node {', '.join(silent)} does not describe its log directories; "
+                "is this client allowed to (Describe on the cluster)?"
+            )
         return [_directory(int(answer["broker"]), raw) for answer in answers for raw in answer["log_dirs"]]
 
     def alter_log_dirs(self, node: int, moves: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:

@@ -42,3 +42,13 @@ def test_of_several_that_one_is_named_which_is_refused(admin: KafkaAdmin) -> Non
 def test_a_topic_that_is_not_there_has_no_configs_to_note(admin: KafkaAdmin) -> None:
     with pytest.raises(OpsError, match="cannot describe the configs of topic nothing"):
         admin.configs("topic", ["orders", "nothing"])
+
+
+def test_a_node_that_does_not_describe_its_log_directories_is_no_empty_one(
+    admin: KafkaAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (described,) = admin.log_dirs([1])[:1]
+    assert described.node == 1 and not described.error
+    monkeypatch.setattr(admin._client, "describe_log_dirs", lambda brokers: [{"broker": 1, "log_dirs": []}])
+    with pytest.raises(OpsError, match="node 1 does not describe its log directories"):
+        admin.log_dirs([1])
