@@ -103,7 +103,8 @@ def pytest_testnodedown(node: Any) -> None:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     for what, number, seconds in scale.read_tallies():
-        terminalreporter.write_line(f"{number:>9,} {what} ({seconds:.0f} s)")
+        took = f" ({seconds:.0f} s)" if seconds >= 0.5 else ""
+        terminalreporter.write_line(f"{number:>9,} {what}{took}")
     if not (_passed or _failed):
         return
     if config.args == ["tests"]:  # only a whole run says what is open
