@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Mapping, Set
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,7 +20,7 @@ from storage_node.partition import Partition
 from storage_node.removal import Removal
 from storage_node.replicas import NewReplica, create_logs
 from storage_node.replication import anew
-from storage_node.start_up import take_up
+from storage_node.start_up import Left, take_up
 from storage_node.topic_configs import cordoned, log_config, move_rate, topic_config
 from storage_node.types import TopicPartition
 
@@ -51,8 +51,8 @@ class Images:
         self._removal = Removal(node)
         self.lost: frozenset[TopicPartition] = frozenset()
         """Replicas that the metadata has here, that no disk holds, and that may be made anew at some time."""
-        self.strangers: dict[TopicPartition, set[str]] = {}
-        """Topic ids in folders of which the image of the start had another topic: a newer image may have theirs."""
+        self.left: dict[TopicPartition, Left] = {}
+        """What the start did not serve with the image it had."""
         self._registered = False
         """Whether the controller knows this start of the node, so that it may lead what has other replicas."""
 
@@ -143,22 +143,23 @@ class Images:
         return following
 
     def _take_up(self, image: ClusterImage) -> None:
-        """Serve, or remove, what an older image had for another topic's, once an image has the topic of its folder, or
-        knows that it was deleted.
+        """Serve what an older image had for another topic's, once an image has the topic of its folder; remove what
+        was offline, once an image knows that its topic was deleted.
 
-        A node whose disks could not keep the image of a new topic starts with the one before it.
+        A node whose disks could not keep the newest image starts with the one before it.
         """
-        known = [tp for tp, ids in self.strangers.items() if self._known(image, tp) & ids]
+        known = [tp for tp, left in self.left.items() if self._known(image, tp, left)]
         if known:
             for tp in known:
-                del self.strangers[tp]
+                del self.left[tp]
             log.info("%s: the metadata knows the topic of what is on the disks now", ", ".join(map(str, known)))
             self._node.replicas.remove(known)
             self._node.take_over(take_up(self._node.dirs, known, image, self._node.id, self._defaults))
 
-    def _known(self, image: ClusterImage, tp: TopicPartition) -> Set[str]:
+    def _known(self, image: ClusterImage, tp: TopicPartition, left: Left) -> bool:
         topic = image.topics.get(tp.topic)
-        return image.gone.keys() | ({topic.id} if topic is not None else set())
+        has = left.stranger and topic is not None and topic.id in left.topic_ids
+        return has or not left.topic_ids.isdisjoint(image.gone)
 
     def _follow(self, image: ClusterImage, wanted: list[_Wanted]) -> None:
         """Make these replicas, and let all that follow fetch from who leads them."""

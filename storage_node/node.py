@@ -197,7 +197,7 @@ class Node:
 
     def take_over(self, started: Started) -> None:
         """Serve what was opened, and go on with its moves and deletions."""
-        self.images.strangers.update(started.strangers)
+        self.images.left.update(started.left)
         self.replicas.add_all(started.partitions)
         for directory in self.dirs.directories:
             # It failed after its replicas were opened, and whoever took them offline did not see these.

@@ -36,6 +36,14 @@ _PATIENCE = 3.0
 _LOOK = 0.2
 
 
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Folders that are not served: the topic ids in them, and whether the image has another topic of that name."""
+
+    topic_ids: frozenset[str]
+    stranger: bool
+
+
 @dataclass(slots=True)
 class Started:
     """What came of it: replicas to serve with their plans, and those that are offline with the reason."""
@@ -43,8 +51,8 @@ class Started:
     partitions: list[Partition] = field(default_factory=list)
     plans: list[BootPlan] = field(default_factory=list)
     offline: dict[TopicPartition, str] = field(default_factory=dict)
-    strangers: dict[TopicPartition, set[str]] = field(default_factory=dict)
-    """Topic ids in folders whose topic is another one in the image: a newer image may know them."""
+    left: dict[TopicPartition, Left] = field(default_factory=dict)
+    """What stays offline by decision, and why a newer image may decide otherwise."""
     recovered_bytes: int = 0
 
 
@@ -94,7 +102,7 @@ def start_up(
 def take_up(
     dirs: DirectoryManager, tps: Collection[TopicPartition], image: ClusterImage, node: int, defaults: LogConfig
 ) -> Started:
-    """Do what a start does for a few replicas alone: those in whose folders an earlier image saw another topic."""
+    """Do what a start does for a few replicas alone, of which an earlier image did not know enough."""
     offsets = {directory.name: _offsets(directory, {}) for directory in dirs.online()}
     found = {tp: copies for tp, copies in boot_scan.scan(dirs.online()).found.items() if tp in tps}
     return _start(dirs, found, offsets, image, node, defaults, 1, lambda: None)
@@ -111,7 +119,7 @@ def _start(
     looked: Callable[[], None],
 ) -> Started:
     started = Started()
-    plans = _decide(dirs, found, image, node, started.strangers)
+    plans = _decide(dirs, found, image, node, started.left)
     looked()
     pools = {
         name: ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"open-{Path(name).name}") for name in offsets
@@ -136,7 +144,7 @@ def _start(
             for opened in all_opened:
                 if opened.plan.tp not in left:
                     _collect(started, opened)
-            plans = _decide(dirs, left, image, node, started.strangers)
+            plans = _decide(dirs, left, image, node, started.left)
     finally:
         for name, pool in pools.items():
             hangs = not dirs.by_path(name).online
@@ -199,7 +207,7 @@ def _decide(
     found: Mapping[TopicPartition, Found],
     image: ClusterImage,
     node: int,
-    strangers: dict[TopicPartition, set[str]],
+    left: dict[TopicPartition, Left],
 ) -> list[BootPlan]:
     missing = dirs.missing_ids()
     plans = []
@@ -221,11 +229,12 @@ def _decide(
             row.generation_of(node) if row is not None and mine and not stranger else 0,
         )
         if stranger:
-            strangers[tp] = ids
             reason = (
                 f"its directory holds topic id {', '.join(sorted(ids))}, the metadata has another topic of that name"
             )
             plan = BootPlan(tp, (), "offline", reason)
+        if plan.state == "offline":
+            left[tp] = Left(frozenset(ids), stranger)
         plans.append(plan)
     return plans
 

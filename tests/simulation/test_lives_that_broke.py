@@ -59,6 +59,34 @@ def a_topic_that_was_deleted_before_an_image_was_kept(life: NodeActions) -> None
     life.delete_topic(known=False)
 
 
+def a_topic_deleted_while_no_disk_takes_a_word_of_it(life: NodeActions) -> None:
+    """What is left of its replica has no reason in its marker, and goes once an image says that the topic is gone."""
+    life.stop_moves()
+    life.tell()
+    life.fill("a", 0)
+    life.fail("b", "dead", 0)
+    life.fail("c", "dead", 0)
+    life.delete_topic(known=True)
+
+
+def a_topic_deleted_and_created_while_no_disk_takes_a_word_of_it(life: NodeActions) -> None:
+    """The same, and a new topic has the name."""
+    life.fill("a", 0)
+    life.fail("c", "dead", 0)
+    life.fail("b", "one flush fails", 1)
+    _die_moving(life, 6)
+    life.delete_topic(known=False)
+    life.create_topic()
+
+
+def _die_moving(life: NodeActions, steps: int) -> None:
+    life.crash_soon(steps, False, [])
+    life.go_on("a", [])
+    life.machine.crash_at(None)
+    if life.node is None:
+        life.boot()
+
+
 def a_copy_killed_while_its_first_segment_was_replaced(life: NodeActions) -> None:
     """Both segments are there, and the copy goes on."""
     for _ in range(5):
@@ -71,12 +99,8 @@ def a_copy_killed_while_its_first_segment_was_replaced(life: NodeActions) -> Non
     life.go_on("a", [("delete_records", 1), ("pause", 0)])
     for _ in range(3):
         life.go_on("a", [])
-    for steps in (1, 17):
-        life.crash_soon(steps, False, [])
-        life.go_on("a", [])
-        life.machine.crash_at(None)
-        if life.node is None:
-            life.boot()
+    _die_moving(life, 1)
+    _die_moving(life, 17)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +110,8 @@ def a_copy_killed_while_its_first_segment_was_replaced(life: NodeActions) -> Non
         two_topics_of_one_name_leave_copies_of_one_generation,
         a_topic_that_the_image_at_the_start_does_not_know,
         a_topic_that_was_deleted_before_an_image_was_kept,
+        a_topic_deleted_while_no_disk_takes_a_word_of_it,
+        a_topic_deleted_and_created_while_no_disk_takes_a_word_of_it,
         a_copy_killed_while_its_first_segment_was_replaced,
     ],
 )
