@@ -28,6 +28,9 @@ ELSEWHERE = ("create.", "copy.", "swap.", "delete.", "cancel.", "undo.", "boot."
 #: Of a small file's steps those between which its content changes hands.
 STEPS = ("flushed", "removal", "removed", "fsync_dir", "properties_written")
 
+#: A `.delete` that is gone within a second is not settled any more; the model of crashes comes by it.
+MAY_BE_MISSED = {"swap.after_source_settled"}
+
 SMALL = [name for name in POINTS if name.endswith(STEPS) and not name.startswith(ELSEWHERE)]
 
 
@@ -49,8 +52,7 @@ def passes(states: States, tmp_path_factory: pytest.TempPathFactory) -> dict[str
 def test_every_failpoint_is_passed_by_a_life(passes: dict[str, list[tuple[str, str]]]) -> None:
     """A name that is new needs an act (tests/crash/driver.py) that comes by it."""
     missed = {name for name, scenarios in passes.items() if not scenarios}
-    # A `.delete` that is gone within a second is not settled any more; the model of crashes comes by it.
-    assert missed <= {"swap.after_source_settled"}
+    assert missed <= MAY_BE_MISSED
 
 
 @pytest.mark.feature("113-21")
@@ -70,4 +72,4 @@ def test_killed_at_a_failpoint(
                 verify.judge(case.paths, case.folder)
             if count.count and not FULL:
                 break
-        assert count.count, f"{name} was passed by {passes[name]}, and by none of them again"
+        assert count.count or name in MAY_BE_MISSED, f"{name} was passed by {passes[name]}, and by none of them again"
