@@ -16,7 +16,7 @@ from ops.torture.roles import Roles
 from ops.torture.watching import Watch
 from storage_node.errors import StorageError
 from storage_node.move import marker as markers
-from storage_node.move.marker import Marker, MarkerCorrupt, Reason
+from storage_node.move.marker import Marker, MarkerCorrupt, Reason, State
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +69,9 @@ class SwapWatch(Watch):
             return False
         if gone is None or place is None:
             return place is None
-        # (Why it was renamed is written into the source of a swap a moment later; until then it gives no reason.)
-        if gone.reason not in ("", Reason.SWAP, Reason.REMOVING):
+        # Why it was renamed is written into the source of a swap a moment later; until then it gives no reason. (Nor
+        # does a copy, which has such a name while it is being made.)
+        if gone.reason not in ("", Reason.SWAP, Reason.REMOVING) or gone.state is State.COPYING:
             return True
         for target in self._roles.log_dirs(node):
             copy = self._roles.disk(node, target) / f"{place[0]}-{place[1]}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -15,7 +15,7 @@ from ops.torture.roles import Roles
 from ops.torture.watch import SwapWatch
 from storage_node.move import marker as markers
 from storage_node.move import settling
-from storage_node.move.marker import Reason
+from storage_node.move.marker import Reason, State
 from tests.support.node_harness import Harness, running, until
 
 
@@ -62,13 +62,15 @@ def reason(folder: Path) -> str:
     return found.reason if found else "none"
 
 
-def looked(harness: Harness, seconds: float) -> SwapWatch:
-    """A watch that has looked until it found a swap, or for so long."""
+def looked(harness: Harness, seconds: float, end: Callable[[], object] = lambda: None) -> SwapWatch:
+    """A watch that has looked until it found a swap, or for so long, and as long after `end`."""
     watch = SwapWatch(cast(Roles, OneNode(harness)))
     watch.start()
-    deadline = time.monotonic() + seconds
-    while not watch.swaps and time.monotonic() < deadline:
-        time.sleep(0.05)
+    for act in (lambda: None, end):
+        act()
+        deadline = time.monotonic() + seconds
+        while not watch.swaps and time.monotonic() < deadline:
+            time.sleep(0.05)
     watch.stop()
     return watch
 
@@ -90,6 +92,16 @@ def test_a_changed_byte_is_seen(swapped: Harness) -> None:
     segment.write_bytes(data)
     (swap,) = looked(swapped, 20).swaps
     assert len(swap.differences) == 1
+
+
+@pytest.mark.parametrize("swapped", ["just swapped"], indirect=True)
+def test_a_copy_that_is_being_made_was_not_missed(swapped: Harness) -> None:
+    folder = source(swapped)
+    found = markers.read(folder)
+    assert found is not None
+    markers.write(folder, replace(found, state=State.COPYING))
+    watch = looked(swapped, 1, end=lambda: folder.rename(folder.with_name("t-1.move")))
+    assert not watch.swaps and not watch.missed
 
 
 @pytest.mark.parametrize("swapped", ["settled"], indirect=True)
