@@ -7,6 +7,7 @@ never change with the name of a class.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NoReturn
 
 from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
@@ -81,6 +82,12 @@ def application_error(error: BaseException, doing: str = "") -> ApplicationError
     found = classify(error)
     message = f"{doing}: {found.message}" if doing else found.message
     return expected(message, found.type, retryable=found.retryable, benign=found.type != types.NODE_FAILURE)
+
+
+def raise_application_error(error: BaseException, doing: str = "") -> NoReturn:
+    """Raise it, from `error`, unless that is what is raised: an error that is its own cause cannot be sent."""
+    found = application_error(error, doing)
+    raise found from (error.__cause__ if found is error else error)
 
 
 def expected(

@@ -20,7 +20,7 @@ from temporalio import activity
 from activities import rows
 from activities.copying import LaneCopy
 from activities.creating import MoveCreator
-from activities.errors import application_error, classify, disowned, expected
+from activities.errors import classify, disowned, expected, raise_application_error
 from activities.reassigning import ReassignActivities
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import MovesStopped, RequestRefused, RequestTimedOut
@@ -133,7 +133,7 @@ class NodeActivities:
             try:
                 return MoveResult(rows=await self._unless_hung(call.replicas, self._creator.create(call)))
             except Exception as error:
-                raise application_error(error, "a move cannot be created yet") from error
+                raise_application_error(error, "a move cannot be created yet")
 
     @activity.defn(name=calls.COPY)
     async def copy(self, call: MoveCall) -> MoveResult:
@@ -142,7 +142,7 @@ class NodeActivities:
             try:
                 return await LaneCopy(call, self._node.engine, self.blocking, self._bases).run()
             except Exception as error:
-                raise application_error(error, "a copy is interrupted") from error
+                raise_application_error(error, "a copy is interrupted")
 
     @activity.defn(name=calls.SWAP)
     async def swap(self, call: MoveCall) -> MoveResult:
@@ -220,7 +220,7 @@ class NodeActivities:
                     try:
                         seconds = await self.blocking(engine.delete_now_if_due, tp, move.generation)
                     except Exception as error:
-                        raise application_error(error, f"{tp}: its `.delete` is still there") from error
+                        raise_application_error(error, f"{tp}: its `.delete` is still there")
                     if seconds > 0:
                         waits.append((move, seconds))
                 activity.heartbeat(len(waits))
@@ -245,7 +245,7 @@ class NodeActivities:
             work = asyncio.get_running_loop().run_in_executor(self._images, self._node.apply_images, call.images)
             generation, version = await work
         except Exception as error:
-            raise application_error(error, "the cluster image cannot be applied") from error
+            raise_application_error(error, "the cluster image cannot be applied")
         self._pushed(call.register)
         return calls.ImageResult(generation, version, self._node.incarnation)
 
@@ -285,7 +285,7 @@ class NodeActivities:
                         error = TimeoutError(error.message)  # the disk's time, not the controller's
                     found = classify(error)
                     if found.retryable:
-                        raise application_error(error, str(rows.partition_of(move))) from error
+                        raise_application_error(error, str(rows.partition_of(move)))
                     return rows.failed(move, found, facts.get(rows.partition_of(move)))
 
         with self._at_work(call):

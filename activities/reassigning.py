@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from temporalio import activity
 
 from activities import reports
-from activities.errors import application_error, classify, disowned, expected
+from activities.errors import classify, disowned, expected, raise_application_error
 from activities.log_sizes import log_sizes
 from storage_node.directories import names as directories
 from storage_node.directories.directory import LogDirectory
@@ -78,7 +78,7 @@ class ReassignActivities:
         try:
             return ReassignResult(await self._blocking(self._place, call))
         except Exception as error:
-            raise application_error(error, "directories cannot be noted") from error
+            raise_application_error(error, "directories cannot be noted")
 
     def _place(self, call: ReassignCall) -> list[ReplicaRow]:
         node, rows = self._node, []
@@ -123,7 +123,7 @@ class ReassignActivities:
                 raise error from None
             raise
         except Exception as error:
-            raise application_error(error, doing) from error
+            raise_application_error(error, doing)
 
 
 @dataclass(slots=True)

@@ -5,8 +5,16 @@ from __future__ import annotations
 import inspect
 
 import pytest
+from temporalio.exceptions import ApplicationError
 
-from activities.errors import TABLE, application_error, classify, classify_name
+from activities.errors import (
+    TABLE,
+    application_error,
+    classify,
+    classify_name,
+    expected,
+    raise_application_error,
+)
 from storage_node import errors as storage
 from workflows import errors as types
 
@@ -54,3 +62,20 @@ def test_nothing_of_the_storage_node_falls_through_unnoticed() -> None:
     assert refused
     for one in refused:
         assert classify_name(one.__name__, "").type == types.LOG_DIR_OFFLINE
+
+
+def test_an_error_that_passes_unchanged_is_not_its_own_cause() -> None:
+    """The server is sent the whole chain of causes."""
+    already = expected("the node stops", types.NODE_RESTARTED)
+    with pytest.raises(ApplicationError) as told:
+        try:
+            raise already
+        except ApplicationError as error:
+            raise_application_error(error, "catching up is not seen")
+    assert told.value is already and told.value.__cause__ is None
+    with pytest.raises(ApplicationError, match="a copy is interrupted") as made:
+        try:
+            raise storage.LogDirNotFound("no")
+        except storage.LogDirNotFound as error:
+            raise_application_error(error, "a copy is interrupted")
+    assert isinstance(made.value.__cause__, storage.LogDirNotFound)
