@@ -100,7 +100,7 @@ def test_a_directory_that_fails_in_a_move(cluster: Cluster, which: str) -> None:
 @pytest.mark.feature("113-07")
 def test_what_a_killed_node_remembers(cluster: Cluster) -> None:
     wished, moved = f"wished{time.monotonic_ns()}", cluster.new_topic(assignment={0: [NODE]})
-    cluster.produce(moved, 0, 400, size=1000, per_batch=20)
+    cluster.produce(moved, 0, 3000, size=1000, per_batch=20)  # two minutes and a half: a start may take one
     source, target = where(cluster, NODE, moved), others(cluster, NODE, moved)[0]
     with moves_held(cluster, NODE, rate=20_000):
         assert ask(cluster, NODE, moved, target) == NONE
@@ -114,7 +114,7 @@ def test_what_a_killed_node_remembers(cluster: Cluster) -> None:
         cluster.eventually(lambda: where(cluster, NODE, moved) == source)
         cluster.eventually(lambda: where(cluster, NODE, moved, future=True) == target, "the move goes on")
     wait_until_in(cluster, NODE, moved, target)
-    assert cluster.end_offset(moved) == 400
+    assert cluster.end_offset(moved) == 3000
     cluster.new_topic(name=wished, assignment={partition: [NODE] for partition in range(8)})
     places = {where(cluster, NODE, wished, partition) for partition in range(8)}
     if cluster.differs("wishes-last"):
