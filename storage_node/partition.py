@@ -24,6 +24,7 @@ from storage_node.errors import (
 )
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Appended, FetchedData, Log, LogClosed
+from storage_node.log.overtaking import Overtaking
 from storage_node.metadata import PartitionImage
 from storage_node.offset_lookup import LATEST, FoundOffset, find_offset
 from storage_node.replication.leading import LeaderHost, LeaderState, NoHost
@@ -76,6 +77,7 @@ class Partition:
         self._high_watermark = high_watermark
         self._offline = ""
         self._deleted = False
+        self._overtaking = Overtaking()
         self._waiters: set[Waiter] = set()
         self._follower_waiters: set[Waiter] = set()
 
@@ -203,13 +205,18 @@ class Partition:
         Answers as well where to wait for them, None for a sole replica.
         """
         with self.lock:
-            self.check_usable()
             state = self.leading
-            if state is not None and not state.enough_in_sync:
-                raise NotEnoughReplicas(
-                    f"The size of the current ISR {list(state.isr)} is insufficient to satisfy the min.isr requirement "
-                    f"of {state.least_in_sync} for partition {self.tp}"
-                )
+            try:
+                self.check_usable()
+                if state is not None and not state.enough_in_sync:
+                    raise NotEnoughReplicas(
+                        f"The size of the current ISR {list(state.isr)} is insufficient to satisfy the min.isr "
+                        f"requirement of {state.least_in_sync} for partition {self.tp}"
+                    )
+            except (NotEnoughReplicas, NotLeaderOrFollower):
+                self._overtaking.refused(records, self.log.producers)
+                raise
+            self._overtaking.check(records, self.log.producers)
             appended = self.log.append_as_leader(records, self.leader_epoch, now_ms)
         self._appended(appended, len(records), state)
         return appended, state

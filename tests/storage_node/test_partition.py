@@ -13,6 +13,7 @@ from storage_node.errors import (
     LogDirectoryOffline,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    OutOfOrderSequence,
     RequestRefused,
     UnknownTopicOrPartition,
 )
@@ -199,3 +200,24 @@ def test_offline_and_deleted_replicas_say_so(partition: Partition) -> None:
     partition.delete()
     with pytest.raises(UnknownTopicOrPartition):
         partition.fetch(0, 10)
+
+
+@pytest.mark.parametrize("why", ["another node leads", "too few are in sync"])
+def test_what_a_new_producer_sent_behind_a_refused_batch_does_not_overtake_it(partition: Partition, why: str) -> None:
+    def sent(sequence: int) -> bytes:
+        return build_batch([b"value"], producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+    class TooFew:
+        isr, least_in_sync, enough_in_sync = (1,), 2, False
+
+    if why == "another node leads":
+        lead(partition, 4, leads=False)
+    else:
+        partition.leading = TooFew()  # type: ignore[assignment]
+    with pytest.raises(RequestRefused):
+        partition.append_for_all(sent(0))
+    partition.leading = None
+    lead(partition, 5)
+    with pytest.raises(OutOfOrderSequence):
+        partition.append_for_all(sent(1))
+    assert [partition.append_for_all(sent(sequence))[0].base_offset for sequence in (0, 1)] == [0, 1]
