@@ -312,8 +312,9 @@ def _open(
         return Opened(plan, _open_log(plan, plan.path, directory, offsets, image, node, defaults))
     except StorageError as error:
         # A plan may begin in another directory than where its replica is: with the source of a swap, say.
-        failed = dirs.handle(error)
-        return Opened(plan, reason=str(error), again=failed and error.directory != directory.name)
+        dirs.handle(error)
+        elsewhere = error.directory != directory.name and error.directory not in {each.name for each in dirs.online()}
+        return Opened(plan, reason=str(error), again=elsewhere)
     except (RequestRefused, MalformedFile, markers.MarkerCorrupt) as error:
         log.error("%s: %s", plan.tp, error)
         return Opened(plan, reason=str(error))

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
 
+from storage_node import start_up
+from storage_node.errors import MetadataIOError
 from storage_node.log.batch import build_batch
-from storage_node.metadata import PartitionImage, TopicImage
+from storage_node.log.config import LogConfig
+from storage_node.metadata import ClusterImage, PartitionImage, TopicImage
+from storage_node.move import boot_apply
+from storage_node.move.boot_plan import BootPlan
 from storage_node.types import TopicPartition
 from tests.support.io_faults import Faults
 from tests.support.node_harness import Harness, until
@@ -96,3 +102,22 @@ def test_a_disk_that_fails_again_at_the_start_keeps_nobody_from_what_was_made_el
     assert rule.hits, "the start wants to put the older copies aside"
     assert not harness.node.dirs.by_path(bad).online
     assert sorted(harness.node.replicas.served) == TPS and not harness.node.replicas.offline
+
+
+def test_every_replica_that_a_failed_directory_concerns_is_decided_again(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever meets the error second finds the directory offline already."""
+    dirs, good, bad = harness.node.dirs, harness.paths[0], harness.paths[1]
+
+    def fails(plan: BootPlan) -> None:
+        raise MetadataIOError(bad, "writing a marker") from OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(boot_apply, "apply", fails)
+    offsets = start_up.Offsets({}, {}, {}, clean=False)
+    opened = [
+        start_up._open(BootPlan(tp, (), "online"), dirs.by_path(good), offsets, ClusterImage(), 1, LogConfig(), dirs)
+        for tp in TPS
+    ]
+    assert all(each.again for each in opened)
+    assert dirs.by_path(good).online and not dirs.by_path(bad).online
