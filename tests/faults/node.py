@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -73,7 +75,12 @@ class FaultyNode(Harness):
     def _on_loop(self, call: Callable[[], object], timeout: float = 20.0) -> object:
         loop = self.node.listener.loop
         assert loop is not None
-        return asyncio.run_coroutine_threadsafe(call(), loop).result(timeout)  # type: ignore[arg-type]
+        asked = asyncio.run_coroutine_threadsafe(call(), loop)  # type: ignore[arg-type]
+        try:
+            return asked.result(timeout)
+        except TimeoutError as error:
+            error.add_note(_stacks(loop))
+            raise
 
     def end(self) -> None:
         """Stop for good; may be called twice."""
@@ -180,6 +187,17 @@ class FaultyNode(Harness):
                 found[header.base_offset] = bytes(data.data[position : position + header.length])
             at = data.next_offset
         return found
+
+
+def _stacks(loop: asyncio.AbstractEventLoop) -> str:
+    """Where every thread of this process is now, and what the loop's tasks wait for."""
+    with tempfile.TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file, all_threads=True)
+        file.seek(0, 2)
+        for task in asyncio.all_tasks(loop):
+            task.print_stack(file=file)
+        file.seek(0)
+        return file.read()
 
 
 class Pauses:
