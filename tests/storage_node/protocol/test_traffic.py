@@ -47,7 +47,8 @@ def test_consumers_log_nothing_and_nobody_waits_for_a_coordinator(
     assert message is not None and message.error() is None
     assert consumer.get_watermark_offsets(KafkaPartition("t", 0), timeout=30) == (0, 1)
     consumer.close()
-    assert "rdkafka" not in capfd.readouterr().err
+    # (Another client, of the harness or of an earlier test, may say that it goes.)
+    assert "#consumer" not in capfd.readouterr().err
 
 
 def test_offsets_by_time_and_at_both_ends(harness: Harness) -> None:
