@@ -74,7 +74,9 @@ class ReassignActivities:
 
     @activity.defn(name=calls.PLACE_REPLICAS)
     async def place_replicas(self, call: ReassignCall) -> ReassignResult:
-        """Say where the replicas are; a directory asked for a replica that is not there yet is remembered."""
+        """Say where the replicas are; a directory asked for a replica that is not there yet is remembered, unless the
+        call says that there is one (it was in sync): then the row has failed.
+        """
         try:
             return ReassignResult(await self._blocking(self._place, call))
         except Exception as error:
@@ -94,6 +96,8 @@ class ReassignActivities:
                     continue
                 if tp in node.replicas.offline:
                     raise RequestRefused(f"{tp} is offline on node {node.id}: {node.replicas.offline[tp]}")
+                if not call.wish:
+                    raise RequestRefused(f"node {node.id} holds no replica of {tp} any more")
                 target.check_online()
                 wishes.append((tp, target))
                 rows.append(replace(row, outcome=calls.WISHED, directory=target.name))

@@ -96,8 +96,8 @@ RECORD_AGAIN_AFTER_MAX = timedelta(minutes=1)
 
 # --- a reassignment
 
-#: Steps of a reassignment are retried for ever: the node may be away for a night. A dead node's attempt ends after the
-#: heartbeat timeout, unless the node fails it itself at its next start.
+#: Steps of a reassignment are retried for ever (but see DELETION_PATIENCE): the node may be away for a night. A dead
+#: node's attempt ends after the heartbeat timeout, unless the node fails it itself at its next start.
 FOLLOW_HEARTBEAT_TIMEOUT = timedelta(seconds=15)
 #: Catching up takes as long as it takes.
 FOLLOW_TIMEOUT = timedelta(days=365)
@@ -108,7 +108,11 @@ PREFER_TIMEOUT = timedelta(seconds=10)
 #: after twice as long each time.
 LOOK_AGAIN_AFTER = timedelta(minutes=1)
 LOOK_AGAIN_AFTER_MAX = timedelta(hours=1)
-#: A cancel that the controller refuses (it would need an unclean election) is asked for again after this.
+#: A node that was dropped, and does not take the step in which it says that its data is gone, is not waited for longer:
+#: it deletes it by itself, when it is back at the latest.
+DELETION_PATIENCE = timedelta(minutes=10)
+#: A cancel that the controller refuses (it would need an unclean election) is asked for again after this, then after
+#: twice as long each time, up to LOOK_AGAIN_AFTER_MAX.
 CANCEL_AGAIN_AFTER = timedelta(seconds=15)
 #: How long a run waits until the controller answers, before it asks again; doubles up to the second.
 ASK_AGAIN_AFTER = timedelta(seconds=5)

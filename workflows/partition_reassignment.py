@@ -25,6 +25,9 @@ from workflows.reassigning import Handle, by_node, start_step
 
 T = TypeVar("T")
 
+# What runs that began before did one after the other.
+AT_ONCE = "directories beside deletions"
+
 
 @workflow.defn(name=names.PARTITION_REASSIGNMENT)
 class PartitionReassignment:
@@ -52,7 +55,8 @@ class PartitionReassignment:
         self._started = workflow.info().start_time.timestamp()
         self._phases = Phases()
         self._changed = False
-        self._cancel_due = 0.0  # when the controller is to be asked to cancel (again)
+        self._cancel_now = True  # the controller is to be asked as soon as the run is asked to cancel, and again
+        self._cancel_pause = options.CANCEL_AGAIN_AFTER
         self._following: dict[int, Handle] = {}
         self._requests = 0
         self._answer: dict[str, Any] | None = None
@@ -78,8 +82,7 @@ class PartitionReassignment:
         if self._throttles:
             await self._patiently(self._ask([], [], self._throttles))
             self._throttles = {}
-        await self._delete()
-        await self._direct()
+        await self._clear_and_direct()
         self._phases.enter(VERIFYING, workflow.time())
         await self._verify()
         self._phases.enter(None, workflow.time())
@@ -161,25 +164,39 @@ class PartitionReassignment:
         again = options.LOOK_AGAIN_AFTER
         while open_parts := self._open():
             self._phases.enter(CATCHING_UP, workflow.time())
-            if cancellation.asked() and workflow.time() >= self._cancel_due:
-                self._cancel_due = workflow.time() + options.CANCEL_AGAIN_AFTER.total_seconds()
-                rows = [[part.topic, part.partition, None, list(part.target)] for part in open_parts]
-                self._take(await self._patiently(self._ask(rows, [part.key for part in open_parts])))
+            if cancellation.asked() and self._cancel_now:
+                self._cancel_now = False
+                await self._cancel(open_parts)
                 continue
             self._follow(open_parts)
             self._changed = False
-            patience = min(again, options.CANCEL_AGAIN_AFTER) if cancellation.asked() else again
+            patience = self._cancel_pause if cancellation.asked() else again
             try:
                 await cancellation.uncancelled(workflow.wait_condition(self._something_new, timeout=patience))
             except TimeoutError:
-                if not cancellation.asked():
+                if cancellation.asked():
+                    self._cancel_now = True
+                    self._cancel_pause = min(2 * self._cancel_pause, options.LOOK_AGAIN_AFTER_MAX)
+                else:
                     again = min(2 * again, options.LOOK_AGAIN_AFTER_MAX)
                     self._take(await self._patiently(self._ask([], [part.key for part in open_parts])))
         for handle in self._following.values():
             handle.cancel()
 
+    async def _cancel(self, parts: list[Part]) -> None:
+        """Have the controller cancel what is still under way. It refuses what would need an unclean election: the
+        reassignment goes on, the reason stands in its row, and it is asked again, after twice as long each time.
+        """
+        rows = [[part.topic, part.partition, None, list(part.target)] for part in parts]
+        answer = await self._patiently(self._ask(rows, [part.key for part in parts]))
+        self._take(answer)
+        for part, result in zip(parts, answer.get("results", []), strict=False):
+            if result.get("error"):
+                message = str(result.get("message") or f"Kafka's error code {result['error']}")
+                self._parts[part.key] = self._parts[part.key].refused(message)
+
     def _something_new(self) -> bool:
-        return self._changed or (cancellation.asked() and not self._cancel_due)
+        return self._changed or (cancellation.asked() and self._cancel_now)
 
     def _follow(self, parts: Iterable[Part]) -> None:
         """Look on at the nodes where replicas are added."""
@@ -214,32 +231,49 @@ class PartitionReassignment:
 
     # --- what follows from it
 
-    async def _delete(self) -> None:
-        """Wait until the nodes that were dropped have no data of it any more, however long they stay away."""
-        found = by_node({part.key: part.to_clear for part in self._parts.values()})
-        if found:
+    async def _clear_and_direct(self) -> None:
+        """Both at once: a dropped node that stays away keeps no replica from its directory."""
+        clear = by_node({part.key: part.to_clear for part in self._parts.values()})
+        done = [part for part in self._parts.values() if part.verdict == calls.JOINED]
+        wishes = by_node({part.key: tuple(part.wishes) for part in done})
+        if clear and wishes and workflow.patched(AT_ONCE):
+            deleting = asyncio.create_task(self._delete(clear))
+            self._phases.enter(DIRECTING, workflow.time())
+            await self._patiently(self._direct(wishes))
+            if not deleting.done():
+                self._phases.enter(DELETING, workflow.time())
+                await self._patiently(deleting)
+            return
+        if clear:
             self._phases.enter(DELETING, workflow.time())
-            await self._patiently(self._all(self._delete_at(node, keys) for node, keys in found.items()))
+            await self._patiently(self._delete(clear))
+        if wishes:
+            self._phases.enter(DIRECTING, workflow.time())
+            await self._patiently(self._direct(wishes))
+
+    async def _delete(self, found: Mapping[int, list[Key]]) -> None:
+        """Wait until the nodes that were dropped have no data of it any more; who does not answer for long is waited
+        for no longer: it deletes by what the metadata says, with or without a run.
+        """
+        await self._all(self._delete_at(node, keys) for node, keys in found.items())
 
     async def _delete_at(self, node: int, keys: list[Key]) -> None:
         try:
             self._apply((await self._step(calls.AWAIT_DELETION, node, keys)).rows)
         except ActivityError as failure:
             workflow.logger.warning("Node %d does not say whether its data is gone: %s", node, failure.cause)
+            for key in keys:
+                self._parts[key] = self._parts[key].unsaid(node)
 
-    async def _direct(self) -> None:
+    async def _direct(self, found: Mapping[int, list[Key]]) -> None:
         """Where a replica is not in the directory asked for (the node did not hear of the wish, or could not do it), a
         MoveReplica takes it there.
         """
-        done = [part for part in self._parts.values() if part.verdict == calls.JOINED]
-        found = by_node({part.key: tuple(part.wishes) for part in done})
-        if found:
-            self._phases.enter(DIRECTING, workflow.time())
-            await self._patiently(self._all(self._direct_at(node, keys) for node, keys in found.items()))
+        await self._all(self._direct_at(node, keys) for node, keys in found.items())
 
     async def _direct_at(self, node: int, keys: list[Key]) -> None:
         try:
-            rows = (await self._step(calls.PLACE_REPLICAS, node, keys)).rows
+            rows = (await self._step(calls.PLACE_REPLICAS, node, keys, wish=False)).rows
         except ActivityError as failure:
             self._missed(node, keys, str(failure.cause))
             return
@@ -305,7 +339,7 @@ class PartitionReassignment:
 
     async def _end(self) -> dict[str, Any]:
         for key, why in self._short.items():
-            if not self._parts[key].message:
+            if not self._parts[key].error:
                 self._parts[key] = replace(self._parts[key], error=errors.DIRECTORY_NOT_REACHED, message=why)
         parts = list(self._parts.values())
         rows = [part.row(self._reached.get(part.key, ())) for part in parts]
@@ -326,13 +360,15 @@ class PartitionReassignment:
     def _open(self) -> list[Part]:
         return [part for part in self._parts.values() if part.open]
 
-    def _start(self, activity: str, node: int, keys: list[Key], *, patient: bool = True) -> Handle:
+    def _start(self, activity: str, node: int, keys: list[Key], *, patient: bool = True, wish: bool = True) -> Handle:
         self._voices.asked[node] = workflow.time()
-        return start_step(activity, node, [self._parts[key] for key in keys], self._pair, patient=patient)
+        return start_step(activity, node, [self._parts[key] for key in keys], self._pair, patient=patient, wish=wish)
 
-    async def _step(self, activity: str, node: int, keys: list[Key], *, patient: bool = True) -> ReassignResult:
+    async def _step(
+        self, activity: str, node: int, keys: list[Key], *, patient: bool = True, wish: bool = True
+    ) -> ReassignResult:
         try:
-            return await self._start(activity, node, keys, patient=patient)
+            return await self._start(activity, node, keys, patient=patient, wish=wish)
         finally:
             self._voices.asked.pop(node, None)
 
@@ -347,9 +383,9 @@ class PartitionReassignment:
     async def _all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(*work)
 
-    async def _patiently(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _patiently(self, work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
         """Do something to its end, whatever is asked of the run meanwhile."""
-        task = asyncio.create_task(work)
+        task = work if isinstance(work, asyncio.Task) else asyncio.create_task(work)
         while not task.done():
             await cancellation.uncancelled(workflow.wait_condition(task.done))
         return task.result()

@@ -25,8 +25,11 @@ def by_node(nodes: Mapping[Key, Iterable[int]]) -> dict[int, list[Key]]:
     return dict(sorted(found.items()))
 
 
-def start_step(activity: str, node: int, parts: Sequence[Part], pair: tuple[int, int], *, patient: bool) -> Handle:
-    """Start an activity on a node for these partitions; unless `patient`, the node is not waited for.
+def start_step(
+    activity: str, node: int, parts: Sequence[Part], pair: tuple[int, int], *, patient: bool, wish: bool
+) -> Handle:
+    """Start an activity on a node for these partitions; unless `patient`, the node is not waited for. `wish`: whether a
+    directory asked for a replica that is not there is noted.
 
     What takes long waits beside the copies of moves: the node's other queue must always have a slot for its lease and
     for what the metadata tells it. A cancel does not wait for the attempt: it changes nothing, it looks on, or notes
@@ -41,14 +44,16 @@ def start_step(activity: str, node: int, parts: Sequence[Part], pair: tuple[int,
         [part.asked_at(node) for part in parts],
         *pair,
         [asdict(part.nodes[node]) for part in parts if node in part.nodes],
+        wish,
     )
+    pick_up = options.DELETION_PATIENCE if activity == calls.AWAIT_DELETION else None
     more = f" and {len(parts) - 1} more" if len(parts) > 1 else ""
     return workflow.start_activity(
         activity,
         call,
         result_type=ReassignResult,
         task_queue=(names.node_queue if short else names.moves_queue)(info.task_queue, node),
-        schedule_to_start_timeout=None if patient else options.PREFER_TIMEOUT,
+        schedule_to_start_timeout=pick_up if patient else options.PREFER_TIMEOUT,
         schedule_to_close_timeout=None if patient else 2 * options.PREFER_TIMEOUT,
         start_to_close_timeout=options.SHORT_STEP_TIMEOUT if short else options.FOLLOW_TIMEOUT,
         heartbeat_timeout=None if short else options.FOLLOW_HEARTBEAT_TIMEOUT,

@@ -35,6 +35,7 @@ class FakeHolder(FakeMember):
         self.wished: dict[tuple[str, int], str] = {}
         self.held: dict[tuple[str, int], str] = {}
         self.lost_wishes = False
+        self.taken_away = False  # a later target has taken its replicas away
         self.unknown_directories: set[str] = set()
         self.hold_deletion = asyncio.Event()
         self.hold_deletion.set()
@@ -81,6 +82,8 @@ class FakeHolder(FakeMember):
                 rows.append(
                     ReplicaRow(*key, self.node, calls.FAILED, error="LogDirNotFound", message=f"no {one.directory}")
                 )
+            elif not call.wish and self.taken_away:
+                rows.append(ReplicaRow(*key, self.node, calls.FAILED, error="NotHeld", message="holds none any more"))
             elif key in self.held:
                 rows.append(ReplicaRow(*key, self.node, calls.HELD, directory=self.held[key]))
             else:
@@ -213,13 +216,13 @@ class Cluster:
         state = ClusterState.of(await self.handle.query("state"))
         return state.topics["t"].partitions[index]
 
-    async def in_sync(self, *partitions: int) -> None:
-        """The leaders take all replicas into the ISR."""
+    async def in_sync(self, *partitions: int, nodes: tuple[int, ...] = ()) -> None:
+        """The leaders take all replicas, or those on these nodes, into the ISR."""
         state = ClusterState.of(await self.handle.query("state"))
         rows: dict[int, list[Any]] = {}
         for index in partitions or (0,):
             row = state.topics["t"].partitions[index]
-            isr = [[node, state.nodes[node].broker_epoch] for node in row.replicas]
+            isr = [[node, state.nodes[node].broker_epoch] for node in row.replicas if not nodes or node in nodes]
             rows.setdefault(row.leader, []).append(
                 ["t", index, state.topics["t"].id, row.leader_epoch, row.partition_epoch, isr]
             )

@@ -41,6 +41,8 @@ SCENARIOS = {
     "reassign-topic-deleted",
     "reassign-then-moved",
     "reassign-throttled",
+    "reassign-cancel-refused",
+    "reassign-directed-beside-deletion",
     "cluster-reassigned",
     "cluster-settled",
 }

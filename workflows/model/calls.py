@@ -193,7 +193,8 @@ class AssignedReplica:
 class ReassignCall:
     """The parameter of every step of a reassignment on one node.
 
-    The node answers from an image at (`generation`, `version`) or later; `facts` are the rows of the step before.
+    The node answers from an image at (`generation`, `version`) or later; `facts` are the rows of the step before. Where
+    `wish` is false, a directory asked for a replica that is not there is no wish any more.
     """
 
     workflow_id: str
@@ -203,6 +204,7 @@ class ReassignCall:
     generation: int = 0
     version: int = 0
     facts: list[dict[str, Any]] = field(default_factory=list)
+    wish: bool = True
 
 
 @dataclass(frozen=True)

@@ -212,8 +212,19 @@ class Part:
         """The part that cannot be done."""
         return replace(self, verdict=FAILED, error=error, message=message) if self.open else self
 
+    def refused(self, message: str) -> Part:
+        """The part whose cancel the controller has refused; it goes on."""
+        return replace(self, message=f"The cancel is refused for now: {message}") if self.open else self
+
+    def unsaid(self, node: int) -> Part:
+        """The part of which a dropped node has not said for long that its data is gone."""
+        message = (
+            f"Node {node} has not said that its data is gone; it deletes it by itself, when it is back at the latest"
+        )
+        return replace(self, message=f"{self.message}; {message}" if self.message else message)
+
     def _closed(self, verdict: str) -> Part:
-        closed = replace(self, verdict=verdict)
+        closed = replace(self, verdict=verdict, message="" if verdict == calls.CANCELLED else self.message)
         if verdict == calls.GONE:
             message = f"The topic {self.topic} was deleted while {self.topic}-{self.partition} was reassigned."
             return replace(closed, error="TopicDeleted", message=message)
