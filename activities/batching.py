@@ -31,13 +31,20 @@ class Rejected(Exception):
 
 
 class GaveUp(TimeoutError):
-    """No answer within the caller's time."""
+    """No answer within the caller's time. A command that was `sent` may be carried out nevertheless; one that was not
+    never is.
+    """
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
 
 
 @dataclass(slots=True)
 class _Waiting:
     command: Command
     answer: asyncio.Future[Answer]
+    sent: bool = False
 
 
 class Batcher:
@@ -62,7 +69,8 @@ class Batcher:
         try:
             return await asyncio.wait_for(waiting.answer, seconds)
         except TimeoutError:
-            raise GaveUp(f"the controller did not answer within {seconds} s") from None
+            # What was never in a batch stays out of those to come: nobody waits for it.
+            raise GaveUp(f"the controller did not answer within {seconds or 0:.1f} s", sent=waiting.sent) from None
 
     async def run(self) -> None:
         """Send batches, one after the other, until cancelled."""
@@ -77,6 +85,7 @@ class Batcher:
         while self._waiting and len(batch) < MAX_COMMANDS:
             waiting = self._waiting.popleft()
             if not waiting.answer.done():
+                waiting.sent = True
                 batch.append(waiting)
         return batch
 

@@ -76,7 +76,7 @@ class ClusterLink:
             try:
                 await asyncio.wait_for(self._registered.wait(), left)
             except TimeoutError:
-                raise GaveUp("the node is not registered") from None
+                raise GaveUp("the node is not registered with the controller", sent=False) from None
             left = None if deadline is None else deadline - time.monotonic()
             results = await self._ask(command, left, first=first)
             if not _unknown(results):

@@ -2,7 +2,7 @@
 
 Calls may come from any thread and loop (the listener's, the activities'); all that talks to Temporal happens on one
 loop of its own, so that a slow server never slows the listener. Without an answer in time a call raises
-RequestTimedOut.
+RequestTimedOut, which says whether the controller may still do what it was asked for.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from activities.batching import GaveUp, Rejected
 from activities.cluster_link import ClusterLink
 from activities.failing import FailureStarter
 from activities.starter import MoveStarter
-from storage_node.errors import ErrorCode, RequestTimedOut
+from storage_node.errors import MAY_COME, NOTHING_CHANGED, ErrorCode, RequestTimedOut
 from storage_node.ports import (
     ChangeResult,
     ConfigChange,
@@ -192,8 +192,11 @@ class ControllerPort:
             return []
         try:
             results = await self._there(self._ask(command, seconds, first), seconds)
-        except (GaveUp, TimeoutError) as error:
-            raise RequestTimedOut(f"the controller did not answer within {seconds} s; nothing was changed") from error
+        except GaveUp as gave_up:
+            raise RequestTimedOut(_late(gave_up, command, sent=gave_up.sent)) from gave_up
+        except TimeoutError as error:  # its own loop did not run: nobody knows what became of the command
+            late = f"the controller did not answer within {seconds or 0:.1f} s"
+            raise RequestTimedOut(_late(late, command, sent=True)) from error
         except Rejected as error:
             raise RequestTimedOut(f"the controller refused: {error}") from error
         found = [_result(row) for row in results]
@@ -203,7 +206,7 @@ class ControllerPort:
 
     async def _ask(self, command: dict[str, Any], seconds: float | None, first: bool) -> list[Any]:
         if self._link is None:
-            raise GaveUp("the node is still starting")
+            raise GaveUp("the node is still starting", sent=False)
         task = asyncio.ensure_future(self._link.submit(command, seconds, first=first))
         self._asking.add(task)
         task.add_done_callback(self._asking.discard)
@@ -211,7 +214,7 @@ class ControllerPort:
             return await task
         except asyncio.CancelledError:
             if self._closed and task.cancelled():
-                raise GaveUp("the node stops") from None
+                raise GaveUp("the node stops", sent=True) from None  # for all that is known here
             task.cancel()
             raise
 
@@ -221,7 +224,7 @@ class ControllerPort:
             return await work
         if self._closed or self._loop.is_closed():
             work.close()
-            raise GaveUp("the node stops")
+            raise GaveUp("the node stops", sent=False)
         future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
         return await asyncio.wait_for(future, None if seconds is None else seconds + SLACK)
 
@@ -273,6 +276,13 @@ def reassign_rows(wanted: Sequence[Reassign]) -> list[list[Any]]:
         [one.partition.topic, one.partition.partition, None if one.replicas is None else list(one.replicas)]
         for one in wanted
     ]
+
+
+def _late(reason: object, command: Mapping[str, Any], *, sent: bool) -> str:
+    """What the client is told of a command without an answer; nothing of a change, where it asked for none."""
+    if command["do"] == "tell_version" or command.get("validate_only"):
+        return str(reason)
+    return f"{reason}; {MAY_COME if sent else NOTHING_CHANGED}"
 
 
 def _config_changes(changes: Mapping[str, ConfigChange]) -> dict[str, Any]:

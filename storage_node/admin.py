@@ -17,7 +17,7 @@ from storage_node.assignments import bad_assignment
 from storage_node.config_table import BROKER, TOPIC
 from storage_node.config_values import Described, plain, topic_values
 from storage_node.directories.names import validate_topic
-from storage_node.errors import ErrorCode, RequestRefused, RequestTimedOut
+from storage_node.errors import MAY_COME, ErrorCode, RequestRefused, RequestTimedOut
 from storage_node.metadata import ClusterImage
 from storage_node.ports import (
     ChangeResult,
@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 #: Where a request has no timeout of its own, seconds.
 DEFAULT_TIMEOUT = 10.0
 LONGEST_TIMEOUT = 600.0
+#: Seconds in which a controller that gives up in time can still say what it knows of the change.
+ANSWER_SLACK = 2.0
 #: Producer ids reserved at a time: one change of the metadata for many producers.
 PRODUCER_ID_BLOCK = 1000
 
@@ -285,9 +287,10 @@ class Admin:
     async def _change(self, count: int, deadline: float, change: _Ask, wait: bool = True) -> list[ChangeResult]:
         """Ask the controller, wait until this node has applied the answer; what is late becomes REQUEST_TIMED_OUT."""
         try:
-            answers = list(await asyncio.wait_for(change(_left(deadline)), _left(deadline)))
+            left = _left(deadline)
+            answers = list(await asyncio.wait_for(change(left), left + ANSWER_SLACK))
         except (RequestTimedOut, TimeoutError) as error:
-            message = str(error) or "the controller did not answer in time"
+            message = str(error) or f"the controller did not answer in time; {MAY_COME}"
             return [ChangeResult(ErrorCode.REQUEST_TIMED_OUT, message)] * count
         except RequestRefused as error:
             return [ChangeResult(error.code, error.message)] * count

@@ -189,8 +189,16 @@ class NotEnoughSpace(RequestRefused):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
+#: What became of a change that had no answer in time: it was never sent, or it was.
+NOTHING_CHANGED = "nothing was changed"
+MAY_COME = "it may still be made: look before asking again"
+
+
 class RequestTimedOut(RequestRefused):
-    """The controller did not answer in time; nothing is left on disk."""
+    """Whoever was asked, mostly the controller, did not answer in time; nothing is left on this node's disks.
+
+    The message says whether a change may still be made.
+    """
 
     code = ErrorCode.REQUEST_TIMED_OUT
 

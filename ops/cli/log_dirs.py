@@ -25,7 +25,9 @@ _SENTENCES = {
     ErrorCode.REPLICA_NOT_AVAILABLE: "node {node} has no replica of {replica}; see: rehome topic describe {topic}",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "there is no partition {replica}; see: rehome topic list",
     ErrorCode.INVALID_TOPIC_EXCEPTION: "the name of topic {topic} is too long for a partition that is to be moved",
-    ErrorCode.REQUEST_TIMED_OUT: "node {node} had no answer from the controller; nothing has changed, try again",
+    ErrorCode.REQUEST_TIMED_OUT: (
+        "the controller or a disk did not answer node {node} in time; see what moves with: rehome moves, and ask again"
+    ),
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED: "this client may not move replicas on node {node}",
 }
 

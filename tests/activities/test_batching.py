@@ -89,13 +89,33 @@ def test_callers_give_up_by_themselves_and_what_nobody_waits_for_is_not_sent() -
     async def scenario(batcher: Batcher) -> None:
         first = asyncio.create_task(batcher.submit({"n": 1}, 30))
         await until(lambda: bool(sent))
-        with pytest.raises(GaveUp):
+        with pytest.raises(GaveUp) as waited:
             await batcher.submit({"n": 2}, 0.01)
+        assert not waited.value.sent, "it never will be"
         third = asyncio.create_task(batcher.submit({"n": 3}, 30))
         await until(lambda: len(batcher._waiting) == 2)
         gate.set()
         await asyncio.gather(first, third)
         assert sent == [[1], [3]]
+
+    drive(send, scenario)
+
+
+def test_who_gives_up_a_command_that_is_under_way_is_told_that_it_was_sent() -> None:
+    gate, carried_out = asyncio.Event(), []
+
+    async def send(update: str, commands: list[Command]) -> list[Answer]:
+        await gate.wait()
+        carried_out.extend(command["n"] for command in commands)
+        return [{} for _ in commands]
+
+    async def scenario(batcher: Batcher) -> None:
+        with pytest.raises(GaveUp) as late:
+            await batcher.submit({"n": 1}, 0.05)
+        assert late.value.sent and not carried_out
+        gate.set()
+        await batcher.submit({"n": 2}, 30)
+        assert carried_out == [1, 2], "nobody waited for the first any more"
 
     drive(send, scenario)
 
