@@ -185,7 +185,6 @@ def test_rows_are_refused_by_themselves_and_a_malformed_command_whole() -> None:
 
 
 @pytest.mark.conformance(154)
-@pytest.mark.conformance(154)
 def test_a_change_that_completes_a_reassignment_and_takes_the_leadership() -> None:
     state = done(replicated((1, 2)), reassign((0, (3, 4))))
     assert seen(state) == (1, (1, 2), 0)
