@@ -235,10 +235,23 @@ class Round:
                 continue
             failed = next((item for item in call.items if item.error), None)
             if failed is not None:
-                log.info("produce with acks=0 to %s-%d failed: %s", failed.topic, failed.partition, failed.message)
+                self._end_connection(failed)
         # Directories that are late hold this round, but no requests.
         self._requests, self._calls = (), ()
         self._connection.answered(answers)
+
+    def _end_connection(self, failed: Item) -> None:
+        """A producer that waits for no answers learns in no other way, as with Apache Kafka, that it is to look for
+        the leaders anew: what else is answered together with this goes out first.
+        """
+        log.info(
+            "connection from %s closed: produce with acks=0 to %s-%d failed: %s",
+            self._connection.peer,
+            failed.topic,
+            failed.partition,
+            failed.message or ErrorCode(failed.error).name,
+        )
+        self._connection.finish()
 
     def _name_leaders(self) -> None:
         for item in (item for call in self._calls for item in call.items):

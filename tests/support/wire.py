@@ -51,6 +51,15 @@ class Client:
     def close(self) -> None:
         self.socket.close()
 
+    def closed(self) -> bool:
+        """Whether the other side closes the connection, without a further word, before the timeout is over."""
+        try:
+            return self.socket.recv(1) == b""
+        except ConnectionError:
+            return True
+        except TimeoutError:
+            return False
+
     def send(self, key: int, version: int, values: dict[str, Any], answered: bool = True) -> int:
         self._correlation += 1
         if answered:
@@ -87,9 +96,19 @@ class Client:
 
     # Produce; from version 13 on, Fetch as well, a topic goes by its id
 
-    def send_produce(self, topic: str, partition: int, records: bytes, *, version: int = 10, acks: int = -1) -> int:
+    def send_produce(
+        self,
+        topic: str,
+        partition: int,
+        records: bytes,
+        *,
+        version: int = 10,
+        acks: int = -1,
+        transactional_id: str | None = None,
+    ) -> int:
         data = {"index": partition, "records": records}
         values = {
+            "transactional_id": transactional_id,
             "acks": acks,
             "timeout": timedelta(seconds=10),
             "topic_data": [self._topic("name", topic, version) | {"partition_data": [data]}],

@@ -12,6 +12,7 @@ from tests.conformance.apis.calls import (
     INVALID,
     INVALID_TOPIC,
     NO_ENDPOINT,
+    NODE,
     NOT_LEADER,
     OUT_OF_RANGE,
     SOON,
@@ -150,6 +151,22 @@ def test_produce_and_fetch_in_every_version(client: Client, cluster: Cluster, to
         assert [r.error for r in client.fetch(topic, 2, 0, version=version)] == [NOT_LEADER]
         if version >= 9:
             assert [r.error for r in client.fetch(topic, 0, 0, version=version, leader_epoch=99)] == [UNKNOWN_EPOCH]
+
+
+def test_who_asks_for_no_answer_loses_the_connection_by_an_error(cluster: Cluster, topic: str) -> None:
+    good, damaged = batch(b"abc"), bytearray(batch(b"abc"))
+    damaged[-1] ^= 1
+    end = 0
+    for version in (3, 9, 13):
+        for partition, records in ((9, good), (2, good), (0, bytes(damaged)), (0, b"")):
+            client = cluster.wire(NODE)
+            # An answer says that the connection is not closed for what went well.
+            client.send_produce(topic, 0, good, version=version, acks=0)
+            assert client.produce(topic, 0, good, version=version, acks=1).base_offset == end + 1
+            end += 2
+            client.send_produce(topic, partition, records, version=version, acks=0)
+            assert client.closed(), (version, partition, records)
+    assert cluster.end_offset(topic, 0) == end
 
 
 def test_topic_ids_that_nobody_has_and_fetch_sessions_that_are_none(client: Client, topic: str) -> None:

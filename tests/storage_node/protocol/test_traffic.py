@@ -198,6 +198,35 @@ def test_acks_0_is_not_answered_and_pipelined_requests_are_answered_in_order(har
     client.close()
 
 
+@pytest.mark.parametrize("wrong", ["topic", "partition", "records", "transaction"])
+def test_a_connection_ends_when_a_produce_with_acks_0_fails(harness: Harness, wrong: str) -> None:
+    harness.create_topic("t")
+    client = Client(harness)
+    sent = client.send_produce("t", 0, batch([b"before"]))
+    if wrong == "transaction":
+        client.send_produce("t", 0, batch([b"lost"]), acks=0, transactional_id="x")
+    else:
+        topic, number = "nowhere" if wrong == "topic" else "t", 7 if wrong == "partition" else 0
+        client.send_produce(topic, number, b"" if wrong == "records" else batch([b"lost"]), acks=0)
+    found, row = client.receive_produce()
+    assert (found, row.error, row.base_offset) == (sent, 0, 0), "what came before is answered"
+    assert client.closed()
+    client.close()
+    other = Client(harness)
+    assert other.produce("t", 0, batch([b"after"])).base_offset == 1
+    other.close()
+
+
+def test_a_connection_stays_when_a_produce_with_acks_0_succeeds(harness: Harness) -> None:
+    harness.create_topic("t")
+    client = Client(harness)
+    client.send_produce("t", 0, batch([b"a"]), acks=0)
+    assert client.produce("t", 0, batch([b"b"])).base_offset == 1
+    assert client.produce("t", 7, batch([b"c"])).error == UNKNOWN
+    assert client.produce("t", 0, batch([b"d"])).base_offset == 2, "who is told of an error keeps the connection"
+    client.close()
+
+
 def test_a_lost_leadership_wakes_who_waits(harness: Harness) -> None:
     harness.create_topic("t")
     client = Client(harness)
