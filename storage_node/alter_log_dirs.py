@@ -22,6 +22,7 @@ from storage_node.errors import (
     ErrorCode,
     LogDirectoryOffline,
     LogDirNotFound,
+    MovesStopped,
     RequestRefused,
     RequestTimedOut,
     StorageError,
@@ -90,12 +91,18 @@ class LogDirRequests:
         codes: dict[TopicPartition, ErrorCode] = {}
         targets: dict[TopicPartition, LogDirectory | None] = {}
         wishes: list[tuple[TopicPartition, LogDirectory]] = []
+        taken_back: list[TopicPartition] = []
         for tp, path in wanted.items():
             with self._told(tp, path, codes):
                 target = targets[tp] = self._target(tp, path)
-                await self._cancel_other(tp, target)
+                if self._is_cancel(tp, target):
+                    await self._cancel_other(tp, target)
                 if target is not None and self._is_wish(tp):
                     wishes.append((tp, target))
+                elif target is None and tp not in self._node.replicas.served:
+                    taken_back.append(tp)
+        if taken_back:
+            await asyncio.to_thread(self._forget, taken_back)
         if wishes:
             # A replica that is made meanwhile, or was just made, is looked at again: it is moved then.
             late = await asyncio.to_thread(self._remember, wishes)
@@ -151,6 +158,11 @@ class LogDirRequests:
         status = self._node.engine.status(tp)
         return status is not None and is_open(status) and (target is None or status.directory != target.name)
 
+    def _is_cancel(self, tp: TopicPartition, target: LogDirectory | None) -> bool:
+        """Whether the replica is to stay where it is, which asks nobody."""
+        held = self._node.replicas.served.get(tp)
+        return target is None or (held is not None and held.directory is target)
+
     async def _cancel_other(self, tp: TopicPartition, target: LogDirectory | None) -> None:
         """End a movement to elsewhere: another target, or the directory where the replica is, which means cancel."""
         status = self._node.engine.status(tp)
@@ -198,6 +210,7 @@ class LogDirRequests:
             self._node.wishes.forget(tps)
         except StorageError as error:
             self._node.storage_failed(error)
+            log.error("wishes that were taken back may be there again after a restart: %s", error)
 
     async def _unmade(self, tps: Sequence[TopicPartition]) -> list[TopicPartition]:
         """Wait for replicas that are being made, not long: a disk may hang; answers those that are not there then."""
@@ -244,12 +257,19 @@ class LogDirRequests:
         }
 
     async def _try(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove | ErrorCode:
-        """Make one `.move`; answers the move or why there is none."""
+        """Make one `.move`, in place of one to elsewhere; answers the move or why there is none."""
         tp = partition.tp
-        if raised.error:
-            log.info("move of %s to %s: %s", tp, target.path, raised.message)
-            return ErrorCode(raised.error)
         try:
+            if not raised.error:
+                self._refuse_stopped()
+                # Not before: without an answer from the controller what is under way goes on.
+                await self._cancel_other(tp, target)
+                if partition.generation >= raised.value:
+                    # What was under way has become the replica meanwhile, or was about to.
+                    (raised,) = await self._raise([partition])
+            if raised.error:
+                log.info("move of %s to %s: %s", tp, target.path, raised.message)
+                return ErrorCode(raised.error)
             return await self._create(partition, target, raised)
         except (RequestRefused, StorageError) as error:
             if isinstance(error, StorageError):
@@ -261,6 +281,10 @@ class LogDirRequests:
             log.exception("move of %s to %s", tp, target.path)
             return ErrorCode.UNKNOWN_SERVER_ERROR
 
+    def _refuse_stopped(self) -> None:
+        if self._node.engine.moves_stopped:
+            raise MovesStopped("moves of this node are stopped; `rehome node resume-moves` lets them go on")
+
     async def _raise(self, partitions: Sequence[Partition]) -> list[ChangeResult]:
         rows = [
             ReplicaDirectory(partition.tp, partition.topic_id, partition.directory.id, partition.generation)
@@ -271,7 +295,8 @@ class LogDirRequests:
             return await asyncio.wait_for(controller.raise_generations(rows, timeout=DEFAULT_TIMEOUT), DEFAULT_TIMEOUT)
         except (RequestTimedOut, TimeoutError):
             late = ChangeResult(
-                ErrorCode.REQUEST_TIMED_OUT, "the controller did not answer in time; nothing was changed"
+                ErrorCode.REQUEST_TIMED_OUT,
+                "the controller did not answer in time; it may still do it: look before asking again",
             )
             return [late] * len(rows)
         except RequestRefused as error:
@@ -298,12 +323,13 @@ class LogDirRequests:
 
     def _make(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove:
         engine = self._node.engine
-        source = partition.directory.name
         known = engine.status(partition.tp)
         # What a run may still hold is taken from it first; where there is nothing, the claim comes with the copy.
         claim = engine.next_claim(partition.tp) if known is not None and is_open(known) else 0
         status = engine.create(partition.tp, target.name, claim=claim, generation=raised.value, owner="", run_id="")
-        return PlannedMove(partition.tp, source, target.name, status.claim, status.generation, partition.log.size)
+        return PlannedMove(
+            partition.tp, status.source, target.name, status.claim, status.generation, partition.log.size
+        )
 
     # DescribeLogDirs
 

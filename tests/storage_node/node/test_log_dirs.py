@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -162,6 +163,19 @@ def test_a_wish_for_a_replica_that_does_not_exist_yet_places_it(harness: Harness
     assert {harness.directory_of("later", part) for part in range(4)} == {target}
 
 
+@pytest.mark.feature("113-05", "113-07")
+def test_any_takes_back_a_wish(harness: Harness, admin: KafkaAdminClient) -> None:
+    """KIP-113: "any" cancels what was asked for before."""
+    wanted = {("later", part): harness.paths[2] for part in range(3)}
+    ask(admin, wanted)
+    assert ask(admin, {("later", 0): "any"}) == {("later", 0): "UnknownTopicOrPartitionError"}
+    harness.restart()
+    left = {part for part in range(3) if harness.node.wishes.get(TopicPartition("later", part)) is not None}
+    assert left == {1, 2}
+    harness.create_topic("later", 3)
+    assert [harness.directory_of("later", part) == harness.paths[2] for part in range(3)] == [False, True, True]
+
+
 @pytest.mark.parametrize("in_time", [True, False])
 def test_a_wish_for_a_replica_that_is_just_being_made_is_not_forgotten(
     harness: Harness, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch, in_time: bool
@@ -220,6 +234,66 @@ def test_without_a_controller_nothing_is_left_on_disk(harness: Harness, admin: K
     assert len(set(wanted.values())) > 1
     assert ask(admin, wanted) == dict.fromkeys(wanted, "RequestTimedOutError")
     assert not [path for disk in harness.paths for path in Path(disk).glob("*.move")]
+
+
+@pytest.mark.conformance(11, 18)
+def test_without_a_controller_a_new_target_leaves_the_running_move_alone(
+    harness: Harness, admin: KafkaAdminClient
+) -> None:
+    harness.controller.hold_moves = True
+    harness.create_topic("t")
+    harness.produce("t", [b"x"] * 10)
+    first, second = (path for path in harness.paths if path != harness.directory_of("t"))
+    assert ask(admin, {("t", 0): first}) == {("t", 0): NONE}
+    harness.controller.away = True
+    assert ask(admin, {("t", 0): second}) == {("t", 0): "RequestTimedOutError"}
+    rows = describe(admin)
+    assert ("t", 0, True) in replicas(rows[first]) and not replicas(rows[second])
+    (planned,) = harness.controller.planned
+    assert harness.controller.run_move(harness.node, planned) == "swapped"
+    assert harness.directory_of("t") == first
+
+
+def test_while_moves_are_stopped_a_new_target_leaves_the_stopped_move_alone(
+    harness: Harness, admin: KafkaAdminClient
+) -> None:
+    harness.controller.hold_moves = True
+    harness.create_topic("t")
+    first, second = (path for path in harness.paths if path != harness.directory_of("t"))
+    assert ask(admin, {("t", 0): first}) == {("t", 0): NONE}
+    harness.node.engine.stop_moves()
+    assert ask(admin, {("t", 0): second}) == {("t", 0): "PolicyViolationError"}
+    assert ("t", 0, True) in replicas(describe(admin)[first])
+    harness.node.engine.resume_moves()
+    (planned,) = harness.controller.planned
+    assert harness.controller.run_move(harness.node, planned) == "swapped"
+
+
+@pytest.mark.conformance(18)
+def test_a_new_target_for_what_arrives_at_the_old_one_meanwhile(
+    harness: Harness, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.controller.hold_moves = True
+    harness.create_topic("t")
+    harness.produce("t", [b"x"] * 10)
+    first, second = (path for path in harness.paths if path != harness.directory_of("t"))
+    assert ask(admin, {("t", 0): first}) == {("t", 0): NONE}
+    (old,) = harness.controller.planned
+    raising = harness.controller.raise_generations
+
+    async def slowly(*args: Any, **kwargs: Any) -> Any:
+        answer = await raising(*args, **kwargs)
+        if harness.directory_of("t") != first:
+            assert await asyncio.to_thread(harness.controller.run_move, harness.node, old) == "swapped"
+        return answer
+
+    monkeypatch.setattr(harness.controller, "raise_generations", slowly)
+    assert ask(admin, {("t", 0): second}) == {("t", 0): NONE}
+    new = harness.controller.planned[-1]
+    assert (new.source, new.directory) == (first, second) and new.generation > old.generation
+    assert harness.controller.run_move(harness.node, new) == "swapped"
+    assert harness.directory_of("t") == second
+    assert len(harness.consume("t", 10)) == 10
 
 
 def test_one_update_raises_the_generations_of_a_whole_request(harness: Harness, admin: KafkaAdminClient) -> None:
