@@ -119,12 +119,19 @@ def wait_until_done(cluster: Cluster, topic: str, replicas: Sequence[int], parti
 def wait_until_off(cluster: Cluster, topic: str, nodes: Sequence[int], partition: int = 0) -> None:
     """Until no directory of these nodes has anything of the partition, deleted copies included."""
     name = f"{topic}-{partition}"
-
-    def off(node: int) -> bool:
-        return not [entry for entry in on_disk(cluster, node, topic) if entry.split(".")[0] == name]
-
     for node in nodes:
-        cluster.eventually(lambda node=node: off(node), f"{name} is off node {node}", MOVED)  # type: ignore[misc]
+        left: list[str] = []
+
+        def off(node: int = node, left: list[str] = left) -> bool:
+            left[:] = [entry for entry in on_disk(cluster, node, topic) if entry.split(".")[0] == name]
+            return not left
+
+        try:
+            # (A broker that has just started looks for what it is to delete half a minute later.)
+            cluster.eventually(off, f"{name} is off node {node}", 3 * MOVED)
+        except AssertionError as error:
+            error.add_note(f"still there: {left}")
+            raise
 
 
 def filled(cluster: Cluster, *assignment: Sequence[int], records: int = 400, **configs: str) -> str:
