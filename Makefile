@@ -45,8 +45,14 @@ test: setup-dev ## all tests, in JOBS=2 processes (TESTS=path for some)
 conformance: setup-dev ## the same tests against our nodes and against Apache Kafka; the table of cases in build/conformance.md
 	@$(PY) -m pytest tests/conformance -m "" --kinds rehome,apache
 
+#: What has a larger set than `make test` takes, apart from tests/simulation, tests/crash and tests/faults.
+LARGE := tests/workflows/model/test_assignment_exhaustive.py tests/workflows/model/test_replicated_commands.py \
+	tests/storage_node/groups/test_store.py tests/storage_node/groups/test_any_order.py \
+	tests/storage_node/protocol/test_fuzz_schemas.py tests/storage_node/replication/test_replication_property.py \
+	tests/activities/test_fencing.py
+
 torture: setup-dev ## the full sets: every crash point, power cuts, failing disks, then MINUTES=30 of torture (SEED=, CONTAINERS=1)
-	@REHOME_FULL=1 $(PY) -m pytest --timeout 7200 tests/simulation tests/crash tests/faults
+	@REHOME_FULL=1 $(PY) -m pytest --timeout 7200 tests/simulation tests/crash tests/faults $(LARGE)
 	@$(VENV)/bin/rehome torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(CONTAINERS),--containers)
 
 stack: setup ## the embedded stack in the foreground, in DATA=.rehome, until Ctrl-C

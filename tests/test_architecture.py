@@ -70,6 +70,20 @@ def test_the_readme_counts_the_conformance_cases_that_tests_show() -> None:
     assert conformance_sentence() in readme, f"README.md is to say: {conformance_sentence()}"
 
 
+def test_torture_takes_every_set_that_has_a_full_size() -> None:
+    makefile = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    large = re.findall(r"^LARGE := (.*)$", makefile, re.MULTILINE)[0]
+    recipe = re.findall(r"^\t@REHOME_FULL=1 (.*)$", makefile, re.MULTILINE)[0].replace("$(LARGE)", large)
+    taken = tuple(word for word in recipe.split() if word.startswith("tests/"))
+    sized = re.compile(r"^from tests\.support\.scale import .*\b(FULL|scaled)\b", re.MULTILINE)
+    left_out = [
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if sized.search(path.read_text()) and not (name := str(path.relative_to(ROOT))).startswith(taken)
+    ]
+    assert not left_out, "REHOME_FULL=1 makes them larger"
+
+
 @pytest.mark.parametrize("name", NAMED)
 def test_what_the_pages_name_is_there(name: str) -> None:
     """A file of tests, a test in one, or another file or folder below tests/."""

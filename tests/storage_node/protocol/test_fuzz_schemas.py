@@ -101,7 +101,8 @@ def _highest() -> int:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    extra = {"group.initial.rebalance.delay.ms": "0"}
+    # The full sets ask nothing of it for many minutes in between: the sentinel is not closed for being idle.
+    extra = {"group.initial.rebalance.delay.ms": "0", "connections.max.idle.ms": str(24 * 3600 * 1000)}
     with running(Path(tmp_path_factory.mktemp("fuzzed")), dirs=2, extra=extra) as harness:
         made = Target(harness)
         yield made
