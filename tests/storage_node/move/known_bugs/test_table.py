@@ -1,7 +1,6 @@
 """Each known bug of Apache Kafka's moves between directories has a row in known_bugs.tsv, and each row a test.
 
-A row: the bug's id, what happens in Apache Kafka, what happens here, and the tests that show it, or "-" with the reason
-why it does not apply yet.
+A row: the bug's id, what happens in Apache Kafka, what happens here, and the tests that show it.
 """
 
 from __future__ import annotations
@@ -96,21 +95,14 @@ def test_every_known_bug_has_one_row() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_a_row_names_tests_that_exist_or_why_there_is_none(row: list[str]) -> None:
+def test_a_row_names_tests_that_exist(row: list[str]) -> None:
     assert len(row) == 4 and all(row), row
-    if row[3] == "-":
-        assert row[2].startswith("not applicable before "), row
-        return
     for test in row[3].split(" "):
         path, _, name = test.partition("::")
         assert name.startswith("test_") and name in names_in(path), f"{test} does not exist"
 
 
 def test_every_run_takes_the_tests_that_are_named() -> None:
-    named = {test.partition("::")[0] for row in ROWS if row[3] != "-" for test in row[3].split(" ")}
+    named = {test.partition("::")[0] for row in ROWS for test in row[3].split(" ")}
     left_out = {path for path in named if path.split("/")[1] in getattr(conftest, "collect_ignore", ())}
     assert not left_out, "these run with `make torture` only"
-
-
-def test_few_rows_are_not_applicable() -> None:
-    assert sum(row[3] == "-" for row in ROWS) <= 3
