@@ -2,8 +2,8 @@
 
 A whole run writes build/features.md: each feature of the proposals by its id, shown (by which tests), superseded (by
 what) or open. A run of all tests, or of tests/conformance alone, writes build/conformance.md: each conformance case by
-its number, passed (by which tests), not applicable (why) or open. What the other of these runs found last is kept in
-build/ and stands in the table too.
+its number, passed (by which tests, and what differs on purpose), not applicable (why) or open. What the other of these
+runs found last is kept in build/ and stands in the table too.
 """
 
 from __future__ import annotations
@@ -139,5 +139,5 @@ def _write_conformance(terminalreporter: pytest.TerminalReporter | None, config:
     table, count = outcomes.table(read_cases())
     CONFORMANCE.write_text(table)
     if terminalreporter is not None:
-        total = ", ".join(f"{n} {state}" for state, n in count.items())
+        total = "; ".join(f"{n} {state}" for state, n in count.items())
         terminalreporter.write_line(f"conformance: {total} (build/conformance.md)")

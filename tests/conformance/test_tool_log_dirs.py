@@ -50,7 +50,7 @@ def test_all_brokers_all_directories_and_the_topics_asked_for(cluster: Cluster, 
 
 
 @pytest.mark.conformance(198, 199)
-@pytest.mark.feature("113-36", "113-39")
+@pytest.mark.feature("113-39")
 def test_some_brokers_and_unknown_topics(cluster: Cluster, tools: Tools) -> None:
     words, brokers = shown(tools, "--broker-list", "2", "--topic-list", "no-such-topic")
     assert words[1] == "Received log directory information from brokers 2"

@@ -20,15 +20,20 @@ FEATURES = ROOT / "tests" / "features.tsv"
 CASES = ROOT / "tests" / "conformance" / "cases.tsv"
 #: What the conformance tests of all runs so far ended with, by node id.
 OUTCOMES = ROOT / "build" / "conformance.json"
+#: The state of a case whose tests pass on what our nodes do instead of what Apache Kafka does.
+DIFFERS = "passed, differs on purpose"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A conformance case: what it asks for; where it cannot apply to us why, and which test shows the same outcome."""
+    """A conformance case: what it asks for; where it cannot apply to us why, and which test shows the same outcome;
+    where our nodes differ from its outcome on purpose, the id of the row in differences.tsv that its tests hold.
+    """
 
     title: str
     not_applicable: str = ""
     instead: str = ""
+    differs: str = ""
 
 
 def read_features() -> dict[str, tuple[str, str]]:
@@ -38,9 +43,11 @@ def read_features() -> dict[str, tuple[str, str]]:
 
 
 def read_cases() -> dict[int, Case]:
-    """Case number -> the case; columns: number, title, why it is not applicable, the test of the same outcome."""
+    """Case number -> the case; columns: number, title, why it is not applicable, the test of the same outcome, what
+    differs on purpose.
+    """
     rows = (line.split("\t") for line in CASES.read_text().splitlines() if line)
-    return {int(row[0]): Case(*row[1:4]) for row in rows}
+    return {int(row[0]): Case(*row[1:5]) for row in rows}
 
 
 def marks(name: str) -> set[str]:
@@ -63,10 +70,14 @@ def features_sentence() -> str:
 def conformance_sentence() -> str:
     """What README.md says about the conformance cases, by what the tests carry."""
     cases, carried = read_cases(), {int(n) for n in marks("conformance")}
-    shown = len(carried & cases.keys())
+    shown = carried & cases.keys()
+    differ = sum(1 for number in shown if cases[number].differs)
     out = sum(1 for number, case in cases.items() if case.not_applicable and number not in carried)
-    left = len(cases) - shown - out
-    return f"Of the {len(cases)} cases {shown} are passed, {out} are not applicable and {left} are open"
+    left = len(cases) - len(shown) - out
+    return (
+        f"Of the {len(cases)} cases {len(shown)} have a test, {out} are not applicable and {left} are open; in {differ}"
+        " of those with a test our nodes differ on purpose, and the test holds what they do instead"
+    )
 
 
 class Outcomes:
@@ -80,14 +91,16 @@ class Outcomes:
         """Take in a run: the cases that each collected test carries, and how those that ran ended.
 
         What a run did not try keeps its last outcome. Tests that are gone are forgotten: their file is not there any
-        more, or (the files collected as a whole) has no test of this name with a case.
+        more, or (the files collected as a whole) has no test of this name, with these parameters, that has a case. A
+        run of one kind of cluster says nothing of the other's.
         """
         now = datetime.now(UTC).isoformat(timespec="seconds")
         files = {nodeid.split("::")[0] for nodeid in carried} if whole_files else set()
-        names = {bare(nodeid) for nodeid, cases in carried.items() if cases}
+        kinds = {"", *map(kind_of, carried)}
         for nodeid in list(self._rows):
             file = nodeid.split("::")[0]
-            if not (ROOT / file).exists() or (file in files and bare(nodeid) not in names):
+            gone = file in files and not carried.get(nodeid) and kind_of(nodeid) in kinds
+            if gone or not (ROOT / file).exists():
                 del self._rows[nodeid]
         for nodeid in passed | failed:
             if cases := carried.get(nodeid):
@@ -103,7 +116,7 @@ class Outcomes:
         passed: dict[int, set[str]] = defaultdict(set)
         failed: dict[int, set[str]] = defaultdict(set)
         for nodeid, row in self._rows.items():
-            ours = "apache" not in re.split(r"[\[\]-]", nodeid.partition("[")[2])
+            ours = kind_of(nodeid) != "apache"
             for number in row["cases"] if isinstance(row["cases"], list) else ():
                 if not row["passed"]:
                     failed[number].add(bare(nodeid))
@@ -112,13 +125,15 @@ class Outcomes:
         return passed, failed
 
     def table(self, cases: dict[int, Case]) -> tuple[str, dict[str, int]]:
-        """The table in Markdown, and how many cases are passed, not applicable and open."""
+        """The table in Markdown, and how many cases are in which state."""
         passed, failed = self.shown()
-        count = {"passed": 0, "not applicable": 0, "open": 0}
+        count = {"passed": 0, DIFFERS: 0, "not applicable": 0, "open": 0}
         lines = ["| case | what | state |", "|---|---|---|"]
         for number, case in cases.items():
             if number in failed:
                 state, text = "open", f"fails: {_named(failed[number])}"
+            elif number in passed and case.differs:
+                state, text = DIFFERS, f"{DIFFERS}: `{case.differs}`; by {_named(passed[number])}"
             elif number in passed:
                 state, text = "passed", f"passed by {_named(passed[number])}"
             elif case.not_applicable:
@@ -134,6 +149,12 @@ class Outcomes:
 def bare(nodeid: str) -> str:
     """A test's name without its parameters."""
     return nodeid.split("[")[0]
+
+
+def kind_of(nodeid: str) -> str:
+    """The kind of cluster among a test's parameters, "" without one."""
+    given = re.split(r"[\[\]-]", nodeid.partition("[")[2])
+    return next((kind for kind in ("rehome", "apache") if kind in given), "")
 
 
 def _named(tests: Iterable[str]) -> str:

@@ -213,7 +213,7 @@ def test_generate_for_several_replicas(cluster: Cluster, plans: Plans, tools: To
     assert listed(cluster) == {} and seen(cluster, topic).replicas == (1, 2)
 
 
-@pytest.mark.conformance(160, 186, 191)
+@pytest.mark.conformance(186, 191)
 def test_controllers_list_and_cancel(cluster: Cluster, plans: Plans, tools: Tools) -> None:
     topic = filled(cluster, [1])
     file = plans.of((topic, 0, [2], None))
