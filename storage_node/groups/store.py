@@ -76,9 +76,10 @@ class GroupStore:
                     newest = other
         if newest is not None:
             self.state, self._number = newest.state, newest.number
-        with atomic.io_errors(self.directory.name, f"opening {TAIL}"), atomic.full_is_no_room():
+        with atomic.io_errors(self.directory.name, f"opening {TAIL}"):
             flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-            self._fd = os.open(self.directory.path / TAIL, flags, 0o644)
+            with atomic.full_is_no_room():
+                self._fd = os.open(self.directory.path / TAIL, flags, 0o644)
             atomic.fsync_dir(self.directory.path)
         self._allow(own.snapshot_bytes if own is not None else 0)
         self._length = own.tail_end if own is not None else 0

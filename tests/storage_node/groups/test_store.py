@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from storage_node import failpoints
 from storage_node.directories.directory import LogDirectory
+from storage_node.errors import StorageError
 from storage_node.groups import store as store_module
 from storage_node.groups.frames import frame, scan
 from storage_node.groups.offsets import Entry, GroupsState, Offset, entries_of, offset_row
@@ -255,6 +256,17 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room(
     assert put(store, commit("g", 3)) == [None]
     store.close()
     assert load(opened, tmp_path / "d").state.groups["g"].offsets[("t", 0)].offset == 3
+
+
+def test_no_space_reported_by_a_flush_is_a_failed_flush(tmp_path: Path, opened: list[GroupStore]) -> None:
+    """Also that of the tail's name, at the start."""
+    (tmp_path / "d").mkdir()
+    directory = LogDirectory(tmp_path / "d", "d")
+    store = GroupStore([directory])
+    opened.append(store)
+    with failpoints.active({"atomic.fsync_dir": "raise:ENOSPC"}), pytest.raises(StorageError) as told:
+        store.load()
+    assert directory.fail_on(told.value) and not directory.online
 
 
 def test_another_metadata_directory_takes_over(tmp_path: Path, opened: list[GroupStore]) -> None:
