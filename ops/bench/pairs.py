@@ -10,7 +10,7 @@ import contextlib
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -40,12 +40,13 @@ TOPIC_ID = "Zm9vYmFyYmF6cXV4MTIzNA"
 class Disks:
     """Four directories with a partition on the first and the third; what the mover needs of a node."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, size: int = SIZE) -> None:
+        """Partitions of `size` bytes."""
         self._dirs: list[LogDirectory] = []
         for number in range(4):
             (root / f"disk-{number}").mkdir(parents=True)
             self._dirs.append(LogDirectory(root / f"disk-{number}", f"disk-{number}"))
-        self._partitions = {tp: _filled(tp, self._dirs[2 * tp.partition]) for tp in map(_tp, range(2))}
+        self._partitions = {tp: _filled(tp, self._dirs[2 * tp.partition], size) for tp in map(_tp, range(2))}
         self._engine = MoveEngine(self, slots=2)
 
     def partition(self, tp: TopicPartition) -> PartitionLike | None:
@@ -60,9 +61,12 @@ class Disks:
     def moved(self) -> None:
         """Nobody is to be told."""
 
+    def lost(self, tp: TopicPartition, reason: str) -> None:
+        """No disk of this fails."""
+        raise RuntimeError(reason)
+
     def move(self, numbers: Sequence[int]) -> float:
         """Move partitions to the other disk of their pair, all at once; bytes per second."""
-        copies.drop_caches()
         began, total, claims = time.monotonic(), 0, {}
         for tp in map(_tp, numbers):
             pair = self._dirs[2 * tp.partition : 2 * tp.partition + 2]
@@ -90,13 +94,13 @@ def _tp(number: int) -> TopicPartition:
     return TopicPartition("pairs", number)
 
 
-def _filled(tp: TopicPartition, directory: LogDirectory) -> Partition:
+def _filled(tp: TopicPartition, directory: LogDirectory, size: int) -> Partition:
     path = directory.path / str(tp)
     path.mkdir()
     log = Log.open(path, tp, LogConfig(segment_bytes=64 * 2**20, file_delete_delay_ms=0), directory=directory.name)
     partition = Partition(tp, TOPIC_ID, log, directory)
     batch = build_batch([bytes(range(256)) * 40] * 90)
-    for _ in range(SIZE // len(batch)):
+    for _ in range(size // len(batch)):
         partition.append(batch)
     log.flush()
     return partition
@@ -105,15 +109,7 @@ def _filled(tp: TopicPartition, directory: LogDirectory) -> Partition:
 def pairs(bench: Bench) -> list[Figure]:
     """The rate of two movers on two pairs of disks beside that of one."""
     bench.say(f"one mover and two on different pairs of disks of {RATE // MB} MB/s ...")
-    root = bench.folder / "pairs"
-    disks = Disks(root)
-    try:
-        with _limited(root):
-            one = disks.move([0])
-            two = disks.move([0, 1])
-    finally:
-        disks.close()
-        shutil.rmtree(root)
+    one, two = measure(bench.folder / "pairs", SIZE, copies.drop_caches)
     return [
         Figure(
             f"two movers between different disks of {RATE // MB} MB/s",
@@ -124,6 +120,20 @@ def pairs(bench: Bench) -> list[Figure]:
             two >= TIMES * one,
         )
     ]
+
+
+def measure(root: Path, size: int, before: Callable[[], object]) -> tuple[float, float]:
+    """Bytes per second of one mover and of two, each partition of `size` bytes; `before` is called before each."""
+    disks = Disks(root, size)
+    try:
+        with _limited(root):
+            before()
+            one = disks.move([0])
+            before()
+            return one, disks.move([0, 1])
+    finally:
+        disks.close()
+        shutil.rmtree(root)
 
 
 @contextlib.contextmanager
@@ -137,13 +147,17 @@ def _limited(root: Path) -> Iterator[None]:
 
     read, write = blocks.Source.read, blocks.Target.write
 
-    def slow_read(self: blocks.Source, buffer: memoryview, count: int, position: int, *, hot: bool) -> int:
+    def slow_read(
+        self: blocks.Source, buffer: memoryview, count: int, position: int, *, hot: bool, cached: bool = False
+    ) -> int:
         disk(self.segment.file.fd).acquire(count)
-        return read(self, buffer, count, position, hot=hot)
+        return read(self, buffer, count, position, hot=hot, cached=cached)
 
-    def slow_write(self: blocks.Target, data: memoryview, position: int, *, aligned: bool) -> None:
+    def slow_write(
+        self: blocks.Target, data: memoryview, position: int, *, aligned: bool, cached: bool = False
+    ) -> None:
         disk(self.segment.file.fd).acquire(len(data))
-        write(self, data, position, aligned=aligned)
+        write(self, data, position, aligned=aligned, cached=cached)
 
     with mock.patch.object(blocks.Source, "read", slow_read), mock.patch.object(blocks.Target, "write", slow_write):
         yield

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.bench import copies, replica_throttles, replicas, table, throttles
+from ops.bench import copies, pairs, replica_throttles, replicas, table, throttles
 from ops.bench.table import Figure
 
 
@@ -46,6 +46,13 @@ def test_a_figure_says_whether_what_is_wanted_holds() -> None:
     assert [Figure("a", "1", wanted="2", met=met).verdict for met in (True, False)] == ["met", "NOT met"]
     (row,) = table.as_rows([Figure("a", "1", "2", 0.5, "3", False)])
     assert row == {"what": "a", "rehome": "1", "beside": "2", "ratio": 0.5, "wanted": "3", "met": False}
+
+
+def test_two_pairs_of_disks_are_measured(tmp_path: Path) -> None:
+    """The benchmark stands in for the mover's own reads and writes, whose ways of being called must be its own."""
+    one, two = pairs.measure(tmp_path / "pairs", 8 << 20, lambda: None)
+    assert 0 < one < 4 * pairs.RATE and 0 < two < 8 * pairs.RATE
+    assert not (tmp_path / "pairs").exists()
 
 
 def test_percentiles() -> None:
