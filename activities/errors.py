@@ -13,6 +13,8 @@ from temporalio import activity
 from temporalio.exceptions import ApplicationError, ApplicationErrorCategory
 
 from storage_node import errors as storage
+from storage_node.directories.atomic import is_no_room
+from storage_node.directories.latch import Fault, fault_of, reason_of
 from workflows import errors as types
 from workflows.model.calls import FAILED, SUPERSEDED
 
@@ -60,7 +62,15 @@ _STABLE = frozenset(value for name, value in vars(types).items() if name.isupper
 
 
 def classify(error: BaseException) -> Classified:
-    """The stable type of an exception; anything unknown is a failure of the node that a retry may mend."""
+    """The stable type of an exception; anything unknown is a failure of the node that a retry may mend.
+
+    A storage error that says nothing about the disk is one, too: no descriptor left may be mended by a retry, a name
+    that is taken or gone may not.
+    """
+    if isinstance(error, storage.StorageError) and not isinstance(error, storage.LogDirectoryOffline):
+        fault = Fault.DISK if is_no_room(error) else fault_of(error)
+        if fault is not Fault.DISK:
+            return Classified(types.NODE_FAILURE, fault is Fault.STEP, reason_of(error))
     kind, retryable = next((TABLE[base] for base in type(error).__mro__ if base in TABLE), (types.NODE_FAILURE, True))
     message = getattr(error, "message", "") or str(error) or type(error).__name__
     return Classified(kind, retryable, message)

@@ -23,7 +23,7 @@ from activities.creating import MoveCreator
 from activities.errors import classify, disowned, expected, raise_application_error
 from activities.reassigning import ReassignActivities
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import MovesStopped, RequestRefused, RequestTimedOut
+from storage_node.errors import MovesStopped, RequestRefused, RequestTimedOut, StorageError
 from storage_node.ports import Controller
 from storage_node.types import TopicPartition
 from workflows import errors as types
@@ -165,6 +165,9 @@ class NodeActivities:
                 if status is not None and status.claim == move.claim and status.state in LEFT_SWAP:
                     return replace(known, outcome=calls.BEHIND)
                 raise
+            except StorageError as error:
+                # Not tried again: the source has taken a higher generation, and what stands in the way stays there.
+                return rows.failed(move, classify(error), known)
             if outcome.outcome != "swapped":
                 return replace(known, outcome=calls.BEHIND, error="", message="", seconds_locked=outcome.seconds_locked)
             return replace(

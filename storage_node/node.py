@@ -349,6 +349,11 @@ class Node:
         """A replica has moved to another directory (from the mover): the controller is told soon."""
         self.directories_changed()
 
+    def lost(self, tp: TopicPartition, reason: str) -> None:
+        """A replica goes offline alone (from the mover): its directory is good, its name cannot be given back."""
+        log.error("%s is taken offline: %s", tp, reason)
+        self.replicas.set_offline({tp: reason})
+
     # Failures
 
     def storage_failed(self, error: StorageError, tp: TopicPartition | None = None) -> None:

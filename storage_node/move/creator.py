@@ -150,7 +150,11 @@ class Creator:
         wanted = replace(
             move.marker,
             claim=request.claim or move.marker.claim,
-            generation=request.generation or move.marker.generation,
+            generation=request.generation or max(move.marker.generation, move.partition.generation + 1),
+            # Sealed only if a swap failed, and the seal could not be taken back then.
+            state=State.COPYING,
+            seal_leo=-1,
+            seal_hw=-1,
             owner=request.owner or move.marker.owner,
             run_id=request.run_id or move.marker.run_id,
             throttle=request.throttle or 0,

@@ -180,8 +180,8 @@ class MoveEngine:
             if move is None:
                 return self._swapped_before(partition, claim, generation)
             move = self._moving(tp, claim)
-            if generation and partition.generation >= generation:
-                raise Superseded(f"{tp} is at generation {partition.generation} already")
+            if (known := partition.generation) >= min(generation or known + 1, move.marker.generation):
+                raise Superseded(f"{tp} is at generation {known} already")
             self._switch.refuse()
             if not self._movers.halt(move, SWAPPING, HALT_SECONDS):
                 move.source.check_online()
@@ -204,7 +204,8 @@ class MoveEngine:
         except Exception as error:
             self._movers.failed(move, error)
             self._movers.clean_up(move)
-            raise explain(error) from error
+            found = explain(error)
+            raise found from (error.__cause__ if found is error else error)  # by its cause the disk is judged
         if done is None:
             move.become(MoveState.STOPPED, message=move.stop or "the source ran ahead of the copy")
             return SwapOutcome(BEHIND, move.seconds_locked, move.partition.generation)

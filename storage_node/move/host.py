@@ -63,3 +63,7 @@ class MoveHost(Protocol):
     def moved(self) -> None:
         """A replica has just moved to another directory."""
         ...
+
+    def lost(self, tp: TopicPartition, reason: str) -> None:
+        """A replica cannot be served until the next start, though its directory is good."""
+        ...

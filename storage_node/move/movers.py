@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from storage_node.directories.latch import Fault, fault_of, reason_of
 from storage_node.errors import (
     ErrorCode,
     LogDirectoryOffline,
@@ -237,6 +239,9 @@ def describe(error: BaseException) -> tuple[str, str]:
     if isinstance(error, NotEnoughSpace) or (isinstance(error, StorageError) and no_room(error)):
         return TARGET_FULL, str(error)
     if isinstance(error, StorageError):
+        if not isinstance(error, LogDirectoryOffline) and fault_of(error) is not Fault.DISK:
+            name = errno.errorcode.get(getattr(error.__cause__, "errno", None) or 0, "")
+            return NODE_FAILURE, f"{reason_of(error)} ({name})"  # the disk is good: tried again
         return LOG_DIR_OFFLINE, str(error)
     if isinstance(error, CorruptSource):
         return CORRUPT_SOURCE, str(error)

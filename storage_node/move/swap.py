@@ -16,6 +16,7 @@ from pathlib import Path
 
 from storage_node import failpoints
 from storage_node.directories.atomic import fsync_dir, full_is_no_room, io_errors, rename_new
+from storage_node.directories.latch import Fault, fault_of, reason_of
 from storage_node.directories.names import delete_name, new_delete_id, replica_name
 from storage_node.errors import StorageError
 from storage_node.failpoints import failpoint
@@ -169,7 +170,8 @@ class Swapper:
             with io_errors(move.target.name, f"sealing {move.path.name}"):
                 self._seal(move)
             move.target.check_online()
-        except StorageError:
+        except StorageError as error:
+            move.target.fail_on(error)  # first: a bad disk is not asked to take the seal back
             self._undo(move, None)
             raise
         renamed = False
@@ -224,8 +226,11 @@ class Swapper:
         failpoint(AFTER_SEAL)
 
     def _undo(self, move: Move, renamed: Path | None) -> None:
-        """Give the source back, two generations higher, or else with the seal undone; its directory goes offline if
-        neither can be made durable.
+        """Give the source back, two generations higher, or else with the seal undone; the replica goes offline if
+        neither can be made durable, with its whole directory where the disk is bad.
+
+        The copy on a target that is good is not sealed any more, and younger than the source again: it can be copied
+        and swapped once more.
         """
         partition = move.partition
         path = partition.log.path
@@ -248,16 +253,34 @@ class Swapper:
                     fsync_dir(move.source.path)
                     failpoint(UNDO_AFTER_FLUSHED)
         except (StorageError, markers.MarkerCorrupt) as error:
-            move.source.fail(error)
+            self._not_taken_back(move, error, renamed)
             return
         if marked:
             partition.generation = generation
+            self._unseal(move, generation + 1)
         elif not self._unseal(move):
             move.source.fail(f"{path.name} cannot be taken back on {move.source.name}: no room for its marker")
 
-    def _unseal(self, move: Move) -> bool:
-        """Where the source had no marker and has no room for one, the copy says instead that it is no whole one."""
-        copying = replace(move.marker, state=State.COPYING, seal_leo=-1, seal_hw=-1)
+    def _not_taken_back(self, move: Move, error: StorageError | markers.MarkerCorrupt, renamed: Path | None) -> None:
+        """The source has neither its name nor a higher generation for sure. Nothing is appended to it then, unless its
+        name was never changed and the copy is durably no whole one.
+        """
+        if isinstance(error, StorageError):
+            if move.source.fail_on(error) or not move.source.online:
+                return
+            if renamed is None and fault_of(error) is Fault.STEP and self._unseal(move):
+                return
+        self._host.lost(move.tp, f"{move.tp} cannot be taken back on {move.source.name}: {reason_of(error)}")
+
+    def _unseal(self, move: Move, generation: int = 0) -> bool:
+        """Have the copy say durably that it is no whole one, of this generation if that is higher than its own."""
+        copying = replace(
+            move.marker,
+            state=State.COPYING,
+            seal_leo=-1,
+            seal_hw=-1,
+            generation=max(generation, move.marker.generation),
+        )
         try:
             move.target.check_online()
             markers.write(move.path, copying)

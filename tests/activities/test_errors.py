@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
+import os
 
 import pytest
 from temporalio.exceptions import ApplicationError
@@ -17,6 +19,26 @@ from activities.errors import (
 )
 from storage_node import errors as storage
 from workflows import errors as types
+
+
+def storage_error(number: int) -> storage.StorageError:
+    error = storage.MetadataIOError("/d", "making a folder")
+    error.__cause__ = OSError(number, os.strerror(number), "/d/t-0/marker")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "retryable"),
+    [
+        (errno.EIO, types.LOG_DIR_OFFLINE, False),
+        (errno.EMFILE, types.NODE_FAILURE, True),
+        (errno.EEXIST, types.NODE_FAILURE, False),
+    ],
+)
+def test_only_a_bad_disk_is_called_offline(number: int, kind: str, retryable: bool) -> None:
+    found = classify(storage_error(number))
+    assert (found.type, found.retryable) == (kind, retryable)
+    assert "/d" in found.message
 
 
 @pytest.mark.parametrize(

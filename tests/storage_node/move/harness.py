@@ -79,6 +79,9 @@ class SmallNode:
 
     def moved(self) -> None: ...
 
+    def lost(self, tp: TopicPartition, reason: str) -> None:
+        self.partitions.pop(tp).take_offline(reason)
+
     def checkpoint(self, directory: LogDirectory, moving: PartitionLike | None) -> None:
         self.checkpoints.append((directory.path.name, moving is not None))
         points = {p.tp: p.log.recovery_point for p in self.partitions.values() if p.directory is directory}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -11,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from storage_node import failpoints
-from storage_node.errors import LogDirectoryOffline, NotEnoughSpace, StorageError
+from storage_node.errors import LogDirectoryOffline, NotEnoughSpace, StorageError, Superseded
 from storage_node.log.config import LogConfig
 from storage_node.move import flusher
 from storage_node.move import marker as markers
 from storage_node.move.status import MoveState, MoveStatus
+from storage_node.move.swap import Swapper
 from tests.storage_node.move.harness import CONFIG, TP, Make, SmallNode, batch, eventually, values
 
 
@@ -68,7 +70,8 @@ def test_the_replica_moves_elsewhere_while_the_copy_is_on_a_dead_disk(make: Make
 
 
 @pytest.mark.parametrize("renamed", [True, False])
-def test_an_unknown_name_of_the_source_takes_its_directory_offline(renamed: bool, make: Make) -> None:
+def test_a_source_whose_name_is_not_known_is_not_served(renamed: bool, make: Make) -> None:
+    """Nor is anything else in a directory that is bad; one of which a folder is gone is asked, and stays."""
     node = make()
     status = caught_up(node)
     here, away = node.dir("a").path / "t-0", node.dir("a").path / "lost+found"
@@ -78,9 +81,9 @@ def test_an_unknown_name_of_the_source_takes_its_directory_offline(renamed: bool
         armed = {"swap.after_seal": lambda: here.rename(away)}
     with failpoints.active(armed), pytest.raises(StorageError):
         node.engine.swap(TP, status.claim)
-    assert not node.dir("a").online and node.dir("b").online
-    assert state(node) == ("failed", "LogDirOffline")
-    assert node.partitions[TP].directory is node.dir("a")
+    assert node.dir("a").online != renamed and node.dir("b").online
+    assert state(node) == ("failed", "LogDirOffline" if renamed else "NodeFailure")
+    assert (TP in node.partitions) == renamed
     node.close()
     if not renamed:
         away.rename(here)
@@ -99,12 +102,13 @@ def test_a_target_that_fails_at_its_rename_gives_the_source_back_two_generations
     # The target's own rename fails where the name is taken, or its flush fails after the rename.
     blocker = tmp_path / "b" / "t-0"
     armed: dict[str, str | Callable[[], object]] = {point: "raise"}
-    if point == "swap.after_source_flushed":
+    if taken := point == "swap.after_source_flushed":
         armed = {point: lambda: blocker.mkdir()}
     with failpoints.active(armed), pytest.raises(StorageError):
         node.engine.swap(TP, status.claim)
-    assert node.dir("a").online and not node.dir("b").online
-    assert state(node) == ("failed", "LogDirOffline")
+    # A name that is taken says nothing about the disk (KAFKA-16082), a flush that fails does.
+    assert node.dir("a").online and node.dir("b").online == taken
+    assert state(node) == ("failed", "NodeFailure" if taken else "LogDirOffline")
     assert node.listing()["a"] == ["t-0"] and partition.generation == 2
     marker = markers.read(tmp_path / "a" / "t-0")
     assert marker is not None and (marker.state, marker.generation) == ("CURRENT", 2)
@@ -115,6 +119,107 @@ def test_a_target_that_fails_at_its_rename_gives_the_source_back_two_generations
     after = make()
     assert b"after" in values(after.partitions[TP].log)[-1]
     assert after.partitions[TP].directory is after.dir("a")
+
+
+def taken_name(node: SmallNode) -> dict[str, str | Callable[[], object]]:
+    """Somebody makes a folder of the replica's name on the target when the source has lost its own."""
+    return {"swap.after_source_flushed": lambda: (node.dir("b").path / "t-0").mkdir()}
+
+
+@pytest.mark.parametrize("number", ["EMFILE", "EEXIST"])
+@pytest.mark.parametrize("unsealed", [True, False])
+def test_a_copy_that_could_not_be_swapped_in_is_never_the_older_one_that_wins(
+    number: str, unsealed: bool, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seal or the rename failed on a good disk: both directories stay online, the source goes on to be written."""
+    node = make()
+    status = caught_up(node)
+    armed = taken_name(node) if number == "EEXIST" else {"swap.after_seal": "raise:EMFILE"}
+    if not unsealed:
+        monkeypatch.setattr(Swapper, "_unseal", lambda *_: False)
+    with failpoints.active(armed), pytest.raises(StorageError) as told:
+        node.engine.swap(TP, status.claim)
+    if number == "EEXIST":
+        (tmp_path / "b" / "t-0").rmdir()
+    assert isinstance(told.value.__cause__, OSError)  # which is what the disk is judged by
+    assert node.dir("a").online and node.dir("b").online
+    failed = node.engine.status(TP)
+    assert failed is not None and (failed.error, f"({number})" in failed.message) == ("NodeFailure", True)
+    node.partitions[TP].append(batch(b"after"))
+    node.engine.start_copy(TP, status.claim)
+    node.engine.wait(TP, status.claim, 30)
+    if not unsealed:
+        with pytest.raises(Superseded):
+            node.engine.swap(TP, status.claim)
+        # Asked for again it is the younger one.
+        node.finish(node.engine.create(TP, node.path("b"), owner="run").claim)
+    else:
+        marker = markers.read(tmp_path / "b" / "t-0.move")
+        assert marker is not None and (marker.state, marker.generation) == ("COPYING", 3)
+        node.finish(status.claim)
+    assert node.partitions[TP].generation == 3
+    node.close()
+    after = make()
+    assert after.partitions[TP].directory is after.dir("b")
+    assert b"after" in values(after.partitions[TP].log)[-1]
+
+
+@pytest.mark.parametrize("point", ["undo.after_marker", "undo.after_renamed"])
+@pytest.mark.parametrize("bad", [True, False])
+def test_a_source_that_cannot_be_given_its_name_back_is_not_served(
+    point: str, bad: bool, make: Make, tmp_path: Path
+) -> None:
+    """The replica goes offline alone, unless the disk is bad."""
+    node = make()
+    status = caught_up(node)
+    partition = node.partitions[TP]
+    armed = {**taken_name(node), point: "raise" if bad else "raise:EMFILE"}
+    with failpoints.active(armed), pytest.raises(StorageError):
+        node.engine.swap(TP, status.claim)
+    assert node.dir("a").online != bad and node.dir("b").online
+    if not bad:
+        assert TP not in node.partitions
+        with pytest.raises(LogDirectoryOffline, match="cannot be taken back"):
+            partition.append(batch(b"nowhere"))
+    node.close()
+    (tmp_path / "b" / "t-0").rmdir()
+    after = make()
+    assert len(values(after.partitions[TP].log)) == 100
+
+
+def test_a_source_without_a_new_marker_is_served_when_the_seal_is_taken_back(make: Make, tmp_path: Path) -> None:
+    node = make()
+    status = caught_up(node)
+    armed = {"swap.after_seal": "raise:EMFILE", "undo.after_marker": "raise:EMFILE"}
+    with failpoints.active(armed), pytest.raises(StorageError):
+        node.engine.swap(TP, status.claim)
+    assert node.dir("a").online and node.dir("b").online
+    sealed = markers.read(tmp_path / "b" / "t-0.move")
+    assert sealed is not None and sealed.state == "COPYING"
+    node.partitions[TP].append(batch(b"after"))
+    node.close()
+    after = make()
+    assert after.partitions[TP].directory is after.dir("a")
+    assert b"after" in values(after.partitions[TP].log)[-1]
+
+
+@pytest.mark.parametrize("number", ["EMFILE", "ENOENT"])
+def test_a_copy_that_ends_on_a_good_disk_can_be_tried_again(number: str, make: Make) -> None:
+    node = make()
+    node.add()
+    node.fill(100)
+    status = node.engine.create(TP, node.path("b"))
+
+    def fails() -> None:
+        raise StorageError(node.path("b"), "opening a segment") from OSError(getattr(errno, number), "no")
+
+    with failpoints.active({"copy.after_chunk": fails}):
+        node.engine.start_copy(TP, status.claim)
+        ended = node.engine.wait(TP, status.claim, 60)
+    assert (ended.state, ended.error) == (MoveState.FAILED, "NodeFailure")
+    assert node.path("b") in ended.message and f"({number})" in ended.message
+    assert node.dir("a").online and node.dir("b").online
+    node.finish(status.claim)
 
 
 def test_a_seal_that_fails_leaves_the_source_two_generations_higher(make: Make) -> None:
