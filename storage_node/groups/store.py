@@ -18,9 +18,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from storage_node import failpoints
 from storage_node.directories import atomic
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import LogDirectoryOffline, LogFlushError, MetadataIOError, StorageError
+from storage_node.failpoints import failpoint
 from storage_node.groups.frames import Scan, frame, scan
 from storage_node.groups.offsets import Entry, GroupsState
 
@@ -32,6 +34,9 @@ SNAPSHOT: Final = "consumer-groups"
 TAIL: Final = "consumer-groups.tail"
 SMALLEST_TAIL: Final = 1 << 20
 """Bytes up to which no snapshot is written anew."""
+
+WRITTEN: Final = failpoints.register("groups.written")
+FLUSHED: Final = failpoints.register("groups.flushed")
 
 _MAGIC: Final = b"rehome-groups 1\n"
 _LIMIT: Final = 4 << 30
@@ -157,6 +162,7 @@ class GroupStore:
                 view = memoryview(data)
                 while view:
                     view = view[os.write(self._fd, view) :]
+                failpoint(WRITTEN)
         except StorageError:
             self._cut()  # what is behind a torn entry would be lost
             raise
@@ -169,6 +175,7 @@ class GroupStore:
     def _flush(self) -> None:
         with atomic.io_errors(self.directory.name, f"flushing {TAIL}", LogFlushError):
             os.fdatasync(self._fd)
+            failpoint(FLUSHED)
 
     def _cut(self) -> None:
         """Make the tail end where it is whole."""

@@ -22,7 +22,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from storage_node import failpoints
-from storage_node.errors import RequestRefused, StorageError
+from storage_node.errors import ErrorCode, RequestRefused, StorageError
+from storage_node.groups.offsets import Offset
 from tests.crash.disks import Switch
 from tests.crash.subject import TOPIC, Subject, wait_for_file
 from tests.support.node_harness import until
@@ -257,6 +258,16 @@ def undo(life: Life) -> None:
         until(lambda: node.append(0, b"after the undo"))
 
 
+def commit(life: Life) -> None:
+    """Consumers commit offsets."""
+    with _node(life) as node:
+        groups = node.node.groups
+        until(lambda: groups.loaded)
+        for offset in range(3):
+            one = Offset(offset, -1, "", 0, node.controller.image.topics[TOPIC].id)
+            assert node.call(groups.commit("group", [(TOPIC, 0, one)])) is ErrorCode.NONE
+
+
 def doubt(life: Life) -> None:
     """The disks are asked whether they are well, as after an error that may be one file's own."""
     with _node(life) as node:
@@ -304,5 +315,5 @@ def _some(node: Subject, chance: random.Random) -> None:
 
 
 ACTS: dict[str, Callable[[Life], None]] = {
-    act.__name__: act for act in (fresh, move, cancel, retarget, delete, finish, stop, undo, doubt, storm)
+    act.__name__: act for act in (fresh, move, cancel, retarget, delete, finish, stop, undo, commit, doubt, storm)
 }

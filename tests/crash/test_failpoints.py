@@ -28,7 +28,7 @@ ELSEWHERE = ("create.", "copy.", "swap.", "delete.", "cancel.", "undo.", "boot."
 #: Of a small file's steps those between which its content changes hands.
 STEPS = ("flushed", "removal", "removed", "fsync_dir", "properties_written")
 
-#: A `.delete` that is gone within a second is not settled any more; the model of crashes comes by it.
+#: A `.delete` that is gone within a second is not settled any more: see tests/storage_node/move/test_crash.py.
 MAY_BE_MISSED = {"swap.after_source_settled"}
 
 SMALL = [name for name in POINTS if name.endswith(STEPS) and not name.startswith(ELSEWHERE)]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import random
 import shutil
+import signal
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -256,6 +258,37 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room(
     assert put(store, commit("g", 3)) == [None]
     store.close()
     assert load(opened, tmp_path / "d").state.groups["g"].offsets[("t", 0)].offset == 3
+
+
+def committing(path: Path, told: Path, points: str) -> None:
+    """A life that commits one offset after the other, and notes each that was acknowledged."""
+    failpoints.configure({"REHOME_FAILPOINTS": points})
+    store = GroupStore([LogDirectory(path, "d")])
+    store.load()
+    with told.open("ab", buffering=0) as file:
+        for offset in range(1, 20):
+            assert put(store, commit("g", offset)) == [None]
+            file.write(b"%d\n" % offset)
+
+
+@pytest.mark.parametrize("point", failpoints.registered("groups."))
+def test_killed_while_offsets_are_committed(point: str, tmp_path: Path, opened: list[GroupStore]) -> None:
+    told = tmp_path / "told"
+    (tmp_path / "d").mkdir()
+    process = multiprocessing.get_context("forkserver").Process(
+        target=committing, args=(tmp_path / "d", told, f"{point}=kill@7")
+    )
+    process.start()
+    process.join(60)
+    assert process.exitcode == -signal.SIGKILL
+    acknowledged = int(told.read_text().split()[-1])
+    store = load(opened, tmp_path / "d")
+    # The one that was not acknowledged may be there; each start goes on from what it finds.
+    assert store.state.groups["g"].offsets["t", 0].offset in (acknowledged, acknowledged + 1)
+    assert acknowledged == 6
+    assert put(store, commit("g", 30)) == [None]
+    store.close()
+    assert load(opened, tmp_path / "d").state.groups["g"].offsets["t", 0].offset == 30
 
 
 def test_no_space_reported_by_a_flush_is_a_failed_flush(tmp_path: Path, opened: list[GroupStore]) -> None:

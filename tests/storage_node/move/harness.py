@@ -242,10 +242,11 @@ def life(root: Path, step: str, points: str = "") -> None:
 def main(root: Path, step: str) -> None:
     """Boot what is there (or make the replica in `a`), append all the while, and do the step.
 
-    move: to `b`, whatever is left to be done of it. cancel: begin that and cancel. stop: begin and stop all
-    moves. resume: let moves go on and finish. discard: begin that, then the topic is deleted. boot: nothing more.
+    move: to `b`, whatever is left to be done of it. keep: the same, but the old replica is kept for a while. cancel:
+    begin that and cancel. stop: begin and stop all moves. resume: let moves go on and finish. discard: begin that, then
+    the topic is deleted. boot: nothing more.
     """
-    node = SmallNode(root, config=LIFE)
+    node = SmallNode(root, config=CONFIG if step == "keep" else LIFE)
     partition = node.partitions.get(TP)
     if partition is None:
         partition = node.add()

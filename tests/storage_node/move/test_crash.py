@@ -24,8 +24,10 @@ BOOT = ("boot.",)
 STOP = ("stop.",)
 OURS = ("create.", "copy.", "swap.", "delete.", *CANCEL, *UNDO, *BOOT, *STOP)
 
-#: (Here a `.delete` goes at once, before it is settled: see test_settling.)
-POINTS = [name for name in failpoints.registered() if name.startswith(OURS) and name != "swap.after_source_settled"]
+#: Passed only while the `.delete` of a swap is kept.
+KEPT = "swap.after_source_settled"
+
+POINTS = [name for name in failpoints.registered() if name.startswith(OURS)]
 
 
 def live(root: Path, step: str, points: str = "") -> int:
@@ -80,7 +82,7 @@ def lives(point: str) -> tuple[Sequence[tuple[str, str]], str, str]:
         return [("move", "swap.after_source_flushed=kill"), ("boot", f"{point}=kill")], "move", "b"
     if point.startswith(STOP):
         return [("stop", f"{point}=kill")], "resume", "b"
-    return [("move", f"{point}=kill")], "move", "b"
+    return [("keep" if point == KEPT else "move", f"{point}=kill")], "move", "b"
 
 
 @pytest.mark.feature("113-14", "113-15", "113-21", "113-22", "113-24")
