@@ -20,6 +20,10 @@ class Violated(OpsError):
     """Something that must hold did not."""
 
 
+class Unchecked(OpsError):
+    """Nothing was found, but something that was to be looked at could not be."""
+
+
 def register(app: typer.Typer) -> None:
     """Add the command to the root of `rehome`."""
     app.command("torture")(torture)
@@ -66,8 +70,9 @@ def torture(
 ) -> None:
     """Torture a stack of its own: clients that record everything, and a nemesis that starts, cancels and re-targets
     moves and reassignments, changes limits, deletes records and topics, kills and freezes every process. Then heal,
-    read everything back, scan the disks, and check the history (C1 to C18). Exit code 0: no violation; 1: findings.
-    Ctrl-C ends it early, with a verdict on what was done so far.
+    read everything back, scan the disks, and check the history (C1 to C18). Exit code 0: no violation; 1: findings,
+    or a check that had nothing to look at because of an error. Ctrl-C ends it early, with a verdict on what was done so
+    far.
     """
     if not 0 < minutes <= MAX_MINUTES:
         raise UsageError(f"--minutes {minutes:g} is no time for a torture; write a number above 0, up to {MAX_MINUTES}")
@@ -91,3 +96,5 @@ def torture(
         report.show(made, output.console())
     if made.findings:
         raise Violated(f"{made.verdict}; see {made.folder}")
+    if made.unchecked:
+        raise Unchecked(f"{made.verdict}; see {made.folder}")

@@ -264,7 +264,8 @@ class Boot:
 class Evidence:
     """All that the checks look at. `initial` is what a partition's replicas were before anything was done; `batches`
     counts those whose leader epoch was looked at while they were written; `listed` are the partitions that
-    ListPartitionReassignments still answers at the end.
+    ListPartitionReassignments still answers at the end. `missing` says of checks (by id) what they could not look at,
+    and why.
     """
 
     history: Sequence[Event] = ()
@@ -288,3 +289,4 @@ class Evidence:
     asked: Sequence[ReassignFact] = ()
     reassignments: Sequence[ReassignRunFact] = ()
     listed: Sequence[Place] = ()
+    missing: Mapping[str, str] = field(default_factory=dict)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -35,16 +35,24 @@ class Report:
     """What the container engine itself counted of the faults, where there is one."""
     replicas: Mapping[str, int] = field(default_factory=dict)
     """Reassignments and terms of leaders, where partitions are replicated."""
+    unchecked: Mapping[str, str] = field(default_factory=dict)
+    """Of checks that had nothing to look at because of an error, by id: what they lacked, and why."""
 
     @property
     def verdict(self) -> str:
         """One sentence."""
         if self.findings:
-            broken = ", ".join(sorted({f.check for f in self.findings}, key=lambda c: int(c[1:])))
-            return f"{len(self.findings)} findings in {self.operations:,} operations ({broken})"
-        return f"no violation in {self.operations:,} operations, {len(CHECKS)} checks" + (
-            ", interrupted" if self.interrupted else ""
-        )
+            broken = _ids(finding.check for finding in self.findings)
+            said = f"{len(self.findings)} findings in {self.operations:,} operations ({broken})"
+        else:
+            said = f"no violation in {self.operations:,} operations, {len(CHECKS) - len(self.unchecked)} checks" + (
+                ", interrupted" if self.interrupted else ""
+            )
+        reasons: dict[str, list[str]] = {}
+        for check, why in self.unchecked.items():
+            reasons.setdefault(why, []).append(check)
+        lacking = ", ".join(f"{_ids(ids)} ({why})" for why, ids in reasons.items())
+        return f"{said}; not checked: {lacking}" if lacking else said
 
     def as_json(self) -> dict[str, Any]:
         row = asdict(self)
@@ -52,6 +60,10 @@ class Report:
         row["verdict"] = self.verdict
         row["checks"] = {check.id: check.title for check in CHECKS}
         return row
+
+
+def _ids(checks: Iterable[str]) -> str:
+    return ", ".join(sorted(set(checks), key=lambda check: int(check[1:])))
 
 
 def count(evidence: Evidence) -> tuple[int, dict[str, int]]:
@@ -109,10 +121,17 @@ def moves(evidence: Evidence) -> dict[str, int]:
 
 def unseen(evidence: Evidence) -> list[str]:
     """What a check had nothing to look at in, though there was something: its silence says nothing then."""
+    told: list[str] = []
     swapped = sum(row.outcome in ("swapped", "deleted") for run in evidence.runs for row in run.rows)
     if swapped and not any(swap.compared for swap in evidence.swaps):
-        return [f"{swapped} replicas were swapped, and not one could be compared with its source: C6 saw only CRCs"]
-    return []
+        told.append(f"{swapped} replicas were swapped, and not one could be compared with its source: C6 saw only CRCs")
+    if swapped and not evidence.samples:
+        told.append(f"{swapped} replicas were copied, and no node told how fast: C10 saw nothing")
+    if not evidence.leaders and any(topic.replicas > 1 for topic in evidence.topics.values()):
+        told.append("nobody was seen to lead: C15 saw only what the disks hold")
+    if not evidence.faults:
+        told.append("no log directory was made to fail: C9 saw only that none was offline by itself")
+    return told
 
 
 def show(report: Report, screen: Console) -> None:

@@ -47,6 +47,17 @@ GATHER_SECONDS = 60.0
 SIGN_SECONDS = 20.0
 EVIDENCE = "evidence.pickle"
 
+#: What is gathered at the end -> the checks that say nothing without it.
+CHECKS_OF = {
+    "log directories": ("C8", "C9"),
+    "replicas' places": ("C8", "C16", "C17", "C18"),
+    "throttles": ("C11",),
+    "runs": ("C8", "C12"),
+    "reassignments": ("C17",),
+    "starts": ("C14",),
+    "records": ("C1", "C2", "C3", "C4", "C7", "C16"),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -99,6 +110,7 @@ class Torture:
         self._side = Side(self._roles, options.replicas)
         self._initial: dict[Place, tuple[int, ...]] = {}
         self._interrupted = False
+        self._missing: dict[str, str] = {}
 
     def run(self) -> report.Report:
         """Torture, heal, look, judge. Ctrl-C ends it early, with a verdict on what was done so far; a second one at
@@ -115,7 +127,7 @@ class Torture:
             self._clean(keep=self._options.keep or self._options.folder is not None)
             raise
         operations, counts = report.count(evidence)
-        keep = self._options.keep or bool(findings) or self._options.folder is not None
+        keep = self._options.keep or bool(findings or evidence.missing) or self._options.folder is not None
         again = f"rehome torture --minutes {self._options.minutes:g} --seed {self._options.seed}{self._options.more}"
         made = report.Report(
             self._options.seed,
@@ -132,6 +144,7 @@ class Torture:
             again,
             self._roles.witnessed(),
             report.replicas(evidence),
+            evidence.missing,
         )
         if keep:
             (self._folder / "report.json").write_text(json.dumps(made.as_json(), indent=2) + "\n")
@@ -224,19 +237,27 @@ class Torture:
         lives = [*self._topics, *self._side.lives]
         present = [topic for topic in lives if not topic.deleted]
         # Before the restarts: what a start would put right is to be seen.
-        directories: list[DirectoryFact] = self._trying(lambda: ending.directories(self._roles, present), list)
-        homes: dict[Place, Home] = self._trying(lambda: ending.homes(self._roles, self._moving, present), dict)
-        throttles: list[ThrottleFact] = self._trying(lambda: ending.throttles(self._roles, nemesis.last_rates), list)
-        runs: list[RunFact] = self._trying(self._moving.all_runs, list)
-        reassignments: list[ReassignRunFact] = self._trying(nemesis.reassigning.all_runs, list) if replicated else []
-        listed: dict[Place, tuple[int, ...]] = self._trying(nemesis.reassigning.running, dict) if replicated else {}
+        roles, moving = self._roles, self._moving
+        directories: list[DirectoryFact] = self._trying(
+            lambda: ending.directories(roles, present), list, "log directories"
+        )
+        homes: dict[Place, Home] = self._trying(lambda: ending.homes(roles, moving, present), dict, "replicas' places")
+        throttles: list[ThrottleFact] = self._trying(
+            lambda: ending.throttles(roles, nemesis.last_rates), list, "throttles"
+        )
+        runs: list[RunFact] = self._trying(moving.all_runs, list, "runs")
+        reassignments: list[ReassignRunFact] = []
+        listed: dict[Place, tuple[int, ...]] = {}
+        if replicated:
+            reassignments = self._trying(nemesis.reassigning.all_runs, list, "reassignments")
+            listed = self._trying(nemesis.reassigning.running, dict, "reassignments")
         self._say("killing and starting every node twice")
         boots: list[Boot] = []
         for _ in range(2):
-            boots += self._trying(lambda: [ending.boot(self._roles)], list)
+            boots += self._trying(lambda: [ending.boot(self._roles)], list, "starts")
         working = ending.roles_at_end(self._roles)
         self._say("reading everything back")
-        final: dict[Place, FinalRead] = self._trying(lambda: self._read(present), dict)
+        final: dict[Place, FinalRead] = self._trying(lambda: self._read(present), dict, "records")
         seen.leaders.stop()
         seen.writes.stop()
         return Evidence(
@@ -260,6 +281,7 @@ class Torture:
             asked=self._book.asked,
             reassignments=reassignments,
             listed=list(listed),
+            missing=self._missing,
         )
 
     def _stop_consumers(self) -> None:
@@ -274,8 +296,11 @@ class Torture:
         self._book.problems += problems
         return final
 
-    def _trying(self, do: Callable[[], T], otherwise: Callable[[], T]) -> T:
-        """What must not keep the verdict back: a failure is told beside it, and tried again for a while."""
+    def _trying(self, do: Callable[[], T], otherwise: Callable[[], T], what: str = "") -> T:
+        """What must not keep the verdict back: tried again for a while, a failure is told beside it.
+
+        `what` was to be gathered for checks (see `CHECKS_OF`): the verdict names them.
+        """
         until = time.monotonic() + GATHER_SECONDS
         while True:
             try:
@@ -283,6 +308,8 @@ class Torture:
             except OpsError as error:
                 if time.monotonic() > until:
                     self._book.problems.append(str(error))
+                    for check in CHECKS_OF.get(what, ()):
+                        self._missing.setdefault(check, f"{what} could not be read: {error}")
                     return otherwise()
                 time.sleep(1.0)
 

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from ops.cli import main
-from ops.torture import report
+from ops.stack.errors import OpsError
+from ops.torture import report, run
 from ops.torture.checks import CHECKS, check
 from ops.torture.report import Report
-from ops.torture.run import Torture
+from ops.torture.run import CHECKS_OF, Options, Torture
 from tests.ops.torture import forge
 from tests.ops.torture.forged_disks import stuck_run
 from tests.ops.torture.forged_records import lost_tail
@@ -41,6 +42,37 @@ def test_operations_are_counted_by_what_became_of_them() -> None:
         "reassignments taken": 2, "reassignments refused": 1, "cancels taken": 1,
         "runs canceled": 1, "runs completed": 1, "leaders' terms seen": 3,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("what", CHECKS_OF)
+def test_evidence_that_could_not_be_had_names_its_checks(
+    what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr(run, "GATHER_SECONDS", -1.0)
+
+    def refused() -> list[str]:
+        raise OpsError("node-2 does not answer")
+
+    torture = Torture(Options(2.0, 7, folder=tmp_path / "a"), print, print)
+    assert torture._trying(refused, list, what) == []
+    assert set(torture._missing) == set(CHECKS_OF[what]) <= {each.id for each in CHECKS}
+    lacking = replace(made(False), unchecked=torture._missing)
+    ids = ", ".join(CHECKS_OF[what])
+    left = len(CHECKS) - len(CHECKS_OF[what])
+    assert lacking.verdict.endswith(
+        f" operations, {left} checks; not checked: {ids} ({what} could not be read: node-2 does not answer)"
+    )
+    assert replace(made(True), unchecked=torture._missing).verdict.endswith("does not answer)")
+    monkeypatch.setattr(Torture, "run", lambda self: lacking)
+    assert main.run(["torture", "--data", str(tmp_path / "b")]) == 1
+    assert "not checked" in capsys.readouterr().err
+
+
+def test_what_a_run_has_not_looked_at_is_told() -> None:
+    sound = forge.sound()
+    for blind, check_id in (({"samples": ()}, "C10"), ({"leaders": ()}, "C15"), ({"faults": ()}, "C9")):
+        (told,) = report.unseen(replace(sound, **blind))
+        assert f": {check_id} saw" in told
 
 
 def test_swaps_of_which_none_could_be_compared_are_told() -> None:
