@@ -16,6 +16,7 @@ from rich.console import Console
 from ops.bench import (
     big_moves,
     catch_up,
+    copies,
     failover,
     loop_load,
     many_moves,
@@ -88,6 +89,10 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="rehome-bench-", dir=Path.cwd()))
     figures: list[Figure] = []
     try:
+        if not copies.drop_caches():
+            console.print(
+                "the page cache cannot be dropped (only root can): what is said to be cold is not, or left out"
+            )
         with Bench(console, folder, options.bytes, options.rounds) as bench:
             for name in options.only:
                 figures += BENCHES[name](bench)
