@@ -1,4 +1,8 @@
-"""How long partitions are without a leader: a node killed, stopped or frozen, the controller killed, and both."""
+"""How long partitions are without a leader: a node killed, stopped or frozen, the controller killed, and both.
+
+Each ending is tried as often as the benchmark has rounds, since when a lease was last renewed is chance. The median is
+shown, and the worst, which is what a promise is held against.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,9 @@ import json
 import os
 import signal
 import socket
+import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,26 +48,41 @@ def failover(bench: Bench) -> list[Figure]:
             ("SIGSTOP", cluster.freeze, AFTER_KILL),
             ("a clean stop", cluster.stop, AFTER_STOP),
         ):
-            cluster.lead_all()
-            first, last = cluster.leaders_after(end)
-            figures.append(_figure(f"leaders changed after {what} of a node", last, wanted))
+            ends = _ends(cluster, end, bench.rounds)
+            figures.append(_figure(f"leaders changed after {what} of a node", [last for _, last in ends], wanted))
+            spread = [last - first for first, last in ends]
             figures.append(
-                _figure(f"from the first to the last of {TOPICS * PARTITIONS} partitions", last - first, ALL_WITHIN)
+                _figure(f"from the first to the last of {TOPICS * PARTITIONS} partitions", spread, ALL_WITHIN)
             )
-            cluster.back()
         bench.say(f"controller and node killed together, then the controller with {MORE} partitions more ...")
-        cluster.lead_all()
-        first, last = cluster.leaders_after(cluster.kill_with_controller)
-        figures.append(Figure("leaders changed after kill -9 of a node and the controller", f"{last:.1f} s"))
-        cluster.back()
-        figures.append(
-            _figure(f"controller ready after kill -9, {MORE:,} partitions more", cluster.controller_again(), READY)
-        )
+        both = [last for _, last in _ends(cluster, cluster.kill_with_controller, bench.rounds)]
+        figures.append(Figure("leaders changed after kill -9 of a node and the controller", _shown(both)))
+        ready = [cluster.controller_again()]
+        figures.append(_figure(f"controller ready after kill -9, {MORE:,} partitions more", ready, READY))
         return figures
 
 
-def _figure(what: str, seconds: float, wanted: float) -> Figure:
-    return Figure(what, f"{seconds:.2f} s", "", seconds / wanted, f"<= {wanted:.0f} s", seconds <= wanted)
+def _ends(cluster: _Cluster, end: Callable[[], None], rounds: int) -> list[tuple[float, float]]:
+    """How long the first and the last partition were without a leader, each time the victim ended so."""
+    found = []
+    for _ in range(rounds):
+        cluster.lead_all()
+        found.append(cluster.leaders_after(end))
+        cluster.back()
+    return found
+
+
+def _shown(seconds: Sequence[float]) -> str:
+    """The median and the worst."""
+    if len(seconds) == 1:
+        return f"{seconds[0]:.2f} s"
+    return f"{statistics.median(seconds):.2f} s, worst of {len(seconds)} {max(seconds):.2f} s"
+
+
+def _figure(what: str, seconds: Sequence[float], wanted: float) -> Figure:
+    """The verdict and the ratio are the worst's."""
+    worst = max(seconds)
+    return Figure(what, _shown(seconds), "", worst / wanted, f"<= {wanted:.0f} s", worst <= wanted)
 
 
 class _Cluster:
