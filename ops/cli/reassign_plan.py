@@ -163,7 +163,9 @@ def replaced(row: Row, outcome: str, message: str = "") -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One reassignment under way. Bytes of all added replicas; `eta` in seconds, None where it cannot be told."""
+    """One reassignment under way. Bytes of all added replicas; `eta` in seconds, None where it cannot be told; `by` is
+    who asked for it (client id and address), "" where no run tells.
+    """
 
     topic: str
     partition: int
@@ -176,6 +178,7 @@ class Line:
     eta: float | None = None
     reason: str = ""
     id: str = ""
+    by: str = ""
 
     def as_json(self) -> dict[str, Any]:
         """For --json."""
@@ -209,6 +212,7 @@ def line(
         None if eta is None else float(eta),
         _reason(one, leader, away, str(run["message"]) if run else ""),
         workflow_id,
+        str(run.get("by", "")) if run else "",
     )
 
 

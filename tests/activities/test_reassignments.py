@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import socket
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,7 +20,10 @@ from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureEr
 from temporalio.exceptions import CancelledError
 
 from ops.bench.metadata import all_topics
+from ops.kafka.tools import run as run_tool
 from tests.activities.cluster import Cluster, running, until
+from tests.support.binary import ensure_temporal
+from tests.support.kafka import require_kafka
 from tests.support.temporal import TemporalServer
 from workflows.model import names
 
@@ -40,15 +45,15 @@ def create(cluster: Cluster, topic: str, *assignment: Sequence[int]) -> None:
     admin.create_topics([new], operation_timeout=20, request_timeout=25)[topic].result(30)
 
 
-def reassign(cluster: Cluster, topic: str, *targets: Sequence[int] | None) -> None:
-    """AlterPartitionReassignments for the topic's first partitions; raises what the cluster refuses."""
+def reassign(cluster: Cluster, topic: str, *targets: Sequence[int] | None, client: str = "someone") -> None:
+    """AlterPartitionReassignments of a client id for the topic's first partitions; raises what the cluster refuses."""
     wanted = {TopicPartition(topic, at): None if one is None else list(one) for at, one in enumerate(targets)}
 
     def asked() -> bool:
         """A client may ask a node that was just killed, and gives up then."""
         alive = [f"127.0.0.1:{port}" for node, port in cluster.ports.items() if f"node-{node}" in cluster.processes]
         try:
-            admin = KafkaAdminClient(bootstrap_servers=alive)
+            admin = KafkaAdminClient(bootstrap_servers=alive, client_id=client)
             try:
                 admin.alter_partition_reassignments(wanted)
             finally:
@@ -83,14 +88,15 @@ def ended(cluster: Cluster, workflow_id: str) -> dict[int, dict[str, Any]]:
     return {row["partition"]: row for row in cluster.result(workflow_id, 60)["rows"]}
 
 
-@pytest.mark.feature("455-20", "455-31")
+@pytest.mark.feature("455-20", "455-30", "455-31")
 def test_a_replica_moves_to_another_node_and_its_run_says_what_it_cost(cluster: Cluster) -> None:
     create(cluster, "t", [1], [1])
     count = cluster.produce("t", 8)
     cluster.produce("t", 1, partition=1)
-    reassign(cluster, "t", [3], [2, 3])
+    reassign(cluster, "t", [3], [2, 3], client="somebody")
     rows = ended(cluster, run_id(cluster, "t", 2))
     assert [rows[at]["outcome"] for at in (0, 1)] == ["done", "done"]
+    assert [rows[at]["by"] for at in (0, 1)] == ["somebody at 127.0.0.1"] * 2, "who asked for it"
     assert partition(cluster, "t") == {"replicas": [3], "adding": [], "removing": [], "isr": [3], "leader": 3}
     assert rows[0]["bytes_copied"] > 8_000_000 and rows[0]["bytes_copied"] == rows[0]["bytes_total"]
     assert rows[0]["seconds_catching_up"] > 0 and rows[0]["seconds_deleting"] >= 0, "it may be gone at the first look"
@@ -137,20 +143,42 @@ def test_a_directory_is_reached_though_its_node_was_away_when_it_was_asked_for(c
     assert [cluster.disk_of("away", at, 2).name for at in (0, 1)] == [Path(there[1 - at]).name for at in (0, 1)]
 
 
-@pytest.mark.parametrize("way", ["api", "temporal"])
+def cancel(cluster: Cluster, topic: str, way: str, folder: Path) -> None:
+    """Cancel the reassignment of the topic's partition, as its ways are: by Kafka's protocol, by Kafka's tool, or by
+    cancelling the run through Temporal's SDK or its command line.
+    """
+    if way == "api":
+        reassign(cluster, topic, None)
+    elif way == "temporal":
+        cluster.with_handle(run_id(cluster, topic), lambda handle: handle.cancel())
+    elif way == "cli":
+        command = [ensure_temporal(), "workflow", "cancel", "--workflow-id", run_id(cluster, topic)]
+        command += ["--address", cluster.server.address]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+        assert done.returncode == 0, done.stdout + done.stderr
+    else:
+        plan = folder / "plan.json"
+        partition = {"topic": topic, "partition": 0, "replicas": [2, 3]}
+        plan.write_text(json.dumps({"version": 1, "partitions": [partition]}))
+        which = ("--cancel", "--reassignment-json-file", str(plan), "--preserve-throttles")
+        alive = f"127.0.0.1:{cluster.ports[1]},127.0.0.1:{cluster.ports[2]}"
+        code, out, err = run_tool("kafka-reassign-partitions", *which, bootstrap=alive)
+        assert code == 0 and f"Successfully cancelled partition reassignment for: {topic}-0" in out, out + err
+
+
+@pytest.mark.parametrize("way", ["api", "temporal", "cli", "tool"])
 @pytest.mark.feature("455-28")
-def test_a_cancel_deletes_what_was_added(cluster: Cluster, way: str) -> None:
+def test_a_cancel_deletes_what_was_added(cluster: Cluster, way: str, tmp_path: Path) -> None:
+    if way == "tool":
+        require_kafka()
     topic = f"cancel-{way}"
     create(cluster, topic, [1])
     cluster.produce(topic, 2)
     cluster.kill("node-3")
     try:
-        reassign(cluster, topic, [2, 3])
+        reassign(cluster, topic, [2, 3], client="somebody")
         until("node 2 has caught up", lambda: partition(cluster, topic)["isr"] == [1, 2])
-        if way == "api":
-            reassign(cluster, topic, None)
-        else:
-            cluster.with_handle(run_id(cluster, topic), lambda handle: handle.cancel())
+        cancel(cluster, topic, way, tmp_path)
         until("the metadata is as before", lambda: partition(cluster, topic)["replicas"] == [1])
         assert cluster.status(run_id(cluster, topic)) == WorkflowExecutionStatus.RUNNING, "node 3 may hold data"
     finally:
@@ -160,6 +188,23 @@ def test_a_cancel_deletes_what_was_added(cluster: Cluster, way: str) -> None:
         cluster.result(run_id(cluster, topic))
     assert isinstance(caught.value.cause, CancelledError)
     assert [cluster.where(topic, 0, node) for node in (2, 3)] == [[], []]
+    # One and the same, whoever asked for it in whichever way.
+    assert cluster.status(run_id(cluster, topic)) == WorkflowExecutionStatus.CANCELED
+    assert partition(cluster, topic) == {"replicas": [1], "adding": [], "removing": [], "isr": [1], "leader": 1}
+    (row,) = cluster.progress(run_id(cluster, topic))["partitions"]
+    told = ("outcome", "by", "from", "to", "adding", "removing", "rate", "eta_seconds", "error", "message")
+    assert [row[each] for each in told] == [
+        "cancelled",
+        "somebody at 127.0.0.1",
+        [1],
+        [2, 3],
+        [2, 3],
+        [1],
+        0.0,
+        None,
+        "",
+        "",
+    ]
 
 
 @pytest.mark.feature("455-20")

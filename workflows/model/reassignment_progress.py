@@ -59,6 +59,7 @@ def of_part(part: Part, phase: str, now: float) -> dict[str, Any]:
         "partition": part.partition,
         "phase": phase if not part.outcome or phase not in (CATCHING_UP, ENDED) else part.outcome,
         "outcome": part.outcome,
+        "by": part.by,
         "from": list(part.original),
         "to": list(part.target),
         "adding": list(part.adding),

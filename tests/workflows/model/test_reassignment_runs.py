@@ -113,6 +113,7 @@ def test_progress_sums_up_and_names_who_is_silent() -> None:
     assert (found["bytes_total"], found["bytes_copied"], found["rate"]) == (200, 75, 10.0)
     first, second = found["partitions"]
     assert (first["eta_seconds"], first["from"], first["to"], first["removing"]) == (15.0, [1, 2], [2, 3], [1])
+    assert (first["by"], second["by"]) == ("me", "me")
     assert second["eta_seconds"] is None and first["nodes"][0]["report_age"] == 1.0
     assert found["waiting_for"] == "node 4"
 
