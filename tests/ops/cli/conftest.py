@@ -67,7 +67,8 @@ def rehome(data: Path, capsys: pytest.CaptureFixture[str]) -> Rehome:
 
 @pytest.fixture
 def producer(stack: Stack) -> Producer:
-    return Producer({"bootstrap.servers": stack.spec().bootstrap, "acks": "all", "log_level": 0})
+    """One whose batches are small enough for a throttled copy to go on evenly."""
+    return Producer({"bootstrap.servers": stack.spec().bootstrap, "acks": "all", "log_level": 0, "batch.size": 60_000})
 
 
 def fill(producer: Producer, topic: str, count: int = 600) -> None:

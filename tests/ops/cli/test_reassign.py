@@ -42,6 +42,12 @@ def other(rehome: Rehome, topic: str) -> tuple[int, int]:
     return here, 3 - here
 
 
+def measured(rehome: Rehome) -> dict[str, Any] | None:
+    """The only reassignment under way, once its run tells how fast it gets on and what holds it."""
+    (line,) = rehome("reassignments")["reassignments"]
+    return dict(line) if line["rate"] > 0 and line["eta"] is not None and line["reason"] else None
+
+
 @pytest.mark.temporal
 @pytest.mark.timeout(400)
 @pytest.mark.feature("455-30")
@@ -91,6 +97,14 @@ def test_a_throttled_one_is_shown_cancelled_and_leaves_no_throttle(
             (line,) = until(lambda: rehome("reassignments")["reassignments"], 40, "it is shown")
             assert (line["source"], line["target"], line["in_sync"]) == ([here], [there], [])
             assert 0 <= line["bytes_copied"] < line["bytes_total"]
+            line = until(lambda: measured(rehome), 60, "rate, time to go and what holds it are told")
+            assert line["reason"] == f"the throttle of node {there} lets 100000 bytes per second pass"
+            assert 0 < line["bytes_copied"] < line["bytes_total"]
+            # Far from what it is without a throttle; what is left is a part of the whole.
+            assert 1000 < line["rate"] < 1_000_000
+            assert 0 < line["rate"] * line["eta"] < 1.01 * line["bytes_total"]
+            assert line["id"] and line["by"].startswith("rehome at 127.0.0.1"), "its run, and who asked for it"
+            until(lambda: str(line["reason"]) in rehome("reassignments", table=True), 60, "people see what holds it")
             placed(stack, topic, [here], [there])
             assert described(rehome, topic)["adding"] == [there]
             (row_now,) = rehome("reassign", str(file))
