@@ -101,6 +101,20 @@ def test_from_verify_to_verify(cluster: Cluster, plans: Plans, tools: Tools) -> 
     assert cluster.end_offset(topic, 0) == cluster.end_offset(topic, 1) == 400
 
 
+def test_what_the_cluster_refuses_is_told_by_partition(cluster: Cluster, plans: Plans) -> None:
+    topic = filled(cluster, [1], [2], records=10)
+    file = plans.of((topic, 1, [2, 3], None), (topic, 0, [3], None))
+    code, lines = plans.run("execute", file, "--disallow-replication-factor-change")
+    refused = f"{topic}-1: The replication factor is changed from 1 to 2"
+    assert (code, lines[-2:]) == (1, ["Error reassigning partition(s):", refused])
+    # Each partition by itself: the other one goes on, and nothing is taken back for the one that was refused.
+    wait_until_done(cluster, topic, [3], 0)
+    assert under_way(cluster, topic, 1) is None and seen(cluster, topic, 1).replicas == (2,)
+    # Allowed, as it is without the option.
+    assert plans.run("execute", file)[0] == 0
+    wait_until_done(cluster, topic, [2, 3], 1)
+
+
 @pytest.mark.conformance(165, 186)
 @pytest.mark.feature("455-17")
 def test_cancel_and_cancel_again(cluster: Cluster, plans: Plans, tools: Tools) -> None:
