@@ -15,6 +15,8 @@ from tests.conformance.plans import MOVE_RATE, NOTHING_MOVES, TOOL, WARNING, Pla
 from tests.conformance.replication.between import (
     FOLLOWER_RATE,
     LEADER_RATE,
+    NONE,
+    ask,
     filled,
     held,
     listed,
@@ -99,6 +101,21 @@ def test_from_verify_to_verify(cluster: Cluster, plans: Plans, tools: Tools) -> 
     cluster.eventually(lambda: config(cluster, TOPIC_RESOURCE, topic) == {}, "also on the node that is asked")
     assert on_disk(cluster, 1, topic) == []
     assert cluster.end_offset(topic, 0) == cluster.end_offset(topic, 1) == 400
+
+
+@pytest.mark.feature("455-17")
+def test_a_cancel_by_a_file_cancels_what_came_in_between(cluster: Cluster, plans: Plans) -> None:
+    """The tool names partitions, not targets: whoever has begun another reassignment since loses it."""
+    topic = filled(cluster, [1])
+    file = plans.of((topic, 0, [3], None))
+    with held(cluster, topic, to=[2, 3]):
+        assert plans.run("execute", file)[0] == 0
+        assert ask(cluster, topic, [2]) == (NONE, None)
+        code, lines = plans.run("cancel", file, "--preserve-throttles")
+        assert code == 0 and lines[0] == f"Successfully cancelled partition reassignment for: {topic}-0"
+        assert under_way(cluster, topic) is None
+        wait_until_off(cluster, topic, [2])
+    wait_until_done(cluster, topic, [1] if cluster.differs("the-original-set-is-kept") else [1, 3])
 
 
 def test_what_the_cluster_refuses_is_told_by_partition(cluster: Cluster, plans: Plans) -> None:
