@@ -175,6 +175,9 @@ def test_the_console_consumer_goes_on_where_its_group_was(cluster: Cluster, tool
         row[:6] for row in table(tools.out("kafka-consumer-groups", "--describe", "--group", group))
     ]
     assert (current, end, lag) == ("6", "6", "0")
+    listed = tools.out("kafka-topics", "--list").splitlines()
+    assert topic in listed
+    assert ("__consumer_offsets" in listed) is not cluster.differs("offsets-in-no-topic")
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])

@@ -213,6 +213,26 @@ def test_options_for_what_a_storage_node_has_not(storage: Storage, option: list[
         assert code == 0 and one.exists()
 
 
+@pytest.mark.parametrize(
+    "option", [["-s"], ["-N"], ["-I", "1@127.0.0.1:19093:JEXY6aqzQY-32P5TStzaFg"]], ids=["-s", "-N", "-I"]
+)
+def test_options_for_a_quorum_that_a_storage_node_has_not(storage: Storage, option: list[str]) -> None:
+    one, *_ = three(storage.root)
+    config = Path(storage.config(one))
+    config.write_text(config.read_text().replace("controller.quorum.voters=1@", "controller.quorum.bootstrap.servers="))
+    code, out, err = storage.format(str(config), *option)
+    assert code == 0 and values(one)["node.id"] == "1"
+    made = {path.name for path in one.iterdir()} - {"meta.properties"}
+    if storage.differs("format-refuses-what-is-not-there"):
+        assert "has no effect" in err and not made
+        assert out == [f"Formatting metadata directory {one} with metadata.version 4.3-IV0."]
+    else:
+        # A metadata log with its voters, but for a node that is to join others.
+        voters = option != ["-N"]
+        assert made == {"bootstrap.checkpoint", *(["__cluster_metadata-0"] if voters else [])}
+        assert ("dynamic metadata voter directory" in out[0]) is voters
+
+
 def test_wrong_usage(storage: Storage) -> None:
     for arguments in (["format"], ["info"], ["nonsense"], ["format", "-c", storage.config("/d"), "-s", "-N"]):
         assert storage.run(*arguments)[0] == (2 if storage.differs("usage-is-2") else 1)

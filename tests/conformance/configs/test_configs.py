@@ -40,6 +40,13 @@ def test_the_configs_of_a_topic(cluster: Cluster, topic: str) -> None:
         # The one name that a broker has for it; where there are several, they would begin with the finest.
         expected = [(key.synonyms[0], key.default, DEFAULT)] if len(key.synonyms) == 1 else []
         assert synonyms(row) == expected, name
+    # Kafka itself sets this one for all brokers.
+    by, default = found[BY_KAFKA], (BY_KAFKA, "1", DEFAULT)
+    if cluster.differs("no-defaults-of-its-own"):
+        assert (by.value, synonyms(by)) == ("1", [default]) and BY_KAFKA not in rows(cluster, BROKER_RESOURCE, "")
+    else:
+        assert (by.value, synonyms(by)) == ("1", [(BY_KAFKA, "1", BY_DEFAULT), default])
+        assert rows(cluster, BROKER_RESOURCE, "")[BY_KAFKA].config_source == BY_DEFAULT
     row = found["file.delete.delay.ms"]
     on_broker = "log.segment.delete.delay.ms"
     assert (row.value, row.config_source) == ("1000", STATIC)
@@ -48,6 +55,10 @@ def test_the_configs_of_a_topic(cluster: Cluster, topic: str) -> None:
 
 def test_the_configs_of_a_broker(cluster: Cluster) -> None:
     found = rows(cluster, BROKER_RESOURCE, "2", node=2)
+    if cluster.differs("the-configs-of-a-node"):
+        assert set(found) - OURS <= set(BROKER) and set(found) >= OURS
+    else:
+        assert len(found) > 300 and not OURS & set(found)
     for name, key in BROKER.items():
         if name in OURS or key.scope is Scope.RATE:
             assert key.scope is not Scope.RATE or name not in found, f"{name} is not set"
@@ -104,12 +115,12 @@ def test_lists_of_throttled_replicas(cluster: Cluster) -> None:
 
 
 def usually_within_a_second(took: list[float]) -> bool:
-    """By the middle one of several: a machine that stalls makes one or two of them late."""
+    """By the middle one of several: a machine that stalls makes some of them late, and no more is asserted here."""
     return sorted(took)[len(took) // 2] < 1.0
 
 
 def test_which_value_holds(cluster: Cluster, clean: None) -> None:
-    """Topic, then broker, then all brokers, then default: on every node, and within a second."""
+    """Topic, then broker, then all brokers, then default: on every node, half of the changes within a second."""
     topic = cluster.new_topic(assignment={0: [2]})
     key, took = "log.retention.ms", []
 
@@ -140,7 +151,7 @@ def test_which_value_holds(cluster: Cluster, clean: None) -> None:
     assert usually_within_a_second(took), took
 
 
-def test_the_largest_batch_on_every_node_within_a_second(cluster: Cluster, clean: None) -> None:
+def test_the_largest_batch_changes_on_every_node_and_mostly_within_a_second(cluster: Cluster, clean: None) -> None:
     topic = cluster.new_topic(assignment={0: [1], 1: [2], 2: [3]})
     clients = {node: cluster.wire(node) for node in NODES}
     took: list[float] = []
