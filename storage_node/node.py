@@ -34,6 +34,7 @@ from storage_node.failures import Failures, assigned
 from storage_node.groups.coordinator import GroupCoordinator
 from storage_node.housekeeping import Housekeeping
 from storage_node.images import Images
+from storage_node.log.overtaking import RefusedEarly
 from storage_node.metadata import BadImage, ClusterImage, MetadataCache, decode
 from storage_node.move.engine import MoveEngine
 from storage_node.move.host import PartitionLike
@@ -88,6 +89,7 @@ class Node:
         self.quotas = Quotas(self.id)
         self.fetchers = Fetchers(self)
         self.held = HeldEpochs()
+        self.refused_early = RefusedEarly()
         self.failures = Failures(self.incarnation, self._tell_failure)
         self.halt: Callable[[str], None] = log.critical
         """Called with one sentence when the node cannot go on: its metadata directory, or the last one, has failed."""

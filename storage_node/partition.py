@@ -19,6 +19,7 @@ from storage_node.errors import (
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    OutOfOrderSequence,
     RequestRefused,
     UnknownTopicOrPartition,
 )
@@ -77,7 +78,8 @@ class Partition:
         self._high_watermark = high_watermark
         self._offline = ""
         self._deleted = False
-        self._overtaking = Overtaking()
+        self.overtaking = Overtaking()
+        """What was refused of producers' first batches."""
         self._waiters: set[Waiter] = set()
         self._follower_waiters: set[Waiter] = set()
 
@@ -204,8 +206,9 @@ class Partition:
 
         Answers as well where to wait for them, None for a sole replica.
         """
+        overtaking = self.overtaking
         with self.lock:
-            state = self.leading
+            state, log = self.leading, self.log
             try:
                 self.check_usable()
                 if state is not None and not state.enough_in_sync:
@@ -213,11 +216,15 @@ class Partition:
                         f"The size of the current ISR {list(state.isr)} is insufficient to satisfy the min.isr "
                         f"requirement of {state.least_in_sync} for partition {self.tp}"
                     )
-            except (NotEnoughReplicas, NotLeaderOrFollower):
-                self._overtaking.refused(records, self.log.producers)
+                noted = overtaking.check(records, log.producers)
+                appended = log.append_as_leader(records, self.leader_epoch, now_ms)
+            except OutOfOrderSequence:
                 raise
-            self._overtaking.check(records, self.log.producers)
-            appended = self.log.append_as_leader(records, self.leader_epoch, now_ms)
+            except Exception:
+                overtaking.refused(records, log.producers)
+                raise
+            if noted:
+                overtaking.forget_known(log.producers)
         self._appended(appended, len(records), state)
         return appended, state
 
@@ -241,7 +248,11 @@ class Partition:
             self._check_follows(leader_epoch)
             log = self.log
             end = log.log_end_offset
-            appended = log.append_copied(records) if records else Appended(end, end - 1)
+            if records:
+                appended = log.append_copied(records)
+                self.overtaking.forget_known(log.producers)
+            else:
+                appended = Appended(end, end - 1)
             end = log.log_end_offset
             self._high_watermark = max(self._high_watermark, min(high_watermark, end))
             moved = log_start > log.log_start_offset and log.advance_log_start(min(log_start, end))

@@ -125,7 +125,9 @@ def _refuse_all(call: ProduceCall, error: ErrorCode, message: str) -> None:
 
 def _sort(node: Node, call: ProduceCall, jobs: dict[str, Work]) -> None:
     """Put each item that can be appended to its directory's work."""
+    early = node.refused_early
     for item in call.items:
+        item.for_all = call.acks == -1
         try:
             if item.topic_id:
                 item.topic = topic_named(node, item.topic_id)
@@ -136,9 +138,17 @@ def _sort(node: Node, call: ProduceCall, jobs: dict[str, Work]) -> None:
             item.error, item.message = error.code, str(error)
             if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 item.leader = leader_of(node, TopicPartition(item.topic, item.partition))
+            _note(node, item)
         else:
-            item.for_all = call.acks == -1
+            if early and (note := early.take(item.topic_id or item.topic, item.partition, item.records)) is not None:
+                partition.overtaking.refused_early(note)
             jobs.setdefault(partition.directory.name, []).append((item, partition))
+
+
+def _note(node: Node, item: Item) -> None:
+    """No log was asked about this item: what its producer has sent behind it must not come before it."""
+    if item.for_all:
+        node.refused_early.refused(item.topic_id or item.topic, item.partition, item.records)
 
 
 class Round:
@@ -166,6 +176,7 @@ class Round:
             except (StorageError, RuntimeError) as error:
                 for item, _ in work:
                     item.error, item.message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+                    _note(self._node, item)
                 del self._waiting[name]
         if not self._waiting:
             # Not at once: the connection would go on from here, one level deeper for every request that waits.
@@ -218,6 +229,7 @@ class Round:
             for place, (item, partition) in enumerate(work):
                 work[place] = (replace(item, records=None), partition)
                 item.error, item.message = ErrorCode.REQUEST_TIMED_OUT, "the log directory did not answer in time"
+                _note(self._node, item)
         self._answer()
 
     def _answer(self) -> None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import (
+    LogAppendError,
     LogDirectoryOffline,
+    NotEnoughReplicas,
+    NotEnoughSpace,
     NotLeaderOrFollower,
     OffsetOutOfRange,
     OutOfOrderSequence,
@@ -23,6 +28,7 @@ from storage_node.log.log import Log
 from storage_node.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from storage_node.partition import WAKE, Partition
 from storage_node.types import TopicPartition
+from tests.support.io_faults import Faults
 from tests.support.leading import lead
 
 TP = TopicPartition("t", 0)
@@ -202,22 +208,64 @@ def test_offline_and_deleted_replicas_say_so(partition: Partition) -> None:
         partition.fetch(0, 10)
 
 
-@pytest.mark.parametrize("why", ["another node leads", "too few are in sync"])
+def sent(sequence: int) -> bytes:
+    return build_batch([b"value"], producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+
+class TooFew:
+    isr, least_in_sync, enough_in_sync = (1,), 2, False
+
+
+@pytest.mark.parametrize("why", ["another node leads", "too few are in sync", "it is too large"])
 def test_what_a_new_producer_sent_behind_a_refused_batch_does_not_overtake_it(partition: Partition, why: str) -> None:
-    def sent(sequence: int) -> bytes:
-        return build_batch([b"value"], producer_id=7, producer_epoch=0, base_sequence=sequence)
-
-    class TooFew:
-        isr, least_in_sync, enough_in_sync = (1,), 2, False
-
+    config = partition.log.config
     if why == "another node leads":
         lead(partition, 4, leads=False)
-    else:
+    elif why == "too few are in sync":
         partition.leading = TooFew()  # type: ignore[assignment]
+    else:
+        partition.configure(replace(config, max_message_bytes=10))
     with pytest.raises(RequestRefused):
         partition.append_for_all(sent(0))
     partition.leading = None
+    partition.configure(config)
     lead(partition, 5)
     with pytest.raises(OutOfOrderSequence):
         partition.append_for_all(sent(1))
     assert [partition.append_for_all(sent(sequence))[0].base_offset for sequence in (0, 1)] == [0, 1]
+
+
+@pytest.mark.parametrize("refused_before", [False, True], ids=["at its first try", "at its second"])
+@pytest.mark.parametrize(("error", "raised"), [(errno.ENOSPC, NotEnoughSpace), (errno.EINTR, LogAppendError)])
+def test_nor_one_that_the_disk_did_not_take(
+    partition: Partition, faults: Faults, refused_before: bool, error: int, raised: type[Exception]
+) -> None:
+    if refused_before:
+        partition.leading = TooFew()  # type: ignore[assignment]
+        with pytest.raises(NotEnoughReplicas):
+            partition.append_for_all(sent(0))
+        partition.leading = None
+    rule = faults.fail("pwritev", "*.log", error)
+    with pytest.raises(raised):
+        partition.append_for_all(sent(0))
+    assert rule.hits
+    faults.clear()
+    with pytest.raises(OutOfOrderSequence):
+        partition.append_for_all(sent(1))
+    assert [partition.append_for_all(sent(sequence))[0].base_offset for sequence in (0, 1)] == [0, 1]
+
+
+@pytest.mark.parametrize("there", ["replicated", "produced"])
+def test_a_refused_batch_that_came_by_another_way_is_not_waited_for(partition: Partition, there: str) -> None:
+    lead(partition, 4, leads=False)
+    with pytest.raises(NotLeaderOrFollower):
+        partition.append_for_all(sent(0))
+    if there == "replicated":
+        partition.append_as_follower(sent(0), 4, 1, 0)
+        lead(partition, 5)
+    else:
+        lead(partition, 5)
+        partition.append_for_all(sent(0))
+    # The log forgets a producer that is silent for long; what it sends then may begin anywhere.
+    partition.log.producers.expire(2**62, 0)
+    assert partition.append_for_all(sent(1))[0].base_offset == 1
