@@ -26,6 +26,12 @@ def sent(sequence: int) -> bytes:
     return build_batch([b"%d" % sequence], producer_id=77, producer_epoch=0, base_sequence=sequence)
 
 
+def make_topic(harness: Harness) -> None:
+    """After it no image comes of itself."""
+    harness.create_topic("t")
+    harness.settle()
+
+
 def replica(harness: Harness) -> Partition:
     found = harness.node.partition(TP)
     assert found is not None
@@ -61,7 +67,7 @@ class AtTheSecondLook:
 
 @pytest.mark.parametrize("version", [offered(0)[0], 12, offered(0)[-1]])
 def test_another_node_led_until_between_them(harness: Harness, monkeypatch: pytest.MonkeyPatch, version: int) -> None:
-    harness.create_topic("t")
+    make_topic(harness)
     partition, client = replica(harness), Client(harness)
     client.topic_id("t")
     lead(partition, 4, leads=False)
@@ -72,7 +78,7 @@ def test_another_node_led_until_between_them(harness: Harness, monkeypatch: pyte
 
 
 def test_the_replica_was_not_there_until_between_them(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    harness.create_topic("t")
+    make_topic(harness)
     partition, client = replica(harness), Client(harness)
     harness.node.replicas.remove([TP])
     looked = AtTheSecondLook(monkeypatch, lambda: harness.node.replicas.add(partition))
@@ -84,14 +90,14 @@ def test_the_replica_was_not_there_until_between_them(harness: Harness, monkeypa
 def test_the_topic_was_made_between_them(harness: Harness) -> None:
     client = Client(harness)
     assert client.produce("t", 0, sent(0)).error == UNKNOWN
-    harness.create_topic("t")
+    make_topic(harness)
     assert client.produce("t", 0, sent(1)).error == OUT_OF_ORDER
     in_order_now(client)
     client.close()
 
 
 def test_its_id_was_not_known_until_between_them(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    harness.create_topic("t")
+    make_topic(harness)
     client = Client(harness)
     client.topic_id("t")
     with monkeypatch.context() as patched:
@@ -103,7 +109,7 @@ def test_its_id_was_not_known_until_between_them(harness: Harness, monkeypatch: 
 
 
 def test_the_disk_was_full_until_between_them(harness: Harness, faults: Faults) -> None:
-    harness.create_topic("t")
+    make_topic(harness)
     client = Client(harness)
     rule = faults.fail("pwritev", "*/t-0/*.log", errno.ENOSPC)
     assert client.produce("t", 0, sent(0)).error == STORAGE and rule.hits
@@ -114,7 +120,7 @@ def test_the_disk_was_full_until_between_them(harness: Harness, faults: Faults) 
 
 
 def test_the_directory_takes_no_work_until_between_them(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    harness.create_topic("t")
+    make_topic(harness)
     client = Client(harness)
     directory = replica(harness).directory
     with monkeypatch.context() as patched:
@@ -127,7 +133,7 @@ def test_the_directory_takes_no_work_until_between_them(harness: Harness, monkey
 
 def test_the_directory_hung_until_between_them(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was not begun in time is never appended; its producer's next batch comes when the disk answers again."""
-    harness.create_topic("t")
+    make_topic(harness)
     client = Client(harness)
     pool, released = replica(harness).directory.pool, threading.Event()
     stuck = [pool.submit(released.wait, 60) for _ in range(pool._max_workers)]
@@ -148,7 +154,7 @@ def test_the_directory_hung_until_between_them(harness: Harness, monkeypatch: py
 def test_who_waits_for_no_followers_is_taken_as_with_apache_kafka(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    harness.create_topic("t")
+    make_topic(harness)
     partition, client = replica(harness), Client(harness)
     lead(partition, 4, leads=False)
     AtTheSecondLook(monkeypatch, lambda: lead(partition, 5))
@@ -158,7 +164,7 @@ def test_who_waits_for_no_followers_is_taken_as_with_apache_kafka(
 
 def test_a_refused_batch_is_noted_without_the_replicas_lock(harness: Harness) -> None:
     """A disk that hangs holds it, and the loop answers everybody."""
-    harness.create_topic("t")
+    make_topic(harness)
     partition, client = replica(harness), Client(harness)
     lead(partition, 4, leads=False)
     with partition.lock:
