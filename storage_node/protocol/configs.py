@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from storage_node.config_docs import documentation
 from storage_node.config_keys import real_name
-from storage_node.config_values import Described, describe_broker, describe_default, describe_topic
+from storage_node.config_values import BrokerValues, Described, describe_broker, describe_default, describe_topic
 from storage_node.directories.names import validate_topic
 from storage_node.errors import ErrorCode, RequestRefused
+from storage_node.metadata import TopicImage
+from storage_node.protocol.answers import LARGE
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
 from storage_node.topic_configs import Change, Op, check_form
@@ -25,6 +29,11 @@ GROUP = 32
 KINDS = {TOPIC: "topic", BROKER: "broker"}
 NAMES = {8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
 
+#: Resources of one request whose changes are under way together: as many as the controller takes in one update.
+AT_ONCE = 500
+#: What a topic's or a broker's description counts for where all its configs are asked for.
+MANY = 32
+
 
 def _unsupported(kind: int) -> RequestRefused:
     if kind in NAMES:
@@ -36,34 +45,76 @@ def _unsupported(kind: int) -> RequestRefused:
 async def describe_configs(node: Node, request: Request) -> Answer:
     """Every config of the resources asked for, or the keys named, with where each value comes from."""
     call = request.decode()
+    asked = [(one.resource_type, one.resource_name, frozenset(one.configuration_keys or ())) for one in call.resources]
+    known = Known(node.id, node.metadata.image.topics, node.broker_values())
     documented = bool(getattr(call, "include_documentation", False))
+
+    def make() -> Answer:
+        results = _results(known, asked, bool(call.include_synonyms), documented)
+        return request.encode(results=results)
+
+    if sum(len(keys) or MANY for _, _, keys in asked) > LARGE:
+        return await asyncio.to_thread(make)
+    return make()
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What the configs of one answer are taken from: this node's id, the topics, the broker's values."""
+
+    node: int
+    topics: Mapping[str, TopicImage]
+    values: BrokerValues
+
+
+Wanted = tuple[int, str, frozenset[str]]
+"""A resource's type and name, and the keys asked for; none of them means all."""
+
+
+def _results(known: Known, asked: Sequence[Wanted], synonyms: bool, documented: bool) -> list[dict[str, Any]]:
+    """Touches nothing that changes: any thread may call it."""
     results = []
-    for resource in call.resources:
-        row: dict[str, Any] = {"resource_type": resource.resource_type, "resource_name": resource.resource_name}
+    # Most topics have the same configs.
+    made: dict[tuple[frozenset[tuple[str, str]], frozenset[str]], list[dict[str, Any]]] = {}
+    for kind, name, keys in asked:
+        row: dict[str, Any] = {"resource_type": kind, "resource_name": name}
         try:
-            described = list(_describe(node, resource.resource_type, resource.resource_name))
+            configs = _topic_configs(known, name) if kind == TOPIC else None
+            if configs is None:
+                rows = _rows(_describe(known, kind, name), keys, synonyms, documented)
+            else:
+                same = frozenset(configs.items()), keys
+                if same not in made:
+                    made[same] = _rows(describe_topic(configs, known.values), keys, synonyms, documented)
+                rows = made[same]
+            results.append(row | {"configs": rows})
         except RequestRefused as error:
             results.append(row | {"error_code": error.code, "error_message": error.message})
-            continue
-        keys = frozenset(resource.configuration_keys or ())
-        wanted = sorted((one for one in described if not keys or one.name in keys), key=lambda one: one.name)
-        results.append(row | {"configs": [_row(one, bool(call.include_synonyms), documented) for one in wanted]})
-    return request.encode(results=results)
+    return results
 
 
-def _describe(node: Node, kind: int, name: str) -> Iterable[Described]:
-    if kind == TOPIC:
-        validate_topic(name)
-        topic = node.metadata.image.topics.get(name)
-        if topic is None:
-            raise RequestRefused("", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # without words, as in Kafka
-        return describe_topic(topic.configs, node.broker_values())
+def _rows(
+    described: Iterable[Described], keys: frozenset[str], synonyms: bool, documented: bool
+) -> list[dict[str, Any]]:
+    wanted = sorted((one for one in described if not keys or one.name in keys), key=lambda one: one.name)
+    return [_row(one, synonyms, documented) for one in wanted]
+
+
+def _topic_configs(known: Known, name: str) -> Mapping[str, str]:
+    validate_topic(name)
+    topic = known.topics.get(name)
+    if topic is None:
+        raise RequestRefused("", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)  # without words, as in Kafka
+    return topic.configs
+
+
+def _describe(known: Known, kind: int, name: str) -> Iterable[Described]:
     if kind == BROKER:
         if not name:
-            return describe_default(node.broker_values())
-        if _broker_id(name) == node.id:
-            return describe_broker(node.broker_values())
-        message = f"Unexpected broker id, expected {node.id} or empty string, but received {name}"
+            return describe_default(known.values)
+        if _broker_id(name) == known.node:
+            return describe_broker(known.values)
+        message = f"Unexpected broker id, expected {known.node} or empty string, but received {name}"
         raise RequestRefused(message, ErrorCode.INVALID_REQUEST)
     if kind in (CLIENT_METRICS, GROUP):
         if not name:
@@ -120,8 +171,9 @@ async def _alter(
     request: Request, resources: Sequence[Any], change: Callable[[str, str, Sequence[Change]], Awaitable[None]]
 ) -> Answer:
     times = Counter((resource.resource_type, resource.resource_name) for resource in resources)
-    rows = []
-    for resource in resources:
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(resource: Any) -> dict[str, Any]:
         kind, name = resource.resource_type, resource.resource_name
         row = {"resource_type": kind, "resource_name": name, "error_message": None}
         try:
@@ -131,10 +183,14 @@ async def _alter(
             check_form(changes)
             if kind not in KINDS:
                 raise _unsupported(kind)
-            await change(KINDS[kind], name, changes)
+            async with gate:
+                await change(KINDS[kind], name, changes)
         except RequestRefused as error:
             row |= {"error_code": error.code, "error_message": error.message}
-        rows.append(row)
+        return row
+
+    # Together: what waits for the controller goes to it in one update.
+    rows = await asyncio.gather(*map(one, resources))
     return request.encode(responses=rows)
 
 
