@@ -22,6 +22,7 @@ from storage_node.groups.handover import Handover
 from storage_node.groups.offsets import Entry, GroupData, Offset, offset_row
 from storage_node.groups.placement import Placement
 from storage_node.groups.store import GroupStore
+from storage_node.groups.telling import Untold, deliver, without_assignments
 from storage_node.groups.values import GroupState, Join, JoinAnswer, Leaving, Reply, Sync, SyncAnswer
 from storage_node.metadata import ClusterImage, NodeImage
 
@@ -56,6 +57,7 @@ class GroupCoordinator:
         self._groups: dict[str, Group] = {}
         self._timers: dict[str, tuple[float, asyncio.Handle]] = {}
         self._writing: set[asyncio.Future[None]] = set()
+        self._untold = Untold()
         self._tasks: list[asyncio.Task[None]] = []
         self._seen = ClusterImage()
         self._stack = ExitStack()
@@ -294,26 +296,23 @@ class GroupCoordinator:
         """Tell whom a step concerns, once what it came to is on disk, and see to it that time runs on."""
         if group.dirty:
             group.dirty = False
+            untold = self._untold.begin(group.name, replies or [])
             kept = self._put(["g", group.name, group.row()])
-            kept.add_done_callback(partial(self._kept, group, group.generation, replies or []))
+            kept.add_done_callback(partial(self._kept, group, group.generation, untold))
         else:
-            _deliver(replies or [])
+            deliver(self._untold.later(group.name, replies or []))
             self._rest(group)
         self._arm(group)
 
     def _kept(self, group: Group, generation: int, replies: list[Reply], kept: asyncio.Future[None]) -> None:
+        self._untold.end(group.name, replies)
         error = kept.exception()
         if error is None:
-            _deliver(replies)
+            deliver(replies)
             self._rest(group)
             return
         _log.error("the membership of group %s is not kept: %s", group.name, error)
-        _deliver(
-            [
-                (token, SyncAnswer(ErrorCode.COORDINATOR_NOT_AVAILABLE) if isinstance(answer, SyncAnswer) else answer)
-                for token, answer in replies
-            ]
-        )
+        deliver(without_assignments(replies))
         if group.generation == generation and self._groups.get(group.name) is group:
             if group.idle:
                 self._loop.call_later(AGAIN, self._keep_again, group)  # on disk its members are still there
@@ -335,7 +334,7 @@ class GroupCoordinator:
         _, timer = self._timers.pop(group.name, (0.0, None))
         if timer is not None:
             timer.cancel()
-        _deliver(group.abandon(error))
+        deliver(group.abandon(error))
 
     def _arm(self, group: Group) -> None:
         """Wake up when the group needs it; a deadline that was put off meanwhile is found out then."""
@@ -410,7 +409,7 @@ class GroupCoordinator:
         self.evict()
         await self.drain()
         found, size, more = [], 0, False
-        for name, data in sorted(item for item in self.data.items() if item[0] > after):
+        for name, data in sorted(item for item in list(self.data.items()) if item[0] > after):
             if self.owner(name) == asker:
                 if more := size >= Handover.PAGE:
                     break
@@ -437,9 +436,3 @@ def _look_at(future: asyncio.Future[None]) -> None:
     error = future.exception()
     if error is not None:
         _log.error("the groups' offsets: %s", error)
-
-
-def _deliver(replies: list[Reply]) -> None:
-    for token, answer in replies:
-        if not token.done():
-            token.set_result(answer)

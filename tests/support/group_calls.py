@@ -50,7 +50,7 @@ def enter(client: Client, version: int, group: str, **fields: Any) -> Any:
     return answer
 
 
-def sync(client: Client, version: int, group: str, joined: Any, data: bytes = b"assigned", **fields: Any) -> Any:
+def send_sync(client: Client, version: int, group: str, joined: Any, data: bytes = b"assigned", **fields: Any) -> None:
     assignments = [{"member_id": member.member_id, "assignment": data} for member in joined.members]
     values = {
         "group_id": group,
@@ -60,7 +60,12 @@ def sync(client: Client, version: int, group: str, joined: Any, data: bytes = b"
         "protocol_name": "range",
         "assignments": assignments,
     }
-    return client.ask(SYNC, version, values | fields)
+    client.send(SYNC, version, values | fields)
+
+
+def sync(client: Client, version: int, group: str, joined: Any, data: bytes = b"assigned", **fields: Any) -> Any:
+    send_sync(client, version, group, joined, data, **fields)
+    return client.receive()[1]
 
 
 def beat(client: Client, version: int, group: str, generation: int, member: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from storage_node.groups.offsets import GroupData
 from storage_node.groups.placement import Placement, ranked
 from storage_node.protocol import private_client
 from tests.support.local_controller import LocalController
@@ -229,3 +231,27 @@ def test_few_groups_move_when_a_node_comes() -> None:
     counts = [sum(before.coordinator(name, {1, 2, 3}) == node for name in names) for node in (1, 2, 3)]
     assert min(counts) > 850
     assert Placement().coordinator("g", set()) is None
+
+
+def test_a_group_that_is_kept_while_others_are_given_away_does_not_disturb(
+    cluster: Callable[[int], Harness],
+) -> None:
+    nodes = {1: cluster(1)}
+    filled(nodes[1])
+    groups, image = nodes[1].node.groups, nodes[1].node.metadata.image
+
+    class Begin(str):
+        """Every look at it is a moment in which a thread keeps another group."""
+
+        def __lt__(self, name: str) -> bool:
+            groups.data[f"new-{len(groups.data)}"] = GroupData()
+            return True
+
+    async def give() -> list[str]:
+        found, more = await groups.give(1, image.generation, Begin())
+        assert not more
+        return [name for name, _ in found]
+
+    loop = nodes[1].node.listener.loop
+    assert loop is not None
+    assert set(asyncio.run_coroutine_threadsafe(give(), loop).result(60)) >= set(GROUPS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from storage_node.directories import atomic
 from storage_node.groups.store import GroupStore
+from storage_node.groups.values import Sync
 from storage_node.ports import NewTopic
 from tests.support.group_calls import (
     NOW,
@@ -21,6 +23,8 @@ from tests.support.group_calls import (
     fetch,
     join,
     leave,
+    send_join,
+    send_sync,
     sync,
 )
 from tests.support.node_harness import running, until
@@ -114,3 +118,56 @@ def test_a_full_disk_refuses_assignments_and_commits(tmp_path: Path, monkeypatch
         monkeypatch.setattr(GroupStore, "_append", real)
         until(lambda: not harness.node.groups.data["g"].row[-1], what="the members are gone from the disk, too")
         client.close()
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_nobody_is_told_an_assignment_that_is_not_on_disk_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: bool
+) -> None:
+    """The leader's SyncGroup is being kept when another member's comes: that one waits for the same flush."""
+    real, writing, go_on = GroupStore._append, threading.Event(), threading.Event()
+
+    def held(self: GroupStore, entries: Any) -> None:
+        writing.set()
+        assert go_on.wait(60)
+        if not room:
+            with atomic.io_errors(self.directory.name, "writing"), atomic.full_is_no_room():
+                raise OSError(errno.ENOSPC, "No space left on device")
+        real(self, entries)
+
+    with running(tmp_path, 2, NOW) as harness:
+        leader, other = Client(harness), Client(harness)
+        groups = harness.node.groups
+        until(lambda: groups.loaded)
+        first = enter(leader, 9, "g")
+        id_ = join(other, 9, "g").member_id
+        send_join(other, 9, "g", id_)
+        until(lambda: beat(leader, 4, "g", first.generation_id, first.member_id) == 27)
+        joined = join(leader, 9, "g", first.member_id)
+        second = other.receive()[1]
+        assert len(joined.members) == 2 and second.generation_id == joined.generation_id
+        monkeypatch.setattr(GroupStore, "_append", held)
+        send_sync(leader, 5, "g", joined)
+        try:
+            assert writing.wait(60)
+            asked = Sync(id_, None, second.generation_id, "consumer", "range", {})
+
+            async def ask() -> tuple[bool, Any]:
+                task = asyncio.create_task(groups.sync("g", asked))
+                for _ in range(20):
+                    await asyncio.sleep(0)  # nothing but the flush is left to wait for
+                return task.done(), task
+
+            assert harness.node.listener.loop is not None
+            told, task = asyncio.run_coroutine_threadsafe(ask(), harness.node.listener.loop).result(60)
+            assert not told
+        finally:
+            go_on.set()
+        until(task.done)
+        expected = (0, b"assigned") if room else (15, b"")
+        assert (int(task.result().error), task.result().assignment) == expected
+        answer = leader.receive()[1]
+        assert (int(answer.error_code), answer.assignment) == expected
+        monkeypatch.setattr(GroupStore, "_append", real)
+        leader.close()
+        other.close()
