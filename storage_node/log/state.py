@@ -229,6 +229,7 @@ class LogState:
         # A process that was killed right here has left the new segment beside the old one, and it may be the same now.
         while before and not before[-1].size and before[-1].base_offset >= base_offset:
             left = before.pop()
+            self._segments = (*before, old)
             left.remove()
             left.purge()
         segment = self._new_segment(base_offset, now_ms)

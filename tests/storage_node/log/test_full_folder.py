@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from storage_node.directories.atomic import NoRoom
 from storage_node.log.batch import build_batch
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
+from storage_node.log.segment import Segment
 from storage_node.types import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -49,3 +51,28 @@ def test_segments_go_at_once_where_they_cannot_be_renamed(
     again = Log.open(tmp_path / "t-0", TP, CONFIG, directory=str(tmp_path), log_start_offset=log.log_start_offset)
     assert (again.log_start_offset, again.log_end_offset) == ((10, 20) if how == "retention" else (0, 10))
     again.close()
+
+
+def test_a_segment_that_cannot_be_put_in_place_of_a_left_over_leaves_a_log_that_can_be_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process was killed while it replaced an empty segment, and both are there."""
+    path = tmp_path / "t-0"
+    log = Log.open(path, TP, CONFIG, directory=str(tmp_path))
+    for number in range(3):
+        log.append_as_leader(build_batch([b"%d" % number]), 0)
+    log.close()
+    for base in (5, 9):
+        (path / f"{base:020d}.log").touch()
+    log = Log.open(path, TP, CONFIG, directory=str(tmp_path), clean=True)
+    assert [segment.base_offset for segment in log.segments] == [0, 5, 9]
+
+    def full(*_: object) -> Segment:
+        raise NoRoom(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(log, "_new_segment", full)
+    with pytest.raises(NoRoom):
+        log._replace_active(5, 0)
+    log.truncate_to(6)
+    assert [segment.base_offset for segment in log.segments] == [0]
+    assert log.read(0, 1 << 20).data and log.log_end_offset == 6
