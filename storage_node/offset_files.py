@@ -1,4 +1,6 @@
-"""Kafka's three offset checkpoints of each directory, written from what is served there."""
+"""Kafka's three offset checkpoints of each directory, written from what is served there; what they say of replicas that
+are offline stays.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
-from storage_node.directories.checkpoints import write_together
+from storage_node.directories.checkpoints import OffsetCheckpoint, write_together
 from storage_node.directories.directory import LogDirectory
 from storage_node.log.log import Log
 from storage_node.move.host import PartitionLike
@@ -17,6 +19,9 @@ from storage_node.types import TopicPartition
 
 _Start = Callable[[LogDirectory, TopicPartition, Log], None]
 """What is done to a replica's log start offset in the file."""
+
+_Entries = Callable[[dict[TopicPartition, Log]], dict[TopicPartition, int]]
+"""What a file says of these logs."""
 
 
 @dataclass(slots=True)
@@ -58,21 +63,19 @@ class OffsetFiles:
                 return
             with self._asking:
                 upto = writers.asked
-            logs = self._logs(directory)
-            write_together(
-                directory.name,
-                (
-                    (directory.recovery_points, _recovery_points(logs)),
-                    (directory.log_start_offsets, dict(_hidden_starts(logs.items()))),
-                    (directory.high_watermarks, self._high_watermarks(logs)),
-                ),
+            offline, logs = set(self._replicas.offline), self._logs(directory)
+            new = (
+                (directory.recovery_points, _recovery_points(logs)),
+                (directory.log_start_offsets, dict(_hidden_starts(logs.items()))),
+                (directory.high_watermarks, self._high_watermarks(logs)),
             )
+            kept = offline - logs.keys()
+            write_together(directory.name, [(file, {**_entries(file, kept), **offsets}) for file, offsets in new])
             writers.done = upto
 
     def recovery_points(self, directory: LogDirectory) -> None:
         """Up to where each log is on the disk."""
-        with self._writers[directory.name].lock:
-            directory.recovery_points.write(_recovery_points(self._logs(directory)))
+        self._write(directory, directory.recovery_points, _recovery_points)
 
     def truncate(self, partition: Partition, offset: int) -> None:
         """Cut a replica and its copy off at `offset` (LogManager.truncateTo); raises like `Partition.truncate_to` too.
@@ -108,13 +111,16 @@ class OffsetFiles:
 
     def log_starts(self, directory: LogDirectory) -> None:
         """Log start offsets that the first segment's name does not tell already."""
-        with self._writers[directory.name].lock:
-            directory.log_start_offsets.write(dict(_hidden_starts(self._logs(directory).items())))
+        self._write(directory, directory.log_start_offsets, lambda logs: dict(_hidden_starts(logs.items())))
 
     def high_watermarks(self, directory: LogDirectory) -> None:
         """The high watermark of each replica."""
+        self._write(directory, directory.high_watermarks, self._high_watermarks)
+
+    def _write(self, directory: LogDirectory, file: OffsetCheckpoint, entries: _Entries) -> None:
         with self._writers[directory.name].lock:
-            directory.high_watermarks.write(self._high_watermarks(self._logs(directory)))
+            offline, logs = set(self._replicas.offline), self._logs(directory)
+            file.write({**_entries(file, offline - logs.keys()), **entries(logs)})
 
     def forget(self, directory: LogDirectory, tps: Collection[TopicPartition]) -> None:
         """Take out what earlier replicas of these names left, before new ones are made there.
@@ -141,6 +147,14 @@ class OffsetFiles:
     def _high_watermarks(self, logs: dict[TopicPartition, Log]) -> dict[TopicPartition, int]:
         served = self._replicas.served
         return {tp: _watermark(served.get(tp), log) for tp, log in logs.items()}
+
+
+def _entries(file: OffsetCheckpoint, tps: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    """What a file has of replicas that are offline: they may be served from there again, once a newer image or the
+    next start decides so, and what DeleteRecords took must not come back then.
+    """
+    before, _ = file.read_lenient() if tps else ({}, None)
+    return {tp: before[tp] for tp in tps if tp in before}
 
 
 def _recovery_points(logs: dict[TopicPartition, Log]) -> dict[TopicPartition, int]:
