@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import StorageError
@@ -20,24 +20,20 @@ from storage_node.partition import Partition
 from storage_node.removal import Removal
 from storage_node.replicas import NewReplica, create_logs
 from storage_node.replication import anew
-from storage_node.start_up import Left, take_up
 from storage_node.topic_configs import cordoned, log_config, move_rate, topic_config
 from storage_node.types import TopicPartition
+from storage_node.undecided import Undecided
 
 if TYPE_CHECKING:
     from storage_node.node import Node
 
 log = logging.getLogger(__name__)
 
-T = TypeVar("T")
-
 _Wanted = tuple[TopicPartition, TopicImage, PartitionImage]
 """A replica that this node is to hold and does not have yet."""
 NOBODY = -1
 
-LOOK = 0.2  # seconds between two looks at whether a directory that is waited for has failed
 KNOWN = 1.0  # seconds for the other directories to have an image, before replicas are made that only it tells of
-ANSWER = 5.0  # seconds for a health check, once something has not come to an end
 
 
 class Images:
@@ -51,8 +47,7 @@ class Images:
         self._removal = Removal(node)
         self.lost: frozenset[TopicPartition] = frozenset()
         """Replicas that the metadata has here, that no disk holds, and that may be made anew at some time."""
-        self.left: dict[TopicPartition, Left] = {}
-        """What the start did not serve with the image it had."""
+        self.undecided = Undecided(node, self._removal.result)
         self._registered = False
         """Whether the controller knows this start of the node, so that it may lead what has other replicas."""
 
@@ -107,18 +102,19 @@ class Images:
         Topics that are the same as `before` are passed over, unless the broker's configs give logs other defaults.
         """
         node = self._node
-        self._removal.delete_gone(image, before)
-        self._removal.take_away(image, before)
         broker = node.broker_values(image)
         self._cordoned = cordoned(broker, [directory.name for directory in node.dirs.directories])
         defaults, self._defaults = self._defaults, log_config(broker)
+        # What is served from now on, or gone, meets all of the image, not only what is new in it.
+        known = None if self.undecided.decide(image, self._defaults) else before
+        self._removal.delete_gone(image, before)
+        self._removal.take_away(image, known)
         registered, self._registered = self._registered, self._may_lead(image)
         node.isr.brokers_are(image)
-        same = before is not None and defaults == self._defaults and registered == self._registered
+        same = defaults == self._defaults and registered == self._registered
         wanted: list[_Wanted] = []
-        self._take_up(image)
         for topic in image.topics.values():
-            if same and before is not None and before.topics.get(topic.name) is topic:
+            if same and known is not None and known.topics.get(topic.name) is topic:
                 continue
             config = self._config(topic)
             for row in topic.partitions.values():
@@ -141,25 +137,6 @@ class Images:
         node.engine.set_node_rate(move_rate(broker))
         node.listener.limit(broker.number("max.connections"), broker.number("max.connections.per.ip"))
         return following
-
-    def _take_up(self, image: ClusterImage) -> None:
-        """Serve what an older image had for another topic's, once an image has the topic of its folder; remove what
-        was offline, once an image knows that its topic was deleted.
-
-        A node whose disks could not keep the newest image starts with the one before it.
-        """
-        known = [tp for tp, left in self.left.items() if self._known(image, tp, left)]
-        if known:
-            for tp in known:
-                del self.left[tp]
-            log.info("%s: the metadata knows the topic of what is on the disks now", ", ".join(map(str, known)))
-            self._node.replicas.remove(known)
-            self._node.take_over(take_up(self._node.dirs, known, image, self._node.id, self._defaults))
-
-    def _known(self, image: ClusterImage, tp: TopicPartition, left: Left) -> bool:
-        topic = image.topics.get(tp.topic)
-        has = left.stranger and topic is not None and topic.id in left.topic_ids
-        return has or not left.topic_ids.isdisjoint(image.gone)
 
     def _follow(self, image: ClusterImage, wanted: list[_Wanted]) -> None:
         """Make these replicas, and let all that follow fetch from who leads them."""

@@ -151,8 +151,7 @@ class Node:
             image = self.metadata.image
             values = self.broker_values(image)
             threads, defaults = values.number(RECOVERY_THREADS), log_config(values)
-            started = start_up(self.dirs, clean, image, self.id, defaults, threads, self._patient.set)
-            self._patient.clear()
+            started = start_up(self.dirs, clean, image, self.id, defaults, threads, self._alone)
             self.take_over(started)
             self.images.reconcile(image)
             self.admin = Admin(self)
@@ -199,7 +198,7 @@ class Node:
 
     def take_over(self, started: Started) -> None:
         """Serve what was opened, and go on with its moves and deletions."""
-        self.images.left.update(started.left)
+        self.images.undecided.add(started.left)
         self.replicas.add_all(started.partitions)
         for directory in self.dirs.directories:
             # It failed after its replicas were opened, and whoever took them offline did not see these.
@@ -404,6 +403,13 @@ class Node:
                 f"node {self.id} stops: its metadata log directory {directory.path} is offline since {reason}; repair "
                 f"it, or put another one first in log.dirs, and start the node again"
             )
+
+    def _alone(self, alone: bool) -> None:
+        """Whether the start's own thread is about to touch disks, or others that nobody waits for."""
+        if alone:
+            self._patient.clear()
+        else:
+            self._patient.set()
 
     def _unless_stuck(self, directory: LogDirectory) -> None:
         """A start that hangs in a disk ends here; the next one finds the disk silent, and leaves it out."""

@@ -89,6 +89,8 @@ class Removal:
         lost = []
         for tp in list(node.replicas.offline):
             row = self._elsewhere(image, tp)
+            if node.images.undecided.stranger(tp):
+                continue  # what its directory remembers is of another topic, which may come yet
             if row is not None and node.held.taken_away(tp, image.topics[tp.topic].id, row):
                 lost.append(tp)  # the start that sees it again takes it away, by what its directory remembers
         self._abandon(lost, Reason.REASSIGNED)
@@ -168,7 +170,8 @@ class Removal:
         names = set(image.gone.values()) - set(image.topics)
         if before is not None:
             names |= {topic.name for topic in before.topics.values() if topic.id in image.gone}
-        self._abandon([tp for tp in list(node.replicas.offline) if tp.topic in names], Reason.TOPIC)
+        lost = [tp for tp in list(node.replicas.offline) if tp.topic in names and tp not in node.images.undecided]
+        self._abandon(lost, Reason.TOPIC)
 
     def _abandon(self, lost: Sequence[TopicPartition], reason: Reason) -> None:
         """Replicas that cannot be reached go from memory, and their copies on good disks with them."""

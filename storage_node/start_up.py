@@ -6,16 +6,19 @@ Never needs the controller. Logs of a directory that was stopped cleanly are ope
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from storage_node.directories import partition_metadata
 from storage_node.directories.clean_shutdown import CleanShutdown
 from storage_node.directories.directory import LogDirectory
-from storage_node.directories.errors import MalformedCheckpoint, MalformedFile
+from storage_node.directories.errors import MalformedFile
 from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.config import LogConfig
@@ -83,75 +86,102 @@ def start_up(
     node: int,
     defaults: LogConfig,
     threads: int,
-    looked: Callable[[], None] = lambda: None,
+    alone: Callable[[bool], None] = lambda _: None,
 ) -> Started:
     """Decide, repair and open everything; `threads` logs are opened at a time in each directory.
 
-    `looked` is called once all directories have been looked at: from then on one that hangs holds up nobody.
+    `alone(False)` is called once all directories have been looked at: from then on one that hangs holds up nobody,
+    until `alone(True)` is.
 
     A directory that fails on the way is offline in `dirs`; its replicas are offline, the others are not affected: what
     was to be written there for one of them is decided again without it.
     """
-    offsets = {directory.name: _offsets(directory, clean) for directory in dirs.online()}
+    offsets = {}
+    for directory in dirs.online():
+        try:
+            offsets[directory.name] = _offsets(directory, clean)
+        except StorageError as error:
+            directory.fail(error)
     scanned = boot_scan.scan(dirs.online())
     for path, why in scanned.unknown.items():
         log.warning("%s is left alone: %s", path, why)
-    return _start(dirs, scanned.found, offsets, image, node, defaults, threads, looked)
+    started, found = Started(), scanned.found
+    while found:
+        plans = _decide(dirs.missing_ids(), found, image, node, started.left)
+        alone(False)
+        opened = _carry_out(dirs, plans, offsets, image, node, defaults, threads)
+        alone(True)
+        # (Each round has taken one more directory offline.)
+        again = {each.plan.tp for each in opened if each.again}
+        found = boot_scan.scan(dirs.online(), again).found if again else {}
+        for each in opened:
+            if each.plan.tp not in found:
+                _collect(started, each)
+        # What this round has renamed was not closed as what it is now.
+        offsets = {name: replace(known, clean=False) for name, known in offsets.items()}
+    for directory in dirs.online():
+        _lower(directory, started.partitions)
+    return started
 
 
 def take_up(
-    dirs: DirectoryManager, tps: Collection[TopicPartition], image: ClusterImage, node: int, defaults: LogConfig
-) -> Started:
-    """Do what a start does for a few replicas alone, of which an earlier image did not know enough."""
-    offsets = {directory.name: _offsets(directory, {}) for directory in dirs.online()}
-    found = {tp: copies for tp, copies in boot_scan.scan(dirs.online()).found.items() if tp in tps}
-    return _start(dirs, found, offsets, image, node, defaults, 1, lambda: None)
-
-
-def _start(
     dirs: DirectoryManager,
-    found: Mapping[TopicPartition, Found],
+    tps: Collection[TopicPartition],
+    image: ClusterImage,
+    node: int,
+    defaults: LogConfig,
+    run: boot_scan.Run[Any],
+) -> Started:
+    """Do what a start does for a few replicas alone, of which an earlier image did not know enough, on a node that
+    runs: everything that touches a disk is done by `run`, or in threads that nobody waits for once it is offline.
+
+    Raises StorageError when a directory cannot be looked at: nothing was decided then.
+    """
+    online = dirs.online()
+    offsets = {directory.name: run(directory, partial(_offsets, directory, {})) for directory in online}
+    looks = {directory: run(directory, partial(boot_scan.look, directory, tps)) for directory in online}
+    started, found = Started(), boot_scan.together(looks, run).found
+    for directory in online:
+        directory.check_online()
+    plans = _decide(dirs.missing_ids(), found, image, node, started.left)
+    for each in _carry_out(dirs, plans, offsets, image, node, defaults, 1):
+        _collect(started, each)
+    for directory in {partition.directory for partition in started.partitions}:
+        run(directory, partial(_lower, directory, started.partitions))
+    return started
+
+
+def _carry_out(
+    dirs: DirectoryManager,
+    plans: Iterable[BootPlan],
     offsets: Mapping[str, Offsets],
     image: ClusterImage,
     node: int,
     defaults: LogConfig,
     threads: int,
-    looked: Callable[[], None],
-) -> Started:
-    started = Started()
-    plans = _decide(dirs, found, image, node, started.left)
-    looked()
-    pools = {
-        name: ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"open-{Path(name).name}") for name in offsets
-    }
+) -> list[Opened]:
+    """Carry all plans out, those of several directories side by side."""
+    pools: dict[str, ThreadPoolExecutor] = {}
+    jobs: list[_Job | Opened] = []
+    waiting = _Waiting(dirs)
     try:
-        while plans:
-            jobs: list[tuple[BootPlan, Future[Opened]]] = []
-            for plan in plans:
-                directory = _directory(dirs, plan)
-                if directory is None or directory.name not in pools:
-                    jobs.append((plan, _done(Opened(plan, reason=plan.reason))))
-                else:
-                    known = offsets[directory.name]
-                    job = pools[directory.name].submit(_open, plan, directory, known, image, node, defaults, dirs)
-                    jobs.append((plan, job))
-            deadlines: dict[str, float] = {}
-            all_opened = [_result(plan, job, _directory(dirs, plan), deadlines) for plan, job in jobs]
-            # (Each round has taken one more directory offline.)
-            again = {opened.plan.tp for opened in all_opened if opened.again}
-            seen = boot_scan.scan(dirs.online()).found if again else {}
-            left = {tp: copies for tp, copies in seen.items() if tp in again}
-            for opened in all_opened:
-                if opened.plan.tp not in left:
-                    _collect(started, opened)
-            plans = _decide(dirs, left, image, node, started.left)
+        for plan in plans:
+            own = _directory(dirs, plan)
+            known = offsets.get(own.name) if own is not None else None
+            if own is None or known is None:
+                jobs.append(Opened(plan, reason=plan.reason))
+                continue
+            if own.name not in pools:
+                name = f"open-{own.path.name}"
+                pools[own.name] = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name)
+            touched, applied = _touched(dirs, plan), threading.Event()
+            future = pools[own.name].submit(_open, plan, own, known, image, node, defaults, dirs, applied)
+            jobs.append(_Job(plan, own, touched, future, applied))
+        return [job if isinstance(job, Opened) else waiting.result(job) for job in jobs]
     finally:
         for name, pool in pools.items():
-            hangs = not dirs.by_path(name).online
+            hangs = name in waiting.stuck or not dirs.by_path(name).online
             pool.shutdown(wait=not hangs, cancel_futures=hangs)
-    for directory in dirs.online():
-        _lower(directory, started.partitions)
-    return started
 
 
 def _lower(directory: LogDirectory, partitions: Iterable[Partition]) -> None:
@@ -165,62 +195,77 @@ def _lower(directory: LogDirectory, partitions: Iterable[Partition]) -> None:
         directory.fail_on(error)
 
 
-def _result(plan: BootPlan, job: Future[Opened], directory: LogDirectory | None, deadlines: dict[str, float]) -> Opened:
-    """What became of a replica; nobody waits long for one whose directory is offline, which may be because it hangs.
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """A plan that a thread of its own directory carries out; `applied`: only that one is touched any more."""
 
-    `deadlines`: until when all replicas of such a directory together are waited for.
-    """
-    wait = 0.0 if directory is not None and directory.name in deadlines else _LOOK
-    while True:
-        try:
-            return job.result(wait)
-        except TimeoutError:
-            if directory is None or directory.online:
-                continue
-            left = deadlines.setdefault(directory.name, time.monotonic() + _PATIENCE) - time.monotonic()
-            if left <= 0:
-                return Opened(plan, reason=f"log directory {directory.path} is offline: {directory.failure}")
-            wait = min(left, _LOOK)
+    plan: BootPlan
+    own: LogDirectory
+    touched: tuple[LogDirectory, ...]
+    future: Future[Opened]
+    applied: threading.Event
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """Nobody waits long for what is done in a directory that is offline, which may be because it hangs."""
+
+    dirs: DirectoryManager
+    stuck: set[str] = field(default_factory=set)
+    """Directories whose threads are kept by one that hangs, perhaps another."""
+    _deadlines: dict[str, float] = field(default_factory=dict)
+    """Until when all replicas together are waited for that such a directory concerns."""
+
+    def result(self, job: _Job) -> Opened:
+        """What became of a replica. One whose plan hangs in another directory is not decided again: its thread may
+        still change something.
+        """
+        wait = _LOOK
+        while True:
+            touched = (job.own,) if job.applied.is_set() else job.touched
+            offline = next((directory for directory in touched if not directory.online), None)
+            if offline is not None and offline.name in self._deadlines:
+                wait = max(0.0, min(self._deadlines[offline.name] - time.monotonic(), _LOOK))
+            try:
+                return job.future.result(wait)
+            except TimeoutError:
+                pass
+            if offline is None:
+                if job.own.name in self.stuck and job.future.cancel():
+                    return Opened(job.plan, reason="what was to open it hangs in another directory", again=True)
+            elif time.monotonic() >= self._deadlines.setdefault(offline.name, time.monotonic() + _PATIENCE):
+                self.stuck.add(job.own.name)
+                return Opened(job.plan, reason=f"log directory {offline.path} is offline: {offline.failure}")
 
 
 def _offsets(directory: LogDirectory, clean: Mapping[str, CleanShutdown]) -> Offsets:
-    """Read the checkpoints; a malformed file counts as empty, which is only slower."""
-    points: Mapping[TopicPartition, int] = {}
-    starts: Mapping[TopicPartition, int] = {}
-    watermarks: Mapping[TopicPartition, int] = {}
-    try:
-        points, problem = directory.recovery_points.read_lenient()
-        starts, second = directory.log_start_offsets.read_lenient()
-        for text in filter(None, (problem, second)):
-            log.warning("%s", text)
-        watermarks = directory.high_watermarks.read()
-    except MalformedCheckpoint as error:
-        log.warning("%s", error)
-    except StorageError as error:
-        directory.fail_on(error)
+    """Read the checkpoints; a malformed file counts as empty, which is only slower. Raises StorageError."""
+    files = (directory.recovery_points, directory.log_start_offsets, directory.high_watermarks)
+    (points, _), (starts, _), (watermarks, _) = read = [file.read_lenient() for file in files]
+    for problem in filter(None, (problem for _, problem in read)):
+        log.warning("%s", problem)
     found = clean.get(directory.name)
     return Offsets(points, starts, watermarks, found is not None and found.clean)
 
 
 def _decide(
-    dirs: DirectoryManager,
+    missing: frozenset[str],
     found: Mapping[TopicPartition, Found],
     image: ClusterImage,
     node: int,
     left: dict[TopicPartition, Left],
 ) -> list[BootPlan]:
-    missing = dirs.missing_ids()
     plans = []
     for tp, all_found in found.items():
         row = image.partition(tp)
         mine = row is not None and node in row.replicas
         topic = image.topics.get(tp.topic)
-        what, gone = _apart(all_found, image, dirs)
+        what, gone = _apart(all_found, image)
         if gone is not None:
             plans.append(boot.decide(gone, missing, None, topic_deleted=True))
         if what is None:
             continue
-        ids = _topic_ids(what, dirs)
+        ids = _topic_ids(what)
         stranger = topic is not None and bool(ids) and topic.id not in ids
         plan = boot.decide(
             what,
@@ -239,12 +284,12 @@ def _decide(
     return plans
 
 
-def _apart(found: Found, image: ClusterImage, dirs: DirectoryManager) -> tuple[Found | None, Found | None]:
+def _apart(found: Found, image: ClusterImage) -> tuple[Found | None, Found | None]:
     """What is to be looked at, and what was left by a deleted topic: one of the same name may have come after it."""
     topic = image.topics.get(found.tp.topic)
 
     def gone(copy: Copy) -> bool:
-        topic_id = _topic_id(copy, dirs)
+        topic_id = copy.topic_id
         if topic is None:
             return topic_id in image.gone
         begun = copy.marker is not None and copy.marker.reason == Reason.TOPIC
@@ -262,22 +307,9 @@ def _apart(found: Found, image: ClusterImage, dirs: DirectoryManager) -> tuple[F
     return only(False) if False in flags.values() else None, only(True) if True in flags.values() else None
 
 
-def _topic_id(copy: Copy, dirs: DirectoryManager) -> str:
-    """The topic id that a copy names, "" without one."""
-    topic_id = copy.marker.topic_id if copy.marker is not None else ""
-    if not topic_id:
-        try:
-            topic_id = partition_metadata.read(copy.path, directory=copy.path.parent) or ""
-        except MalformedFile as error:
-            log.warning("%s", error)
-        except StorageError as error:
-            dirs.handle(error)
-    return topic_id
-
-
-def _topic_ids(found: Found, dirs: DirectoryManager) -> set[str]:
+def _topic_ids(found: Found) -> set[str]:
     """The topic ids that the copies name, of `.delete`s only where there is nothing else."""
-    return {_topic_id(copy, dirs) for copy in (*found.current, *found.move) or found.deletes} - {""}
+    return {copy.topic_id for copy in (*found.current, *found.move) or found.deletes} - {""}
 
 
 def _directory(dirs: DirectoryManager, plan: BootPlan) -> LogDirectory | None:
@@ -290,10 +322,12 @@ def _directory(dirs: DirectoryManager, plan: BootPlan) -> LogDirectory | None:
     return None
 
 
-def _done(value: Opened) -> Future[Opened]:
-    future: Future[Opened] = Future()
-    future.set_result(value)
-    return future
+def _touched(dirs: DirectoryManager, plan: BootPlan) -> tuple[LogDirectory, ...]:
+    """The directories in which a plan writes, or opens the replica."""
+    paths = [action.path for action in plan.actions if isinstance(action, WriteMarker)]
+    paths += [action.source for action in plan.actions if isinstance(action, Rename)]
+    paths += [plan.path] if plan.path is not None else []
+    return tuple(dirs.by_path(name) for name in sorted({str(path.parent) for path in paths}))
 
 
 def _open(
@@ -304,9 +338,17 @@ def _open(
     node: int,
     defaults: LogConfig,
     dirs: DirectoryManager,
+    applied: threading.Event,
 ) -> Opened:
+    def check() -> None:
+        # A disk that answers after it was given up changes nothing more.
+        for each in _touched(dirs, plan):
+            each.check_online()
+
     try:
-        boot_apply.apply(plan)
+        boot_apply.apply(plan, check)
+        check()
+        applied.set()
         if plan.state != "online" or plan.path is None:
             return Opened(plan, reason=plan.reason)
         return Opened(plan, _open_log(plan, plan.path, directory, offsets, image, node, defaults))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from storage_node import failpoints
 from storage_node.directories.atomic import fsync_dir, full_is_no_room, io_errors, rename_new
 from storage_node.failpoints import failpoint
@@ -14,14 +16,15 @@ AFTER_RENAMED = failpoints.register("boot.after_renamed")
 AFTER_FLUSHED = failpoints.register("boot.after_flushed")
 
 
-def apply(plan: BootPlan) -> None:
-    """Write the markers and do the renames of a plan, in order.
+def apply(plan: BootPlan, check: Callable[[], None] = lambda: None) -> None:
+    """Write the markers and do the renames of a plan, in order; `check` is called before each, and may raise.
 
     Deletions and moves of the plan wait for `MoveEngine.take_over`, once the replica is being served. Raises
     StorageError with the directory; after that the partition must not be served, and deciding again starts from what
     is then on disk.
     """
     for action in plan.actions:
+        check()
         if isinstance(action, WriteMarker):
             # What is to be deleted makes room, if there is none.
             write = markers.write_in_any_case if action.marker.state is State.DELETED else markers.write

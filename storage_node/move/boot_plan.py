@@ -27,6 +27,7 @@ class Copy:
     corrupt: bool = False  # the marker is there and cannot be read
     end: int = -1
     unborn: bool = False  # a folder without marker and segments: its creation did not come to its end
+    topic_id: str = ""  # what its marker says, or its partition.metadata
 
     @property
     def generation(self) -> int:

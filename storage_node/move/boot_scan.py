@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
+from storage_node.directories import partition_metadata
 from storage_node.directories.atomic import io_errors
 from storage_node.directories.directory import LogDirectory
+from storage_node.directories.errors import MalformedFile
+from storage_node.directories.latch import Fault, fault_of
 from storage_node.directories.names import CLUSTER_METADATA, parse
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.recovery import log_end
@@ -18,6 +23,8 @@ from storage_node.move.marker import State
 from storage_node.types import TopicPartition
 
 _log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 #: Folders of Apache Kafka, and of a file system at its root, that are no reason to say anything.
 _QUIET = frozenset({"lost+found", "remote-log-index-cache", CLUSTER_METADATA})
@@ -38,29 +45,48 @@ class _Copies:
     delete: list[Copy] = field(default_factory=list)
 
 
-def scan(directories: Sequence[LogDirectory]) -> Scan:
-    """Read names and markers of all partitions in the directories that are online.
+Look = tuple[list[tuple[TopicPartition, Copy]], dict[Path, str]]
+"""What one directory holds, and which folders there are left alone, with the reason."""
+Run = Callable[[LogDirectory, Callable[[], T]], T]
+"""Has something done that touches a directory."""
 
-    A directory that cannot be read is taken offline here, and what was seen of it does not count.
+
+def _here(_: LogDirectory, work: Callable[[], T]) -> T:
+    return work()
+
+
+def scan(directories: Iterable[LogDirectory], only: Collection[TopicPartition] | None = None) -> Scan:
+    """Read names, markers and topic ids of all partitions, or some, in the directories that are online.
+
+    A directory that cannot be read is taken offline here, for whatever reason: what it holds must count as missing.
     """
+    looks: dict[LogDirectory, Look] = {}
+    for directory in directories:
+        if directory.online:
+            try:
+                looks[directory] = look(directory, only)
+            except StorageError as error:
+                directory.fail(error)
+    return together(looks)
+
+
+def together(looks: Mapping[LogDirectory, Look], run: Run[Copy] = _here) -> Scan:
+    """What several directories hold."""
     copies: dict[TopicPartition, _Copies] = {}
     unknown: dict[Path, str] = {}
-    for directory in directories:
-        if not directory.online:
-            continue
-        try:
-            seen, strange = _scan_one(directory)
-        except StorageError as error:
-            directory.fail_on(error)
-            continue
+    for seen, strange in looks.values():
         unknown |= strange
         for tp, copy in seen:
             place = copies.setdefault(tp, _Copies())
             {"current": place.current, "move": place.move, "delete": place.delete}[copy.kind].append(copy)
-    by_id = {directory.id: directory for directory in directories}
+    by_id = {directory.id: directory for directory in looks}
     for tp, place in copies.items():
         if any(copy.marker is not None and copy.marker.state is State.SEALED for copy in place.move):
-            place.current = [_with_end(tp, copy, by_id[copy.directory_id]) for copy in place.current]
+            where = [by_id[copy.directory_id] for copy in place.current]
+            place.current = [
+                run(directory, partial(_with_end, tp, copy, directory))
+                for copy, directory in zip(place.current, where, strict=True)
+            ]
     return Scan(
         {tp: Found(tp, tuple(c.current), tuple(c.move), tuple(c.delete)) for tp, c in sorted(copies.items())},
         unknown,
@@ -78,13 +104,20 @@ def _with_end(tp: TopicPartition, copy: Copy, directory: LogDirectory) -> Copy:
     return copy
 
 
-def _scan_one(directory: LogDirectory) -> tuple[list[tuple[TopicPartition, Copy]], dict[Path, str]]:
+def look(directory: LogDirectory, only: Collection[TopicPartition] | None = None) -> Look:
+    """Read one directory; raises StorageError, and nothing counts then.
+
+    With `only` nothing is read of other partitions: on a node that runs their folders come and go. One that has gone
+    when its turn comes was not there.
+    """
     seen: list[tuple[TopicPartition, Copy]] = []
     strange: dict[Path, str] = {}
     with io_errors(directory.name, "listing it"):
         paths = sorted(path for path in directory.path.iterdir() if path.is_dir() and path.name not in _QUIET)
     for path in paths:
         name = parse(path.name)
+        if only is not None and name.tp is not None and name.tp not in only:
+            continue
         if path.is_symlink():
             strange[path] = "it is a symlink, which is never followed: it could lead out of the directory"
             continue
@@ -101,11 +134,34 @@ def _scan_one(directory: LogDirectory) -> tuple[list[tuple[TopicPartition, Copy]
         if tp is None or (marker is not None and marker.tp != tp):
             strange[path] = "name and marker do not say the same" if tp is not None else "it says of no partition"
             continue
-        unborn = name.kind == "current" and marker is None and not corrupt and not _has_segments(directory, path)
-        seen.append((tp, Copy(directory.id, path, name.kind, marker, corrupt, unborn=unborn)))
+        if only is not None and tp not in only:
+            continue
+        unmarked = marker is None and not corrupt
+        files = _files(directory, path) if unmarked else ()
+        if files is None:
+            continue
+        unborn = unmarked and name.kind == "current" and not any(file.suffix == ".log" for file in files)
+        topic_id = (marker.topic_id if marker is not None else "") or _topic_id(directory, path)
+        seen.append((tp, Copy(directory.id, path, name.kind, marker, corrupt, unborn=unborn, topic_id=topic_id)))
     return seen, strange
 
 
-def _has_segments(directory: LogDirectory, path: Path) -> bool:
+def _files(directory: LogDirectory, path: Path) -> tuple[Path, ...] | None:
+    """The files in a folder; None where it is gone."""
     with io_errors(directory.name, f"listing {path.name}"):
-        return any(entry.suffix == ".log" for entry in path.iterdir())
+        try:
+            return tuple(path.iterdir())
+        except FileNotFoundError:
+            return None
+
+
+def _topic_id(directory: LogDirectory, path: Path) -> str:
+    """The topic id in a folder, "" without one, or where that file alone is not what it should be."""
+    try:
+        return partition_metadata.read(path, directory=directory.name) or ""
+    except MalformedFile as error:
+        _log.warning("%s", error)
+    except StorageError as error:
+        if fault_of(error) is not Fault.FILE or directory.fail_on(error):
+            raise
+    return ""

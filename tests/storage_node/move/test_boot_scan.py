@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from storage_node.directories.directory import LogDirectory
+from storage_node.errors import MetadataIOError
 from storage_node.move import marker as markers
 from storage_node.move.boot import decide
 from storage_node.move.boot_apply import apply
@@ -102,3 +105,39 @@ def test_a_replica_whose_creation_was_cut_off_gives_way_to_the_one_made_elsewher
     apply(plan)
     assert not (here / "t-0").exists()
     assert decide(scan(two).found[tp], frozenset(), "id-b").path == there / "t-0"
+
+
+def test_a_directory_that_cannot_be_looked_at_counts_as_missing(
+    two: list[LogDirectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the error says nothing of the disk: what it holds must not count as gone."""
+    (two[0].path / "a-0").mkdir()
+    (two[1].path / "b-0").mkdir()
+    real = markers.read
+
+    def read(path: Path) -> Marker | None:
+        if path.parent == two[1].path:
+            raise MetadataIOError(two[1].name, "reading") from OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path)
+
+    monkeypatch.setattr(markers, "read", read)
+    assert list(scan(two).found) == [TopicPartition("a", 0)]
+    assert [directory.online for directory in two] == [True, False]
+
+
+def test_a_folder_that_goes_while_its_directory_is_looked_at_hides_no_other(
+    two: list[LogDirectory], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = two[0].path
+    for name in ("a-0", "b-0.move", f"c-0.{HEX}.delete", "d-0"):
+        (here / name).mkdir()
+    real = markers.read
+
+    def read(path: Path) -> Marker | None:
+        if path.name != "d-0":
+            path.rmdir()
+        return real(path)
+
+    monkeypatch.setattr(markers, "read", read)
+    assert list(scan(two).found) == [TopicPartition("d", 0)]
+    assert all(directory.online for directory in two)

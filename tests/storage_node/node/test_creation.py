@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -110,14 +111,12 @@ def test_every_replica_that_a_failed_directory_concerns_is_decided_again(
     """Whoever meets the error second finds the directory offline already."""
     dirs, good, bad = harness.node.dirs, harness.paths[0], harness.paths[1]
 
-    def fails(plan: BootPlan) -> None:
+    def fails(*_: object) -> None:
         raise MetadataIOError(bad, "writing a marker") from OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(boot_apply, "apply", fails)
     offsets = start_up.Offsets({}, {}, {}, clean=False)
-    opened = [
-        start_up._open(BootPlan(tp, (), "online"), dirs.by_path(good), offsets, ClusterImage(), 1, LogConfig(), dirs)
-        for tp in TPS
-    ]
+    common = dirs.by_path(good), offsets, ClusterImage(), 1, LogConfig(), dirs, threading.Event()
+    opened = [start_up._open(BootPlan(tp, (), "online"), *common) for tp in TPS]
     assert all(each.again for each in opened)
     assert dirs.by_path(good).online and not dirs.by_path(bad).online

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from storage_node import node as node_module
 from storage_node.directories import health
 from storage_node.directories.errors import StartRefused
 from storage_node.log.batch import build_batch
+from storage_node.move import boot_scan
 from storage_node.types import TopicPartition
 from tests.support.io_faults import Faults
 from tests.support.node_harness import Harness, running, until
@@ -118,3 +122,60 @@ def test_a_start_that_hangs_in_a_disk_itself_ends_the_node(
     assert rule.hits and len(said) == 1
     assert said[0].startswith("node 1 stops: its start hangs in log directory ") and bad in said[0]
     assert "start the node again" in said[0]
+
+
+def test_an_older_copy_that_cannot_be_put_aside_since_its_disk_hangs_holds_up_its_replica_alone(
+    tmp_path: Path, faults: Faults, answered: None
+) -> None:
+    with running(tmp_path, extra=HASTY) as harness:
+        bad = harness.paths[1]
+        faults.fail("rename", f"{bad}/t-*/leader-epoch-checkpoint*", errno.EIO)
+        harness.create_topic("t", 6)
+        until(lambda: len(harness.node.replicas.served) == 6)
+        harness.settle()
+        older = {TopicPartition("t", int(path.name[-1])) for path in Path(bad).glob("t-?") if list(path.glob("*.log"))}
+        assert older
+        faults.clear()
+        harness.stop(clean=False)
+        rule = faults.hang("rename", f"{bad}/t-*/partition.move*")
+        faults.hang("fsync", f"{bad}/health-check")
+        harness.node = harness._new(0)
+        starting = threading.Thread(target=harness.node.start, daemon=True)
+        starting.start()
+        starting.join(45.0)  # less than the minute for which the disk hangs
+        alive, node = starting.is_alive(), harness.node
+        offline = dict(node.replicas.offline)
+        faults.clear()
+        starting.join()
+        assert rule.hits and not alive
+        # One for each thread that hangs; what waited behind those was decided without the disk.
+        assert offline.keys() <= older and all("hangs" in why for why in offline.values())
+        assert len(node.replicas.served) + len(offline) == 6 and node.replicas.served
+        node.stop()
+        harness.node = harness._new(0)
+        harness.start()
+        assert len(harness.node.replicas.served) == 6
+
+
+def test_a_start_waits_alone_for_the_disks_that_it_looks_at_again(
+    harness: Harness, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that hangs then ends the node, with its sentence."""
+    bad = harness.paths[1]
+    faults.fail("rename", f"{bad}/t-*/leader-epoch-checkpoint*", errno.EIO)
+    harness.create_topic("t", 6)
+    until(lambda: len(harness.node.replicas.served) == 6)
+    harness.settle()
+    faults.clear()
+    faults.fail("rename", f"{bad}/t-*/partition.move*", errno.EIO)
+    patient: list[bool] = []
+    real = boot_scan.scan
+
+    def scan(*arguments: Any) -> boot_scan.Scan:
+        patient.append(harness.node._patient.is_set())
+        return real(*arguments)
+
+    monkeypatch.setattr(boot_scan, "scan", scan)
+    harness.restart(clean=False)
+    assert patient == [False, False]
+    assert len(harness.node.replicas.served) == 6

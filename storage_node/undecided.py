@@ -1,0 +1,92 @@
+"""Replicas that a start left offline because its image did not explain what is on the disks.
+
+A node whose disks could not keep the newest image starts with the one before it: a folder may be of a topic that was
+made after that, or of one that has been deleted since. It is looked at again, by the start's own table, once a newer
+image explains it. Until then, and whenever the disks cannot be looked at, it stays as it is, and nothing is made in its
+place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
+
+from storage_node.directories.directory import LogDirectory
+from storage_node.errors import StorageError
+from storage_node.log.config import LogConfig
+from storage_node.metadata import ClusterImage
+from storage_node.start_up import Left, Started, take_up
+from storage_node.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage_node.node import Node
+
+log = logging.getLogger(__name__)
+
+
+class Undecided:
+    """Used by one thread at a time, the one that applies an image."""
+
+    def __init__(self, node: Node, result: Callable[[Future[Any], LogDirectory], Any]) -> None:
+        """`result` is what came of work in a directory's pool; it raises StorageError once that directory is given
+        up.
+        """
+        self._node = node
+        self._result = result
+        self._left: dict[TopicPartition, Left] = {}
+
+    def add(self, left: Mapping[TopicPartition, Left]) -> None:
+        """A start, or a later look, did not serve these."""
+        self._left.update(left)
+
+    def __contains__(self, tp: object) -> bool:
+        """Whether folders of known topics wait for an image that explains them."""
+        left = self._left.get(tp) if isinstance(tp, TopicPartition) else None
+        return left is not None and bool(left.topic_ids)
+
+    def stranger(self, tp: TopicPartition) -> bool:
+        """Whether they are of another topic than the metadata has had under that name."""
+        left = self._left.get(tp)
+        return left is not None and left.stranger
+
+    def decide(self, image: ClusterImage, defaults: LogConfig) -> bool:
+        """Serve, or delete, what this image explains; answers whether there was any."""
+        served = self._node.replicas.served
+        self._left = {tp: left for tp, left in self._left.items() if tp not in served}
+        # Of a topic that goes, everything goes, wherever; where one stays, a directory that is away may have the newer.
+        missing = self._node.dirs.missing_ids()
+        gone = [tp for tp, left in self._left.items() if left.topic_ids and left.topic_ids.issubset(image.gone)]
+        kept = [tp for tp, left in self._left.items() if not missing and _explained(image, tp, left)]
+        known = {*gone, *kept}
+        started = self._look(known, image, defaults) if known else None
+        if started is None:
+            return False
+        absent = {plan.tp for plan in started.plans} - {partition.tp for partition in started.partitions}
+        absent = {*gone, *(absent - started.offline.keys())}
+        for tp in {*gone, *(plan.tp for plan in started.plans)}:
+            del self._left[tp]
+        self._node.replicas.remove(absent)
+        self._node.held.forget(absent)
+        self._node.take_over(started)
+        return True
+
+    def _look(self, tps: Collection[TopicPartition], image: ClusterImage, defaults: LogConfig) -> Started | None:
+        names = ", ".join(map(str, sorted(tps)))
+        log.info("%s: the metadata explains now what is on the disks", names)
+        try:
+            return take_up(self._node.dirs, tps, image, self._node.id, defaults, self._run)
+        except StorageError as error:
+            log.error("%s: offline as before, the next image decides: %s", names, error)
+            return None
+
+    def _run(self, directory: LogDirectory, work: Callable[[], Any]) -> Any:
+        return self._result(directory.submit(work), directory)
+
+
+def _explained(image: ClusterImage, tp: TopicPartition, left: Left) -> bool:
+    """Whether the image tells more than the one before, and of every topic id whether it is this topic's or gone."""
+    topic = image.topics.get(tp.topic)
+    rest = left.topic_ids.difference(image.gone)
+    return topic is not None and rest == {topic.id} and (left.stranger or rest != left.topic_ids)
