@@ -35,6 +35,7 @@ from tests.conformance.replication.between import (
     everywhere,
     filled,
     held,
+    listed,
     see,
     seen,
     under_way,
@@ -66,7 +67,7 @@ class Topics:
     shrinking: str
     """[1, 3], to be [1]."""
     deleted: str
-    """[3, 1], to be deleted."""
+    """[3, 1], being reassigned to [1, 2], where 2 is held; to be deleted."""
     half: str
     """[3], being reassigned to [1, 2]: 1 is in sync, 2 is held."""
     behind: str
@@ -82,12 +83,17 @@ def topics(cluster: Cluster) -> Iterator[Topics]:
         strict=filled(cluster, [3, 1], records=100, min_insync_replicas="2"),
         alone=filled(cluster, [3], records=100),
         shrinking=filled(cluster, [1, 3], records=100),
-        deleted=filled(cluster, [3, 1], records=100),
+        deleted=filled(cluster, [3, 1]),
         half=filled(cluster, [3]),
         behind=filled(cluster, [3]),
     )
-    with held(cluster, made.half, to=[2], partitions="0:2"), held(cluster, made.behind, to=[1], partitions="0:1"):
+    with (
+        held(cluster, made.half, to=[2], partitions="0:2"),
+        held(cluster, made.deleted, to=[2], partitions="0:2"),
+        held(cluster, made.behind, to=[1], partitions="0:1"),
+    ):
         assert ask(cluster, made.half, [1, 2]) == (NONE, None)
+        assert ask(cluster, made.deleted, [1, 2]) == (NONE, None)
         assert ask(cluster, made.behind, [1, 3]) == (NONE, None)
         cluster.eventually(lambda: seen(cluster, made.half).isr == (1, 3), "one of two has come")
         cluster.kill(GONE)
@@ -213,9 +219,12 @@ def test_what_kafka_topics_shows(cluster: Cluster, topics: Topics, tools: Tools)
     assert topics.followed in shown("--at-min-isr-partitions")
 
 
-def test_a_topic_is_deleted_without_it(cluster: Cluster, topics: Topics) -> None:
+def test_a_topic_is_deleted_without_it_and_while_it_is_reassigned(cluster: Cluster, topics: Topics) -> None:
+    assert under_way(cluster, topics.deleted) == ([1, 2, 3], [2], [3])
+    cluster.eventually(lambda: on_disk(cluster, 2, topics.deleted) == [f"{topics.deleted}-0"], "its copy has begun")
     cluster.delete_topic(topics.deleted)
-    wait_until_off(cluster, topics.deleted, [1])
+    assert not [topic for topic, _ in listed(cluster) if topic == topics.deleted], "nothing is under way any more"
+    wait_until_off(cluster, topics.deleted, [1, 2])
     assert f"{topics.deleted}-0" in on_disk(cluster, GONE, topics.deleted)
 
 
