@@ -32,8 +32,8 @@ KILLED_NODE = 2
 KILL_FROM, KILL_UNTIL = 0.30, 0.70
 CANCEL_NODE = 3
 
-#: Bytes per second and node of what is copied between nodes: 40 MB take 5 s.
-REASSIGN_THROTTLE = 8_000_000
+#: Bytes per second and node of what is copied between nodes: 40 MB take 7 s, in which a cancel finds them.
+REASSIGN_THROTTLE = 6_000_000
 #: How much of a copy is there when its reassignment is cancelled.
 CANCEL_FROM = 0.15
 
