@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from temporalio import workflow
+from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, WorkflowAlreadyStartedError
 from temporalio.workflow import ParentClosePolicy
 
@@ -60,6 +61,7 @@ class Cluster:
         self._probing: set[int] = set()
         self._failures: dict[int, int] = {}
         self._leases: dict[int, tuple[str, object]] = {}
+        self._lapsed = dict(self._it.suspects)  # by node the incarnation whose lease has told that it ended
         self._asked: list[dict[str, Any]] = []
         self._waiting_quietly = False
         self._asking = False
@@ -192,14 +194,20 @@ class Cluster:
         self._awake = True
 
     async def _lease(self, node: int, incarnation: str) -> None:
-        """Hold a lease on a node's incarnation; its end makes the node suspect, as its signal does."""
-        mine = self._leases[node][1]
+        """Hold a lease on a node's incarnation; its end makes the node suspect, as its signal does.
+
+        The run of a lease that has told its end may still be open: its last step is held up, as after a standstill of
+        the server. It tells nothing any more, so that the new lease takes its place.
+        """
+        mine, lapsed = self._leases[node][1], self._lapsed.get(node) == incarnation
+        policy = WorkflowIDReusePolicy.TERMINATE_IF_RUNNING if lapsed else WorkflowIDReusePolicy.ALLOW_DUPLICATE
         try:
             child = await workflow.start_child_workflow(
                 names.NODE_LEASE,
                 LeaseCall(self._it.cluster, node, incarnation),
                 id=names.lease_id(self._it.cluster, node, incarnation),
                 parent_close_policy=ParentClosePolicy.ABANDON,
+                id_reuse_policy=policy,
                 result_type=str,
             )
             await child
@@ -325,7 +333,9 @@ class Cluster:
     @workflow.signal(description="A NodeLease tells that it ended: {node, incarnation, reason}")
     def lease_ended(self, told: dict[str, Any]) -> None:
         """The node is asked before it is fenced."""
-        self._suspect(int(told.get("node", -1)), str(told.get("incarnation", "")))
+        node, incarnation = int(told.get("node", -1)), str(told.get("incarnation", ""))
+        self._lapsed[node] = incarnation
+        self._suspect(node, incarnation)
 
     @workflow.signal(description="A run asks whether a node is known: {node, workflow_id, run_id}")
     def locate(self, question: dict[str, Any]) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import Callable, Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
+from temporalio.service import RPCError
 
 from tests.support.temporal import TemporalServer
 from tests.workflows.conftest import Recorder
@@ -224,6 +225,50 @@ def test_a_lease_that_ends_without_a_death_fences_nobody(
 
         await until_true(renewed)
         assert 3 in it.prober.asked
+        await it.fenced()
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_a_lease_whose_run_ends_late_is_followed_by_another_all_the_same(
+    temporal_server: TemporalServer, task_queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has told the controller that it ended, and its last step is held up, as after a standstill of the server."""
+    monkeypatch.setattr(options, "LEASE_AGAIN_AFTER", timedelta(milliseconds=100))
+    monkeypatch.setattr(options, "LEASE_HEARTBEAT_TIMEOUT", timedelta(seconds=60))
+    monkeypatch.setattr(options, "LEASE_PICK_UP_TIMEOUT", timedelta(seconds=60))
+
+    async def scene(it: Scene) -> None:
+        handle = await it.up()
+        id_ = names.lease_id(it.name, 3, "i3")
+
+        async def open_run() -> str:
+            try:
+                found = await it.client.get_workflow_handle(id_).describe()
+            except RPCError:
+                return ""  # it has not begun
+            return (found.run_id or "") if found.close_time is None else ""
+
+        async def begun() -> bool:
+            return bool(await open_run())
+
+        await until_true(begun)
+        first = await open_run()
+        await handle.signal("lease_ended", {"node": 3, "incarnation": "i3", "reason": "not renewed"})
+
+        async def answered() -> bool:
+            found = [each async for each in handle.fetch_history_events()]
+            begun = [each.start_child_workflow_execution_initiated_event_attributes.workflow_id for each in found]
+            return begun.count(id_) == 2
+
+        await until_true(answered, 60)
+        with suppress(RPCError):  # what is left of it ends now
+            await it.client.get_workflow_handle(id_, run_id=first).terminate("its last step")
+
+        async def another() -> bool:
+            return await open_run() not in ("", first)
+
+        await until_true(another, 60)
         await it.fenced()
 
     run(temporal_server, task_queue, scene)
