@@ -140,10 +140,11 @@ def test_whatever_a_schema_allows_is_answered_by_the_schema(target: Target, api:
         except TimeoutError:
             assert api.name in PATIENT, "no answer"
         else:
-            assert answers is not None, "the connection was closed"
             silent = api.name == "produce" and values.get("acks") == 0
-            assert len(answers) == (0 if silent else 1)
-            for answer in answers:
+            # (Who asks for no answer is told of an error by the end of the connection.)
+            assert answers is not None or silent, "the connection was closed"
+            assert answers is None or len(answers) == (0 if silent else 1)
+            for answer in answers or ():
                 parsed(api, version, answer)
         target.check()
         count += 1
@@ -258,6 +259,8 @@ def test_the_same_topic_many_times_in_one_request(target: Target, api: Api) -> N
     target.renew()
     for version in range(api.min_version, api.max_version + 1):
         values = repeated(full(load_request_schema(api.key, version)), 50 if version == api.max_version else 2)
+        if api.name == "produce":
+            values["acks"] = 1  # to be answered
         try:
             answers = target.ask(encode_request(api.key, version, values, 1), 0.5 if api.name in PATIENT else ANSWER)
         except TimeoutError:
