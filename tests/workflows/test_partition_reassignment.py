@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
-from temporalio.exceptions import CancelledError
 
 from tests.support.temporal import TemporalServer
 from tests.workflows.conftest import Recorder
-from tests.workflows.fakes import until, until_true
+from tests.workflows.fakes import until_true
 from tests.workflows.reassign_scene import Cluster, failure, run
 from workflows import options
 from workflows.model import calls, throttles
@@ -63,154 +62,6 @@ def test_a_run_that_begins_when_all_is_done_is_right(temporal_server: TemporalSe
     run(temporal_server, task_queue, scene)
 
 
-@pytest.mark.parametrize("way", ["api", "temporal"])
-@pytest.mark.feature("455-17", "455-28")
-def test_a_cancel_has_one_result_whichever_way_it_comes(
-    temporal_server: TemporalServer, task_queue: str, recorded: Recorder, way: str
-) -> None:
-    async def scene(it: Cluster) -> None:
-        await it.up(replicas=(1, 3))
-        await it.reassign((0, [2, 3]))
-        await it.open(it.run(), "catching_up")
-        await until(lambda: bool(it.node(2).seen))
-        if way == "api":
-            assert (await it.reassign((0, None)))[0].get("error", 0) == 0
-        else:
-            await it.run().cancel()
-        with pytest.raises(WorkflowFailureError) as caught:
-            await it.run().result()
-        assert isinstance(caught.value.cause, CancelledError)
-        partition = await it.partition()
-        assert (partition.replicas, partition.assignment.reassigning) == ((1, 3), False)
-        # What was added is gone from its disks before the run says that it is over.
-        assert it.node(2).names() == [calls.CATCH_UP, calls.AWAIT_DELETION]
-        assert not it.node(1).seen
-        await recorded(f"reassign-cancelled-by-{way}", it.client, it.run().id)
-
-    run(temporal_server, task_queue, scene)
-
-
-def test_a_cancel_while_the_new_node_is_away_is_heard_at_once(temporal_server: TemporalServer, task_queue: str) -> None:
-    async def scene(it: Cluster) -> None:
-        await it.up()
-        await it.reassign((0, [2]))
-        await it.away(2)
-        await it.open(it.run(), "catching_up")
-        await it.reassign((0, None), by=3)
-        await it.open(it.run(), "deleting")
-        assert (await it.run().describe()).status == WorkflowExecutionStatus.RUNNING
-        await it.serve(it.node(2))
-        with pytest.raises(WorkflowFailureError) as caught:
-            await it.run().result()
-        assert isinstance(caught.value.cause, CancelledError)
-
-    run(temporal_server, task_queue, scene)
-
-
-@pytest.mark.feature("455-28")
-def test_a_cancel_that_is_refused_says_why_and_is_asked_for_less_and_less_often(
-    temporal_server: TemporalServer, task_queue: str, recorded: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(options, "CANCEL_AGAIN_AFTER", timedelta(milliseconds=1100))
-
-    async def scene(it: Cluster) -> None:
-        await it.up()
-        await it.reassign((0, [2, 3]))
-        await it.open(it.run(), "catching_up")
-        await it.in_sync(nodes=(1, 2))
-        # None of the original set is in sync any more.
-        await it.node(1).submit(it.handle, {"do": "lease_ended", "node": 1, "incarnation": "i1"})
-        await it.run().cancel()
-
-        async def refused() -> bool:
-            found = await it.run().query("progress")
-            return bool(found["cancelling"] and "unclean leader election" in found["partitions"][0]["message"])
-
-        await until_true(refused)
-        waits: list[float] = []
-
-        async def three_times() -> bool:
-            waits.clear()
-            async for event in it.run().fetch_history_events():
-                if event.HasField("timer_started_event_attributes"):
-                    waits.append(
-                        event.timer_started_event_attributes.start_to_fire_timeout.ToTimedelta().total_seconds()
-                    )
-            return len([each for each in waits if each < 5]) >= 3
-
-        await until_true(three_times)
-        first, *_, last = [each for each in waits if each < 5]
-        assert first <= 1.1 and last > 1.8
-        assert (await it.partition()).assignment.reassigning, "it goes on"
-        await it.in_sync(nodes=(2, 3))
-        row = (await it.run().result())["rows"][0]
-        assert (row["outcome"], row["replicas"]) == ("done", [2, 3])
-        assert row["message"].startswith("The cancel is refused for now: Unable to revert")
-        await recorded("reassign-cancel-refused", it.client, it.run().id)
-
-    run(temporal_server, task_queue, scene)
-
-
-def test_a_dropped_node_that_does_not_come_back_is_not_waited_for_for_ever(
-    temporal_server: TemporalServer, task_queue: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(options, "DELETION_PATIENCE", timedelta(seconds=1))
-
-    async def scene(it: Cluster) -> None:
-        await it.up()
-        await it.away(1)
-        await it.reassign((0, [2]))
-        await it.begun(it.run())
-        await it.in_sync()
-        row = (await it.run().result())["rows"][0]
-        assert (row["outcome"], row["replicas"], row["error"]) == ("done", [2], "")
-        assert row["message"].startswith("Node 1 has not said that its data is gone")
-
-    run(temporal_server, task_queue, scene)
-
-
-def test_a_dropped_node_that_is_away_keeps_no_replica_from_its_directory(
-    temporal_server: TemporalServer, task_queue: str, recorded: Recorder
-) -> None:
-    async def scene(it: Cluster) -> None:
-        await it.up()
-        await it.away(1)
-        it.node(2).lost_wishes = True
-        mine = await it.start([{"topic": "t", "partition": 0, "replicas": [2], "log_dirs": ["/b"]}])
-        await it.open(mine, "catching_up")
-        await until(lambda: ("t", 0) in it.node(2).held)
-        await it.in_sync()
-        moved = it.client.get_workflow_handle((await it.runs("MoveReplica", 1)).pop())
-        await moved.result()
-        await it.open(mine, "deleting")
-        await it.serve(it.node(1))
-        found = await mine.result()
-        assert (found["rows"][0]["outcome"], found["rows"][0]["directories"]) == ("done", [[2, "/b", True]])
-        phases = [phase for phase, _, _ in found["phases"]]
-        assert phases == ["asking", "catching_up", "directing", "deleting", "verifying"]
-        await recorded("reassign-directed-beside-deletion", it.client, mine.id)
-
-    run(temporal_server, task_queue, scene)
-
-
-def test_a_replica_that_a_later_target_has_taken_away_did_not_reach_its_directory(
-    temporal_server: TemporalServer, task_queue: str
-) -> None:
-    async def scene(it: Cluster) -> None:
-        await it.up()
-        mine = await it.start([{"topic": "t", "partition": 0, "replicas": [2], "log_dirs": ["/b"]}])
-        await it.open(mine, "catching_up")
-        await until(lambda: ("t", 0) in it.node(2).held)
-        it.node(2).taken_away = True
-        await it.in_sync()
-        with pytest.raises(WorkflowFailureError) as caught:
-            await mine.result()
-        assert failure(caught.value).type == "DirectoryNotReached"
-        assert [call.wish for name, call in it.node(2).seen if name == calls.PLACE_REPLICAS] == [True, False]
-
-    run(temporal_server, task_queue, scene)
-
-
 @pytest.mark.feature("455-28")
 def test_a_later_target_holds_and_the_earlier_runs_row_says_so(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder
@@ -250,23 +101,6 @@ def test_asked_for_again_with_the_same_target_there_is_one_run(
         outcomes = [(await handle.result())["rows"][0]["outcome"] for handle in (it.run(), mine)]
         assert outcomes == ["done", "done"]
         assert await it.runs("PartitionReassignment", 2) == {it.run().id, mine.id}
-
-    run(temporal_server, task_queue, scene)
-
-
-def test_a_cancel_of_a_run_leaves_a_later_target_alone(temporal_server: TemporalServer, task_queue: str) -> None:
-    async def scene(it: Cluster) -> None:
-        await it.up(2)
-        await it.reassign((0, [2]), (1, [2]))
-        handle = it.run(count=2)
-        await it.open(handle, "catching_up")
-        await it.reassign((0, [3]))
-        await handle.cancel()
-        # Its second partition is cancelled; the first, which is another's now, is not.
-        result = await handle.result()
-        assert [row["outcome"] for row in result["rows"]] == ["superseded", "cancelled"]
-        assert (await it.partition(0)).assignment.target == (3,)
-        assert not (await it.partition(1)).assignment.reassigning
 
     run(temporal_server, task_queue, scene)
 
@@ -381,50 +215,6 @@ def test_a_throttle_goes_with_the_run_that_was_given_it(
         else:
             with pytest.raises(WorkflowFailureError):
                 await mine.result()
-
-    run(temporal_server, task_queue, scene)
-
-
-@pytest.mark.parametrize("lost", [False, True], ids=["wish kept", "wish lost"])
-@pytest.mark.feature("113-56")
-def test_a_combined_move_is_done_when_the_directory_is_reached(
-    temporal_server: TemporalServer, task_queue: str, recorded: Recorder, lost: bool
-) -> None:
-    async def scene(it: Cluster) -> None:
-        await it.up()
-        it.node(2).lost_wishes = lost
-        mine = await it.start([{"topic": "t", "partition": 0, "replicas": [2], "log_dirs": ["/b"]}])
-        await it.open(mine, "catching_up")
-        await until(lambda: ("t", 0) in it.node(2).held)
-        assert it.node(2).held["t", 0] == ("/a" if lost else "/b")
-        await it.in_sync()
-        row = (await mine.result())["rows"][0]
-        assert (row["outcome"], row["directories"]) == ("done", [[2, "/b", True]])
-        moves = await it.runs("MoveReplica", int(lost))
-        assert len(moves) == int(lost)
-        if lost:
-            # Not complete before the directory is reached.
-            moved = (await it.client.get_workflow_handle(moves.pop()).describe()).close_time
-            ended = (await mine.describe()).close_time
-            assert moved is not None and ended is not None and moved <= ended
-            await recorded("reassign-then-moved", it.client, mine.id)
-        else:
-            assert it.node(2).names()[0] == calls.PLACE_REPLICAS
-
-    run(temporal_server, task_queue, scene)
-
-
-def test_a_directory_that_the_node_does_not_have_changes_nothing(
-    temporal_server: TemporalServer, task_queue: str
-) -> None:
-    async def scene(it: Cluster) -> None:
-        await it.up()
-        it.node(2).unknown_directories.add("/nowhere")
-        mine = await it.start([{"topic": "t", "partition": 0, "replicas": [2], "log_dirs": ["/nowhere"]}])
-        with pytest.raises(WorkflowFailureError) as caught:
-            await mine.result()
-        assert failure(caught.value).type == "LogDirNotFound"
-        assert not (await it.partition()).assignment.reassigning
 
     run(temporal_server, task_queue, scene)
 
