@@ -48,6 +48,8 @@ class Images:
         self.lost: frozenset[TopicPartition] = frozenset()
         """Replicas that the metadata has here, that no disk holds, and that may be made anew at some time."""
         self.undecided = Undecided(node, self._removal.result)
+        self._generation = 0
+        """Of the image that is applied."""
         self._registered = False
         """Whether the controller knows this start of the node, so that it may lead what has other replicas."""
 
@@ -102,6 +104,7 @@ class Images:
         Topics that are the same as `before` are passed over, unless the broker's configs give logs other defaults.
         """
         node = self._node
+        self._generation = image.generation
         broker = node.broker_values(image)
         self._cordoned = cordoned(broker, [directory.name for directory in node.dirs.directories])
         defaults, self._defaults = self._defaults, log_config(broker)
@@ -152,7 +155,8 @@ class Images:
         node = self._node.id
         leads = row.leader == node and (len(row.replicas) == 1 or self._registered)
         partition.host = self._node.isr
-        partition.assign(row, topic_id, node, self._node.isr.brokers, leads=leads)
+        brokers = self._node.isr.brokers
+        partition.assign(row, topic_id, node, brokers, leads=leads, generation=self._generation)
 
     def _may_lead(self, image: ClusterImage) -> bool:
         node = self._node

@@ -70,6 +70,7 @@ class Partition:
         """The node that leads, -1 while nobody does or none is known."""
         self.row: PartitionImage | None = None
         """The metadata that this replica goes by."""
+        self._row_generation = 0
         self.leading: LeaderState | None = None
         """What is known of the followers, while this node leads with some."""
         self.future: Log | None = None
@@ -116,28 +117,40 @@ class Partition:
     # Leadership
 
     def assign(
-        self, row: PartitionImage, topic_id: str, node: int, brokers: Mapping[int, int], *, leads: bool | None = None
+        self,
+        row: PartitionImage,
+        topic_id: str,
+        node: int,
+        brokers: Mapping[int, int],
+        *,
+        leads: bool | None = None,
+        generation: int = 0,
     ) -> None:
         """Take over what the metadata says; what is older than what is known is ignored.
 
         `brokers`: the broker epochs of the nodes that are not fenced. `leads`: whether this node acts as the leader,
-        where that is not what the row says.
+        where that is not what the row says. `generation`: of the metadata.
         """
         leads = row.leader == node if leads is None else leads
-        if row == self.row and leads == self.is_leader and topic_id == self.topic_id:
+        same = (row, leads, topic_id, generation) == (self.row, self.is_leader, self.topic_id, self._row_generation)
+        if same:
             return
         with self._until_offline() as held:
-            known = self.row.partition_epoch if self.row is not None else -1
-            if not held or (row.leader_epoch, row.partition_epoch) < (self.leader_epoch, known):
+            if not held or self._precedes(row):
+                return
+            before = self.leading
+            if before is not None and not (
+                before.update(row, generation) if leads else before.give_way(row, generation)
+            ):
                 return
             self.topic_id = topic_id or self.topic_id
             changed = row.leader_epoch != self.leader_epoch or leads != self.is_leader or row.leader != self.leader
-            before = self.leading
             if leads:
-                self._lead(row, node)
+                self._lead(row, node, generation)
             elif before is not None or self.is_leader:
                 self._high_watermark = self.high_watermark
             self.row, self.leader, self.leader_epoch = row, row.leader, row.leader_epoch
+            self._row_generation = generation
             self.is_leader = leads
             if not leads:
                 self.leading = None
@@ -146,11 +159,17 @@ class Partition:
         if changed:
             self.wake(WAKE)
 
-    def _lead(self, row: PartitionImage, node: int) -> None:
+    def knows_newer(self, row: PartitionImage, generation: int) -> bool:
+        """Whether a row of the metadata precedes what this replica goes by, confirmed changes of the ISR included."""
         state = self.leading
-        if state is not None:
-            state.update(row)
-        elif len(row.replicas) > 1:
+        return self._precedes(row) or (state is not None and state.precedes(row, generation))
+
+    def _precedes(self, row: PartitionImage) -> bool:
+        known = self.row.partition_epoch if self.row is not None else -1
+        return (row.leader_epoch, row.partition_epoch) < (self.leader_epoch, known)
+
+    def _lead(self, row: PartitionImage, node: int, generation: int) -> None:
+        if self.leading is None and len(row.replicas) > 1:
             self.leading = LeaderState(
                 self.tp,
                 self.topic_id,
@@ -161,6 +180,7 @@ class Partition:
                 high_watermark=self.high_watermark,
                 min_in_sync=self.log.config.min_insync_replicas,
                 advanced=self._wake_consumers,
+                generation=generation,
             )
 
     @contextmanager

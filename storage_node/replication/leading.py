@@ -59,9 +59,10 @@ class LeaderState:
         high_watermark: int,
         min_in_sync: int,
         advanced: Callable[[int], None],
+        generation: int = 0,
     ) -> None:
         """`high_watermark`: what this replica knew of it; `advanced` is called with the bytes, more or less, that
-        consumers may read from now on.
+        consumers may read from now on; `generation`: of the metadata that `row` comes from.
         """
         self.tp = tp
         self.topic_id = topic_id
@@ -72,6 +73,9 @@ class LeaderState:
         """As the controller confirmed it."""
         self.alone = False
         """Nothing but the leader's own log holds the high watermark back."""
+        self._generation = generation
+        self._gave_way = False
+        """Another row took the leadership away: no response of the controller counts any more."""
         self._node = node
         self._host = host
         self._log_end = log_end
@@ -138,10 +142,42 @@ class LeaderState:
 
     # What the metadata says
 
-    def update(self, row: PartitionImage) -> None:
-        """Take over a newer row under which this node goes on leading."""
+    def precedes(self, row: PartitionImage, generation: int = 0) -> bool:
+        """Whether a row is older than what this leader goes by, which includes what the controller confirmed to it
+        before any image had it.
+
+        Metadata of a newer generation was rebuilt, perhaps without what was confirmed: the confirmation does not count
+        against it.
+        """
+        with self._mutex:
+            return self._precedes(row, generation)
+
+    def _precedes(self, row: PartitionImage, generation: int) -> bool:
+        older = (row.leader_epoch, row.partition_epoch) < (self.leader_epoch, self.partition_epoch)
+        return older and generation <= self._generation
+
+    def give_way(self, row: PartitionImage, generation: int = 0) -> bool:
+        """Prepare for the end of this leadership, which `close` completes; False, and nothing changes, where the row
+        precedes what the controller confirmed.
+        """
+        with self._mutex:
+            if self._precedes(row, generation):
+                return False
+            self._gave_way = True
+            return True
+
+    def update(self, row: PartitionImage, generation: int = 0) -> bool:
+        """Apply a row under which this node goes on leading; False, and nothing changes, where the row precedes what
+        the controller confirmed.
+
+        Epochs are compared under the mutex, where confirmations are applied too: an image that is applied late would
+        otherwise take a member out of the ISR that the controller has taken in.
+        """
         now = time.monotonic()
         with self._mutex:
+            if self._precedes(row, generation):
+                return False
+            self._generation = generation
             if row.leader_epoch > self.leader_epoch:
                 end = self.epoch_start = self._log_end()
                 self._followers = {
@@ -164,6 +200,7 @@ class LeaderState:
             }
             told = self._settle(now)
         self._tell(told)
+        return True
 
     def configure(self, min_in_sync: int) -> None:
         """Take over min.insync.replicas."""
@@ -240,7 +277,7 @@ class LeaderState:
     def change(self, now: float) -> IsrChange | None:
         """What is to be asked of the controller now, None for nothing; the high watermark waits for it from now on."""
         with self._mutex:
-            if self._closed is not None or now < self._not_before:
+            if self._closed is not None or self._gave_way or now < self._not_before:
                 return None
             members = self._wanted(now)
             if members == self.isr and not self._asked:
@@ -265,7 +302,7 @@ class LeaderState:
         now = time.monotonic()
         with self._mutex:
             known = (self.leader_epoch, self.partition_epoch)
-            if self._closed is not None or known != (change.leader_epoch, change.partition_epoch):
+            if self._closed is not None or self._gave_way or known != (change.leader_epoch, change.partition_epoch):
                 return
             if not result.error:
                 self.isr = tuple(number for number, _ in change.isr)
