@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
+import threading
 
 _SIZE = 4
 _FIRST = 64 << 10
@@ -21,10 +22,13 @@ class Disconnected(ConnectionError):
 
 
 class Connection:
-    """Made connected; raises Disconnected. `close` may be called from any thread and ends a wait."""
+    """Made connected; raises Disconnected. One thread owns it: sends, receives and closes. Any other ends a wait by
+    `shut_down`: a descriptor closed under a read would be the next file that the process opens.
+    """
 
     def __init__(self, host: str, port: int, *, connect_timeout: float, timeout: float) -> None:
-        self.closed = False
+        self._lock = threading.Lock()
+        self._closed = False
         try:
             self._socket = socket.create_connection((host, port), timeout=connect_timeout)
         except OSError as error:
@@ -36,6 +40,10 @@ class Connection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
         self._buffer = bytearray(_FIRST)
+
+    def fileno(self) -> int:
+        """The descriptor, -1 once it is closed."""
+        return self._socket.fileno()
 
     def send(self, request: bytes | bytearray) -> None:
         """Send a whole request; raises Disconnected."""
@@ -76,9 +84,17 @@ class Connection:
             raise Disconnected("the connection was closed")
         return count
 
+    def shut_down(self) -> None:
+        """End the conversation, from any thread; the owner gets Disconnected, from a wait under way as well, and closes
+        the connection.
+        """
+        with self._lock:
+            if not self._closed:
+                with contextlib.suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
-        """Close; who waits for an answer gets Disconnected."""
-        self.closed = True
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        """Close the descriptor; for the owner alone."""
+        with self._lock:
+            self._closed = True
+            self._socket.close()

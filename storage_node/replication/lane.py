@@ -102,7 +102,7 @@ class Lane:
             if new and self._waiting and now - self._last_kick > BETWEEN_KICKS:
                 # The leader may keep the request for half a second, without those that came now.
                 self._last_kick, self._kicked = now, True
-                self._close()
+                self._shut_down()
 
     def stop(self) -> None:
         """End the thread; whoever must know that it has ended calls `join`."""
@@ -110,14 +110,19 @@ class Lane:
             self._stopping = True
             self._members = ()
             self._changed.notify_all()
-            self._close()
+            self._shut_down()
 
     def join(self) -> None:
         """Wait until the thread has ended, but not for one that hangs in a directory that is offline."""
         while self._thread.is_alive() and self.directory.online and self._thread is not threading.current_thread():
             self._thread.join(0.1)
 
+    def _shut_down(self) -> None:
+        if self._connection is not None:
+            self._connection.shut_down()
+
     def _close(self) -> None:
+        """Called by the thread alone, which may otherwise be about to read."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
