@@ -27,6 +27,7 @@ from temporalio.client import Client
 from temporalio.worker import Worker
 
 from activities import connection, housekeeping
+from storage_node import interpreter
 from workflows.model import names
 
 log = logging.getLogger("rehome")
@@ -85,6 +86,9 @@ def _days(text: str) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a role until it is told to stop; answers the exit code."""
+    if refused := interpreter.refusal():
+        print(f"worker.py: {refused}", file=sys.stderr)
+        return 1
     given = parser().parse_args(arguments)
     logging.basicConfig(
         stream=sys.stderr, level=given.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True

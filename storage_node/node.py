@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from storage_node import descriptors
+from storage_node import descriptors, interpreter
 from storage_node.admin import Admin, ProducerIds
 from storage_node.alter_log_dirs import LogDirRequests
 from storage_node.config import NodeConfig
@@ -21,6 +21,7 @@ from storage_node.config_table import RECOVERY_THREADS
 from storage_node.config_values import BrokerValues
 from storage_node.directories import health
 from storage_node.directories.directory import LogDirectory
+from storage_node.directories.errors import StartRefused
 from storage_node.directories.latch import Fault, fault_of, reason_of
 from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import (
@@ -114,6 +115,8 @@ class Node:
 
         Raises StartRefused, ConfigError, or OSError when the listener's address is taken; nothing is left locked then.
         """
+        if refused := interpreter.refusal():
+            raise StartRefused(refused)
         config = self.config
         descriptors.raise_limit()
         patience = config.log_dir_failure_timeout_ms / 1000

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from types import FrameType
 from typing import NoReturn
+
+from storage_node import interpreter
 
 
 def _interrupted(number: int, frame: FrameType | None) -> NoReturn:
@@ -20,6 +23,8 @@ def main() -> None:
     listens = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if listens:
         signal.signal(signal.SIGINT, _interrupted)
+    if refused := interpreter.refusal():
+        sys.exit(f"rehome: {refused}")
     from ops.cli.main import main as run
 
     if listens:
