@@ -28,7 +28,9 @@ from storage_node.log.log import Appended, FetchedData, Log, LogClosed
 from storage_node.log.overtaking import Overtaking
 from storage_node.metadata import PartitionImage
 from storage_node.offset_lookup import LATEST, FoundOffset, find_offset
-from storage_node.replication.leading import LeaderHost, LeaderState, NoHost
+from storage_node.replication.leader_host import LeaderHost, NoHost
+from storage_node.replication.leading import LeaderState
+from storage_node.replication.truncation import divergence
 from storage_node.types import TopicPartition
 
 #: Seconds between two looks at whether a replica whose lock is waited for has gone offline.
@@ -70,7 +72,6 @@ class Partition:
         """The node that leads, -1 while nobody does or none is known."""
         self.row: PartitionImage | None = None
         """The metadata that this replica goes by."""
-        self._row_generation = 0
         self.leading: LeaderState | None = None
         """What is known of the followers, while this node leads with some."""
         self.future: Log | None = None
@@ -125,24 +126,22 @@ class Partition:
         *,
         leads: bool | None = None,
         generation: int = 0,
-    ) -> None:
-        """Take over what the metadata says; what is older than what is known is ignored.
+    ) -> bool:
+        """Take over what the metadata says; False, and nothing changes, where that is older than what is known.
 
         `brokers`: the broker epochs of the nodes that are not fenced. `leads`: whether this node acts as the leader,
         where that is not what the row says. `generation`: of the metadata.
         """
         leads = row.leader == node if leads is None else leads
-        same = (row, leads, topic_id, generation) == (self.row, self.is_leader, self.topic_id, self._row_generation)
-        if same:
-            return
+        if row == self.row and leads == self.is_leader and topic_id == self.topic_id:
+            return True
         with self._until_offline() as held:
-            if not held or self._precedes(row):
-                return
+            known = self.row.partition_epoch if self.row is not None else -1
+            if (row.leader_epoch, row.partition_epoch) < (self.leader_epoch, known):
+                return False
             before = self.leading
-            if before is not None and not (
-                before.update(row, generation) if leads else before.give_way(row, generation)
-            ):
-                return
+            if not held or (before is not None and not before.update(row, generation, leads=leads)):
+                return not held
             self.topic_id = topic_id or self.topic_id
             changed = row.leader_epoch != self.leader_epoch or leads != self.is_leader or row.leader != self.leader
             if leads:
@@ -150,7 +149,6 @@ class Partition:
             elif before is not None or self.is_leader:
                 self._high_watermark = self.high_watermark
             self.row, self.leader, self.leader_epoch = row, row.leader, row.leader_epoch
-            self._row_generation = generation
             self.is_leader = leads
             if not leads:
                 self.leading = None
@@ -158,15 +156,7 @@ class Partition:
             before.close(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if changed:
             self.wake(WAKE)
-
-    def knows_newer(self, row: PartitionImage, generation: int) -> bool:
-        """Whether a row of the metadata precedes what this replica goes by, confirmed changes of the ISR included."""
-        state = self.leading
-        return self._precedes(row) or (state is not None and state.precedes(row, generation))
-
-    def _precedes(self, row: PartitionImage) -> bool:
-        known = self.row.partition_epoch if self.row is not None else -1
-        return (row.leader_epoch, row.partition_epoch) < (self.leader_epoch, known)
+        return True
 
     def _lead(self, row: PartitionImage, node: int, generation: int) -> None:
         if self.leading is None and len(row.replicas) > 1:
@@ -342,12 +332,7 @@ class Partition:
         """Where a log that ends at `offset` with a record of `last_epoch` parts from this one: the epoch and where it
         ends here; None where it does not. Raises OffsetOutOfRange below the log start, or where it cannot be said.
         """
-        epoch, end = self.end_of_epoch(last_epoch)
-        if epoch < 0 or end < 0:
-            raise OffsetOutOfRange(f"it is not known where leader epoch {last_epoch} of {self.tp} ends")
-        if offset < self.log.log_start_offset:
-            raise OffsetOutOfRange(f"{self.tp} begins at {self.log.log_start_offset}")
-        return (epoch, end) if epoch < last_epoch or end < offset else None
+        return divergence(self.tp, self.log.log_start_offset, offset, last_epoch, self.end_of_epoch(last_epoch))
 
     def delete_records(self, before: int) -> int:
         """Advance the log start offset to `before` (-1: the high watermark) in both copies; answers the new start."""

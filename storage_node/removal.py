@@ -64,12 +64,13 @@ class Removal:
             if topic is None or topic is known.get(tp.topic) or topic.id != partition.topic_id:
                 continue
             row = self._elsewhere(image, tp)
-            if row is None or partition.knows_newer(row, image.generation):
+            if row is None:
                 continue
             if node.held.taken_away(tp, partition.topic_id, row):
                 # Not the leader any more before it is unknown here: clients are sent to the one that leads now.
-                partition.assign(row, partition.topic_id, node.id, node.isr.brokers, generation=image.generation)
-                taken.append(partition)
+                brokers, age = node.isr.brokers, image.generation
+                if partition.assign(row, partition.topic_id, node.id, brokers, generation=age):
+                    taken.append(partition)
             elif tp not in self._reported:
                 self._reported.add(tp)
                 log.warning(

@@ -10,13 +10,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from storage_node.errors import ErrorCode
 from storage_node.metadata import PartitionImage
 from storage_node.ports import ChangeResult, IsrChange
 from storage_node.replication import isr
 from storage_node.replication.isr import Follower
+from storage_node.replication.leader_host import LeaderHost
 from storage_node.types import TopicPartition
 
 #: Seconds before a change that was refused is asked for again, unless the metadata changes first.
@@ -24,24 +24,6 @@ PAUSE = 1.0
 
 #: Called once, on any thread, with what became of the wait; NONE when the offset was reached.
 Reached = Callable[[ErrorCode], None]
-
-
-class LeaderHost(Protocol):
-    """The node around led partitions."""
-
-    @property
-    def lag(self) -> float:
-        """replica.lag.time.max.ms in seconds."""
-        ...
-
-    @property
-    def brokers(self) -> Mapping[int, int]:
-        """The broker epochs of the nodes that are not fenced; kept up to date in place."""
-        ...
-
-    def wants_change(self, state: LeaderState) -> None:
-        """An ISR is to be asked for; returns at once."""
-        ...
 
 
 class LeaderState:
@@ -142,42 +124,23 @@ class LeaderState:
 
     # What the metadata says
 
-    def precedes(self, row: PartitionImage, generation: int = 0) -> bool:
-        """Whether a row is older than what this leader goes by, which includes what the controller confirmed to it
-        before any image had it.
-
-        Metadata of a newer generation was rebuilt, perhaps without what was confirmed: the confirmation does not count
-        against it.
-        """
-        with self._mutex:
-            return self._precedes(row, generation)
-
-    def _precedes(self, row: PartitionImage, generation: int) -> bool:
-        older = (row.leader_epoch, row.partition_epoch) < (self.leader_epoch, self.partition_epoch)
-        return older and generation <= self._generation
-
-    def give_way(self, row: PartitionImage, generation: int = 0) -> bool:
-        """Prepare for the end of this leadership, which `close` completes; False, and nothing changes, where the row
-        precedes what the controller confirmed.
-        """
-        with self._mutex:
-            if self._precedes(row, generation):
-                return False
-            self._gave_way = True
-            return True
-
-    def update(self, row: PartitionImage, generation: int = 0) -> bool:
-        """Apply a row under which this node goes on leading; False, and nothing changes, where the row precedes what
-        the controller confirmed.
+    def update(self, row: PartitionImage, generation: int = 0, *, leads: bool = True) -> bool:
+        """Apply a row under which this node goes on leading, or does not, which `close` completes then; False, and
+        nothing changes, where the row is older than what this leader goes by: also than what the controller confirmed
+        to it before any image had it.
 
         Epochs are compared under the mutex, where confirmations are applied too: an image that is applied late would
-        otherwise take a member out of the ISR that the controller has taken in.
+        otherwise take a member out of the ISR that the controller has taken in. Metadata of a newer `generation` was
+        rebuilt, perhaps without what was confirmed, which does not count against it.
         """
         now = time.monotonic()
         with self._mutex:
-            if self._precedes(row, generation):
+            newer = (row.leader_epoch, row.partition_epoch) >= (self.leader_epoch, self.partition_epoch)
+            if not newer and generation <= self._generation:
                 return False
-            self._generation = generation
+            self._generation, self._gave_way = generation, not leads
+            if not leads:
+                return True
             if row.leader_epoch > self.leader_epoch:
                 end = self.epoch_start = self._log_end()
                 self._followers = {
@@ -440,13 +403,3 @@ class LeaderState:
             done(code)
         if size:
             self._advanced(size)
-
-
-class NoHost:
-    """A host for partitions outside of a node: nobody is up, and nothing can be asked for."""
-
-    lag = 30.0
-    brokers: Mapping[int, int] = {}
-
-    def wants_change(self, state: LeaderState) -> None:
-        """Nobody to ask."""

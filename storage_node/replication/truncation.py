@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from storage_node.errors import OffsetOutOfRange
 from storage_node.log.leader_epochs import LeaderEpochs
+from storage_node.types import TopicPartition
 
 
 def truncation_offset(epochs: LeaderEpochs, end: int, diverging: tuple[int, int]) -> int:
@@ -18,3 +20,20 @@ def truncation_offset(epochs: LeaderEpochs, end: int, diverging: tuple[int, int]
     if known != epoch:
         return min(own_end, end)
     return min(own_end, max(leader_end, 0), end)
+
+
+def divergence(
+    tp: TopicPartition, log_start: int, offset: int, last_epoch: int, known: tuple[int, int]
+) -> tuple[int, int] | None:
+    """Return the epoch and its end where a log that ends at `offset` with a record of `last_epoch` leaves the leader's,
+    None where it does not.
+
+    `known`: the largest epoch of the leader that is not above `last_epoch`, and where it ends. Raises OffsetOutOfRange
+    below the leader's log start, or where the end of the epoch is not known.
+    """
+    epoch, end = known
+    if epoch < 0 or end < 0:
+        raise OffsetOutOfRange(f"it is not known where leader epoch {last_epoch} of {tp} ends")
+    if offset < log_start:
+        raise OffsetOutOfRange(f"{tp} begins at {log_start}")
+    return known if epoch < last_epoch or end < offset else None

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -243,9 +244,9 @@ def test_confirmation_during_the_assignment_of_an_older_row_holds(monkeypatch: p
         made.ask()
         update = LeaderState.update
 
-        def answered_first(state: LeaderState, given: PartitionImage, generation: int = 0) -> bool:
+        def answered_first(state: LeaderState, *given: Any, **more: Any) -> Any:
             made.respond(0)
-            return update(state, given, generation)
+            return update(state, *given, **more)
 
         monkeypatch.setattr(LeaderState, "update", answered_first)
         made.assign(1)
@@ -273,7 +274,7 @@ def test_response_for_a_leadership_that_another_row_ended_changes_nothing() -> N
         made.fetch(2)
         made.ask()
         ended = replace(made.history[0], leader=2, leader_epoch=2, partition_epoch=4)
-        assert state.give_way(ended)
+        assert state.update(ended, leads=False)
         made.responses[0][0].answered(made.responses[0][1], made.responses[0][2])
         assert state.isr == (1,) and state.partition_epoch == 0
 

@@ -1,0 +1,37 @@
+"""What a led partition needs of the node around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from storage_node.replication.leading import LeaderState
+
+
+class LeaderHost(Protocol):
+    """The node around led partitions."""
+
+    @property
+    def lag(self) -> float:
+        """replica.lag.time.max.ms in seconds."""
+        ...
+
+    @property
+    def brokers(self) -> Mapping[int, int]:
+        """The broker epochs of the nodes that are not fenced; kept up to date in place."""
+        ...
+
+    def wants_change(self, state: LeaderState) -> None:
+        """An ISR is to be asked for; returns at once."""
+        ...
+
+
+class NoHost:
+    """A host for partitions outside of a node: nobody is up, and nothing can be asked for."""
+
+    lag = 30.0
+    brokers: Mapping[int, int] = {}
+
+    def wants_change(self, state: LeaderState) -> None:
+        """Nobody to ask."""
