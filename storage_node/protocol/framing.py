@@ -1,18 +1,25 @@
 """Frames on a connection: length checks before memory is spent, one request after the other, answers in order.
 
 What is read goes into a buffer that all connections share, and small frames are cut out of it; one that has come in
-part goes on in a buffer of its own, which grows with the bytes that really arrive. While a request is being answered
-the next ones are read ahead up to a limit, and all that is held counts towards the listener's limit.
+part goes on in a buffer of its own, which takes memory with the bytes that really arrive. While a request is being
+answered the next ones are read ahead up to a limit, and all that is held counts towards the listener's limit.
+
+A client may close its connection behind its requests. After it has closed its direction (a half-close, or a close of
+which the node sees no more than that) every request that arrived is served and answered. After the connection is lost
+the requests that change something are still carried out, in order, as by the closing channels of Apache Kafka's
+Selector; those that only read are dropped.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import mmap
 import socket
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from typing import Any, cast
 
 from storage_node.protocol.connections import RECEIVE_BUFFER, Connections, plain_address
@@ -30,7 +37,11 @@ Answer = Sequence[Buffer | FilePart] | None
 Begin = Callable[[list[Frame], "Connection"], None]
 Together = Callable[[Frame, Frame], bool]
 
+#: A frame of which more than this has arrived gets address space for all of itself, so that nothing is copied any more;
+#: the kernel adds memory page by page as bytes arrive.
 GROWTH = 2 * 1024 * 1024
+#: Bytes that one call of the loop receives at most.
+LARGEST_READ = 512 * 1024
 #: The first piece of memory for a frame of which next to nothing has come.
 LEAST = 4096
 READ_AHEAD_FRAMES = 64
@@ -46,6 +57,20 @@ _LENGTH = struct.Struct(">i")
 _HEAD = _LENGTH.size
 
 
+class Effect(Enum):
+    """What a request does besides being answered, which decides what becomes of it when its client goes."""
+
+    NONE = auto()
+    """It only reads: dropped once nobody can receive the answer."""
+    CHANGE = auto()
+    """It changes something: carried out once it has been read in full."""
+    MEMBERSHIP = auto()
+    """It makes its sender a member of a group: given up as soon as the sender sends nothing any more."""
+
+
+EffectOf = Callable[[Frame], Effect]
+
+
 class CloseConnection(Exception):
     """The peer sent something that cannot be answered: one log line, then the connection is closed."""
 
@@ -53,16 +78,22 @@ class CloseConnection(Exception):
 class Connection(asyncio.BufferedProtocol):
     """One client's connection."""
 
-    def __init__(self, begin: Begin, together: Together, table: Connections) -> None:
+    def __init__(self, begin: Begin, together: Together, effect: EffectOf, table: Connections) -> None:
         self._begin = begin
         self._together = together
+        self._effect_of = effect
         self._table = table
         self._memory = table.memory
         self._rest = b""
         """The first bytes of a frame whose length is not known yet, or the length alone while it waits for room."""
-        self._large: bytearray | None = None
+        self._large: memoryview | None = None
+        """The memory of a frame that has arrived in part: all of it, or less while little of it has arrived."""
+        self._room = 0
+        """So many bytes of it are counted as held, and may be received."""
         self._length = 0
         self._filled = 0
+        self._behind = b""
+        """What arrived behind as many requests as are read ahead, not yet cut into frames."""
         self._queue: deque[Frame] = deque()
         self._queued_bytes = 0
         self._begun_bytes = 0
@@ -77,7 +108,13 @@ class Connection(asyncio.BufferedProtocol):
         self._writable = True
         self._sending: Sending | None = None
         self._closing = False
+        """No further request is begun."""
+        self._ended = False
+        """The client has closed its direction: nothing more arrives."""
         self._lost = False
+        """The connection is gone in both directions."""
+        self._effect = Effect.NONE
+        """That of the requests that were begun last."""
         self.task: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self.peer = ""
@@ -108,22 +145,33 @@ class Connection(asyncio.BufferedProtocol):
         self.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closing = self._lost = True
-        self._forget()
-        if self.task is not None:
-            # Who is cancelled answers nothing more; produce, which is no task, always does.
-            self.task.cancel()
-            self.task = None
-            self._give_back()
+        self._lost = self._writable = True
+        self._table.remove(self)
         if self._sending is not None:
             self._sending.stop()
-        self._table.remove(self)
-        if not self._begun_bytes:
-            self._memory.leave(self)
+            self._sending = None
+            self._busy = False
+        if self._closing:
+            self._forget()
+        else:
+            self._forget_part()
+            self._drop_reads()
+            self._read_on()
+        if self._closing or self._effect is not Effect.CHANGE:
+            self._cancel()
+        self._next()
+
+    def _cancel(self) -> None:
+        """End the request under way without an answer; produce, which is no task, always finishes."""
+        if self.task is not None:
+            self.task.cancel()
+            self.task = None
+            self._busy = False
+            self._give_back()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
-            return memoryview(self._large)[self._filled :]
+            return self._large[self._filled : min(self._room, self._filled + LARGEST_READ)]
         have = len(self._rest)
         view = self._table.receive_view
         if have:
@@ -138,14 +186,20 @@ class Connection(asyncio.BufferedProtocol):
             return
         if self._large is None:
             have, self._rest = len(self._rest) + nbytes, b""
-            self._cut_frames(have)
+            self._cut_frames(self._table.receive_view[:have])
             return
         self._filled += nbytes
-        if self._filled == len(self._large):
+        if self._filled == self._room:
             self._grow()
 
     def eof_received(self) -> bool:
-        return False
+        self._ended = True
+        if not self._closing:
+            self._forget_part()
+            if self._effect is Effect.MEMBERSHIP and self._busy and not self._queue:
+                return False
+            self._next()
+        return True
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -162,10 +216,14 @@ class Connection(asyncio.BufferedProtocol):
 
     # Frames
 
-    def _cut_frames(self, have: int) -> None:
-        """Deliver the whole frames in the shared buffer; what is left of it becomes this connection's own."""
-        view, position = self._table.receive_view, 0
+    def _cut_frames(self, view: memoryview) -> None:
+        """Deliver the whole frames in a buffer; what is left of it becomes this connection's own."""
+        have, position = len(view), 0
         while have - position >= _HEAD:
+            if self._ahead:
+                self._behind = bytes(view[position:])
+                self._memory.take(len(self._behind))
+                return
             (length,) = _LENGTH.unpack_from(view, position)
             if not SMALLEST_FRAME <= length <= self._table.limits.frame:
                 self._refuse(f"a frame of {length} bytes; at most {self._table.limits.frame} are taken")
@@ -194,36 +252,39 @@ class Connection(asyncio.BufferedProtocol):
         # What is small is let in although there is no room, and is not asked again half-way.
         least = SMALL if self._memory.full else LEAST
         room = min(self._length, GROWTH if more_comes else max(4 * size, least))
-        self._large, self._filled = bytearray(room), size
+        self._large, self._filled, self._room = memoryview(bytearray(room)), size, room
         self._large[:size] = came
         self._memory.take(room)
 
     def _grow(self) -> None:
         """A frame's own memory is full: it is whole, or goes on in more of it as soon as there is room."""
-        large = self._large
+        large, have = self._large, self._room
         assert large is not None
-        have = len(large)
         if have == self._length:
             self._large = None
-            self._deliver(memoryview(large).toreadonly())
+            self._deliver(large.toreadonly())
         elif self._memory.may_grow(self):
             more = min(have if have >= GROWTH else 3 * have, self._length - have)
-            # Not made longer in place: while this callback runs the loop still refers to it.
-            self._large = bytearray(have + more)
-            self._large[:have] = large
+            if have + more > len(large):
+                try:
+                    self._large = _memory(have + more, self._length)
+                except OSError as error:
+                    self._refuse(f"no memory for a frame of {self._length} bytes: {error}")
+                    return
+                self._large[:have] = large
+            self._room = have + more
             self._memory.take(more)
         else:
             self._wait()
 
     def _wait(self) -> None:
         self._waits = True
-        if not self._ahead and self.transport is not None:
-            self.transport.pause_reading()
+        self._pause_reading()
 
     def read_again(self) -> None:
         """There is room for more: go on where the reading was paused."""
         self._waits = False
-        if self._closing:
+        if self._closing or self._lost:
             return
         if self._large is not None:
             self._grow()
@@ -241,18 +302,24 @@ class Connection(asyncio.BufferedProtocol):
             self._beyond = frame
         if not self._ahead and (len(self._queue) >= READ_AHEAD_FRAMES or self._queued_bytes >= READ_AHEAD_BYTES):
             self._ahead = True
-            if not self._waits and self.transport is not None:
-                self.transport.pause_reading()
+            self._pause_reading()
         self._next()
 
     def _next(self) -> None:
         """Begin with what waits, unless something is being answered or the peer does not take its answers."""
-        if self._busy or not self._queue or not self._writable or self._closing:
+        if self._busy or not self._writable:
+            return
+        if self._lost and (self._closing or not self._queue):
+            self._memory.leave(self)
+        elif self._ended and not self._queue:
+            self.close()
+        if self._closing or not self._queue:
             return
         self._busy = True
         frames = [self._take()]
         while self._queue and len(frames) < TOGETHER and self._together(frames[0], self._queue[0]):
             frames.append(self._take())
+        self._effect = self._effect_of(frames[0])
         self._read_on()
         self._begun = asyncio.get_running_loop().time()
         try:
@@ -313,8 +380,7 @@ class Connection(asyncio.BufferedProtocol):
         self._busy = False
         if self._closing:
             self.close()
-        else:
-            self._next()
+        self._next()
 
     def failed(self, error: BaseException) -> None:
         """Close the connection with one line in the log; called on the loop."""
@@ -327,24 +393,49 @@ class Connection(asyncio.BufferedProtocol):
             log.error("connection from %s closed after an error", self.peer, exc_info=error)
             self._forget()
             self.close()
+        self._next()
 
     def _read_on(self) -> None:
-        few = len(self._queue) <= READ_AHEAD_FRAMES // 2 and self._queued_bytes <= READ_AHEAD_BYTES // 2
-        if self._ahead and few:
+        """Read further ahead once few of the requests that were read are left."""
+        while (
+            self._ahead and len(self._queue) <= READ_AHEAD_FRAMES // 2 and self._queued_bytes <= READ_AHEAD_BYTES // 2
+        ):
             self._ahead = False
-            self._resume_reading()
+            behind, self._behind = self._behind, b""
+            if behind:
+                self._cut_frames(memoryview(behind))
+                self._memory.give(len(behind))
+            if self._lost:
+                self._drop_reads()
+            if self._lost or self._ended:
+                self._forget_part()
+        self._resume_reading()
+
+    @property
+    def _over(self) -> bool:
+        """Whether nothing further can be read."""
+        return self._ended or self._lost or self.transport is None or self.transport.is_closing()
+
+    def _pause_reading(self) -> None:
+        if not self._over and self.transport is not None and self.transport.is_reading():
+            self.transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if not self._ahead and not self._waits and self.transport is not None and not self.transport.is_closing():
-            self.transport.resume_reading()
+        if self._over or self._ahead or self._waits or self.transport is None or self.transport.is_reading():
+            return
+        self.transport.resume_reading()
 
     # What it holds
 
     @property
     def held(self) -> int:
         """Bytes of requests: under way, read ahead, and come in part."""
-        large = self._large
-        return self._begun_bytes + self._queued_bytes + (len(large) if large is not None else 0)
+        return self._begun_bytes + self._queued_bytes + len(self._behind) + self._part
+
+    @property
+    def _part(self) -> int:
+        """Bytes counted for a frame that has arrived in part."""
+        return self._room if self._large is not None else 0
 
     @property
     def ends_by_itself(self) -> bool:
@@ -359,19 +450,37 @@ class Connection(asyncio.BufferedProtocol):
             self._beyond, self._beyond_begun = None, False
             self._memory.answered(self)
         self._memory.give(size)
-        if self._lost:
-            self._memory.leave(self)
 
     def _forget(self) -> None:
         """Everything that was read but not begun."""
-        size = self._queued_bytes + (len(self._large) if self._large is not None else 0)
+        size = self._queued_bytes + len(self._behind)
         if not self._beyond_begun:
             self._beyond = None
             self._memory.answered(self)
         self._queue.clear()
         self._queued_bytes = 0
-        self._large = None
-        self._rest = b""
+        self._behind = b""
+        self._memory.give(size)
+        self._forget_part()
+
+    def _forget_part(self) -> None:
+        """A frame of which the rest never arrives."""
+        size, self._large, self._rest = self._part, None, b""
+        self._waits = False
+        self._memory.wait_no_more(self)
+        if self._beyond is None:
+            self._memory.answered(self)
+        self._memory.give(size)
+
+    def _drop_reads(self) -> None:
+        """The connection is lost: requests that change nothing have nobody to be answered to."""
+        kept = [frame for frame in self._queue if self._effect_of(frame) is Effect.CHANGE]
+        size = self._queued_bytes - sum(map(len, kept))
+        if self._beyond is not None and not self._beyond_begun and not any(each is self._beyond for each in kept):
+            self._beyond = None
+            self._memory.answered(self)
+        self._queue = deque(kept)
+        self._queued_bytes -= size
         self._memory.give(size)
 
     # Ending it
@@ -393,17 +502,21 @@ class Connection(asyncio.BufferedProtocol):
         self._forget()
         if not self._busy:
             self.close()
+        self._next()
 
     def cut(self, why: str, level: int = logging.WARNING) -> None:
         """Close at once, with what was not sent thrown away."""
         log.log(level, "connection from %s closed: %s", self.peer, why)
         self._closing = True
+        if self._lost:
+            self._cancel()
         self._drop()
 
     def _drop(self) -> None:
         self._forget()
         if self.transport is not None:
             self.transport.abort()
+        self._next()
 
     # For the table
 
@@ -438,6 +551,13 @@ class Connection(asyncio.BufferedProtocol):
             "request_bytes": self.held,
             "waits_for_room": self._waits,
         }
+
+
+def _memory(size: int, length: int) -> memoryview:
+    """Memory for `size` bytes of a frame of `length` bytes; raises OSError."""
+    if size <= GROWTH:
+        return memoryview(bytearray(size))
+    return memoryview(mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def _printable(text: str) -> str:

@@ -115,7 +115,14 @@ def loop_with(probe: LoopProbe) -> ProbedLoop:
 
 def watch(connection: Connection, probe: LoopProbe) -> Connection:
     """Time the callbacks that the loop calls a connection with, which never pass through its schedule."""
-    for name in ("connection_made", "connection_lost", "get_buffer", "buffer_updated", "resume_writing"):
+    for name in (
+        "connection_made",
+        "connection_lost",
+        "get_buffer",
+        "buffer_updated",
+        "eof_received",
+        "resume_writing",
+    ):
         setattr(connection, name, _timed(probe, getattr(connection, name)))
     return connection
 

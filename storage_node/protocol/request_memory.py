@@ -94,6 +94,10 @@ class RequestMemory:
         if self.first is holder:
             self.first = None
 
+    def wait_no_more(self, holder: Holder) -> None:
+        """A connection that reads no further leaves the line."""
+        self._line.pop(holder, None)
+
     def take(self, size: int) -> None:
         """So many bytes more are held; what was begun is never refused."""
         self.held += size

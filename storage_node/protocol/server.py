@@ -35,9 +35,9 @@ from storage_node.protocol import (
 )
 from storage_node.protocol.codec import MalformedRequest
 from storage_node.protocol.connections import Connections, Limits
-from storage_node.protocol.framing import Answer, CloseConnection, Connection, Frame
+from storage_node.protocol.framing import Answer, CloseConnection, Connection, Effect, Frame
 from storage_node.protocol.request import Deferred, Request, read_client_id, read_header
-from storage_node.protocol.table import API_VERSIONS, APIS, FETCH, PRIVATE, PRODUCE
+from storage_node.protocol.table import API_VERSIONS, APIS, CHANGING, FETCH, JOINING, PRIVATE, PRODUCE
 
 if TYPE_CHECKING:
     from storage_node.node import Node
@@ -193,7 +193,7 @@ class Listener:
 
     def _connect(self) -> Connection:
         assert self.connections is not None
-        connection = Connection(self._begin, _together, self.connections)
+        connection = Connection(self._begin, _together, _effect, self.connections)
         return connection if self._probe is None else probe.watch(connection, self._probe)
 
     def _begin(self, frames: list[Frame], connection: Connection) -> None:
@@ -248,6 +248,18 @@ def _software(request: Request) -> str:
 def _together(first: Frame, second: Frame) -> bool:
     """Whether two frames are begun together: produce requests (key 0), which share the way to the disk and back."""
     return first[0] == first[1] == second[0] == second[1] == 0
+
+
+#: Keys as they are in a request's first two bytes.
+_EFFECTS = {
+    **{api.key.to_bytes(2, "big"): Effect.CHANGE for api in CHANGING},
+    **{api.key.to_bytes(2, "big"): Effect.MEMBERSHIP for api in JOINING},
+}
+
+
+def _effect(frame: Frame) -> Effect:
+    """What a request does besides being answered."""
+    return _EFFECTS.get(bytes(frame[:2]), Effect.NONE)
 
 
 def _bind(host: str, port: int) -> socket.socket:

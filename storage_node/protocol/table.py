@@ -95,3 +95,27 @@ APIS: dict[int, Api] = {
         DESCRIBE_TOPIC_PARTITIONS,
     )
 }
+
+#: APIs whose requests change something: they are carried out although the client has gone before the answer.
+CHANGING = frozenset(
+    {
+        PRODUCE,
+        OFFSET_COMMIT,
+        HEARTBEAT,
+        LEAVE_GROUP,
+        CREATE_TOPICS,
+        DELETE_TOPICS,
+        DELETE_RECORDS,
+        ALTER_CONFIGS,
+        ALTER_REPLICA_LOG_DIRS,
+        CREATE_PARTITIONS,
+        DELETE_GROUPS,
+        ELECT_LEADERS,
+        INCREMENTAL_ALTER_CONFIGS,
+        ALTER_PARTITION_REASSIGNMENTS,
+        OFFSET_DELETE,
+        PRIVATE,
+    }
+)
+#: APIs by which a client becomes a member of a group, as long as it waits for the answer.
+JOINING = frozenset({JOIN_GROUP, SYNC_GROUP})

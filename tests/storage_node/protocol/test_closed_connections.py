@@ -1,0 +1,138 @@
+"""What becomes of the requests of a client that has closed its connection: carried out, answered, dropped, counted."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+import termios
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from storage_node.log.batch import build_batch
+from storage_node.protocol import server
+from storage_node.protocol.framing import READ_AHEAD_FRAMES
+from storage_node.types import TopicPartition
+from tests.support.node_harness import Harness, raw_connection, until
+from tests.support.wire import Client, encode_request
+
+
+@contextmanager
+def held_up(harness: Harness) -> Iterator[None]:
+    """The log directories' threads do nothing else meanwhile."""
+    release = threading.Event()
+    for directory in harness.node.dirs.directories:
+        for _ in range(32):
+            directory.submit(release.wait)
+    try:
+        yield
+    finally:
+        release.set()
+
+
+def end_offset(harness: Harness, topic: str = "t") -> int:
+    return harness.node.replicas.served[TopicPartition(topic, 0)].log.log_end_offset
+
+
+def held(harness: Harness) -> int:
+    table = harness.node.listener.connections
+    assert table is not None
+    return table.memory.held
+
+
+def reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+@pytest.mark.parametrize(("acks", "count"), [(0, 60), (0, 150), (1, 60), (-1, 60)])
+def test_produce_behind_a_lost_connection_is_appended_and_stays_counted(
+    harness: Harness, acks: int, count: int
+) -> None:
+    """Without acknowledgements what is still in the kernel's buffer as well, as in Apache Kafka."""
+    harness.create_topic("t")
+    before, read = held(harness), min(count, READ_AHEAD_FRAMES) * 1_000
+    client = Client(harness)
+    with held_up(harness):
+        for number in range(count):
+            client.send_produce("t", 0, build_batch([b"%03d" % number + bytes(1_000)]), acks=acks)
+        until(lambda: fcntl.ioctl(client.socket, termios.TIOCOUTQ, bytes(4)) == bytes(4), what="all has arrived")
+        until(lambda: held(harness) - before > read, what="requests are read ahead")
+        reset(client.socket)
+        assert Client(harness).ask(18, 0).error_code == 0
+        assert held(harness) - before > read
+    until(lambda: end_offset(harness) == count, 10, what="all records are appended")
+    until(lambda: held(harness) == before, what="the memory is given back")
+
+
+def test_reads_behind_a_lost_connection_are_dropped_and_changes_are_made(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.create_topic("t")
+    asked: list[str] = []
+    metadata = server.HANDLERS["metadata"]
+
+    async def watched(node: object, request: object) -> object:
+        asked.append("metadata")
+        return await metadata(node, request)  # type: ignore[arg-type]
+
+    monkeypatch.setitem(server.HANDLERS, "metadata", watched)  # type: ignore[arg-type]
+    client = Client(harness)
+    before = held(harness)
+    with held_up(harness):
+        client.send_produce("t", 0, build_batch([b"first"]))
+        for _ in range(3 * READ_AHEAD_FRAMES):
+            client.send(3, 9, {"topics": [{"name": "t"}]})
+        client.send_produce("t", 0, build_batch([b"last"]), acks=0)
+        until(lambda: held(harness) > before, what="requests wait")
+        reset(client.socket)
+        # The answer to what comes first cannot be sent, by which the node learns that the client is gone.
+    until(lambda: held(harness) == before, what="nothing is held any more")
+    assert end_offset(harness) >= 1
+    assert len(asked) < 3 * READ_AHEAD_FRAMES
+    until(lambda: Client(harness).ask(18, 0).error_code == 0)
+
+
+def test_many_small_requests_of_one_read_are_taken_in_turns(harness: Harness) -> None:
+    harness.create_topic("t")
+    frame = encode_request(18, 0, {})
+    count = 60_000 // len(frame)
+    with raw_connection(harness) as connection:
+        connection.sendall(frame * count)
+        connection.shutdown(socket.SHUT_WR)
+        received = 0
+        while data := connection.recv(1 << 20):
+            received += len(data)
+        assert received % count == 0 and received >= count * 100, "each is answered before the connection ends"
+    until(lambda: held(harness) == 0, what="nothing is held any more")
+
+
+def test_a_fetch_that_waits_is_answered_behind_a_half_close(harness: Harness) -> None:
+    harness.create_topic("t")
+    client = Client(harness)
+    client.send_fetch("t", 0, 0, max_wait_ms=20_000)
+    client.socket.shutdown(socket.SHUT_WR)
+    with pytest.raises(TimeoutError):
+        client.socket.settimeout(0.2)
+        client.socket.recv(1)
+    client.socket.settimeout(20)
+    harness.produce("t", [b"record"])
+    (row,) = client.receive_fetch()
+    assert b"record" in row.records and client.closed()
+
+
+def test_a_request_that_fails_ends_what_is_behind_it(harness: Harness) -> None:
+    """As in Apache Kafka, which closes the connection and discards the rest."""
+    harness.create_topic("t")
+    client = Client(harness)
+    with held_up(harness):
+        client.send_produce("t", 0, build_batch([b"first"]))
+        client.send_produce("missing", 0, build_batch([b"refused"]), acks=0)
+        client.send(3, 9, {"topics": []})
+        client.send_produce("t", 0, build_batch([b"never"]), acks=0)
+    assert client.receive_produce()[1].error == 0
+    assert client.closed()
+    assert end_offset(harness) == 1
