@@ -21,6 +21,7 @@ from temporalio.service import RPCError
 from activities import cluster_run
 from activities.batching import Batcher, Command, GaveUp, Rejected
 from activities.cluster_run import ClusterRun
+from activities.replica_reports import report_rows
 from storage_node.errors import ErrorCode
 from storage_node.metadata import ClusterImage
 from storage_node.ports import Registration
@@ -221,6 +222,7 @@ def registration_command(one: Registration) -> Command:
             [row.partition.topic, row.partition.partition, row.topic_id, row.directory_id, row.generation]
             for row in one.lost
         ],
+        **({"offline": report_rows(one.offline)} if one.offline else {}),
         **({"unclean": True} if one.unclean else {}),
     }
 

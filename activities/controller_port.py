@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from activities.batching import GaveUp, Rejected
 from activities.cluster_link import ClusterLink
 from activities.failing import FailureStarter
+from activities.replica_reports import report_rows
 from activities.starter import MoveStarter
 from storage_node.errors import MAY_COME, NOTHING_CHANGED, ErrorCode, RequestTimedOut
 from storage_node.ports import (
@@ -29,6 +30,7 @@ from storage_node.ports import (
     PlannedMove,
     Reassign,
     ReplicaDirectory,
+    ReplicaReport,
 )
 from storage_node.types import TopicPartition
 
@@ -142,6 +144,14 @@ class ControllerPort:
     ) -> list[ChangeResult]:
         """Tell where replicas now are."""
         return await self._replicas("assign_directories", replicas, timeout)
+
+    async def report_replicas(
+        self, reports: Sequence[ReplicaReport], *, broker_epoch: int, timeout: float
+    ) -> list[ChangeResult]:
+        """Report replicas offline, or online again; one result each."""
+        rows = report_rows(reports)
+        command = {"do": "report_replicas", "node": self._node, "epoch": broker_epoch, "replicas": rows}
+        return await self._submit(command, timeout, count=len(rows))
 
     async def alter_partitions(self, changes: Sequence[IsrChange], *, timeout: float) -> list[ChangeResult]:
         """Change the in-sync replicas of partitions that this node leads; `value` is the new partition epoch."""

@@ -67,6 +67,7 @@ class Images:
                 self._keep(image)
                 following = self._reconcile(image, before)
                 self._node.metadata.publish(image)
+                self._node.offline_reports.image_came()
                 self._follow(image, following)
             return image.age
 
@@ -124,6 +125,8 @@ class Images:
                 tp = TopicPartition(topic.name, row.partition)
                 if node.id in row.replicas:
                     node.held.note(tp, topic.id, row)
+                    if row.offline and row.offline_on(node.id) is not None:
+                        node.offline_reports.seen(tp)
                 partition = node.replicas.served.get(tp)
                 if partition is None:
                     if node.id in row.replicas and (tp not in node.replicas.offline or tp in self.lost):

@@ -49,6 +49,12 @@ class PartitionImage:
     leader: int = -1
     leader_epoch: int = 0
     partition_epoch: int = 0
+    offline: tuple[tuple[int, str, str], ...] = ()
+    """Replicas that their nodes report offline in directories that are online: (node, reason, file or folder)."""
+
+    def offline_on(self, node: int) -> tuple[str, str] | None:
+        """Why the node reports its replica offline, and the file or folder ("" for none); None while it does not."""
+        return next(((reason, file) for number, reason, file in self.offline if number == node), None)
 
     def directory_of(self, node: int) -> str | None:
         """The directory id assigned to the node's replica; None when it has none, or none is assigned yet."""
@@ -214,7 +220,8 @@ def _topic(row: Any) -> TopicImage:
 
 
 def _partition(row: Any) -> PartitionImage:
-    index, replicas, adding, removing, original, directories, generations, isr, leader, epoch, partition_epoch = row
+    index, replicas, adding, removing, original, directories, generations, isr, *epochs = row
+    leader, epoch, partition_epoch, *offline = epochs
     if not len(replicas) == len(directories) == len(generations):
         raise ValueError(f"partition {index} has {replicas} in {directories} at {generations}")
     return PartitionImage(
@@ -229,6 +236,7 @@ def _partition(row: Any) -> PartitionImage:
         int(leader),
         int(epoch),
         int(partition_epoch),
+        tuple((int(node), str(reason), str(file)) for node, reason, file in offline[0]) if offline else (),
     )
 
 
@@ -254,6 +262,7 @@ def topic_row(topic: TopicImage) -> list[Any]:
             image.leader,
             image.leader_epoch,
             image.partition_epoch,
+            *([[list(each) for each in image.offline]] if image.offline else []),
         ]
         for image in topic.partitions.values()
     ]

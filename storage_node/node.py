@@ -22,7 +22,7 @@ from storage_node.config_values import BrokerValues
 from storage_node.directories import health
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.errors import StartRefused
-from storage_node.directories.latch import Fault, fault_of, reason_of
+from storage_node.directories.latch import Fault, fault_of, file_of, reason_of
 from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import (
     LogDirectoryOffline,
@@ -39,6 +39,7 @@ from storage_node.log.overtaking import RefusedEarly
 from storage_node.metadata import BadImage, ClusterImage, MetadataCache, decode
 from storage_node.move.engine import MoveEngine
 from storage_node.move.host import PartitionLike
+from storage_node.offline_reports import OfflineReports
 from storage_node.offset_files import OffsetFiles
 from storage_node.partition import Partition
 from storage_node.ports import (
@@ -92,6 +93,8 @@ class Node:
         self.held = HeldEpochs()
         self.refused_early = RefusedEarly()
         self.failures = Failures(self.incarnation, self._tell_failure)
+        self.offline_reports = OfflineReports(self)
+        self.replicas.changed = self.offline_reports.changed
         self.halt: Callable[[str], None] = log.critical
         """Called with one sentence when the node cannot go on: its metadata directory, or the last one, has failed."""
         self.recovered_bytes = 0
@@ -166,6 +169,7 @@ class Node:
             raise
         self.housekeeping.start()
         self.isr.start()
+        self.offline_reports.start()
         self._running = True
         self._patient.set()
         if self.unclean:
@@ -208,7 +212,7 @@ class Node:
             if not directory.online and (late := self.replicas.in_directory(directory)):
                 self.lose(directory, late)
         self.recovered_bytes += started.recovered_bytes
-        self.replicas.set_offline(started.offline)
+        self.replicas.set_offline(started.offline, started.files)
         for plan in started.plans:
             if plan.state == "online" and plan.tp not in self.replicas.served:
                 continue
@@ -227,6 +231,7 @@ class Node:
             self._running = False
         self.housekeeping.stop()
         self.isr.stop()
+        self.offline_reports.stop()
         self.listener.stop()
         self.groups.close()
         unless_hung(self.dirs, "ending the fetchers", self.fetchers.stop)
@@ -284,6 +289,7 @@ class Node:
             image.version,
             image.encode() if image.version else "",
             self.failures.lost(),
+            self.offline_reports.registered(),
             self.config.rack,
             self.unclean,
         )
@@ -364,14 +370,15 @@ class Node:
         """The one place that handles storage errors, whoever met them: the directory that it names goes offline.
 
         Where the directory is good and only a file of it is not (it is gone, or something else stands there), the
-        replica `tp` goes offline alone (KIP-18).
+        replica `tp` goes offline alone, and the controller is told (KIP-18).
         """
         if self.dirs.handle(error) or tp is None or fault_of(error) is not Fault.FILE:
             return
         partition = self.replicas.served.get(tp)
         if partition is not None and partition.directory.online and partition.directory.name == error.directory:
-            log.error("%s is taken offline: %s", tp, reason_of(error))
-            self.replicas.set_offline({tp: reason_of(error)})
+            file = file_of(error, partition.log.path)
+            log.error("%s is taken offline: %s (%s)", tp, reason_of(error), file)
+            self.replicas.set_offline({tp: reason_of(error)}, {tp: str(file)})
 
     def on_directory_failure(self, listener: Callable[[LogDirectory, str], None]) -> None:
         """Call `listener(directory, reason)` after the replicas of a failed directory were taken offline."""

@@ -22,6 +22,22 @@ class DirectoryRegistration:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaReport:
+    """A replica of this node that is offline although its log directory is online: why, and the file or folder that
+    failed ("" for none). `reason` "" reports it usable again.
+
+    `directory_id` is "" where the node does not know in which directory it is.
+    """
+
+    partition: TopicPartition
+    topic_id: str
+    directory_id: str
+    generation: int
+    reason: str = ""
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Registration:
     """A starting node: a new incarnation with its addresses and directories.
 
@@ -39,6 +55,8 @@ class Registration:
     image: str = ""
     lost: tuple[ReplicaDirectory, ...] = ()
     """Every replica in a directory that is offline: the controller may never have heard where it was (KIP-858)."""
+    offline: tuple[ReplicaReport, ...] = ()
+    """Every other replica that is offline; the metadata drops what an earlier registration or report named."""
     rack: str = ""
     """broker.rack, "" without one (KIP-36)."""
     unclean: bool = False
@@ -201,6 +219,15 @@ class Controller(Protocol):
 
     async def assign_directories(self, replicas: Sequence[ReplicaDirectory], *, timeout: float) -> list[ChangeResult]:
         """Tell where replicas now are (AssignReplicasToDirs, KIP-858)."""
+        ...
+
+    async def report_replicas(
+        self, reports: Sequence[ReplicaReport], *, broker_epoch: int, timeout: float
+    ) -> list[ChangeResult]:
+        """Report replicas offline, or online again (KIP-18): an offline one leaves the ISR, and another node leads.
+
+        Holds against exactly this broker epoch of the node; one result each.
+        """
         ...
 
     async def alter_partitions(self, changes: Sequence[IsrChange], *, timeout: float) -> list[ChangeResult]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,30 +30,54 @@ class Replicas:
     def __init__(self) -> None:
         self.served: dict[TopicPartition, Partition] = {}
         self.offline: dict[TopicPartition, str] = {}
+        self.files: dict[TopicPartition, str] = {}
+        """The file or folder that took a replica offline, absolute, where it is known."""
+        self.retired: dict[TopicPartition, Partition] = {}
+        """What was served before it went offline alone: its directory was online, its log may still be open."""
+        self.changed: Callable[[], None] = lambda: None
+        """Called, on any thread, after replicas went offline or came back."""
+        self._directories: dict[TopicPartition, LogDirectory] = {}
         self._lock = threading.Lock()
 
     def add(self, partition: Partition) -> None:
         """Serve a partition from now on."""
-        with self._lock:
-            self.offline.pop(partition.tp, None)
-            self.served = {**self.served, partition.tp: partition}
+        self.add_all([partition])
 
     def add_all(self, partitions: Iterable[Partition]) -> None:
         """Serve several at once."""
         with self._lock:
             added = {partition.tp: partition for partition in partitions}
             for tp in added:
-                self.offline.pop(tp, None)
+                self._forget(tp)
             self.served = {**self.served, **added}
+        self.changed()
 
-    def set_offline(self, reasons: Mapping[TopicPartition, str]) -> None:
-        """Serve these no more; requests are told that their storage failed."""
+    def set_offline(
+        self, reasons: Mapping[TopicPartition, str], files: Mapping[TopicPartition, str] | None = None
+    ) -> None:
+        """Serve these no more; requests are told that their storage failed. `files`: what failed, where it is known."""
+        if not reasons:
+            return
         with self._lock:
             found = [(self.served[tp], reason) for tp, reason in reasons.items() if tp in self.served]
             self.served = {tp: partition for tp, partition in self.served.items() if tp not in reasons}
             self.offline.update(reasons)
+            self.files.update(files or {})
+            for partition, _ in found:
+                self._directories[partition.tp] = partition.directory
+                if partition.directory.online:
+                    self.retired[partition.tp] = partition
         for partition, reason in found:
             partition.take_offline(reason)
+        self.changed()
+
+    def last_directory(self, tp: TopicPartition) -> LogDirectory | None:
+        """The directory that a replica was served from before it went offline."""
+        return self._directories.get(tp)
+
+    def _forget(self, tp: TopicPartition) -> None:
+        for known in (self.offline, self.files, self.retired, self._directories):
+            known.pop(tp, None)
 
     def remove(self, tps: Iterable[TopicPartition]) -> None:
         """Forget replicas that were deleted."""
@@ -61,7 +85,8 @@ class Replicas:
         with self._lock:
             self.served = {key: value for key, value in self.served.items() if key not in gone}
             for tp in gone:
-                self.offline.pop(tp, None)
+                self._forget(tp)
+        self.changed()
 
     def in_directory(self, directory: LogDirectory) -> list[Partition]:
         """The replicas that are served from a directory."""

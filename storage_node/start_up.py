@@ -19,6 +19,7 @@ from storage_node.directories import partition_metadata
 from storage_node.directories.clean_shutdown import CleanShutdown
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.errors import MalformedFile
+from storage_node.directories.latch import file_of, reason_of
 from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.config import LogConfig
@@ -54,6 +55,8 @@ class Started:
     partitions: list[Partition] = field(default_factory=list)
     plans: list[BootPlan] = field(default_factory=list)
     offline: dict[TopicPartition, str] = field(default_factory=dict)
+    files: dict[TopicPartition, str] = field(default_factory=dict)
+    """Of those offline, the file or folder that failed, where it is known."""
     left: dict[TopicPartition, Left] = field(default_factory=dict)
     """What stays offline by decision, and why a newer image may decide otherwise."""
     recovered_bytes: int = 0
@@ -77,6 +80,8 @@ class Opened:
     partition: Partition | None = None
     reason: str = ""
     again: bool = False
+    file: str = ""
+    """The file or folder that failed, where it is known."""
 
 
 def start_up(
@@ -356,7 +361,8 @@ def _open(
         # A plan may begin in another directory than where its replica is: with the source of a swap, say.
         dirs.handle(error)
         elsewhere = error.directory != directory.name and error.directory not in {each.name for each in dirs.online()}
-        return Opened(plan, reason=str(error), again=elsewhere)
+        file = str(file_of(error, plan.path)) if plan.path is not None else ""
+        return Opened(plan, reason=reason_of(error), again=elsewhere, file=file)
     except (RequestRefused, MalformedFile, markers.MarkerCorrupt) as error:
         log.error("%s: %s", plan.tp, error)
         return Opened(plan, reason=str(error))
@@ -415,5 +421,7 @@ def _collect(started: Started, opened: Opened) -> None:
         started.recovered_bytes += opened.partition.log.recovered_bytes
     elif plan.state != "absent":
         started.offline[plan.tp] = opened.reason or "it could not be opened"
+        if opened.file:
+            started.files[plan.tp] = opened.file
         log.error("%s is offline: %s", plan.tp, started.offline[plan.tp])
     started.plans.append(plan)

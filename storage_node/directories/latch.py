@@ -15,7 +15,7 @@ from storage_node.directories.atomic import is_no_room
 from storage_node.directories.names import parse
 from storage_node.errors import LogDirectoryOffline, LogFlushError, StorageError
 
-__all__ = ["Fault", "fault_of", "reason_of"]
+__all__ = ["Fault", "fault_of", "file_of", "reason_of"]
 
 
 class Fault(StrEnum):
@@ -76,6 +76,13 @@ def _own_file(cause: OSError, directory: str) -> bool:
         return False
     path = Path(cause.filename)
     return path.parent == Path(directory) and parse(path.name).kind not in ("current", "move", "delete")
+
+
+def file_of(error: BaseException, folder: Path) -> Path:
+    """The file that an error of a replica's `folder` is about, absolute; the folder itself where it names none."""
+    cause = error.__cause__
+    name = cause.filename if isinstance(cause, OSError) else None
+    return folder / name if isinstance(name, str) else folder
 
 
 def reason_of(error: BaseException) -> str:

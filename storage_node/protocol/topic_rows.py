@@ -143,10 +143,11 @@ class Layout:
 
     def _partition(self, row: PartitionImage, view: View) -> bytes:
         directories = (*row.directories, *("",) * len(row.replicas))
+        reported = {node for node, _, _ in row.offline}
         offline = [
             node
             for node, directory in zip(row.replicas, directories, strict=False)
-            if node not in view.live or directory == LOST or (node, directory) in view.lost
+            if node not in view.live or directory == LOST or (node, directory) in view.lost or node in reported
         ]
         replicas: Sequence[int] = row.replicas
         isr: Sequence[int] = row.isr

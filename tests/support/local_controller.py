@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from activities.controller_port import isr_rows, reassign_rows
+from activities.replica_reports import report_rows
 from storage_node.errors import ErrorCode, RequestRefused, RequestTimedOut, StorageError
 from storage_node.metadata import UNASSIGNED, ClusterImage, NodeImage, PartitionImage, TopicImage, decode_row
 from storage_node.metadata import _topic as topic_of
@@ -29,6 +30,7 @@ from storage_node.ports import (
     PlannedMove,
     Reassign,
     ReplicaDirectory,
+    ReplicaReport,
 )
 from storage_node.types import TopicPartition
 from workflows.model import commands
@@ -195,6 +197,12 @@ class LocalController:
             ChangeResult(int(row.get("error", 0)), str(row.get("message", "")), version, value=int(row.get("value", 0)))
             for row in change.results
         ]
+
+    async def report_replicas(
+        self, reports: Sequence[ReplicaReport], *, broker_epoch: int, timeout: float
+    ) -> list[ChangeResult]:
+        node, rows = next(iter(self.nodes)), report_rows(reports)
+        return self._by_model({"do": "report_replicas", "node": node, "epoch": broker_epoch, "replicas": rows})
 
     async def alter_partitions(self, changes: Sequence[IsrChange], *, timeout: float) -> list[ChangeResult]:
         node = next(iter(self.nodes))

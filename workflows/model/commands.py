@@ -12,6 +12,7 @@ A command is a JSON object; `do` names it, and what else it takes stands at its 
     {"do": "raise_generations", ...}   replicas.raise_generations
     {"do": "assign_directories", ...}  replicas.assign_directories
     {"do": "directory_failed", ...}    failures.directory_failed
+    {"do": "report_replicas", ...}     offline.report_replicas
     {"do": "alter_partitions", ...}    in_sync.alter_partitions
     {"do": "alter_reassignments", ...} reassignments.alter_reassignments
     {"do": "elect_leaders", ...}       reassignments.elect_leaders
@@ -28,7 +29,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workflows.model import failures, in_sync, partitions, reassignments, registration, replicas, throttles, topics
+from workflows.model import (
+    failures,
+    in_sync,
+    offline,
+    partitions,
+    reassignments,
+    registration,
+    replicas,
+    throttles,
+    topics,
+)
 from workflows.model.fields import BadField
 from workflows.model.outcome import Change, Code, Refused
 from workflows.model.state import ClusterState
@@ -46,6 +57,7 @@ _COMMANDS: Mapping[str, Callable[[ClusterState, Mapping[str, Any], NewId], Chang
     "raise_generations": replicas.raise_generations,
     "assign_directories": replicas.assign_directories,
     "directory_failed": failures.directory_failed,
+    "report_replicas": offline.report_replicas,
     "alter_partitions": in_sync.alter_partitions,
     "alter_reassignments": reassignments.alter_reassignments,
     "elect_leaders": reassignments.elect_leaders,

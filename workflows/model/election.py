@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from workflows.model.assignment import Assignment
-from workflows.model.state import NO_LEADER, ClusterState, Node, Partition, Topic
+from workflows.model.state import NO_LEADER, ClusterState, Node, OfflineReplica, Partition, Topic
 
 UNCLEAN = "unclean.leader.election.enable"
 
@@ -34,13 +34,16 @@ def decide(
     *,
     assignment: Assignment | None = None,
     isr: Sequence[int] | None = None,
+    offline: tuple[OfflineReplica, ...] | None = None,
     restarted: Collection[int] = (),
     unclean: bool = False,
     even_added: bool = False,
     prefer: int | None = None,
 ) -> Partition:
-    """The partition as it should be, under another `assignment` or `isr` if given; `before` itself if nothing changes.
+    """The partition as it should be, under another `assignment`, `isr` or list of `offline` replicas if given; `before`
+    itself if nothing changes.
 
+    - A replica that its node reports offline cannot serve, whatever its directory does.
     - Who cannot serve leaves the ISR as long as somebody else stays in it; so do nodes that
       `restarted`, since they may have lost what they had not flushed. The last members stay: they alone may lead again.
     - A reassignment is complete once every replica of its target is in the ISR.
@@ -52,7 +55,13 @@ def decide(
     """
     wanted = before.assignment if assignment is None else assignment
     places = dict(zip(before.replicas, before.directories, strict=True))
-    able = {node for node in wanted.replicas if node in nodes and nodes[node].holds(places.get(node, ""))}
+    offline = before.offline if offline is None else offline
+    bad = {each.node for each in offline}
+    able = {
+        node
+        for node in wanted.replicas
+        if node in nodes and node not in bad and nodes[node].holds(places.get(node, ""))
+    }
     members = wanted.in_sync(before.isr if isr is None else isr)
     fit = tuple(node for node in members if node in able)
     members = tuple(node for node in fit if node not in restarted) or fit or members
@@ -70,7 +79,7 @@ def decide(
         if leader != NO_LEADER:
             anew = True
             wanted, members = _completed(wanted, (leader,))
-    return _stepped(before, wanted, members, leader, anew)
+    return _stepped(before, wanted, members, leader, anew, offline)
 
 
 def _completed(wanted: Assignment, members: tuple[int, ...]) -> tuple[Assignment, tuple[int, ...]]:
@@ -78,11 +87,20 @@ def _completed(wanted: Assignment, members: tuple[int, ...]) -> tuple[Assignment
     return (wanted, members) if done is None else (done, done.in_sync(members))
 
 
-def _stepped(before: Partition, assignment: Assignment, isr: tuple[int, ...], leader: int, anew: bool) -> Partition:
+def _stepped(
+    before: Partition,
+    assignment: Assignment,
+    isr: tuple[int, ...],
+    leader: int,
+    anew: bool,
+    offline: tuple[OfflineReplica, ...],
+) -> Partition:
     """The next row of a partition: directories and generations follow the replicas, epochs rise as they must."""
     left = bool(before.assignment.dropped_by(assignment))
     elected = leader != NO_LEADER and (anew or leader != before.leader)
-    if not left and not elected and (assignment, isr, leader) == (before.assignment, before.isr, before.leader):
+    offline = tuple(each for each in offline if each.node in assignment.replicas)
+    same = (assignment, isr, leader, offline) == (before.assignment, before.isr, before.leader, before.offline)
+    if not left and not elected and same:
         return before
     held = {
         node: (directory, generation)
@@ -98,6 +116,7 @@ def _stepped(before: Partition, assignment: Assignment, isr: tuple[int, ...], le
         leader=leader,
         leader_epoch=before.leader_epoch + (1 if left or elected else 0),
         partition_epoch=before.partition_epoch + 1,
+        offline=offline,
     )
 
 

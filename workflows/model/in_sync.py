@@ -101,10 +101,16 @@ def _altered(state: ClusterState, number: int, wanted: Wanted, before: Partition
         )
     places = dict(zip(before.replicas, before.directories, strict=True))
     for node, epoch in wanted.isr:
-        if problem := _ineligible(state.nodes.get(node), epoch, places[node]):
+        problem = _ineligible(state.nodes.get(node), epoch, places[node])
+        if problem or (problem := _reported(before, node)):
             raise Refused(Code.INELIGIBLE_REPLICA, f"Node {node} cannot be in the ISR of {name}: {problem}.")
     topic = state.topics[wanted.topic]
     return decide(before, state.nodes, isr=members, unclean=unclean_allowed(state, topic))
+
+
+def _reported(partition: Partition, node: int) -> str | None:
+    known = partition.offline_on(node)
+    return None if known is None else f"its node reports it offline: {known.reason}"
 
 
 def _ineligible(node: Node | None, epoch: int, directory: str) -> str | None:

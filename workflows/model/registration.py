@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from workflows.model import fields
+from workflows.model import fields, offline
 from workflows.model.election import decide_all, elect_all
 from workflows.model.failures import lose
 from workflows.model.outcome import Change, Code, Refused
@@ -49,14 +49,16 @@ def _missing(state: ClusterState, known: Node | None, now: Sequence[Directory]) 
 
 def register(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:
     """Register a node: {"node", "incarnation", "host", "port", "rack", "directories": [[id, path, online]],
-    "lost", "unclean"}.
+    "lost", "offline", "unclean"}.
 
     The result's `value` is the broker epoch. A new incarnation, or one that had been fenced, gets a new epoch; the same
     incarnation again only brings its address and directories up to date. A new incarnation leaves the ISRs that have
     other members, and what it leads alone gets a new leader epoch. A directory id that another node has registered is
     refused: somebody copied a disk. A directory that the node does not name any more stays, offline, as long as a
     replica is assigned to it. `lost` are the replicas that the node had in directories which are offline, as rows of
-    `replicas.assign_directories`: the last words about them may be missing. `unclean` is
+    `replicas.assign_directories`: the last words about them may be missing. `offline` are the
+    replicas that the node cannot use although their directories are online, as rows of `offline.report_replicas`; what
+    it had reported before and does not name there is usable again. `unclean` is
     unclean.leader.election.enable of the node's server.properties.
     """
     after, number, restarted = _entered(state, command)
@@ -122,6 +124,7 @@ def _entered(state: ClusterState, command: Mapping[str, Any]) -> tuple[ClusterSt
     unclean = fields.a_flag(command.get("unclean", False), "$.unclean")
     node = Node(number, incarnation, epoch, host, port, directories, changed=changed, rack=rack, unclean=unclean)
     after = lose(state, number, fields.a_list(command.get("lost") or [], "$.lost"))
+    after = offline.replace_reports(after, number, command.get("offline") or [], "$.offline")
     restarted = known is not None and known.incarnation != incarnation
     return (after if node == known else after.with_node(node)), number, restarted
 

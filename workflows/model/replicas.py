@@ -52,7 +52,7 @@ def _raise_generation(partition: Partition, place: int, held: Held) -> tuple[Par
     # The node's word for where it is may still be on its way; after this it would pass for a stale copy's.
     words = (held.directory, partition.directories[place])
     first, second = words if known <= held.generation else words[::-1]
-    return _with(partition, place, first or second, raised), {"value": raised}
+    return placed(partition, place, first or second, raised), {"value": raised}
 
 
 def _assign_directory(partition: Partition, place: int, held: Held) -> tuple[Partition, Result]:
@@ -63,10 +63,10 @@ def _assign_directory(partition: Partition, place: int, held: Held) -> tuple[Par
             f"The replica of {held.topic}-{held.partition} has generation {held.generation}, but {known} is known: "
             "where a stale copy lies is not recorded.",
         )
-    return _with(partition, place, held.directory, held.generation), {"value": held.generation}
+    return placed(partition, place, held.directory, held.generation), {"value": held.generation}
 
 
-def _with(partition: Partition, place: int, directory: str, generation: int) -> Partition:
+def placed(partition: Partition, place: int, directory: str, generation: int) -> Partition:
     """The partition with one replica's directory and generation, its epoch raised when either is new."""
     if (partition.directories[place], partition.generations[place]) == (directory, generation):
         return partition

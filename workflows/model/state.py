@@ -25,9 +25,20 @@ PRODUCER_IDS_PER_GENERATION = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
+class OfflineReplica:
+    """A replica that its node reports as offline although the log directory is online: why, and which file or folder
+    failed ("" where the node does not name one).
+    """
+
+    node: int
+    reason: str
+    file: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """One partition. `directories` and `generations` stand in the order of the replicas; "" is a directory not known
-    yet.
+    yet. `offline` holds the replicas that their nodes report as offline, by node.
     """
 
     index: int
@@ -38,14 +49,19 @@ class Partition:
     leader: int = NO_LEADER
     leader_epoch: int = 0
     partition_epoch: int = 0
+    offline: tuple[OfflineReplica, ...] = ()
 
     @property
     def replicas(self) -> tuple[int, ...]:
         """The nodes that hold it, in order of preference."""
         return self.assignment.replicas
 
+    def offline_on(self, node: int) -> OfflineReplica | None:
+        """What the node reports of its replica; None while it is usable."""
+        return next((each for each in self.offline if each.node == node), None)
+
     def row(self) -> list[Any]:
-        """The partition row of the cluster image."""
+        """The partition row of the cluster image; replicas that are reported offline stand behind the rest."""
         held = self.assignment
         return [
             self.index,
@@ -59,12 +75,14 @@ class Partition:
             self.leader,
             self.leader_epoch,
             self.partition_epoch,
+            *([[[each.node, each.reason, each.file] for each in self.offline]] if self.offline else []),
         ]
 
     @staticmethod
     def of(row: list[Any]) -> Partition:
         """The partition of an image's row. Raises ValueError unless each replica has a directory and a generation."""
-        index, replicas, adding, removing, original, directories, generations, isr, leader, leader_epoch, epoch = row
+        index, replicas, adding, removing, original, directories, generations, isr, *epochs = row
+        leader, leader_epoch, epoch, *offline = epochs
         if not len(replicas) == len(directories) == len(generations):
             raise ValueError(f"partition {index} has {replicas} in {directories} at {generations}")
         return Partition(
@@ -76,6 +94,7 @@ class Partition:
             leader,
             leader_epoch,
             epoch,
+            tuple(OfflineReplica(*each) for each in offline[0]) if offline else (),
         )
 
 

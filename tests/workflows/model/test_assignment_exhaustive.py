@@ -16,7 +16,7 @@ import pytest
 from tests.support.scale import FULL, tally
 from workflows.model.assignment import Assignment, after_cancel
 from workflows.model.election import decide
-from workflows.model.state import Directory, Node, Partition
+from workflows.model.state import Directory, Node, OfflineReplica, Partition
 
 Nodes = tuple[int, ...]
 
@@ -29,15 +29,21 @@ def nodes_up(up: frozenset[int], count: int) -> dict[int, Node]:
     }
 
 
+@cache
+def marks(bad: frozenset[int]) -> tuple[OfflineReplica, ...]:
+    return tuple(OfflineReplica(node, "a bad file") for node in sorted(bad))
+
+
 @dataclass(frozen=True)
 class Scene:
-    """A partition's row without its epochs, who is up, and what a cancel must go back to (None: nothing under way)."""
+    """A partition's row without its epochs, who is up, and whose replicas are reported offline."""
 
     assignment: Assignment
     isr: Nodes
     leader: int
     up: frozenset[int]
     unclean: bool = False
+    bad: frozenset[int] = frozenset()
 
     @property
     def row(self) -> Partition:
@@ -52,6 +58,7 @@ class Scene:
             self.leader,
             leader_epoch=7,
             partition_epoch=7,
+            offline=marks(self.bad),
         )
 
 
@@ -64,6 +71,11 @@ class Step:
     up: frozenset[int]
     target: Nodes = ()
 
+    @property
+    def can(self) -> frozenset[int]:
+        """The nodes that can serve the partition now."""
+        return self.up - {each.node for each in self.after.offline}
+
 
 def targets(count: int) -> list[Nodes]:
     """Every set of up to three nodes in two orders: order does not change who is added or removed."""
@@ -71,8 +83,8 @@ def targets(count: int) -> list[Nodes]:
     return found + [each[::-1] for each in found if len(each) > 1]
 
 
-def steps(scene: Scene, count: int, wanted: list[Nodes]) -> Iterator[Step]:
-    """All that can happen next."""
+def steps(scene: Scene, count: int, wanted: list[Nodes], reports: bool) -> Iterator[Step]:
+    """All that can happen next; with `reports` nodes report replicas offline, and online again."""
     row, nodes, up = scene.row, nodes_up(scene.up, count), scene.up
     for target in wanted:
         changed = row.assignment.reassign(target, row.isr)
@@ -84,7 +96,7 @@ def steps(scene: Scene, count: int, wanted: list[Nodes]) -> Iterator[Step]:
             yield Step("cancel", after, up)
     if row.leader != -1:
         for node in row.replicas:
-            if node not in row.isr and node in up:
+            if node not in row.isr and node in up - scene.bad:
                 yield Step("expand", decide(row, nodes, isr=(*row.isr, node), unclean=scene.unclean), up, (node,))
             elif node in row.isr and node != row.leader:
                 rest = tuple(each for each in row.isr if each != node)
@@ -96,6 +108,10 @@ def steps(scene: Scene, count: int, wanted: list[Nodes]) -> Iterator[Step]:
         )
         if node in up:
             yield Step("restart", decide(row, nodes, restarted=(node,), unclean=scene.unclean), up)
+        if reports:
+            told = marks(scene.bad ^ {node})
+            what = "repair" if node in scene.bad else "report"
+            yield Step(what, decide(row, nodes, offline=told, unclean=scene.unclean), up)
 
 
 def check(scene: Scene, step: Step) -> None:
@@ -104,10 +120,12 @@ def check(scene: Scene, step: Step) -> None:
     isr, original = set(after.isr), before.assignment.original or before.replicas
     assert isr and isr <= set(after.replicas), "somebody is in sync, always"
     assert len(set(after.isr)) == len(after.isr)
-    fenced = isr - step.up
+    can = step.can
+    fenced = isr - can
     assert not fenced or (len(fenced) == len(isr) and after.leader == -1), "away and in sync: only who was the last"
-    assert after.leader == -1 or after.leader in isr & step.up, "who leads is in sync and up"
-    assert after.leader != -1 or not isr & step.up, "whoever can lead does"
+    assert after.leader == -1 or after.leader in isr & can, "who leads is in sync and up"
+    assert after.leader != -1 or not isr & can, "whoever can lead does"
+    assert {each.node for each in after.offline} <= set(after.replicas), "a report goes with its replica"
     assert held.complete(after.isr) is None, "what is complete does not stay under way"
     assert held.adding == tuple(sorted(held.adding)) and held.removing == tuple(sorted(held.removing))
     assert held.replicas == (*held.target, *held.removing), "in Kafka's order"
@@ -116,7 +134,8 @@ def check(scene: Scene, step: Step) -> None:
         assert set(held.original) <= set(held.replicas), "none of the original set goes before the end"
         assert set(held.adding) == set(held.target) - set(original)
         extra = set(held.removing) - set(original)
-        assert not extra or extra & set(after.isr) or step.what in ("shrink", "fence", "restart", "expand", "return")
+        away = ("shrink", "fence", "restart", "expand", "return", "report", "repair")
+        assert not extra or extra & set(after.isr) or step.what in away
     if step.what == "reassign":
         wanted = set(step.target)
         assert held.target == step.target
@@ -129,11 +148,11 @@ def check(scene: Scene, step: Step) -> None:
         assert held == Assignment(original), "the set from before, in its order"
         back = tuple(node for node in original if node in before.isr)
         assert after.isr == back or (not back and scene.unclean), "exactly its in-sync ones, in its order"
-    elif step.what in ("expand", "return"):
+    elif step.what in ("expand", "return", "repair"):
         gone = set(before.replicas) - set(after.replicas)
         assert not gone or (not held.reassigning and gone <= set(before.assignment.removing))
         assert len(isr) >= min(len(before.isr), len(held.target))
-    if before.leader in isr and before.leader in step.up and step.what != "restart":
+    if before.leader in isr and before.leader in can and step.what != "restart":
         assert after.leader == before.leader, "a leader that can stay stays"
     if after != before:
         assert after.partition_epoch == 8
@@ -163,7 +182,7 @@ def scenes(count: int, unclean: bool) -> list[Scene]:
     ]
 
 
-def walk(count: int, depth: int | None, unclean: bool) -> int:
+def walk(count: int, depth: int | None, unclean: bool, reports: bool = False) -> int:
     """Check all steps from all scenes that `depth` steps reach, or (None) until no step leads to a scene that is new;
     answers how many steps that were.
     """
@@ -173,11 +192,12 @@ def walk(count: int, depth: int | None, unclean: bool) -> int:
         done += 1
         found: list[Scene] = []
         for scene in frontier:
-            for step in steps(scene, count, wanted):
+            for step in steps(scene, count, wanted, reports):
                 check(scene, step)
                 checked += 1
                 after = step.after
-                next_ = Scene(after.assignment, after.isr, after.leader, step.up, unclean)
+                bad = frozenset(each.node for each in after.offline)
+                next_ = Scene(after.assignment, after.isr, after.leader, step.up, unclean, bad)
                 if next_ not in seen:
                     seen.add(next_)
                     found.append(next_)
@@ -198,3 +218,13 @@ def walk(count: int, depth: int | None, unclean: bool) -> int:
 def test_whatever_happens_in_whatever_order(count: int, small: int | None, full: int | None, unclean: bool) -> None:
     with tally("steps of reassignments, every order") as t:
         t.count = walk(count, full if FULL else small, unclean)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("unclean", [False, True])
+@pytest.mark.parametrize(("count", "small", "full"), [(2, None, None), (3, 3, 6), (4, 2, 4)], ids=str)
+def test_whatever_happens_while_replicas_are_reported_offline(
+    count: int, small: int | None, full: int | None, unclean: bool
+) -> None:
+    with tally("steps with replicas that are offline, every order") as t:
+        t.count = walk(count, full if FULL else small, unclean, reports=True)

@@ -22,7 +22,8 @@ def draw(data: st.DataObject, state: ClusterState) -> dict[str, Any]:
     """A command that somebody might send in this state, true or late."""
     index = data.draw(st.integers(0, 1))
     held = row(state, index)
-    what = data.draw(st.sampled_from(["isr", "isr", "isr", "reassign", "cancel", "elect", "lost", "register", "place"]))
+    kinds = ["isr", "isr", "isr", "reassign", "cancel", "elect", "lost", "register", "place", "offline", "online"]
+    what = data.draw(st.sampled_from(kinds))
     if what == "isr":
         isr = data.draw(st.lists(st.sampled_from(held.replicas), min_size=1, unique=True))
         late = {"leader_epoch": held.leader_epoch - 1} if data.draw(st.integers(0, 5)) == 0 else {}
@@ -34,6 +35,11 @@ def draw(data: st.DataObject, state: ClusterState) -> dict[str, Any]:
     node = data.draw(_nodes)
     if what == "lost":
         return lost(node, state.nodes[node].incarnation)
+    if what in ("offline", "online"):
+        report = ["t", index, "", "", 0, "a bad file" if what == "offline" else "", ""]
+        late = data.draw(st.integers(0, 5)) == 0
+        epoch = state.nodes[node].broker_epoch - late
+        return {"do": "report_replicas", "node": node, "epoch": epoch, "replicas": [report]}
     if what == "register":
         return registration(node, data.draw(st.sampled_from("xyz")), online=data.draw(st.booleans()))
     where, generation = data.draw(st.sampled_from("de")), data.draw(st.integers(0, 3))
@@ -46,9 +52,10 @@ def check(state: ClusterState, before: Partition, after: Partition, nodes_left: 
     can = {
         node
         for node, directory in zip(after.replicas, after.directories, strict=True)
-        if state.nodes[node].holds(directory)
+        if state.nodes[node].holds(directory) and after.offline_on(node) is None
     }
     assert after.isr and set(after.isr) <= set(after.replicas)
+    assert {each.node for each in after.offline} <= set(after.replicas)
     assert set(after.isr) <= can or not set(after.isr) & can, "who cannot serve is in sync only as the last"
     assert (after.leader in set(after.isr) & can) if after.leader != -1 else not set(after.isr) & can
     assert after.assignment.complete(after.isr) is None
