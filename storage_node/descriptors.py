@@ -1,7 +1,8 @@
 """How many files this process may have open, and how many of those are left to connections.
 
-Every segment of every replica is an open file, and so is every connection. Without a share of their own, clients that
-connect and connect could take what a flush needs, and a healthy disk would look like a failed one.
+Every connection is an open file, and so is every segment that was used lately. Without a share of their own, clients
+that connect and connect could take what a flush needs, and a healthy disk would look like a failed one; and as many
+segments as there are could take all that connections need.
 """
 
 from __future__ import annotations
@@ -32,3 +33,8 @@ def open_files() -> int:
 def most_connections(configured: int) -> int:
     """`max.connections`, or half of what may be open if that is less."""
     return min(configured, open_files() // 2)
+
+
+def most_kept_open() -> int:
+    """How many segments may be kept open between two uses: a quarter of all files. Readers may hold some more."""
+    return open_files() // 4

@@ -1,8 +1,8 @@
-"""The few file operations that a log is made of, all relative to an open directory.
+"""The few file operations that a log is made of, all relative to the log's directory.
 
 A log's directory is renamed while it is in use (a move does this twice), so every name is looked up through a
-descriptor of the directory, which follows the rename. Descriptors close when the last one who holds them lets go,
-never under a reader's hands.
+descriptor of the directory, which follows the rename; one that was closed to save descriptors is found again by its
+inode. Descriptors close when the last one who holds them lets go, never under a reader's hands.
 
 A full disk found at a write is `NoRoom`; the same errno from a flush stays a plain OSError, since it means lost bytes.
 """
@@ -12,37 +12,42 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import threading
+from typing import Protocol
 
 from storage_node.directories.atomic import full_is_no_room
 from storage_node.errors import ErrorCode, RequestRefused
 from storage_node.log.batch import Buffer
+from storage_node.log.open_files import Handle, open_files
+
+__all__ = ["Handle", "Home", "Region", "Source", "no_descriptor", "read_exact", "write_all"]
+
+_TRIES = 4
+"""How often a directory is looked for that is renamed while it is looked for."""
 
 
-class Handle:
-    """An open descriptor that closes with its last reference."""
+class Source(Protocol):
+    """A file that is opened again when it is needed, if need be."""
 
-    __slots__ = ("fd",)
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-
-    def __del__(self) -> None:
-        # What had to be durable was flushed before; there is nobody left to tell.
-        with contextlib.suppress(OSError):
-            os.close(self.fd)
+    @property
+    def file(self) -> Handle:
+        """The open file."""
 
 
 class Region:
-    """Bytes of an open file that nobody changes any more: a part of what a log has published.
+    """Bytes of a file that nobody changes any more: a part of what a log has published.
 
-    It keeps the file open, so that they stay what they are when the file is renamed, moved or deleted.
+    It keeps the file open, so that they stay what they are when the file is renamed, moved or deleted; but not where
+    too many are open, and then a file that was deleted meanwhile is `LogClosed`.
     """
 
-    __slots__ = ("count", "handle", "position")
+    __slots__ = ("_handle", "_source", "count", "position")
 
-    def __init__(self, handle: Handle, position: int, count: int) -> None:
-        self.handle = handle
+    def __init__(self, source: Source, position: int, count: int, handle: Handle | None = None) -> None:
+        """`handle`: the open file, where it is to stay open."""
+        self._source = source
+        self._handle = handle
         self.position = position
         self.count = count
 
@@ -51,55 +56,111 @@ class Region:
 
     def read(self, start: int, count: int) -> bytes:
         """Up to `count` of the bytes from `start` on; fewer only if the file ends before them. Raises OSError."""
-        return read_exact(self.handle.fd, min(count, self.count - start), self.position + start)
+        file = self._handle or self._source.file
+        return read_exact(file.fd, min(count, self.count - start), self.position + start)
 
 
 class Home:
-    """A log's directory, open; raises OSError, which callers wrap."""
+    """A log's directory; raises OSError, which callers wrap.
 
-    __slots__ = ("_handle", "loading")
+    It is opened when it is needed and known by its inode: whoever renames it need not tell, as long as it stays in the
+    same parent. `path` is where it is looked for first.
+    """
+
+    dirty = False
 
     def __init__(self, path: str) -> None:
         self.loading = threading.Lock()
         """Held while a segment's indexes are read: there must never be two, one appended to and one looked at."""
-        self._handle = Handle(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW))
+        self.path = path
+        self.opened = open_files(os.path.dirname(path))  # noqa: PTH120  # as text, once for each log
+        handle = _open_folder(path)
+        self._identity = _identity(handle)
+        self._folder: Handle | None = handle
+        self.opened.folders.keep(self, handle)
+
+    def kept_open(self) -> Handle | None:
+        return self._folder
+
+    def let_go(self, handle: Handle) -> None:
+        if self._folder is handle:
+            self._folder = None
+
+    def _open(self) -> Handle:
+        handle = self._folder
+        if handle is None:
+            handle = self._folder = self._find()
+            self.opened.folders.keep(self, handle)
+        else:
+            handle.used = True
+        return handle
+
+    def _find(self) -> Handle:
+        """Open the directory that was opened first, by whichever name it has now."""
+        for _ in range(_TRIES):
+            try:
+                handle = _open_folder(self.path)
+                if _identity(handle) == self._identity:
+                    return handle
+            except OSError as exc:
+                if exc.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                    raise
+            # It has another name, and who gave it that has not said so yet.
+            parent = os.path.dirname(self.path)  # noqa: PTH120
+            with os.scandir(parent) as entries:
+                found = next((entry.name for entry in entries if entry.inode() == self._identity[1]), None)
+            if found is None:
+                break
+            self.path = os.path.join(parent, found)  # noqa: PTH118
+        raise FileNotFoundError(errno.ENOENT, "the folder of an open log is not there any more", self.path)
 
     def open(self, name: str, flags: int = os.O_RDWR) -> Handle:
         """Open a file in the directory; raises `RequestRefused` for a symlink, which says nothing about the disk."""
+        folder = self._open()
         try:
             with full_is_no_room():
-                return Handle(os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=self._handle.fd))
+                return Handle(os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=folder.fd))
         except OSError as exc:
             if exc.errno != errno.ELOOP:
                 raise
-            message = f"{name} is a symbolic link, which is not followed; put the file in its place"
-            raise RequestRefused(message, ErrorCode.KAFKA_STORAGE_ERROR) from exc
+            raise _symlink(name) from exc
+
+    def look(self, name: str) -> os.stat_result:
+        """What a file is, without opening it; raises `RequestRefused` for a symlink like `open`."""
+        found = os.stat(name, dir_fd=self._open().fd, follow_symlinks=False)
+        if stat.S_ISLNK(found.st_mode):
+            raise _symlink(name)
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+        return found
 
     def names(self) -> list[str]:
         """The names of all files in the directory."""
-        return os.listdir(self._handle.fd)  # noqa: PTH208  # by descriptor
+        return os.listdir(self._open().fd)  # noqa: PTH208  # by descriptor
 
     def exists(self, name: str) -> bool:
         """Whether there is a file of that name."""
         try:
-            os.stat(name, dir_fd=self._handle.fd, follow_symlinks=False)
+            os.stat(name, dir_fd=self._open().fd, follow_symlinks=False)
         except FileNotFoundError:
             return False
         return True
 
     def rename(self, name: str, new_name: str) -> bool:
         """Rename a file, replacing what has the new name; False when it is not there."""
+        folder = self._open()
         try:
             with full_is_no_room():
-                os.rename(name, new_name, src_dir_fd=self._handle.fd, dst_dir_fd=self._handle.fd)
+                os.rename(name, new_name, src_dir_fd=folder.fd, dst_dir_fd=folder.fd)
         except FileNotFoundError:
             return False
         return True
 
     def unlink(self, name: str) -> None:
         """Remove a file, if it is there."""
+        folder = self._open()
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(name, dir_fd=self._handle.fd)
+            os.unlink(name, dir_fd=folder.fd)
 
     def read(self, name: str) -> bytes | None:
         """The whole content of a file; None when it is not there."""
@@ -125,7 +186,26 @@ class Home:
 
     def sync(self) -> None:
         """Flush the directory itself: names of files made, renamed or removed before."""
-        os.fsync(self._handle.fd)
+        os.fsync(self._open().fd)
+
+
+def _open_folder(path: str) -> Handle:
+    return Handle(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW))
+
+
+def _identity(handle: Handle) -> tuple[int, int]:
+    found = os.fstat(handle.fd)
+    return found.st_dev, found.st_ino
+
+
+def _symlink(name: str) -> RequestRefused:
+    message = f"{name} is a symbolic link, which is not followed; put the file in its place"
+    return RequestRefused(message, ErrorCode.KAFKA_STORAGE_ERROR)
+
+
+def no_descriptor(error: OSError) -> bool:
+    """Whether a file could not even be opened, for want of a descriptor: nothing was done to it."""
+    return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def write_all(fd: int, data: Buffer, position: int) -> None:

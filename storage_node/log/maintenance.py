@@ -19,6 +19,7 @@ from storage_node.errors import (
     RequestRefused,
 )
 from storage_node.log import recovery
+from storage_node.log.files import no_descriptor
 from storage_node.log.leader_epochs import LeaderEpochs
 from storage_node.log.producer_state import ProducerState, snapshot_name
 from storage_node.log.retention import SegmentAge, deletable
@@ -94,7 +95,9 @@ class MaintainedLog(LogState):
                 self._names_dirty = False
                 self._home.sync()
         except OSError as exc:
-            self._flush_failed = True
+            # Without a descriptor no file was asked to flush: what is dirty stays so, and is flushed the next time.
+            self._names_dirty = True
+            self._flush_failed = not no_descriptor(exc)
             raise LogFlushError(self.directory, f"flushing the log of {self.tp}") from exc
         return done
 
@@ -306,11 +309,12 @@ class MaintainedLog(LogState):
             self.path.rename(new_path)
         except OSError as exc:
             raise MetadataIOError(self.directory, f"renaming {self.path} to {new_path}") from exc
-        self.path = new_path
+        self.relocated(new_path)
 
     def relocated(self, new_path: Path) -> None:
-        """Take note that somebody else renamed the directory."""
+        """Take note that the directory was renamed."""
         self.path = new_path
+        self._home.path = str(new_path)
 
     def close(self, clean: bool = True) -> None:
         """Stop using the log; reads under way finish, later calls raise `LogClosed`. Closing twice is allowed.
@@ -348,7 +352,7 @@ class MaintainedLog(LogState):
         except OSError as exc:
             if isinstance(exc, NoRoom):
                 raise NotEnoughSpace(f"no space left on {self.directory} for the producers of {self.tp}") from exc
-            self._flush_failed = True
+            self._flush_failed = not no_descriptor(exc)
             raise LogFlushError(self.directory, f"writing the producers of {self.tp}") from exc
 
     def delete(self) -> None:

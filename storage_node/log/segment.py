@@ -8,13 +8,12 @@ no batch.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 
 from storage_node.directories.atomic import NoRoom
-from storage_node.errors import CorruptRecord, NotLeaderOrFollower
+from storage_node.errors import CorruptRecord
 from storage_node.log.batch import (
     HEADER_SIZE,
     MAGIC,
@@ -25,14 +24,11 @@ from storage_node.log.batch import (
     Buffer,
     parse,
 )
-from storage_node.log.files import Handle, Home, Region, read_exact, write_all
+from storage_node.log.files import Handle, Home, Region, no_descriptor, read_exact, write_all
 from storage_node.log.index import OFFSET_ENTRY, TIME_ENTRY, IndexBuilder, OffsetIndex, TimeIndex
+from storage_node.log.segment_files import DELETED, INDEX, LOG, SUFFIXES, TIME_INDEX, LogClosed, SegmentFiles, file_name
 
-LOG = ".log"
-INDEX = ".index"
-TIME_INDEX = ".timeindex"
-DELETED = ".deleted"
-SUFFIXES = (LOG, INDEX, TIME_INDEX, ".txnindex")
+__all__ = ["DELETED", "LOG", "SUFFIXES", "LogClosed", "Segment", "file_name"]
 
 _SPAN = struct.Struct(">qi4xb6xi")
 """Base offset, length, magic, last offset delta: as much of a header as finding one's way takes."""
@@ -40,55 +36,19 @@ _REMEMBERED_POSITIONS = 64
 _MAX_RELATIVE = 2**31 - 1
 
 
-class LogClosed(NotLeaderOrFollower):
-    """The log was closed under the caller: its replica moved, was deleted, or the node stops."""
-
-
-def file_name(base_offset: int, suffix: str) -> str:
-    """The name of a segment's file."""
-    return f"{base_offset:020d}{suffix}"
-
-
-def _create(home: Home, base_offset: int) -> Handle:
-    """Make a segment's files, or none of them; what exists is never overwritten."""
-    log = home.open(file_name(base_offset, LOG), os.O_RDWR | os.O_CREAT | os.O_EXCL)
-    try:
-        for suffix in (INDEX, TIME_INDEX):
-            home.open(file_name(base_offset, suffix), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-    except OSError:
-        for suffix in (LOG, INDEX, TIME_INDEX):
-            home.unlink(file_name(base_offset, suffix))
-        raise
-    return log
-
-
-class Segment:
+class Segment(SegmentFiles):
     """A segment; `size` is the bytes of whole batches in its .log, `created_ms` when it was made or first seen."""
 
     def __init__(self, home: Home, base_offset: int, interval: int, *, created_ms: int, create: bool = False) -> None:
-        self.home = home
+        super().__init__(home, base_offset, create=create)
         self.interval = interval
         """Bytes between two entries of the indexes."""
-        self.removed = False
-        self.base_offset = base_offset
         self.created_ms = created_ms
-        self._file: Handle | None = _create(home, base_offset) if create else home.open(file_name(base_offset, LOG))
-        self.size = 0 if create else os.fstat(self._file.fd).st_size
-        self.dirty = False
-        """Whether bytes of the .log, or entries of the indexes, may not have reached the disk."""
         self.first_timestamp: int | None = None
         self._max: tuple[int, int] | None = (NO_TIMESTAMP, base_offset) if create else None
         self._index: OffsetIndex | None = OffsetIndex() if create else None
         self._time_index: TimeIndex | None = TimeIndex() if create else None
         self._positions: dict[int, int] = {}
-
-    @property
-    def file(self) -> Handle:
-        """The open .log; raises `LogClosed`. Hold it in a variable while its descriptor is used."""
-        handle = self._file
-        if handle is None:
-            raise LogClosed(f"segment {self.base_offset} is closed")
-        return handle
 
     # Indexes
 
@@ -266,10 +226,11 @@ class Segment:
 
         False if there was no room, or no descriptor, for the indexes, which a start rebuilds.
         """
-        self.dirty = not indexes
-        file = self._file
-        if file is None:
+        try:
+            file = self.file
+        except LogClosed:
             return True
+        self.dirty = not indexes
         os.fdatasync(file.fd)
         if not indexes:
             return False
@@ -280,7 +241,7 @@ class Segment:
             for suffix, entries, width in ((INDEX, index, OFFSET_ENTRY), (TIME_INDEX, times, TIME_ENTRY)):
                 self._flush_index(suffix, entries, width)
         except OSError as exc:
-            if not isinstance(exc, NoRoom) and exc.errno not in (errno.EMFILE, errno.ENFILE):
+            if not isinstance(exc, NoRoom) and not no_descriptor(exc):
                 raise
             self.dirty = True
             return False
@@ -299,32 +260,6 @@ class Segment:
         if data or size > end:
             os.fdatasync(handle.fd)
         entries.written = end // width
-
-    def close(self) -> None:
-        """Let go of the .log; a read under way keeps it open until it is done."""
-        self._file = None
-
-    def remove(self) -> None:
-        """Rename the files to `.deleted`; they stay readable here until `purge`."""
-        self.removed = True
-        for suffix in SUFFIXES:
-            name = file_name(self.base_offset, suffix)
-            try:
-                self.home.rename(name, name + DELETED)
-            except NoRoom:
-                # A folder without room for a longer name: it goes at once, which makes room. Who reads it has it open.
-                self.home.unlink(name)
-
-    def purge(self) -> None:
-        """Remove the files that `remove` renamed."""
-        self.close()
-        for suffix in SUFFIXES:
-            self.home.unlink(file_name(self.base_offset, suffix) + DELETED)
-
-    def modified_ms(self) -> int:
-        """When the .log was last written to."""
-        file = self.file
-        return os.fstat(file.fd).st_mtime_ns // 1_000_000
 
     # Reading
 
@@ -403,10 +338,12 @@ class Segment:
             cut, after = position + length, next_offset
         else:
             cut, after = self._cut(file, position, position + max_bytes, end)
-        region = Region(file, position, cut - position)
-        data = region.read(0, len(region))
-        if len(data) < len(region):
+        count = cut - position
+        data = read_exact(file.fd, count, position)
+        if len(data) < count:
             raise self._damaged(position + len(data))
+        # Whoever takes his time with what he reads must not keep more files open than may be.
+        region = Region(self, position, count, None if self.home.opened.segments.crowded else file)
         positions = self._positions
         if len(positions) >= _REMEMBERED_POSITIONS:
             positions = self._positions = {}
