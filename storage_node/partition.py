@@ -298,6 +298,17 @@ class Partition:
                 if self.log is log:
                     raise
 
+    def available(self, offset: int, *, to_end: bool = False) -> int:
+        """Return the bytes that `fetch` could get from `offset` on, without reading them; see `Log.available`."""
+        while True:
+            self.check_usable()
+            log = self.log
+            try:
+                return log.available(offset, upto=log.log_end_offset if to_end else self.high_watermark)
+            except (OffsetOutOfRange, LogClosed):
+                if self.log is log:
+                    raise
+
     def find_offset(self, timestamp: int, leader_epoch: int = -1, *, to_end: bool = False) -> FoundOffset:
         """The answer of ListOffsets: a special timestamp, or the first record at `timestamp` (ms) or later.
 

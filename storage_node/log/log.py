@@ -48,6 +48,10 @@ class FetchedData:
     """Where the bytes are, for who wants to read them again; None if there are none."""
 
 
+#: Bytes that a fetch counts where its offset lies in a sealed segment, as Apache Kafka's DelayedFetch: enough for any.
+PLENTY = 2**62
+
+
 def _base_offset(segment: Segment) -> int:
     return segment.base_offset
 
@@ -180,6 +184,27 @@ class Log(MaintainedLog):
                     return FetchedData(b"", offset, offset)
         except OSError as exc:
             raise LogReadError(self.directory, f"reading the log of {self.tp}") from exc
+
+    def available(self, offset: int, *, upto: int | None = None) -> int:
+        """Return how many bytes a fetch from `offset` on could get, before `upto`, without reading any record.
+
+        `PLENTY` where `upto` lies in a later segment than `offset`. Raises like `read`.
+        """
+        end, segments, active_size = self._end
+        if not self._log_start_offset <= offset <= end:
+            raise OffsetOutOfRange(f"{self.tp} has offsets from {self._log_start_offset} to {end}, not {offset}")
+        limit = end if upto is None or upto > end else upto
+        if offset >= limit:
+            return 0
+        number = max(0, bisect_right(segments, offset, key=_base_offset) - 1)
+        last = number == len(segments) - 1
+        if not last and limit > segments[number + 1].base_offset:
+            return PLENTY
+        segment = segments[number]
+        try:
+            return segment.bytes_from(offset, active_size if last else segment.size, limit if limit < end else None)
+        except OSError as exc:
+            raise LogReadError(self.directory, f"measuring the log of {self.tp}") from exc
 
     def offset_for_timestamp(self, ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record that is not older than `ms`; None without one.

@@ -304,6 +304,13 @@ class Segment(SegmentFiles):
             position += length
         return end, None
 
+    def bytes_from(self, offset: int, end: int, limit: int | None = None) -> int:
+        """Return how many bytes lie between the batch that holds `offset` and position `end`, or the batch that holds
+        offset `limit` if that comes first. No records are read.
+        """
+        stop = end if limit is None else self.find(limit, end)[0]
+        return max(0, stop - self.find(offset, stop)[0])
+
     def _start_for(self, offset: int, file: Handle, end: int) -> int:
         known = self._positions.get(offset)
         if known is not None:

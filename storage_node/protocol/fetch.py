@@ -52,19 +52,21 @@ async def handle(node: Node, request: Request) -> Answer:
         if item.replica is not None and (follower or item.last_epoch >= 0):
             _compare(node, call, item, item.replica, now)
     reading = Reading(node, call)
+    wanted = reading.wanted
     waiter = _Waiter(loop, to_end=follower)
     try:
         while True:
             waiter.watch([item.replica for item in call.items if item.replica is not None])
-            size = await reading.read()
+            last = deadline - loop.time() <= 0 or any(item.settled for item in call.items)
+            size = await reading.measure() if wanted > 1 and not last else wanted
+            if size >= wanted or reading.shortened or any(item.settled for item in call.items):
+                size = await reading.read()
+                last = last or size >= min(wanted, 1) or any(item.settled for item in call.items)
             left = deadline - loop.time()
-            wants_more = size < call.min_bytes and not any(item.settled for item in call.items)
-            if not wants_more or left <= 0 or not call.items or reading.shortened:
+            if last or not call.items or reading.shortened:
                 break
-            held = reading.held
-            seconds = min(left, reading.wait_seconds) if held else left
-            if not await waiter.wait(call.min_bytes - size, seconds) and not held:
-                break
+            # At the end of the wait whatever is there is read.
+            await waiter.wait(wanted - size, min(left, reading.wait_seconds) if reading.held else left)
             for item in call.items:
                 item.data = b""
                 _look_again(node, item)

@@ -1,10 +1,14 @@
-"""What one Fetch reads: directories at the same time, each in its own pool; nothing where nothing is new."""
+"""What one Fetch reads: directories at the same time, each in its own pool; nothing where nothing is new.
+
+A fetch that wants more than a first byte is measured before it is read: a fetch that waits holds no records in memory.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from storage_node.errors import ErrorCode, OffsetOutOfRange, RequestRefused, StorageError
@@ -69,12 +73,37 @@ class Reading:
         """How long to wait for more than there was, for the throttle's sake."""
         return max(self._quota.wait_seconds(), SOON) if self._quota is not None else LONG
 
+    @property
+    def wanted(self) -> int:
+        """fetch.min.bytes, but no more than the response may hold (as KafkaApis.handleFetchRequest)."""
+        return min(self._call.min_bytes, self._most)
+
+    @property
+    def _most(self) -> int:
+        return min(max(self._call.max_bytes, 0), MOST_BYTES)
+
+    async def measure(self) -> int:
+        """Return the bytes that a read would find, up to `wanted`, without reading a record; `read` then never finds
+        less for want of whole batches alone.
+        """
+        jobs = self._jobs()
+        counts = await self._everywhere(jobs, self._count)
+        return sum(counts)
+
     async def read(self) -> int:
         """Read what is there; answers the bytes."""
-        call = self._call
+        jobs = self._jobs()
+        if not jobs:
+            return 0
+        budget = Budget(self._most)
+        await self._everywhere(jobs, lambda items: self._read(items, budget))
+        return sum(len(item.data) for items in jobs.values() for item in items)
+
+    def _jobs(self) -> dict[str, list[Item]]:
+        """The items for which there is something to read, by directory."""
         self.held, self._owes_one = False, True
         jobs: dict[str, list[Item]] = {}
-        for item in call.items:
+        for item in self._call.items:
             replica = item.replica
             if replica is None or item.settled:
                 continue
@@ -88,33 +117,49 @@ class Reading:
             # Between the high watermark and the end of the log there is nothing for a consumer yet.
             if not limit <= item.offset <= end:
                 jobs.setdefault(replica.directory.name, []).append(item)
-        if not jobs:
-            return 0
-        await self._read_all(jobs, Budget(min(max(call.max_bytes, 0), MOST_BYTES)))
-        return sum(len(item.data) for items in jobs.values() for item in items)
+        return jobs
 
-    async def _read_all(self, jobs: dict[str, list[Item]], budget: Budget) -> None:
+    async def _everywhere(self, jobs: dict[str, list[Item]], work: Callable[[list[Item]], int]) -> list[int]:
         waits = []
         for items in jobs.values():
             replica = items[0].replica
             assert replica is not None
             try:
-                job = asyncio.wrap_future(replica.directory.submit(self._read, items, budget))
+                job = asyncio.wrap_future(replica.directory.submit(work, items))
             except (StorageError, RuntimeError):
                 # It failed, or the node stops, since the replica was looked up.
                 for item in items:
                     item.error = ErrorCode.KAFKA_STORAGE_ERROR
             else:
                 waits.append((job, items))
+        counts = []
         if waits:
             done, _ = await asyncio.wait([job for job, _ in waits], timeout=PATIENCE)
             for job, items in waits:
-                if job in done and job.exception() is not None:
+                if job not in done:
+                    continue
+                if job.exception() is not None:
                     for item in items:
                         item.error = ErrorCode.KAFKA_STORAGE_ERROR
+                else:
+                    counts.append(job.result())
+        return counts
 
-    def _read(self, items: list[Item], budget: Budget) -> None:
+    def _count(self, items: list[Item]) -> int:
         """Runs in the directory's pool."""
+        total = 0
+        for item in items:
+            replica = item.replica
+            if replica is not None and total < self.wanted:
+                try:
+                    total += min(replica.available(item.offset, to_end=self._follower), max(item.max_bytes, 0))
+                except (RequestRefused, StorageError):
+                    return self.wanted  # the read finds out, and tells it
+        return total
+
+    def _read(self, items: list[Item], budget: Budget) -> int:
+        """Runs in the directory's pool; answers the bytes."""
+        total = 0
         for item in items:
             replica = item.replica
             if replica is None:
@@ -140,6 +185,8 @@ class Reading:
             else:
                 item.high_watermark, item.log_start = replica.high_watermark, replica.log.log_start_offset
             budget.give_back(granted - len(data), first and not data)
+            total += len(data)
+        return total
 
     def _one(self, item: Item, replica: Partition, granted: int, first: bool) -> bytes | FilePart:
         quota = self._quota

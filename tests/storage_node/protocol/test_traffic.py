@@ -11,6 +11,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import OffsetSpec
 
 from storage_node.log.batch import build_batch
+from storage_node.log.log import Log
 from storage_node.types import TopicPartition
 from tests.support.leading import lead
 from tests.support.node_harness import Harness, until
@@ -105,6 +106,67 @@ def test_a_fetch_waits_for_records_and_answers_as_they_come(harness: Harness) ->
     (row,) = client.fetch("t", 0, 0, max_wait_ms=300, min_bytes=1_000_000)
     assert b"late" in row.records and time.monotonic() - begun > 0.28
     client.close()
+
+
+@pytest.mark.parametrize(
+    ("min_bytes", "max_bytes", "partition_max_bytes", "at_once"),
+    [
+        (1, 1 << 20, 1 << 20, True),
+        (20_000, 1 << 20, 1 << 20, True),
+        (20_000, 10_000, 1 << 20, True),  # capped at what the response may hold
+        (2**31 - 1, 0, 1 << 20, True),
+        (20_000, 1 << 20, 10_000, False),  # a partition counts as far as it may be read
+        (80_000, 1 << 20, 1 << 20, False),
+    ],
+)
+def test_a_fetch_responds_at_once_when_min_bytes_are_available(
+    harness: Harness, min_bytes: int, max_bytes: int, partition_max_bytes: int, at_once: bool
+) -> None:
+    harness.create_topic("t")
+    client = Client(harness)
+    for _ in range(10):
+        assert client.produce("t", 0, batch([b"x" * 4000])).error == 0
+    begun = time.monotonic()
+    limits = {"min_bytes": min_bytes, "max_bytes": max_bytes, "partition_max_bytes": partition_max_bytes}
+    (row,) = client.fetch("t", 0, 0, max_wait_ms=20_000 if at_once else 300, **limits)
+    assert row.error == 0 and row.records
+    assert (time.monotonic() - begun < 10) if at_once else (time.monotonic() - begun > 0.28)
+    client.close()
+
+
+def test_records_in_a_sealed_segment_are_enough_for_any_min_bytes(harness: Harness) -> None:
+    """Apache Kafka's DelayedFetch completes at once for an offset below the active segment."""
+    harness.create_topic("t", configs={"segment.bytes": "50000"})
+    client = Client(harness)
+    for _ in range(20):
+        assert client.produce("t", 0, batch([b"x" * 10_000])).error == 0
+    begun = time.monotonic()
+    (row,) = client.fetch("t", 0, 0, max_wait_ms=20_000, min_bytes=1_000_000)
+    assert row.records and time.monotonic() - begun < 10
+    client.close()
+
+
+def test_a_fetch_that_waits_for_min_bytes_reads_nothing(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    harness.create_topic("t")
+    client, producer = Client(harness), Client(harness)
+    for _ in range(10):
+        assert producer.produce("t", 0, batch([b"x" * 100_000])).error == 0
+    reads, read = list[int](), Log.read
+
+    def counted(log: Log, offset: int, *args: Any, **kwargs: Any) -> Any:
+        reads.append(offset)
+        return read(log, offset, *args, **kwargs)
+
+    monkeypatch.setattr(Log, "read", counted)
+    client.send_fetch("t", 0, 0, max_wait_ms=20_000, min_bytes=1_500_000, partition_max_bytes=5_000_000)
+    for _ in range(4):
+        assert producer.produce("t", 0, batch([b"x" * 100_000])).error == 0
+    assert reads == []
+    assert producer.produce("t", 0, batch([b"x" * 100_000])).error == 0
+    (row,) = client.receive_fetch()
+    assert len(row.records) > 1_500_000 and reads == [0]
+    client.close()
+    producer.close()
 
 
 def test_a_fetch_keeps_to_its_limits_but_for_the_first_batch(harness: Harness) -> None:
