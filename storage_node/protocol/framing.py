@@ -1,8 +1,7 @@
 """Frames on a connection: length checks before memory is spent, one request after the other, answers in order.
 
-What is read goes into a buffer that all connections share, and small frames are cut out of it; one that has come in
-part goes on in a buffer of its own, which takes memory with the bytes that really arrive. While a request is being
-answered the next ones are read ahead up to a limit, and all that is held counts towards the listener's limit.
+While a request is being answered the next ones are read ahead up to a limit, and all that is held counts towards the
+listener's limit (`receiving` cuts out the frames).
 
 A client may close its connection behind its requests. After it has closed its direction (a half-close, or a close of
 which the node sees no more than that) every request that arrived is served and answered. After the connection is lost
@@ -14,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import mmap
 import socket
 import struct
 from collections import deque
@@ -22,13 +20,12 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any, cast
 
-from storage_node.protocol.connections import RECEIVE_BUFFER, Connections, plain_address
-from storage_node.protocol.request_memory import SMALL
+from storage_node.protocol.connections import Connections, plain_address
+from storage_node.protocol.receiving import CloseConnection, Frame, FrameReader
 from storage_node.protocol.sending import Buffer, FilePart, Sending
 
 log = logging.getLogger(__name__)
 
-Frame = bytes | memoryview
 #: What to write, None for no answer.
 Answer = Sequence[Buffer | FilePart] | None
 
@@ -37,21 +34,12 @@ Answer = Sequence[Buffer | FilePart] | None
 Begin = Callable[[list[Frame], "Connection"], None]
 Together = Callable[[Frame, Frame], bool]
 
-#: A frame of which more than this has arrived gets address space for all of itself, so that nothing is copied any more;
-#: the kernel adds memory page by page as bytes arrive.
-GROWTH = 2 * 1024 * 1024
-#: Bytes that one call of the loop receives at most.
-LARGEST_READ = 512 * 1024
-#: The first piece of memory for a frame of which next to nothing has come.
-LEAST = 4096
 READ_AHEAD_FRAMES = 64
 #: Frames that are begun together at most.
 TOGETHER = 16
 READ_AHEAD_BYTES = 8 * 1024 * 1024
 #: Answers that a peer does not take wait here; with more than this nothing further is begun for it.
 WRITE_BUFFER = 64 * 1024
-#: A request header is at least key, version and correlation id.
-SMALLEST_FRAME = 8
 
 _LENGTH = struct.Struct(">i")
 _HEAD = _LENGTH.size
@@ -71,63 +59,35 @@ class Effect(Enum):
 EffectOf = Callable[[Frame], Effect]
 
 
-class CloseConnection(Exception):
-    """The peer sent something that cannot be answered: one log line, then the connection is closed."""
-
-
-class Connection(asyncio.BufferedProtocol):
+class Connection(FrameReader):
     """One client's connection."""
 
     def __init__(self, begin: Begin, together: Together, effect: EffectOf, table: Connections) -> None:
+        super().__init__(table)
         self._begin = begin
         self._together = together
         self._effect_of = effect
-        self._table = table
-        self._memory = table.memory
-        self._rest = b""
-        """The first bytes of a frame whose length is not known yet, or the length alone while it waits for room."""
-        self._large: memoryview | None = None
-        """The memory of a frame that has arrived in part: all of it, or less while little of it has arrived."""
-        self._room = 0
-        """So many bytes of it are counted as held, and may be received."""
-        self._length = 0
-        self._filled = 0
-        self._behind = b""
-        """What arrived behind as many requests as are read ahead, not yet cut into frames."""
         self._queue: deque[Frame] = deque()
         self._queued_bytes = 0
         self._begun_bytes = 0
         self._beyond: Frame | None = None
         """The request that was read beyond the listener's limit."""
         self._beyond_begun = False
-        self._ahead = False
-        """So much was read ahead that reading is paused."""
-        self._waits = False
-        """Reading is paused until the listener has room."""
         self._busy = False
         self._writable = True
         self._sending: Sending | None = None
-        self._closing = False
-        """No further request is begun."""
-        self._ended = False
-        """The client has closed its direction: nothing more arrives."""
-        self._lost = False
-        """The connection is gone in both directions."""
         self._effect = Effect.NONE
         """That of the requests that were begun last."""
         self.task: asyncio.Task[None] | None = None
-        self.transport: asyncio.Transport | None = None
-        self.peer = ""
-        """The address, without the port."""
         # For the table of connections.
         self.client_id = ""
         self.software = ""
         self.under_way = ""
         """The name of the API that is being answered."""
         self._port = 0
-        self._opened = self.active = asyncio.get_running_loop().time()
+        self._opened = self.active
         self._begun = 0.0
-        self._requests = self._bytes_in = self._bytes_out = 0
+        self._requests = self._bytes_out = 0
         self._left = 0
 
     # Callbacks of the loop
@@ -169,29 +129,6 @@ class Connection(asyncio.BufferedProtocol):
             self._busy = False
             self._give_back()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
-        if self._large is not None:
-            return self._large[self._filled : min(self._room, self._filled + LARGEST_READ)]
-        have = len(self._rest)
-        view = self._table.receive_view
-        if have:
-            view[:have] = self._rest
-        # Without room for more requests only the length of the next one is read.
-        return view[have:_HEAD] if self._memory.full and have < _HEAD else view[have:]
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self._bytes_in += nbytes
-        self.active = asyncio.get_running_loop().time()
-        if self._closing:
-            return
-        if self._large is None:
-            have, self._rest = len(self._rest) + nbytes, b""
-            self._cut_frames(self._table.receive_view[:have])
-            return
-        self._filled += nbytes
-        if self._filled == self._room:
-            self._grow()
-
     def eof_received(self) -> bool:
         self._ended = True
         if not self._closing:
@@ -215,84 +152,6 @@ class Connection(asyncio.BufferedProtocol):
         self._next()
 
     # Frames
-
-    def _cut_frames(self, view: memoryview) -> None:
-        """Deliver the whole frames in a buffer; what is left of it becomes this connection's own."""
-        have, position = len(view), 0
-        while have - position >= _HEAD:
-            if self._ahead:
-                self._behind = bytes(view[position:])
-                self._memory.take(len(self._behind))
-                return
-            (length,) = _LENGTH.unpack_from(view, position)
-            if not SMALLEST_FRAME <= length <= self._table.limits.frame:
-                self._refuse(f"a frame of {length} bytes; at most {self._table.limits.frame} are taken")
-                return
-            start = position + _HEAD
-            if have - start < length:
-                self._length = length
-                if have > start or self._memory.may_begin(self, length):
-                    self._begin_large(view[start:have])
-                else:
-                    self._rest = bytes(view[position:have])
-                    self._wait()
-                return
-            frame = bytes(view[start : start + length])
-            self._memory.take(length)
-            position = start + length
-            self._deliver(frame)
-            if self._closing:
-                return
-        self._rest = bytes(view[position:have])
-
-    def _begin_large(self, came: memoryview | bytes) -> None:
-        """Memory of its own for a frame that has come in part; where much of it came at once there is more to come."""
-        size = len(came)
-        more_comes = 2 * size >= RECEIVE_BUFFER
-        # What is small is let in although there is no room, and is not asked again half-way.
-        least = SMALL if self._memory.full else LEAST
-        room = min(self._length, GROWTH if more_comes else max(4 * size, least))
-        self._large, self._filled, self._room = memoryview(bytearray(room)), size, room
-        self._large[:size] = came
-        self._memory.take(room)
-
-    def _grow(self) -> None:
-        """A frame's own memory is full: it is whole, or goes on in more of it as soon as there is room."""
-        large, have = self._large, self._room
-        assert large is not None
-        if have == self._length:
-            self._large = None
-            self._deliver(large.toreadonly())
-        elif self._memory.may_grow(self):
-            more = min(have if have >= GROWTH else 3 * have, self._length - have)
-            if have + more > len(large):
-                try:
-                    self._large = _memory(have + more, self._length)
-                except OSError as error:
-                    self._refuse(f"no memory for a frame of {self._length} bytes: {error}")
-                    return
-                self._large[:have] = large
-            self._room = have + more
-            self._memory.take(more)
-        else:
-            self._wait()
-
-    def _wait(self) -> None:
-        self._waits = True
-        self._pause_reading()
-
-    def read_again(self) -> None:
-        """There is room for more: go on where the reading was paused."""
-        self._waits = False
-        if self._closing or self._lost:
-            return
-        if self._large is not None:
-            self._grow()
-        elif len(self._rest) == _HEAD:
-            self._rest = b""
-            self._begin_large(b"")
-        if not self._waits:
-            self._resume_reading()
 
     def _deliver(self, frame: Frame) -> None:
         self._queue.append(frame)
@@ -411,31 +270,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._forget_part()
         self._resume_reading()
 
-    @property
-    def _over(self) -> bool:
-        """Whether nothing further can be read."""
-        return self._ended or self._lost or self.transport is None or self.transport.is_closing()
-
-    def _pause_reading(self) -> None:
-        if not self._over and self.transport is not None and self.transport.is_reading():
-            self.transport.pause_reading()
-
-    def _resume_reading(self) -> None:
-        if self._over or self._ahead or self._waits or self.transport is None or self.transport.is_reading():
-            return
-        self.transport.resume_reading()
-
     # What it holds
 
     @property
     def held(self) -> int:
-        """Bytes of requests: under way, read ahead, and come in part."""
         return self._begun_bytes + self._queued_bytes + len(self._behind) + self._part
-
-    @property
-    def _part(self) -> int:
-        """Bytes counted for a frame that has arrived in part."""
-        return self._room if self._large is not None else 0
 
     @property
     def ends_by_itself(self) -> bool:
@@ -464,13 +303,9 @@ class Connection(asyncio.BufferedProtocol):
         self._forget_part()
 
     def _forget_part(self) -> None:
-        """A frame of which the rest never arrives."""
-        size, self._large, self._rest = self._part, None, b""
-        self._waits = False
-        self._memory.wait_no_more(self)
+        super()._forget_part()
         if self._beyond is None:
             self._memory.answered(self)
-        self._memory.give(size)
 
     def _drop_reads(self) -> None:
         """The connection is lost: requests that change nothing have nobody to be answered to."""
@@ -505,7 +340,6 @@ class Connection(asyncio.BufferedProtocol):
         self._next()
 
     def cut(self, why: str, level: int = logging.WARNING) -> None:
-        """Close at once, with what was not sent thrown away."""
         log.log(level, "connection from %s closed: %s", self.peer, why)
         self._closing = True
         if self._lost:
@@ -551,13 +385,6 @@ class Connection(asyncio.BufferedProtocol):
             "request_bytes": self.held,
             "waits_for_room": self._waits,
         }
-
-
-def _memory(size: int, length: int) -> memoryview:
-    """Memory for `size` bytes of a frame of `length` bytes; raises OSError."""
-    if size <= GROWTH:
-        return memoryview(bytearray(size))
-    return memoryview(mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
 
 
 def _printable(text: str) -> str:

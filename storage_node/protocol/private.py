@@ -18,7 +18,8 @@ from storage_node.errors import ErrorCode, RequestRefused, StorageError
 from storage_node.groups import handover
 from storage_node.protocol.codec import MalformedRequest
 from storage_node.protocol.connections import is_loopback
-from storage_node.protocol.framing import Answer, CloseConnection
+from storage_node.protocol.framing import Answer
+from storage_node.protocol.receiving import CloseConnection
 from storage_node.protocol.request import Request
 from storage_node.types import TopicPartition
 

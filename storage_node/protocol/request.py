@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from storage_node.protocol.codec import Cursor, MalformedRequest, read_request, write_response
-from storage_node.protocol.framing import Frame
+from storage_node.protocol.receiving import Frame
 from storage_node.protocol.table import Api
 
 _HEAD = struct.Struct(">hhi")

@@ -35,7 +35,8 @@ from storage_node.protocol import (
 )
 from storage_node.protocol.codec import MalformedRequest
 from storage_node.protocol.connections import Connections, Limits
-from storage_node.protocol.framing import Answer, CloseConnection, Connection, Effect, Frame
+from storage_node.protocol.framing import Answer, Connection, Effect
+from storage_node.protocol.receiving import CloseConnection, Frame
 from storage_node.protocol.request import Deferred, Request, read_client_id, read_header
 from storage_node.protocol.table import API_VERSIONS, APIS, CHANGING, FETCH, JOINING, PRIVATE, PRODUCE
 

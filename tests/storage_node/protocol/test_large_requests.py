@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from storage_node.log.batch import build_batch
-from storage_node.protocol.framing import GROWTH, LEAST
+from storage_node.protocol.receiving import GROWTH, LEAST
 from tests.support.node_harness import Harness, raw_connection
 from tests.support.wire import Client, encode_request, receive_frame
 
