@@ -124,6 +124,10 @@ class ProducerState:
         """The state of a producer; None when it is not known."""
         return self.producers.get(producer_id)
 
+    def known(self) -> dict[int, Producer]:
+        """Return all producers as they are now; for any thread."""
+        return self.producers.copy()
+
     def update(self, header: BatchHeader, now_ms: int) -> None:
         """Take note of an appended batch."""
         if header.producer_id != NO_PRODUCER:

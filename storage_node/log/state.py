@@ -176,7 +176,7 @@ class LogState:
 
     @property
     def producers(self) -> ProducerState:
-        """What is known of idempotent producers; for the writer only."""
+        """What is known of idempotent producers; for the writer only, but for `ProducerState.known`."""
         return self._producers
 
     @property

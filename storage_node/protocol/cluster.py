@@ -1,4 +1,4 @@
-"""What a client asks first: ApiVersions and DescribeCluster."""
+"""What a client asks first: ApiVersions, DescribeCluster, and SASL, which the listener does not have."""
 
 from __future__ import annotations
 
@@ -89,3 +89,16 @@ async def describe_cluster(node: Node, request: Request) -> Answer:
     if call.include_cluster_authorized_operations:
         values["cluster_authorized_operations"] = CLUSTER_OPERATIONS
     return request.encode(**values)
+
+
+async def sasl_handshake(node: Node, request: Request) -> Answer:
+    """Reject authentication as Apache Kafka does on a listener without SASL: ILLEGAL_SASL_STATE, no mechanisms."""
+    request.decode()
+    return request.encode(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=[])
+
+
+async def sasl_authenticate(node: Node, request: Request) -> Answer:
+    """Reject authentication as Apache Kafka does on a listener without SASL: ILLEGAL_SASL_STATE (KIP-152)."""
+    request.decode()
+    message = "This listener authenticates nobody: use security.protocol=PLAINTEXT."
+    return request.encode(error_code=ErrorCode.ILLEGAL_SASL_STATE, error_message=message, auth_bytes=b"")

@@ -148,11 +148,20 @@ async def offset_for_leader_epoch(node: Node, request: Request) -> Answer:
 
 
 async def init_producer_id(node: Node, request: Request) -> Answer:
-    """A new producer id with epoch 0, also for who has one: outside of transactions a producer counts epochs itself."""
+    """A new producer id with epoch 0, also for who has one: outside of transactions a producer counts epochs itself.
+
+    A transactional id is rejected as FindCoordinator rejects it: a client that takes this node for the coordinator then
+    gives up, where it would send the request again on other errors.
+    """
     call = request.decode()
     known, epoch = getattr(call, "producer_id", -1), getattr(call, "producer_epoch", -1)
-    if call.transactional_id is not None or (known == -1) != (epoch == -1):
-        return request.encode(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
+    wrong = None
+    if call.transactional_id:
+        wrong = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    elif call.transactional_id is not None or (known == -1) != (epoch == -1):
+        wrong = ErrorCode.INVALID_REQUEST
+    if wrong is not None:
+        return request.encode(error_code=wrong, producer_id=-1, producer_epoch=-1)
     try:
         producer_id = await node.producer_ids.next()
     except RequestRefused as error:

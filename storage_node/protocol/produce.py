@@ -107,7 +107,9 @@ def begin(node: Node, requests: Sequence[Request], connection: Connection) -> No
     jobs: dict[str, Work] = {}
     for call in calls:
         if call.transactional_id is not None:
-            _refuse_all(call, ErrorCode.INVALID_REQUEST, "transactions are not offered by this cluster")
+            _refuse_all(
+                call, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not offered by this cluster"
+            )
         elif call.acks not in (-1, 0, 1):
             _refuse_all(call, ErrorCode.INVALID_REQUIRED_ACKS, f"acks={call.acks}")
         else:

@@ -33,6 +33,7 @@ LEAVE_GROUP = Api(13, "leave_group", 0, 5, 4)
 SYNC_GROUP = Api(14, "sync_group", 0, 5, 4)
 DESCRIBE_GROUPS = Api(15, "describe_groups", 0, 6, 5)
 LIST_GROUPS = Api(16, "list_groups", 0, 5, 3)
+SASL_HANDSHAKE = Api(17, "sasl_handshake", 0, 1, 1 << 15)
 API_VERSIONS = Api(18, "api_versions", 0, 4, 3)
 CREATE_TOPICS = Api(19, "create_topics", 2, 7, 5)
 DELETE_TOPICS = Api(20, "delete_topics", 1, 6, 4)
@@ -43,6 +44,7 @@ DESCRIBE_CONFIGS = Api(32, "describe_configs", 1, 4, 4)
 ALTER_CONFIGS = Api(33, "alter_configs", 0, 2, 2)
 ALTER_REPLICA_LOG_DIRS = Api(34, "alter_replica_log_dirs", 1, 2, 2)
 DESCRIBE_LOG_DIRS = Api(35, "describe_log_dirs", 1, 5, 2)
+SASL_AUTHENTICATE = Api(36, "sasl_authenticate", 0, 2, 2)
 CREATE_PARTITIONS = Api(37, "create_partitions", 0, 3, 2)
 DELETE_GROUPS = Api(42, "delete_groups", 0, 2, 2)
 ELECT_LEADERS = Api(43, "elect_leaders", 0, 2, 2)
@@ -51,6 +53,7 @@ ALTER_PARTITION_REASSIGNMENTS = Api(45, "alter_partition_reassignments", 0, 1, 0
 LIST_PARTITION_REASSIGNMENTS = Api(46, "list_partition_reassignments", 0, 0, 0)
 OFFSET_DELETE = Api(47, "offset_delete", 0, 0, 1 << 15)
 DESCRIBE_CLUSTER = Api(60, "describe_cluster", 0, 2, 0)
+DESCRIBE_PRODUCERS = Api(61, "describe_producers", 0, 0, 0)
 LIST_CONFIG_RESOURCES = Api(74, "list_config_resources", 0, 1, 0)
 DESCRIBE_TOPIC_PARTITIONS = Api(75, "describe_topic_partitions", 0, 0, 0)
 
@@ -73,6 +76,7 @@ APIS: dict[int, Api] = {
         SYNC_GROUP,
         DESCRIBE_GROUPS,
         LIST_GROUPS,
+        SASL_HANDSHAKE,
         API_VERSIONS,
         CREATE_TOPICS,
         DELETE_TOPICS,
@@ -83,6 +87,7 @@ APIS: dict[int, Api] = {
         ALTER_CONFIGS,
         ALTER_REPLICA_LOG_DIRS,
         DESCRIBE_LOG_DIRS,
+        SASL_AUTHENTICATE,
         CREATE_PARTITIONS,
         DELETE_GROUPS,
         ELECT_LEADERS,
@@ -91,6 +96,7 @@ APIS: dict[int, Api] = {
         LIST_PARTITION_REASSIGNMENTS,
         OFFSET_DELETE,
         DESCRIBE_CLUSTER,
+        DESCRIBE_PRODUCERS,
         LIST_CONFIG_RESOURCES,
         DESCRIBE_TOPIC_PARTITIONS,
     )

@@ -11,6 +11,7 @@ from storage_node.log.batch import build_batch
 NODE = 1
 SOON = timedelta(seconds=15)
 
+ILLEGAL_SASL_STATE, NOT_AUTHORIZED = 34, 53
 OUT_OF_RANGE, UNKNOWN, NOT_LEADER, INVALID_TOPIC, BAD_ACKS = 1, 3, 6, 17, 21
 UNSUPPORTED, EXISTS, PARTITIONS, FACTOR, ASSIGNMENT, INVALID, POLICY = 35, 36, 37, 38, 39, 42, 44
 FENCED_EPOCH, UNKNOWN_EPOCH, NOT_NEEDED, NONE_MOVING, UNKNOWN_ID, WRONG_ENDPOINT, NO_ENDPOINT = (
@@ -38,6 +39,7 @@ CLIENTS = {
     "SyncGroup": (0, 5),
     "DescribeGroups": (0, 6),
     "ListGroups": (0, 5),
+    "SaslHandshake": (0, 1),
     "ApiVersions": (0, 4),
     "CreateTopics": (2, 7),
     "DeleteTopics": (1, 6),
@@ -47,6 +49,7 @@ CLIENTS = {
     "DescribeConfigs": (1, 4),
     "AlterReplicaLogDirs": (1, 2),
     "DescribeLogDirs": (1, 4),
+    "SaslAuthenticate": (0, 2),
     "CreatePartitions": (0, 3),
     "DeleteGroups": (0, 2),
     "ElectLeaders": (0, 2),
@@ -55,6 +58,7 @@ CLIENTS = {
     "ListPartitionReassignments": (0, 0),
     "OffsetDelete": (0, 0),
     "DescribeCluster": (0, 2),
+    "DescribeProducers": (0, 0),
     "DescribeTopicPartitions": (0, 0),
 }
 

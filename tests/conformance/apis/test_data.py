@@ -6,13 +6,16 @@ import time
 import uuid
 from typing import Any
 
+from storage_node.log.batch import build_batch
 from tests.conformance.apis.calls import (
     BAD_ACKS,
     CLIENTS,
+    ILLEGAL_SASL_STATE,
     INVALID,
     INVALID_TOPIC,
     NO_ENDPOINT,
     NODE,
+    NOT_AUTHORIZED,
     NOT_LEADER,
     OUT_OF_RANGE,
     SOON,
@@ -44,6 +47,17 @@ def test_who_has_no_proper_name_is_refused(client: Client) -> None:
         for software in ("-x", "", "a b", "x-"):
             answer = client.call("ApiVersions", version, client_software_name=software, client_software_version="1")
             assert (code(answer), answer.api_keys) == (INVALID, ())
+
+
+def test_sasl_on_a_listener_without_it_is_rejected_at_once(client: Client) -> None:
+    for version in versions("SaslHandshake"):
+        answer = client.call("SaslHandshake", version, mechanism="PLAIN")
+        assert (code(answer), answer.mechanisms) == (ILLEGAL_SASL_STATE, ())
+    for version in versions("SaslAuthenticate"):
+        answer = client.call("SaslAuthenticate", version, auth_bytes=b"\0alice\0secret")
+        assert (code(answer), answer.auth_bytes) == (ILLEGAL_SASL_STATE, b"")
+        assert answer.error_message
+    assert code(client.call("ApiVersions", 4, client_software_name="c", client_software_version="1")) == 0
 
 
 def test_metadata_in_every_version(client: Client, cluster: Cluster, topic: str) -> None:
@@ -278,6 +292,54 @@ def test_producer_ids_are_new_ones_and_halves_are_refused(client: Client, cluste
             assert (code(again), again.producer_epoch) == (0, 0) and again.producer_id not in seen
             seen.add(again.producer_id)
             assert code(ask(producer_id=7)) == code(ask(producer_epoch=7)) == INVALID
+
+
+def test_init_producer_id_with_a_transactional_id_where_transactions_are_not_offered(
+    client: Client, cluster: Cluster
+) -> None:
+    for version in versions("InitProducerId"):
+        known = f"transactional-{uuid.uuid4().hex[:8]}"
+        if cluster.differs("no-transactions"):
+            answer = client.call("InitProducerId", version, transaction_timeout=SOON, transactional_id=known)
+            assert (code(answer), answer.producer_id) == (NOT_AUTHORIZED, -1)
+            sent = batch(b"x")
+            topic = cluster.new_topic(assignment={0: [NODE]})
+            client.send_produce(topic, 0, sent, transactional_id=known)
+            assert client.receive_produce()[1].error == NOT_AUTHORIZED
+
+
+def test_producers_of_a_partition_are_described(client: Client, cluster: Cluster) -> None:
+    topic, copied = cluster.new_topic(assignment={0: [NODE], 1: [2]}), cluster.new_topic(assignment={0: [2, NODE]})
+    now = int(time.time() * 1000)
+    made = cluster.eventually(
+        lambda: (
+            row := client.call("InitProducerId", 4, transaction_timeout=SOON, transactional_id=None)
+        ) and code(row) == 0 and row
+    )  # fmt: skip
+    sent = build_batch([b"x"] * 3, producer_id=made.producer_id, producer_epoch=0, base_sequence=0, timestamp=now)
+    assert client.produce(topic, 0, sent).error == 0
+    leader = cluster.wire(2)
+    assert leader.produce(copied, 0, sent).error == 0
+
+    def described(at: Client, index: int, name: str = topic) -> tuple[int, list[tuple[int, ...]]]:
+        topics = [{"name": name, "partition_indexes": [index]}]
+        (row,) = at.call("DescribeProducers", 0, topics=topics).topics[0].partitions
+        assert row.partition_index == index and (row.error_message is None or code(row))
+        return code(row), [
+            (
+                each.producer_id, each.producer_epoch, each.last_sequence, each.last_timestamp,
+                each.coordinator_epoch, each.current_txn_start_offset,
+            )
+            for each in row.active_producers
+        ]  # fmt: skip
+
+    expected = (0, [(made.producer_id, 0, 2, now + 2, -1, -1)])
+    assert described(client, 0) == expected and described(leader, 0, copied) == expected
+    # Also a follower's replica is described, and not only by the leader's word.
+    cluster.eventually(lambda: described(client, 0, copied) == expected)
+    assert described(leader, 1) == (0, [])
+    assert described(client, 1) == (NOT_LEADER, [])
+    assert described(client, 9) == described(client, -1) == described(client, 0, "no-such-topic") == (UNKNOWN, [])
 
 
 def test_records_are_deleted_up_to_an_offset(client: Client, topic: str) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka import KafkaException, Producer
+from kafka import KafkaProducer
+from kafka.errors import KafkaError
 
 from tests.conformance.clients.conftest import Ask, fresh
 from tests.conformance.clients.java import JavaClients
@@ -46,6 +48,18 @@ def test_transactions_of_librdkafka(cluster: Any) -> None:
         producer.init_transactions(WAITED_FOR)
     error = raised.value.args[0]
     assert (error.name(), error.fatal()) == ("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", True)
+
+
+def test_transactions_of_kafka_python(cluster: Any) -> None:
+    producer = KafkaProducer(bootstrap_servers=cluster.bootstrap.split(","), transactional_id=fresh())
+    try:
+        if not cluster.differs("no-transactions"):
+            producer.init_transactions()
+            return
+        with pytest.raises(KafkaError, match="TransactionalIdAuthorizationFailed"):
+            producer.init_transactions()
+    finally:
+        producer.close(timeout=5)
 
 
 def test_the_newer_protocol_of_groups(ask: Ask, cluster: Any) -> None:

@@ -112,7 +112,9 @@ def test_producer_ids(harness: Harness, version: int) -> None:
     client = Client(harness)
     ids = {client.ask(22, version, {"transactional_id": None}).producer_id for _ in range(5)}
     assert len(ids) == 5
-    assert int(client.ask(22, version, {"transactional_id": "tx"}).error_code) == 42
+    # As FindCoordinator: what clients do not send again.
+    assert int(client.ask(22, version, {"transactional_id": "tx"}).error_code) == 53
+    assert int(client.ask(22, version, {"transactional_id": ""}).error_code) == 42
     if version >= 3:
         again = client.ask(22, version, {"transactional_id": None, "producer_id": 55, "producer_epoch": 3})
         assert again.producer_id not in ids | {55} and again.producer_epoch == 0
