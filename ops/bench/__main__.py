@@ -33,6 +33,7 @@ from ops.bench import (
     throttles,
 )
 from ops.bench.bench import Bench
+from ops.bench.hostile import bench as hostile
 from ops.bench.table import Figure, as_rows, print_table
 from ops.kafka.broker import KafkaUnavailable
 
@@ -54,6 +55,7 @@ BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
     "swap-lock": swaps.swap_lock,
     "loop": loop_load.loop,
     "memory": memory.memory,
+    "hostile": hostile.hostile,
     "metadata": metadata.metadata,
     "restart": restart.restart,
     "failover": failover.failover,

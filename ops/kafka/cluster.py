@@ -147,6 +147,12 @@ class KafkaCluster:
         process = self._processes.get(node)
         return process is not None and process.poll() is None
 
+    def pid(self, node: int) -> int:
+        """The broker's process; raises RuntimeError when it does not run."""
+        if not self.running(node):
+            raise RuntimeError(f"broker {node} does not run: see {self.log(node)}")
+        return self._processes[node].pid
+
     def log(self, node: int) -> Path:
         """What the broker writes to its standard output."""
         return self.folder / f"broker-{node}.log"

@@ -1,0 +1,296 @@
+"""The runner: one attack after the other on one server, while a well-behaved client goes on, and what each has cost."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+import psutil
+
+from ops.bench.hostile import batches
+from ops.bench.hostile.attack import Attack
+from ops.bench.hostile.field import (
+    ATTACKED,
+    BACKLOG,
+    DENSE,
+    HELLO,
+    NONE,
+    PARTITIONS,
+    WIDE,
+    WIDE_PARTITIONS,
+    Address,
+    Field,
+    Line,
+    errors,
+)
+from ops.bench.hostile.on_connections import end_offset
+from ops.bench.hostile.on_records import produced
+from ops.bench.hostile.well_behaved import CONNECT, PRODUCE, Sample
+from ops.bench.table import percentile
+from storage_node.descriptors import raise_limit
+
+WELL_BEHAVED = "well-behaved"
+TOPICS = {ATTACKED: PARTITIONS, WIDE: WIDE_PARTITIONS, BACKLOG: 1, DENSE: 1, WELL_BEHAVED: 1}
+MIB = 1 << 20
+RATE = 50.0
+BACKLOG_MB = 40
+LOOK = 0.05
+#: Seconds in which the well-behaved client must have got through after an attack.
+HUNG = 60.0
+_READ = 16 * MIB
+
+
+class Server(Protocol):
+    """A server in a process of its own."""
+
+    name: str
+    ours: bool
+    log: Path
+    """What it writes to its standard output."""
+
+    @property
+    def address(self) -> Address:
+        """Where it listens."""
+
+    @property
+    def pid(self) -> int:
+        """Its process."""
+
+    def restart(self, *, clean: bool) -> None:
+        """End it (by SIGKILL unless `clean`), and start it; raises RuntimeError when it does not start."""
+
+    def away(self) -> AbstractContextManager[None]:
+        """Its controller is dead while the block runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What must hold after each attack."""
+
+    p99: float = 0.25
+    """Of the well-behaved client, in seconds."""
+    grown: int = 64 * MIB
+    """Bytes of memory."""
+    descriptors: int = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one attack did to a server. Memory in bytes, times in seconds."""
+
+    attack: Attack
+    outcomes: dict[str, int]
+    p99: float
+    worst: float
+    failed: dict[str, int] = field(default_factory=dict)
+    """Errors of the well-behaved client."""
+    grown: int = 0
+    peak: int = 0
+    """The most that memory grew by while the attack went on."""
+    descriptors: int = 0
+    logged: int = 0
+    """Bytes that the server wrote to its log."""
+    escapes: bool = False
+    """Whether these have a terminal's control characters in them."""
+    broken: str = ""
+    """Why the server does not serve any more."""
+
+    def problems(self, limits: Limits) -> list[str]:
+        """What of what must hold does not, in sentences."""
+        found = [self.broken] if self.broken else []
+        strange = sorted(self.outcomes.keys() - self.attack.outcomes)
+        if strange:
+            found.append(f"ended with {', '.join(strange)} instead of {', '.join(sorted(self.attack.outcomes))}")
+        if not self.outcomes:
+            found.append("no request of the attack ended")
+        if self.p99 > limits.p99:
+            found.append(f"the well-behaved client's p99 is {self.p99 * 1e3:.0f} ms, its worst {self.worst:.1f} s")
+        failed = {what: count for what, count in self.failed.items() if not (self.attack.crowded and CONNECT in what)}
+        if failed:
+            found.append(
+                f"the well-behaved client met {', '.join(f'{count} {what}' for what, count in failed.items())}"
+            )
+        if self.grown > limits.grown:
+            found.append(f"memory grew by {self.grown / MIB:.0f} MiB")
+        if self.escapes:
+            found.append("its log holds control characters that a client has sent")
+        if self.descriptors > limits.descriptors:
+            found.append(f"{self.descriptors} descriptors more are open")
+        return found
+
+
+class Siege:
+    """A server under attack; use as a context manager, which makes the topics and runs the well-behaved client."""
+
+    def __init__(self, server: Server, *, seconds: float, scale: float, settle: float) -> None:
+        """`seconds` and `scale` of each attack; `settle`: the seconds in which a server must have got over it."""
+        self.server = server
+        self._seconds, self._scale, self._settle = seconds, scale, settle
+        self._samples: list[Sample] = []
+        self._client: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Siege:
+        raise_limit()  # thousands of connections
+        _make_topics(self.server.address)
+        host, port = self.server.address
+        command = [sys.executable, "-m", "ops.bench.hostile.well_behaved", f"{host}:{port}", WELL_BEHAVED, str(RATE)]
+        self._client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        threading.Thread(target=self._listen, args=(self._client,), daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.kill()
+            client.wait()
+
+    def _listen(self, client: subprocess.Popen[str]) -> None:
+        assert client.stdout is not None
+        for text in client.stdout:
+            with contextlib.suppress(ValueError):  # half a line of a client that was killed
+                self._samples.append(Sample.parse(text))
+
+    def calm(self, seconds: float) -> list[float]:
+        """How long the well-behaved client's steps take without an attack."""
+        begun = time.monotonic()
+        time.sleep(seconds)
+        return [sample.seconds for sample in self._between(begun, time.monotonic())]
+
+    def _between(self, begun: float, ended: float) -> list[Sample]:
+        """The samples that were due between; those that are missing have waited for `HUNG` and count as that."""
+        until = time.monotonic() + HUNG
+        while not (self._samples and self._samples[-1].due >= ended):
+            if time.monotonic() > until:
+                return [Sample(begun, "hung", time.monotonic() - begun, "hung")]
+            time.sleep(LOOK)
+        return [sample for sample in self._samples if begun <= sample.due < ended]
+
+    def missing(self) -> list[str]:
+        """What is not as it was before the attacks: records of the well-behaved client, partitions that take none."""
+        line = Line(self.server.address, patience=HUNG)
+        try:
+            for topic, count in TOPICS.items():
+                for partition in range(count):
+                    _appended(line, topic, batches.batch(), partition)
+            acknowledged = sum(sample.what == PRODUCE for sample in self._samples)
+            end = end_offset(line, WELL_BEHAVED, 0)
+        except RuntimeError as error:
+            return [str(error)]
+        finally:
+            line.socket.close()
+        return [f"{acknowledged} records were acknowledged, the log ends at {end}"] if end < acknowledged else []
+
+    def make(self, attack: Attack) -> Cost:
+        """Make one attack, and see what it has cost once the server has had its time to get over it."""
+        process = psutil.Process(self.server.pid)
+        memory, descriptors = process.memory_info().rss, process.num_fds()
+        logged = self.server.log.stat().st_size
+        target = Field(self.server.address, self._seconds, self._scale, self.server.away)
+        begun = time.monotonic()
+        with _peak(process) as most:
+            attack.run(target)
+        samples = self._between(begun, time.monotonic())
+        took = [sample.seconds for sample in samples]
+        broken = ""
+        until = time.monotonic() + self._settle
+        after, left = memory, descriptors
+        try:
+            while True:
+                after, left = process.memory_info().rss, process.num_fds()
+                over = after - memory < 32 * MIB and left - descriptors < 50
+                if over or time.monotonic() > until:
+                    break
+                time.sleep(LOOK)
+            _serves(self.server.address)
+        except psutil.Error:
+            broken = "the process is gone"
+        except OSError as error:
+            broken = f"it serves no more: {error!r}"
+        return Cost(
+            attack,
+            dict(sorted(target.tally.items())),
+            percentile(took, 0.99),
+            max(took, default=0.0),
+            dict(Counter(f"{each.what}: {each.error}" for each in samples if each.error != NONE)),
+            after - memory,
+            max(most, default=memory) - memory,
+            left - descriptors,
+            *_logged(self.server.log, logged),
+            broken,
+        )
+
+
+@contextlib.contextmanager
+def _peak(process: psutil.Process) -> Iterator[list[int]]:
+    """The resident set while the block runs, in bytes."""
+    found, ended = list[int](), threading.Event()
+
+    def run() -> None:
+        with contextlib.suppress(psutil.Error):
+            while not ended.wait(LOOK):
+                found.append(process.memory_info().rss)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield found
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _logged(log: Path, before: int) -> tuple[int, bool]:
+    """The bytes that were written since, and whether there is an escape character in them."""
+    with log.open("rb") as file:
+        file.seek(before)
+        text = file.read(_READ)
+    return log.stat().st_size - before, b"\x1b" in text
+
+
+def _serves(address: Address) -> None:
+    line = Line(address, patience=10.0)
+    line.ask_frame(18, 3, HELLO)
+    line.socket.close()
+
+
+def _make_topics(address: Address) -> None:
+    """The topics of the attacks and of the well-behaved client, with their records."""
+    line = Line(address, patience=60.0)
+    topics = [{"name": name, "num_partitions": count, "replication_factor": 1} for name, count in TOPICS.items()]
+    found = errors(line.ask(19, 7, topics=topics, timeout=timedelta(seconds=30)))
+    if found - {NONE, "TOPIC_ALREADY_EXISTS"}:
+        raise RuntimeError(f"the topics could not be made: {', '.join(found)}")
+    _appended(line, DENSE, batches.dense())
+    _appended(line, WELL_BEHAVED, batches.batch())
+    _appended(line, WIDE, batches.batch(), WIDE_PARTITIONS - 1)
+    for _ in range(BACKLOG_MB):
+        _appended(line, BACKLOG, batches.backlog())
+    while (found := errors(line.ask(10, 3, key="a group"))) != {NONE}:  # makes Apache Kafka's topic of offsets
+        if found - {"COORDINATOR_NOT_AVAILABLE"}:
+            raise RuntimeError(f"there is no coordinator: {', '.join(found)}")
+        time.sleep(0.1)
+    line.socket.close()
+
+
+def _appended(line: Line, topic: str, records: bytes, partition: int = 0) -> None:
+    """Produce until the partition has its leader; raises RuntimeError."""
+    found: Sequence[str] = ()
+    for _ in range(100):
+        found = sorted(errors(line.ask_frame(0, 9, produced({topic: {partition: records}}))))
+        if found == [NONE]:
+            return
+        time.sleep(0.1)
+    raise RuntimeError(f"{topic} takes no records: {', '.join(found)}")

@@ -1,0 +1,149 @@
+"""A well-behaved client: it produces, fetches what it has produced, and now and then connects anew.
+
+`python -m ops.bench.hostile.well_behaved HOST:PORT TOPIC RATE` runs in a process of its own until its standard input
+ends. Each round has a time at which it is due, and what the round took counts from then: a server that stands still
+pays for every round that was due meanwhile. A line per step goes to the standard output: when it was due (by the
+monotonic clock), what it was, the seconds until it had succeeded, and what failed before that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+
+from ops.bench.hostile.field import HELLO, NONE, Address, Line, errors, frame
+from storage_node.log.batch import build_batch
+
+PRODUCE, FETCH, CONNECT = "produce", "fetch", "connect"
+#: A round in so many connects anew.
+EVERY = 20
+PATIENCE = 5.0
+PAUSE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One step: when it was due, what it was, how long it took, and the error before it succeeded."""
+
+    due: float
+    what: str
+    seconds: float
+    error: str
+
+    @classmethod
+    def parse(cls, text: str) -> Sample:
+        """A line of the process's output."""
+        due, what, seconds, error = text.split()
+        return cls(float(due), what, float(seconds), error)
+
+
+class Client:
+    """One connection, replaced when it ends."""
+
+    def __init__(self, address: Address, topic: str) -> None:
+        self._address, self._topic = address, topic
+        self._line: Line | None = None
+        data = {"name": topic, "partition_data": [{"index": 0, "records": build_batch([bytes(100)])}]}
+        values = {"acks": -1, "timeout": timedelta(seconds=30), "topic_data": [data]}
+        self._produce = frame(0, 9, values)
+        self._offset = 0
+
+    def _ask(self, key: int, version: int, data: bytes) -> tuple[object, str]:
+        if self._line is None:
+            self._line = Line(self._address, patience=PATIENCE)
+        response = self._line.ask_frame(key, version, data)
+        return response, ",".join(sorted(errors(response)))
+
+    def produce(self) -> str:
+        """Append a record; the error."""
+        response, error = self._ask(0, 9, self._produce)
+        self._offset = response.responses[0].partition_responses[0].base_offset  # type: ignore[attr-defined]
+        return error
+
+    def fetch(self) -> str:
+        """Fetch the record that was produced last; the error."""
+        row = {"partition": 0, "fetch_offset": self._offset, "current_leader_epoch": -1, "partition_max_bytes": 1 << 20}
+        values = {
+            "replica_id": -1,
+            "max_wait": timedelta(milliseconds=500),
+            "min_bytes": 1,
+            "max_bytes": 1 << 20,
+            "session_epoch": -1,
+            "topics": [{"topic": self._topic, "partitions": [row]}],
+        }
+        return self._ask(1, 12, frame(1, 12, values))[1]
+
+    def connect(self) -> str:
+        """Say hello on a connection of its own; the error."""
+        line = Line(self._address, patience=PATIENCE)
+        try:
+            return ",".join(errors(line.ask_frame(18, 3, HELLO)))
+        finally:
+            line.socket.close()
+
+    def close(self) -> None:
+        """Drop the connection: the next request makes another."""
+        if self._line is not None:
+            self._line.socket.close()
+            self._line = None
+
+
+def run(address: Address, topic: str, rate: float, stop: threading.Event, out: Callable[[Sample], None]) -> None:
+    """Make rounds until told to stop."""
+    client = Client(address, topic)
+    begun, number = time.monotonic(), 0
+    while not stop.is_set():
+        due = begun + number / rate
+        time.sleep(max(0.0, due - time.monotonic()))
+        since = due
+        steps = {PRODUCE: client.produce, FETCH: client.fetch}
+        for what, step in (steps | {CONNECT: client.connect} if number % EVERY == 0 else steps).items():
+            error = _done(client, step, stop, once=what == CONNECT)
+            now = time.monotonic()
+            out(Sample(due, what, now - since, error))
+            since = now
+        number += 1
+
+
+def _done(client: Client, step: Callable[[], str], stop: threading.Event, *, once: bool) -> str:
+    """Repeat a step until it succeeds; the first error, NONE without any."""
+    first = NONE
+    while not stop.is_set():
+        try:
+            error = step()
+        except OSError as problem:
+            error = type(problem).__name__
+            if not once:
+                client.close()
+        if error == NONE or once:
+            return error if first == NONE else first
+        first = error if first == NONE else first
+        time.sleep(PAUSE)
+    return first
+
+
+def main() -> None:
+    """Run until standard input ends."""
+    host, _, port = sys.argv[1].rpartition(":")
+    stop = threading.Event()
+
+    def listen() -> None:
+        sys.stdin.read()
+        stop.set()
+
+    threading.Thread(target=listen, daemon=True).start()
+
+    def out(sample: Sample) -> None:
+        print(f"{sample.due:.6f} {sample.what} {sample.seconds:.6f} {sample.error}", flush=True)
+
+    with contextlib.suppress(BrokenPipeError):
+        run((host, int(port)), sys.argv[2], float(sys.argv[3]), stop, out)
+
+
+if __name__ == "__main__":
+    main()
