@@ -12,12 +12,13 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import StorageError
+from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.metadata import LOST, BadImage, ClusterImage, PartitionImage, TopicImage, decode_row
 from storage_node.partition import Partition
 from storage_node.removal import Removal
+from storage_node.reopening import reopen
 from storage_node.replicas import NewReplica, create_logs
 from storage_node.replication import anew
 from storage_node.topic_configs import cordoned, log_config, move_rate, topic_config
@@ -70,6 +71,31 @@ class Images:
                 self._node.offline_reports.image_came()
                 self._follow(image, following)
             return image.age
+
+    def reopen(self, tp: TopicPartition) -> bool:
+        """Serve a replica again that went offline alone; False when it is online already.
+
+        One of which no disk has anything is made anew where a start would make it. Raises RequestRefused with what is
+        wrong still; it stays offline then.
+        """
+        with self._lock:
+            node, image = self._node, self._node.metadata.image
+            if tp in node.replicas.served:
+                return False
+            started = reopen(node, tp, image, self._defaults, self._removal.result)
+            topic, row = image.topics[tp.topic], image.topics[tp.topic].partitions[tp.partition]
+            node.take_over(started)
+            if (partition := node.replicas.served.get(tp)) is not None:
+                self.lost -= {tp}
+                self._update(partition, topic, row, self._config(topic))
+            else:
+                self._create([(tp, topic, row)], first=True)
+            if tp not in node.replicas.served:
+                raise RequestRefused(f"{tp} is offline still: {node.replicas.offline.get(tp)}")
+            node.directories_changed()
+            node.fetchers.reconcile(image)
+            log.info("%s is online again", tp)
+            return True
 
     def _next(self, image: ClusterImage, text: str) -> ClusterImage:
         row = decode_row(text)

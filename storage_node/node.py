@@ -309,6 +309,7 @@ class Node:
             "led": sum(partition.is_leader for partition in self.replicas.served.values()),
             "under_replicated": self.isr.under_replicated(),
             "offline": {str(tp): reason for tp, reason in self.replicas.offline.items()},
+            "offline_replicas": self.offline_reports.rows(),
             "moves_stopped": self.engine.moves_stopped,
             "moves": len(self.engine.statuses()),
         }

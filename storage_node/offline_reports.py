@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storage_node.asking import ASK_TIMEOUT, ask_controller
 from storage_node.errors import RequestRefused
@@ -79,6 +79,22 @@ class OfflineReports:
         """What a registration names: it takes the place of all earlier reports."""
         rows = tuple(self._offline(self._node.metadata.image))[:BATCH]
         self._reported.update(row.partition for row in rows)
+        return rows
+
+    def rows(self) -> list[dict[str, Any]]:
+        """For people: every replica that is offline here, for whatever reason, with its directory and the bad file."""
+        node = self._node
+        image = node.metadata.image
+        paths = {directory.id: directory.name for directory in node.dirs.directories if directory.id}
+        rows = []
+        for tp, reason in sorted(node.replicas.offline.copy().items()):
+            here, row = node.replicas.last_directory(tp), image.partition(tp)
+            assigned = row.directory_of(node.id) if row is not None else None
+            directory = here.name if here is not None else paths.get(assigned or "", "")
+            file = node.replicas.files.get(tp, "")
+            rows.append(
+                {"topic": tp.topic, "partition": tp.partition, "directory": directory, "file": file, "reason": reason}
+            )
         return rows
 
     def differing(self) -> list[ReplicaReport]:

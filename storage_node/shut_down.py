@@ -6,13 +6,16 @@ A disk that hangs keeps whoever touches it for ever, and no stop may wait for th
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from storage_node.directories import names
 from storage_node.directories.directory import LogDirectory
+from storage_node.directories.latch import reason_of
 from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.offset_files import OffsetFiles
@@ -53,7 +56,7 @@ def close_logs(
     work = [(directory, replicas.in_directory(directory)) for directory in dirs.online()]
     with ThreadPoolExecutor(max_workers=max(len(work), 1), thread_name_prefix="stop") as pool:
         for directory, partitions in work:
-            pool.submit(_close_directory, directory, partitions, files, threads, broker_epoch, clean)
+            pool.submit(_close_directory, directory, partitions, files, threads, broker_epoch, clean, replicas)
 
 
 def _close_directory(
@@ -63,12 +66,13 @@ def _close_directory(
     threads: int,
     broker_epoch: int,
     clean: bool,
+    replicas: Replicas,
 ) -> None:
     try:
         with ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"close-{Path(directory.path).name}") as pool:
             for closed in [pool.submit(_close, partition, clean) for partition in partitions]:
                 closed.result()
-        if clean and directory.online:
+        if clean and directory.online and _retired_are_closed(directory, replicas):
             files.write_all(directory)
             directory.mark_clean_shutdown(broker_epoch)
     except StorageError as error:
@@ -78,6 +82,32 @@ def _close_directory(
         log.error("%s was not stopped cleanly: %s", directory.path, error)
     except Exception:
         log.exception("%s was not stopped cleanly", directory.path)
+
+
+def _retired_are_closed(directory: LogDirectory, replicas: Replicas) -> bool:
+    """Close what went offline alone as well; False where that fails, or where a folder was not opened at all.
+
+    The next start would take such a log for one that needs no scan.
+    """
+    for tp in list(replicas.offline):
+        if not os.path.lexists(directory.path / names.replica_name(tp)):
+            continue
+        before = replicas.retired.get(tp)
+        if before is None or before.directory is not directory or before.log.closed:
+            why = "it was not opened"
+        elif not before.lock.acquire(timeout=PATIENCE):
+            why = "an operation on it has not ended"
+        else:
+            try:
+                before.log.close(clean=True)
+                continue
+            except (StorageError, RequestRefused) as error:
+                why = reason_of(error)
+            finally:
+                before.lock.release()
+        log.warning("%s was not stopped cleanly, since %s is offline: %s", directory.path, tp, why)
+        return False
+    return True
 
 
 def _close(partition: Partition, clean: bool) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from storage_node.directories import partition_metadata
+from storage_node.directories import health, partition_metadata
 from storage_node.directories.clean_shutdown import CleanShutdown
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.errors import MalformedFile
@@ -388,6 +388,9 @@ def _open_log(
     if known is None and topic is not None:
         partition_metadata.write(path, topic.id, directory=directory.name)
         known = topic.id
+    if row is not None and row.offline_on(node) is not None:
+        # It went offline for a folder that takes no files, say: it is to stay so, not to fail anew with the next roll.
+        health.probe(path, health.FILE, directory.name)
     # A replica that a plan has just renamed was not closed as what it is now: its checkpoint is another directory's.
     settled = not any(isinstance(action, Rename) for action in plan.actions)
     marker = markers.read(path)

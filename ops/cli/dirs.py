@@ -1,17 +1,18 @@
-"""rehome dirs: log directories of a node that is stopped."""
+"""rehome dirs: log directories, of running nodes and of one that is stopped."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ops.cli import output
-from ops.cli.options import Data, Json
-from ops.cli.target import data_folder
+from ops.cli import nodes, output
+from ops.cli.kafka_admin import NodeAddress
+from ops.cli.options import Bootstrap, Data, Json
+from ops.cli.target import data_folder, resolve
 from ops.stack import state
 from ops.stack.errors import OpsError, UsageError
 from storage_node import forgetting
@@ -19,7 +20,7 @@ from storage_node.config import ConfigError, NodeConfig
 from storage_node.directories.errors import StartRefused
 from storage_node.types import TopicPartition
 
-app = typer.Typer(help="Look after the log directories of a node that is stopped.", no_args_is_help=True)
+app = typer.Typer(help="Show log directories and what is offline in them; forget lost ones.", no_args_is_help=True)
 
 Node = Annotated[int, typer.Argument(metavar="NODE", min=0, help="The node's id.")]
 DirectoryIds = Annotated[
@@ -33,6 +34,60 @@ Config = Annotated[
 Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 _SHOWN = 5  # replicas that are named
+
+
+@app.command("list")
+def list_dirs(
+    node: Annotated[int | None, typer.Option("--node", min=0, help="One node's directories only.")] = None,
+    data: Data = None,
+    bootstrap: Bootstrap = None,
+    json: Json = False,
+) -> None:
+    """List the log directories of running nodes: which are offline, and which replicas are offline in good ones, and why.
+
+    A node that does not respond is listed with the reason.
+    """
+    target = resolve(data, bootstrap)
+    where = [nodes.address(target, node)] if node is not None else nodes.addresses(target)
+    found = [_look(each) for each in where]
+    columns = ("node", "directory", "state", "replica", "file", "reason")
+    output.show(found, json, columns, (line for each in found for line in _lines(each)), "there are no nodes")
+
+
+def _look(where: NodeAddress) -> dict[str, Any]:
+    """A node's directories, each with the replicas that are offline in it; `error` where it does not respond."""
+    try:
+        status = nodes.call(where, "status")
+    except OpsError as error:
+        return {"node": where.node, "error": str(error), "directories": [], "offline_replicas": []}
+    directories = [{**each, "offline_replicas": []} for each in status["directories"]]
+    by_path = {each["path"]: each for each in directories}
+    elsewhere = []
+    for row in status["offline_replicas"]:
+        held = by_path.get(row["directory"])
+        (held["offline_replicas"] if held is not None else elsewhere).append(row)
+    return {"node": where.node, "error": "", "directories": directories, "offline_replicas": elsewhere}
+
+
+def _lines(found: dict[str, Any]) -> Iterator[tuple[object, ...]]:
+    node = found["node"]
+    if found["error"]:
+        yield node, "-", "unknown", "-", "-", found["error"]
+    for directory in found["directories"]:
+        bad = directory["offline_replicas"]
+        if not directory["online"]:
+            count = f"{len(bad)} replicas" if bad else "-"
+            yield node, directory["path"], "offline", count, "-", directory["failure"]
+            continue
+        yield node, directory["path"], "online", f"{len(bad)} offline" if bad else "-", "-", "-"
+        for row in bad:
+            yield node, directory["path"], "online", _replica(row), row["file"] or "-", row["reason"]
+    for row in found["offline_replicas"]:
+        yield node, "-", "-", _replica(row), row["file"] or "-", row["reason"]
+
+
+def _replica(row: dict[str, Any]) -> str:
+    return f"{row['topic']}-{row['partition']}"
 
 
 @app.command()

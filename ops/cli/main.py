@@ -14,7 +14,20 @@ from typing import NoReturn
 import typer
 from typer.exceptions import TyperException
 
-from ops.cli import cluster, dirs, history, move, node, reassign, reassignments, stack, storage, topic, torture
+from ops.cli import (
+    cluster,
+    dirs,
+    history,
+    move,
+    node,
+    reassign,
+    reassignments,
+    replicas,
+    stack,
+    storage,
+    topic,
+    torture,
+)
 from ops.stack.errors import OpsError, UsageError
 
 app = typer.Typer(
@@ -28,6 +41,7 @@ app.add_typer(stack.app, name="stack")
 app.add_typer(topic.app, name="topic")
 app.add_typer(node.app, name="node")
 app.add_typer(dirs.app, name="dirs")
+app.add_typer(replicas.app, name="replicas")
 app.add_typer(storage.app, name="storage")
 app.add_typer(cluster.app, name="cluster")
 move.register(app)

@@ -29,6 +29,20 @@ def address(target: Target, node: int) -> NodeAddress:
     raise OpsError(f"there is no node {node} in this cluster; it has {names or 'none'}")
 
 
+def offline_replicas(target: Target, topic: str | None = None) -> list[dict[str, Any]]:
+    """Replicas that are offline alone, as the first node that responds has them, each with its node, directory, bad
+    file and reason. Raises `OpsError` when no node responds.
+    """
+    problem: OpsError | None = None
+    for where in addresses(target):
+        try:
+            found: list[dict[str, Any]] = call(where, "offline-replicas", topic=topic)["replicas"]
+            return found
+        except OpsError as error:
+            problem = error
+    raise problem or OpsError("there are no nodes in this cluster")
+
+
 def call(where: NodeAddress, op: str, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
     """One call to one node. Raises `OpsError` when it does not answer or refuses."""
     try:

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ops.cli import output
+from ops.cli import nodes, output
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.cli.options import Bootstrap, Data, Json
-from ops.cli.target import resolve
-from ops.stack.errors import UsageError
+from ops.cli.target import Target, resolve
+from ops.stack.errors import OpsError, UsageError
 from storage_node.types import TopicPartition
 
 app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
@@ -51,12 +51,16 @@ def list_topics(data: Data = None, bootstrap: Bootstrap = None, json: Json = Fal
 @app.command()
 def describe(name: Name, data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
     """Show each partition's leader, replicas, in-sync and offline replicas, those that are added and removed by a
-    reassignment, and each replica's directory and size.
+    reassignment, and each replica's directory and size; below, which file took a replica offline alone, and why.
     """
-    with KafkaAdmin(resolve(data, bootstrap).need_kafka()) as admin:
+    target = resolve(data, bootstrap)
+    with KafkaAdmin(target.need_kafka()) as admin:
         topic = admin.describe([name])[0]
         under_way = admin.reassignments()
         views = admin.log_dirs()
+    failed: dict[int, list[dict[str, Any]]] = {}
+    for row in _failed(target, name) if any(each["offline"] for each in topic["partitions"]) else ():
+        failed.setdefault(row["partition"], []).append(row)
     placed: dict[int, list[dict[str, Any]]] = {}
     for view in views:
         for replica in view.replicas:
@@ -73,6 +77,10 @@ def describe(name: Name, data: Data = None, bootstrap: Bootstrap = None, json: J
         partition["adding"] = list(moving.adding) if moving else []
         partition["removing"] = list(moving.removing) if moving else []
         partition["log_dirs"] = placed.get(partition["partition"], [])
+        partition["failed_replicas"] = [
+            {key: row[key] for key in ("node", "directory", "file", "reason")}
+            for row in failed.get(partition["partition"], [])
+        ]
     output.show(
         topic,
         json,
@@ -95,6 +103,21 @@ def describe(name: Name, data: Data = None, bootstrap: Bootstrap = None, json: J
         ),
         f"topic {name} has no partitions",
     )
+    for rows in failed.values() if not json else ():
+        for row in rows:
+            typer.echo(
+                f"{name}-{row['partition']} is offline on node {row['node']}: {row['file'] or row['directory']}: "
+                f"{row['reason']}; after a repair: rehome replicas online {row['node']} {name}-{row['partition']}"
+            )
+
+
+def _failed(target: Target, name: str) -> list[dict[str, Any]]:
+    """Replicas that are offline alone; nothing where no node may be asked from here."""
+    try:
+        return nodes.offline_replicas(target, name)
+    except OpsError as error:
+        output.say(f"which files failed is not known here: {error}")
+        return []
 
 
 @app.command()

@@ -39,14 +39,14 @@ _LOOK: Final = 0.5  # seconds between two looks at the clock, at most
 _BLOCK: Final = b"written, flushed and removed to see whether the disk answers\n"
 
 
-def probe(path: Path, name: str = FILE) -> None:
-    """Write, flush and remove a small file in a log directory.
+def probe(path: Path, name: str = FILE, directory: str = "") -> None:
+    """Write, flush and remove a small file in a log directory, or in a replica's folder of `directory`.
 
     Raises MetadataIOError; one that says "no room" or "no descriptor" tells nothing about the disk (see `latch`).
     """
     file = path / name
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    with io_errors(path, "the health check"):
+    with io_errors(directory or path, f"the health check of {path}" if directory else "the health check"):
         failpoint(START)
         with full_is_no_room():
             fd = os.open(file, flags, 0o644)

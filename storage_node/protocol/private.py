@@ -109,6 +109,50 @@ def _cancel_move(node: Node, call: dict[str, Any]) -> dict[str, Any]:
     return {"cancelled": status is not None}
 
 
+def _replicas_online(node: Node, call: dict[str, Any]) -> dict[str, Any]:
+    """Open replicas again that are offline alone; one row each."""
+    wanted = call.get("partitions")
+    if not isinstance(wanted, list) or not wanted:
+        raise RequestRefused("replicas-online needs partitions: [[topic, partition], ...]", ErrorCode.INVALID_REQUEST)
+    tps = []
+    for each in wanted:
+        match each:
+            case [str(topic), int(partition)]:
+                tps.append(TopicPartition(topic, partition))
+            case _:
+                raise RequestRefused(f"{each!r} is not [topic, partition]", ErrorCode.INVALID_REQUEST)
+    rows = []
+    for tp in tps:
+        try:
+            outcome, message = "reopened" if node.images.reopen(tp) else "online", ""
+        except (RequestRefused, StorageError) as error:
+            outcome, message = "offline", str(error)
+        rows.append({"topic": tp.topic, "partition": tp.partition, "outcome": outcome, "message": message})
+    return {"replicas": rows}
+
+
+def _offline_replicas(node: Node, call: dict[str, Any]) -> dict[str, Any]:
+    """What nodes report offline, as the metadata here has it, of one topic or of all."""
+    image = node.metadata.image
+    name = call.get("topic")
+    topics = image.topics.values() if name is None else [image.topics[name]] if name in image.topics else []
+    paths = {(row.node, id_): path for row in image.nodes.values() for id_, path, _ in row.directories}
+    rows = [
+        {
+            "topic": topic.name,
+            "partition": row.partition,
+            "node": number,
+            "directory": paths.get((number, row.directory_of(number) or ""), ""),
+            "file": file,
+            "reason": reason,
+        }
+        for topic in topics
+        for row in topic.partitions.values()
+        for number, reason, file in row.offline
+    ]
+    return {"version": image.version, "replicas": rows}
+
+
 Operation = Callable[["Node", dict[str, Any]], dict[str, Any]]
 
 OPERATIONS: dict[str, Operation] = {
@@ -119,6 +163,8 @@ OPERATIONS: dict[str, Operation] = {
     "status": _status,
     "connections": _connections,
     "cancel-move": _cancel_move,
+    "replicas-online": _replicas_online,
+    "offline-replicas": _offline_replicas,
     handover.GIVE: handover.give,
     handover.TAKEN: handover.taken,
 }

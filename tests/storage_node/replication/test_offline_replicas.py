@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from storage_node.log.batch import build_batch
+from storage_node.protocol import private_client
 from storage_node.types import TopicPartition
 from tests.support.io_faults import Faults
 from tests.support.memory_cluster import MemoryCluster, running_cluster
@@ -160,3 +163,167 @@ def test_all_replicas_of_a_folder_that_is_set_read_only_are_reported_together(
 
     until(told, 30)
     assert cluster.nodes[1].dirs.by_path(path).online
+
+
+def private(cluster: MemoryCluster, number: int, op: str, **fields: Any) -> dict[str, Any]:
+    """A call of the node's private API."""
+    return private_client.call("127.0.0.1", cluster.nodes[number].port, op, timeout=30, **fields)
+
+
+def request_online(cluster: MemoryCluster, number: int) -> tuple[str, str]:
+    """Outcome and message of a request to open the replica again."""
+    (row,) = private(cluster, number, "replicas-online", partitions=[["t", 0]])["replicas"]
+    return row["outcome"], row["message"]
+
+
+def test_a_repaired_replica_is_opened_on_request_follows_and_joins_the_isr(
+    cluster: MemoryCluster, faults: Faults
+) -> None:
+    cluster.create_topic("t", EVERYWHERE, SMALL)
+    one_by_one(cluster, 0, 2)
+    path = bad_folder(cluster, faults, 1)
+    faults.fail("open", f"{path}/health-check*", errno.EPERM)
+    one_by_one(cluster, 2, 10)
+    becomes(cluster, 2, {2, 3}, {1})
+    outcome, message = request_online(cluster, 1)
+    assert outcome == "offline" and str(path) in message and "Operation not permitted" in message, message
+    assert seen(cluster) == (2, {2, 3}, {1})
+    faults.clear()
+    assert request_online(cluster, 1) == ("reopened", "")
+    becomes(cluster, 2, {1, 2, 3}, set())
+    one_by_one(cluster, 12, 3)
+    until(lambda: cluster.replica(1, "t").log.log_end_offset == 15)
+    assert request_online(cluster, 1) == ("online", "")
+    assert not list(path.glob("health-check*"))
+    cluster.stop(2)
+    until(lambda: cluster.replica(1, "t").is_leader)
+    assert cluster.consume("t", 15) == values(0, 15)
+
+
+def test_a_sole_replica_leads_again_after_its_repair(cluster: MemoryCluster, faults: Faults) -> None:
+    cluster.create_topic("t", [[2]], {"segment.bytes": "2000"})
+    one_by_one(cluster, 0, 2)
+    bad_folder(cluster, faults, 2)
+    client = Client(f"127.0.0.1:{cluster.nodes[2].port}")
+    assert max(client.produce("t", 0, build_batch([b"x" * 900])).error for _ in range(4)) == 56
+    client.close()
+    becomes(cluster, -1, {2}, {2})
+    faults.clear()
+    assert request_online(cluster, 2) == ("reopened", "")
+    becomes(cluster, 2, {2}, set())
+    until(lambda: cluster.replica(2, "t").is_leader)
+    one_by_one(cluster, 20, 5)
+    assert cluster.consume("t", 2) == values(0, 2)
+
+
+def test_what_was_appended_beyond_the_isr_is_cut_off_after_the_repair(cluster: MemoryCluster, faults: Faults) -> None:
+    """KIP-101: the leader that failed had a record that nobody else got."""
+    cluster.create_topic("t", EVERYWHERE, {"segment.bytes": "2000"})
+    one_by_one(cluster, 0, 2)
+    for number in (2, 3):
+        faults.fail("pwritev", f"{cluster.replica(number, 't').log.path}/*.log", errno.ENOSPC)
+    client = Client(f"127.0.0.1:{cluster.nodes[1].port}")
+    assert client.produce("t", 0, build_batch([b"only here"]), acks=1).error == 0
+    bad_folder(cluster, faults, 1)
+    assert max(client.produce("t", 0, build_batch([b"x" * 900]), acks=1).error for _ in range(4)) == 56
+    client.close()
+    becomes(cluster, 2, {2, 3}, {1})
+    faults.clear()
+    one_by_one(cluster, 2, 3)
+    assert request_online(cluster, 1) == ("reopened", "")
+    becomes(cluster, 2, {1, 2, 3}, set())
+    until(lambda: cluster.replica(1, "t").log.log_end_offset == 5)
+    for number in (2, 3):
+        cluster.stop(number)
+    assert cluster.consume("t", 5) == values(0, 5)
+
+
+def test_a_folder_that_is_gone_is_copied_again_on_request_but_a_sole_one_is_not(cluster: MemoryCluster) -> None:
+    cluster.create_topic("t", EVERYWHERE, SMALL)
+    one_by_one(cluster, 0, 2)
+    until(lambda: all(cluster.controller.partition("t").directories))
+    shutil.rmtree(folder(cluster, 1))
+    one_by_one(cluster, 2, 10)
+    becomes(cluster, 2, {2, 3}, {1})
+    assert request_online(cluster, 1) == ("reopened", "")
+    becomes(cluster, 2, {1, 2, 3}, set())
+    assert cluster.replica(1, "t").log.log_end_offset == 12
+
+    cluster.create_topic("u", [[2]], {"segment.bytes": "2000"})
+    cluster.produce("u", values(0, 2))
+    until(lambda: all(cluster.controller.partition("u").directories))
+    shutil.rmtree(cluster.replica(2, "u").log.path)
+    client = Client(f"127.0.0.1:{cluster.nodes[2].port}")
+    assert max(client.produce("u", 0, build_batch([b"x" * 900])).error for _ in range(4)) == 56
+    client.close()
+    until(lambda: cluster.controller.partition("u").leader == -1)
+    (row,) = private(cluster, 2, "replicas-online", partitions=[["u", 0]])["replicas"]
+    assert row["outcome"] == "offline" and "only replica" in row["message"], row
+    assert not Path(cluster.nodes[2].replicas.files[TopicPartition("u", 0)]).exists()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "problem"),
+    [
+        ([["t", 7]], "node 1 has no replica of t-7: it does not exist"),
+        ([["t", 0]], "node 1 has no replica of t-0: it is on nodes 2"),
+    ],
+)
+def test_a_request_for_what_is_not_here_is_refused(
+    cluster: MemoryCluster, wanted: list[list[Any]], problem: str
+) -> None:
+    cluster.create_topic("t", [[2]])
+    (row,) = private(cluster, 1, "replicas-online", partitions=wanted)["replicas"]
+    assert (row["outcome"], row["message"]) == ("offline", problem)
+
+
+@pytest.mark.parametrize("wrong", [None, [], "t-0", [["t"]], [[1, 0]], [["t", "0"]], [["t", 0, 1]]])
+def test_a_malformed_request_is_refused(cluster: MemoryCluster, wrong: Any) -> None:
+    with pytest.raises(private_client.PrivateCallFailed):
+        private(cluster, 1, "replicas-online", partitions=wrong)
+
+
+def test_every_node_tells_which_file_failed_where_and_why(cluster: MemoryCluster, faults: Faults) -> None:
+    cluster.create_topic("t", EVERYWHERE, SMALL)
+    one_by_one(cluster, 0, 2)
+    path = bad_folder(cluster, faults, 1)
+    one_by_one(cluster, 2, 10)
+    becomes(cluster, 2, {2, 3}, {1})
+    cluster.controller.spread()
+    for number in (1, 2, 3):
+        (row,) = private(cluster, number, "offline-replicas", topic="t")["replicas"]
+        assert (row["topic"], row["partition"], row["node"], row["directory"]) == ("t", 0, 1, str(path.parent))
+        assert row["file"].startswith(f"{path}/") and "Operation not permitted" in row["reason"]
+        assert private(cluster, number, "offline-replicas", topic="u")["replicas"] == []
+    assert len(private(cluster, 2, "offline-replicas")["replicas"]) == 1
+
+
+def test_a_start_that_finds_the_folder_bad_still_leaves_the_replica_offline(
+    cluster: MemoryCluster, faults: Faults
+) -> None:
+    """Its log can be read: without a look at what failed it would lead, and fail again with the next segment."""
+    cluster.create_topic("t", EVERYWHERE, SMALL)
+    one_by_one(cluster, 0, 2)
+    path = bad_folder(cluster, faults, 1)
+    one_by_one(cluster, 2, 10)
+    becomes(cluster, 2, {2, 3}, {1})
+    cluster.controller.spread()
+    faults.clear()
+    faults.fail("open", f"{path}/health-check*", errno.EPERM)
+    cluster.stop(1)
+    cluster.start(1)
+    assert "Operation not permitted" in cluster.nodes[1].replicas.offline[TP]
+    becomes(cluster, 2, {2, 3}, {1})
+
+
+def test_a_stop_is_not_clean_where_a_replica_could_not_be_closed(cluster: MemoryCluster, faults: Faults) -> None:
+    """The next start scans: what it takes for flushed must be."""
+    cluster.create_topic("t", EVERYWHERE, SMALL)
+    one_by_one(cluster, 0, 2)
+    path = bad_folder(cluster, faults, 1)
+    faults.fail("open", f"{path}/*.snapshot*", errno.EPERM)
+    one_by_one(cluster, 2, 10)
+    becomes(cluster, 2, {2, 3}, {1})
+    cluster.stop(1)
+    marked = [each for each in cluster.paths[1] if (Path(each) / ".kafka_cleanshutdown").exists()]
+    assert marked == [each for each in cluster.paths[1] if Path(each) != path.parent]
