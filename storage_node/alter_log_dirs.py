@@ -171,7 +171,7 @@ class LogDirRequests:
         touched = [self._node.dirs.by_path(path) for path in (status.directory, status.source)]
         pool = next((directory for directory in touched if directory.online), touched[0])
         reason = "another directory was asked for" if target is not None else "cancelled by request"
-        await self._unless_hung(pool.submit(self.cancel, tp, reason), touched)
+        await self._unless_hung(pool.background(self.cancel, tp, reason), touched)
 
     async def _unless_hung(self, job: Future[T], touched: Sequence[LogDirectory]) -> T:
         """What comes of work in a directory's pool; nobody waits for what a disk keeps that has been given up.
@@ -303,8 +303,8 @@ class LogDirRequests:
             return [ChangeResult(error.code, error.message)] * len(rows)
 
     async def _create(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove:
-        """In the target's pool: a disk that hangs holds up only its own moves; what it makes later is undone."""
-        making = target.submit(self._make, partition, target, raised)
+        """In the target's background: a disk that hangs holds up only its own moves; what it makes later is undone."""
+        making = target.background(self._make, partition, target, raised)
         try:
             return await self._unless_hung(making, (target, partition.directory))
         except (LogDirectoryOffline, RequestTimedOut):

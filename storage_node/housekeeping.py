@@ -1,8 +1,8 @@
 """What a node does on its own from time to time: retention, flushes, checkpoints, health of directories, and telling
 the controller where replicas are.
 
-Work on a disk runs in that directory's pool, so that one that hangs holds up only its own. Nothing is written to a
-directory that is offline.
+Work on a disk runs in that directory's background threads, so that one that hangs holds up only its own, and no append
+waits for it. Nothing is written to a directory that is offline.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Housekeeping:
             before = self._busy.get((name, directory.name))
             if before is None or before.done():
                 try:
-                    self._busy[name, directory.name] = directory.submit(self._guarded, job, directory)
+                    self._busy[name, directory.name] = directory.background(self._guarded, job, directory)
                 except (StorageError, RuntimeError):
                     continue
 

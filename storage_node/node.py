@@ -152,7 +152,9 @@ class Node:
             )
             self.dirs.on_failure(self._directory_failed)
             self.fetchers.start()
-            self._watch = health.Watch(self.dirs.directories, config.health_check_ms / 1000, patience)
+            self._watch = health.Watch(
+                self.dirs.directories, config.health_check_ms / 1000, patience, self.engine.swapper.asked
+            )
             self._watch.start()
             image = self.metadata.image
             values = self.broker_values(image)

@@ -33,8 +33,6 @@ class _Writers:
     done: int = 0
     moving: dict[TopicPartition, PartitionLike] = field(default_factory=dict)
     """Partitions that are about to be swapped into the directory, until they are or their copy is gone."""
-    target: LogDirectory | None = None
-    """The directory, once something was about to be swapped into it."""
 
 
 class OffsetFiles:
@@ -57,7 +55,6 @@ class OffsetFiles:
             mine = writers.asked
             if moving is not None:
                 writers.moving[moving.tp] = moving
-                writers.target = directory
         with writers.lock:
             if writers.done >= mine:
                 return
@@ -93,16 +90,15 @@ class OffsetFiles:
         self._cut(partition, partition.restart_at, offset, _drop_start)
 
     def _cut(self, partition: Partition, cut: Callable[[int], object], offset: int, start: _Start) -> None:
-        """Cut a replica and its copy off, and bring the files to where they are then, also where that failed midway."""
-        with partition.lock:
+        """Cut a replica and its copy off, and bring the files to where it is then, also where that failed midway.
+
+        The files of the copy's directory are left: no swap takes place before they are written again, see `Swapper`.
+        """
+        with partition.changing():
             try:
                 cut(offset)
             finally:
                 self._lower(partition.directory, partition.tp, partition.log, start)
-                copy = partition.future
-                target = self._writers[copy.directory].target if copy is not None else None
-                if copy is not None and target is not None:
-                    self._lower(target, partition.tp, copy, start)
 
     def _lower(self, directory: LogDirectory, tp: TopicPartition, log: Log, start: _Start) -> None:
         with self._writers[directory.name].lock:

@@ -8,9 +8,8 @@ still to be copied (KIP-113).
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import (
@@ -23,9 +22,11 @@ from storage_node.errors import (
     RequestRefused,
     UnknownTopicOrPartition,
 )
+from storage_node.log.batch import Buffer
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Appended, FetchedData, Log, LogClosed
 from storage_node.log.overtaking import Overtaking
+from storage_node.log_hold import HeldLog
 from storage_node.metadata import PartitionImage
 from storage_node.offset_lookup import LATEST, FoundOffset, find_offset
 from storage_node.replication.leader_host import LeaderHost, NoHost
@@ -33,8 +34,8 @@ from storage_node.replication.leading import LeaderState
 from storage_node.replication.truncation import divergence
 from storage_node.types import TopicPartition
 
-#: Seconds between two looks at whether a replica whose lock is waited for has gone offline.
-LOOK = 0.2
+if TYPE_CHECKING:
+    from storage_node.move.future import FutureLog
 
 #: A waiter that is told this many bytes wakes up whatever it waits for.
 WAKE = 2**62
@@ -44,8 +45,8 @@ Waiter = Callable[[int], None]
 NO_HOST = NoHost()
 
 
-class Partition:
-    """One replica. Thread-safe; `swapped` is called by the mover while it holds `lock`."""
+class Partition(HeldLog):
+    """One replica. Thread-safe; `swapped` is called by the mover while it holds the log."""
 
     def __init__(
         self,
@@ -60,9 +61,9 @@ class Partition:
         high_watermark: int = 0,
     ) -> None:
         """`high_watermark`: the one that was written down."""
+        super().__init__()
         self.tp = tp
         self.topic_id = topic_id
-        self.lock = threading.RLock()
         self.log = log
         self.directory = directory
         self.leader_epoch = leader_epoch
@@ -74,7 +75,7 @@ class Partition:
         """The metadata that this replica goes by."""
         self.leading: LeaderState | None = None
         """What is known of the followers, while this node leads with some."""
-        self.future: Log | None = None
+        self.future: FutureLog | None = None
         self.host: LeaderHost = NO_HOST
         """The node, for a leader with followers."""
         self._high_watermark = high_watermark
@@ -114,6 +115,9 @@ class Partition:
         if state is not None:
             state.close(code)
         self.wake(WAKE)
+        if (hold := self._hold) is not None:
+            # Who waits is refused now; the log stays the swap's.
+            hold.release()
 
     # Leadership
 
@@ -173,18 +177,6 @@ class Partition:
                 generation=generation,
             )
 
-    @contextmanager
-    def _until_offline(self) -> Iterator[bool]:
-        """The lock, for who must not wait for ever for a disk that hangs; False once the replica is offline."""
-        while not (held := self.lock.acquire(timeout=LOOK)):
-            if self._offline:
-                break
-        try:
-            yield held
-        finally:
-            if held:
-                self.lock.release()
-
     def check_usable(self, leader_epoch: int = -1) -> None:
         """Raise what a client is to be told when it cannot use this replica under the epoch it knows (-1: any)."""
         if self._deleted:
@@ -200,9 +192,12 @@ class Partition:
 
     # Records
 
-    def append(self, records: bytes | bytearray | memoryview, now_ms: int | None = None) -> Appended:
-        """Append a producer's batches; raises RequestRefused or StorageError. Waiters are woken."""
-        with self.lock:
+    def append(self, records: Buffer, now_ms: int | None = None, *, within: LogDirectory | None = None) -> Appended:
+        """Append a producer's batches; raises RequestRefused or StorageError. Waiters are woken.
+
+        `within`: the directory whose thread this is, which raises LogHeld instead of waiting for a swap.
+        """
+        with self.changing(waits=within is None, within=within):
             self.check_usable()
             appended = self.log.append_as_leader(records, self.leader_epoch, now_ms)
             state = self.leading
@@ -210,14 +205,14 @@ class Partition:
         return appended
 
     def append_for_all(
-        self, records: bytes | bytearray | memoryview, now_ms: int | None = None
+        self, records: Buffer, now_ms: int | None = None, *, within: LogDirectory | None = None
     ) -> tuple[Appended, LeaderState | None]:
         """Append what all in-sync replicas are to have (acks=all); raises NotEnoughReplicas too, before anything.
 
-        Answers as well where to wait for them, None for a sole replica.
+        Answers as well where to wait for them, None for a sole replica. `within` as for `append`.
         """
         overtaking = self.overtaking
-        with self.lock:
+        with self.changing(waits=within is None, within=within):
             state, log = self.leading, self.log
             try:
                 self.check_usable()
@@ -246,15 +241,13 @@ class Partition:
         for waiter in self._follower_waiters.copy() if self._follower_waiters else ():
             waiter(size)
 
-    def append_as_follower(
-        self, records: bytes | bytearray | memoryview, leader_epoch: int, high_watermark: int, log_start: int
-    ) -> Appended:
+    def append_as_follower(self, records: Buffer, leader_epoch: int, high_watermark: int, log_start: int) -> Appended:
         """Append what the leader of `leader_epoch` answered, and take over its high watermark and log start offset.
 
         Without records only the latter. Raises RequestRefused with FENCED_LEADER_EPOCH where the epoch is another one
-        by now, NotLeaderOrFollower where this node leads, and what `Log.append_copied` raises.
+        by now, NotLeaderOrFollower where this node leads, LogHeld during a swap, and what `Log.append_copied` raises.
         """
-        with self.lock:
+        with self.changing(waits=False):
             self._check_follows(leader_epoch)
             log = self.log
             end = log.log_end_offset
@@ -265,9 +258,8 @@ class Partition:
                 appended = Appended(end, end - 1)
             end = log.log_end_offset
             self._high_watermark = max(self._high_watermark, min(high_watermark, end))
-            moved = log_start > log.log_start_offset and log.advance_log_start(min(log_start, end))
-        if moved:
-            self._shorten_future(log.log_start_offset)
+            if log_start > log.log_start_offset and log.advance_log_start(min(log_start, end)):
+                self._shorten_future()
         return appended
 
     def _check_follows(self, leader_epoch: int) -> None:
@@ -345,9 +337,12 @@ class Partition:
         """
         return divergence(self.tp, self.log.log_start_offset, offset, last_epoch, self.end_of_epoch(last_epoch))
 
-    def delete_records(self, before: int) -> int:
-        """Advance the log start offset to `before` (-1: the high watermark) in both copies; answers the new start."""
-        with self.lock:
+    def delete_records(self, before: int, *, within: LogDirectory | None = None) -> int:
+        """Advance the log start offset to `before` (-1: the high watermark) in both copies; answers the new start.
+
+        `within` as for `append`.
+        """
+        with self.changing(waits=within is None, within=within):
             self.check_usable()
             end = self.high_watermark
             target = end if before == -1 else before
@@ -355,7 +350,7 @@ class Partition:
                 raise OffsetOutOfRange(f"{self.tp} ends at {end}, records before {before} cannot be deleted")
             log = self.log
             moved = log.advance_log_start(target)
-        self._shorten_future(log.log_start_offset)
+            self._shorten_future()
         if moved and self.leading is not None:
             # Followers hear of it with the next answer, which otherwise waits for records.
             for waiter in self._follower_waiters.copy():
@@ -363,49 +358,51 @@ class Partition:
         return log.log_start_offset
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Retention on both copies; answers how many segments went from the log in use."""
-        with self.lock:
+        """Retention on both copies; answers how many segments went from the log in use. Raises LogHeld."""
+        with self.changing(waits=False):
             if self._offline or self._deleted:
                 return 0
             log = self.log
             count = log.delete_old_segments(now_ms, self.high_watermark)
-        if count:
-            self._shorten_future(log.log_start_offset)
+            if count:
+                self._shorten_future()
         return count
 
     def truncate_to(self, offset: int) -> None:
-        """Cut both copies off at `offset`; `OffsetFiles.truncate` also lowers their recovery points on the disk."""
-        with self.lock:
-            self.log.truncate_to(offset)
-            self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
-            future = self.future
-            if future is not None:
-                # Also one that does not reach so far: its copier may have read beyond.
-                future.truncate_to(offset)
+        """Cut both copies off at `offset`; `OffsetFiles.truncate` also lowers the recovery point on the disk."""
+        with self.changing():
+            try:
+                self.log.truncate_to(offset)
+                self._high_watermark = min(self._high_watermark, self.log.log_end_offset)
+            finally:
+                if (future := self.future) is not None:
+                    # Also one that does not reach so far: its copier may have read beyond.
+                    future.defer_truncation(offset)
 
     def restart_at(self, offset: int) -> None:
         """Drop everything in both copies and go on at `offset`, before which the leader has nothing any more.
 
         `OffsetFiles.restart_at` also corrects the checkpoints on the disk.
         """
-        with self.lock:
-            self.log.truncate_fully(offset)
-            self._high_watermark = offset
-            future = self.future
-            if future is not None:
-                future.truncate_fully(offset)
+        with self.changing():
+            try:
+                self.log.truncate_fully(offset)
+                self._high_watermark = offset
+            finally:
+                if (future := self.future) is not None:
+                    future.defer_restart(offset)
 
-    def _shorten_future(self, start: int) -> None:
-        """Not under `lock`: a target that hangs must not hold up the producers. A copy that was swapped in meanwhile
-        has reached beyond `start`, which then changes nothing any more.
-        """
-        future = self.future
-        if future is not None:
-            future.follow_start(start)
+    def _shorten_future(self) -> None:
+        if (future := self.future) is not None:
+            future.defer_start(self.log.log_start_offset)
 
     def swapped(self, log: Log, directory: LogDirectory, generation: int) -> None:
-        """From now on the copy is the replica; called by the mover under `lock`, after both renames are durable."""
+        """From now on the copy is the replica; called by the mover while it holds the log, after both renames are
+        durable.
+        """
         with self.lock:
+            # What was changed while the copy was being opened reached the source alone.
+            log.config = self.log.config
             self.log = log
             self.directory = directory
             self.generation = generation

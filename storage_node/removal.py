@@ -113,7 +113,7 @@ class Removal:
                 ).start()
                 continue
             try:
-                job = partition.directory.submit(self._discard, partition, reason)
+                job = partition.directory.background(self._discard, partition, reason)
             except StorageError:
                 continue  # offline: the start that sees the directory again finds that it is to go
             jobs.append((partition, job))
@@ -138,8 +138,8 @@ class Removal:
             log.info("%s is left to the next start: %s", partition.tp, error)
 
     def _cancel_moves(self, gone: Sequence[Partition], reason: Reason) -> set[TopicPartition]:
-        """End the moves of partitions that go, each in its target's pool, so that a target that hangs holds up nobody
-        else's work; answers those that could not be ended.
+        """End the moves of partitions that go, each in its target's background, so that a target that hangs holds up
+        nobody else's work; answers those that could not be ended.
         """
         engine = self._node.engine
         jobs: list[tuple[Partition, LogDirectory, Future[None]]] = []
@@ -150,7 +150,7 @@ class Removal:
             if target is None or target is partition.directory or not target.online:
                 continue  # none, or one that `discard` ends without touching the target
             with contextlib.suppress(StorageError):
-                jobs.append((partition, target, target.submit(engine.abandon, partition.tp, reason)))
+                jobs.append((partition, target, target.background(engine.abandon, partition.tp, reason)))
         for partition, target, job in jobs:
             try:
                 self._wait(job, (target, partition.directory))
@@ -183,7 +183,7 @@ class Removal:
             target = node.dirs.by_path(status.directory) if status is not None and status.directory else None
             if target is not None and target.online:
                 try:
-                    jobs.append((target, target.submit(node.engine.abandon, tp, reason)))
+                    jobs.append((target, target.background(node.engine.abandon, tp, reason)))
                     continue
                 except StorageError as error:
                     node.storage_failed(error)

@@ -1,4 +1,4 @@
-"""One log directory: its lock, its files, its small pool of I/O threads, and whether it is online."""
+"""One log directory: its lock, its files, its small pools of I/O threads, and whether it is online."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ from storage_node.errors import LogDirectoryOffline, StorageError
 __all__ = ["LogDirectory", "Usage", "reason_of"]
 
 _log = logging.getLogger(__name__)
+
+#: So many steps of housekeeping, moves and deletions may wait for one disk at a time; made when they are needed.
+BACKGROUND_THREADS = 8
 
 _ELSEWHERE = "its path no longer leads to the directory that was opened (unmounted, replaced or unreadable)"
 
@@ -56,6 +59,7 @@ class LogDirectory:
         self.high_watermarks = OffsetCheckpoint(self.path, HIGH_WATERMARKS)
         self.log_start_offsets = OffsetCheckpoint(self.path, LOG_START_OFFSETS)
         self.pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"disk-{self.path.name}")
+        self._background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix=f"background-{self.path.name}")
         self._failure = failure
         self._listeners: list[Callable[[LogDirectory, str], None]] = []
         self._state = threading.Lock()
@@ -122,6 +126,14 @@ class LogDirectory:
         """
         self.check_online()
         return self.pool.submit(self._run, fn, *args, **kwargs)
+
+    def background(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Like `submit`, on threads of their own: for what no client waits for, or what may wait for another directory.
+
+        Appends and reads never queue behind a checkpoint's flush, nor behind a move from or to a disk that hangs.
+        """
+        self.check_online()
+        return self._background.submit(self._run, fn, *args, **kwargs)
 
     def _run(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
@@ -214,5 +226,6 @@ class LogDirectory:
 
     def close(self) -> None:
         """Stop the threads (what they are doing is finished, what waits is dropped) and give the lock up."""
-        self.pool.shutdown(wait=self.online, cancel_futures=True)
+        for pool in (self.pool, self._background):
+            pool.shutdown(wait=self.online, cancel_futures=True)
         self.unlock()

@@ -64,11 +64,22 @@ def probe(path: Path, name: str = FILE, directory: str = "") -> None:
 
 
 class Watch:
-    """Asks every directory every `interval` seconds; one that does not answer within `deadline` is taken offline."""
+    """Asks every directory every `interval` seconds; one that does not answer within `deadline` is taken offline.
 
-    def __init__(self, directories: Iterable[LogDirectory], interval: float, deadline: float) -> None:
+    `asked` are questions of others that must not take longer either: the directory, what was asked, and since when
+    (`time.monotonic`). A disk may answer health checks while one call hangs in it.
+    """
+
+    def __init__(
+        self,
+        directories: Iterable[LogDirectory],
+        interval: float,
+        deadline: float,
+        asked: Callable[[], Iterable[tuple[LogDirectory, str, float]]] = tuple,
+    ) -> None:
         self._directories = tuple(directories)
         self._interval, self._deadline = interval, deadline
+        self._asked = asked
         self._began: dict[str, float] = {}
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -104,20 +115,23 @@ class Watch:
 
     def _look(self) -> None:
         pause = min(_LOOK, self._deadline / 4)
-        waited: dict[str, tuple[float, float]] = {}  # when the check began that is under way, seconds since then
+        waited: dict[tuple[str, str], tuple[float, float]] = {}  # when what is under way began, seconds since then
         looked = time.monotonic()
         while not self._stopping.wait(pause):
             # A process that was stopped for a while (or its machine) has not waited for its disks meanwhile.
             passed, looked = min(time.monotonic() - looked, 2 * pause), time.monotonic()
-            for directory in self._directories:
-                began = self._began.get(directory.name)
-                if began is None:
-                    continue
-                since, seconds = waited.get(directory.name, (began, 0.0))
+            before, waited = waited, {}
+            for directory, what, began in [*self._checks(), *self._asked()]:
+                since, seconds = before.get((directory.name, what), (began, 0.0))
                 seconds = seconds + passed if since == began else min(looked - began, passed)
-                waited[directory.name] = began, seconds
+                waited[directory.name, what] = began, seconds
                 if seconds > self._deadline:
-                    directory.fail(f"the health check did not answer within {self._deadline:g} s: the disk hangs")
+                    directory.fail(f"{what} did not answer within {self._deadline:g} s: the disk hangs")
+
+    def _checks(self) -> list[tuple[LogDirectory, str, float]]:
+        """The health checks that are under way."""
+        began = [(directory, self._began.get(directory.name)) for directory in self._directories]
+        return [(directory, "the health check", since) for directory, since in began if since is not None]
 
 
 def waits(seconds: float, look: float = _LOOK) -> Iterator[float]:

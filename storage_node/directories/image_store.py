@@ -154,7 +154,7 @@ class ImageStore:
                 self._waiting[directory.name] = stored
             busy = self._busy.get(directory.name)
             if busy is None:
-                busy = directory.submit(self._drain, directory)
+                busy = directory.background(self._drain, directory)
                 self._busy[directory.name] = busy
             return busy
 

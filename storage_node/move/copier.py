@@ -157,6 +157,7 @@ class Copier:
         self.check(move)
         source, future = move.partition.log, move.future
         assert future is not None
+        future.apply_deferred()
         at = future.log_end_offset
         if at >= source.log_end_offset:
             self._take_log_start(move)
@@ -223,7 +224,7 @@ class Copier:
         future = move.future
         assert future is not None
         with future.writing:
-            if future.version != stream.version:
+            if future.deferred or future.version != stream.version:
                 return False
             began = time.monotonic()
             with move.watch.doing(Doing.WRITE), self._working(move):

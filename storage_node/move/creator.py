@@ -11,6 +11,7 @@ from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import movable, move_name, replica_name
 from storage_node.errors import NotEnoughSpace, ReplicaBusy, RequestRefused, StaleClaim, StorageError, Superseded
 from storage_node.move import marker as markers
+from storage_node.move import patience
 from storage_node.move.creation import check_space, make, refuse_ended, unmake, write_source
 from storage_node.move.future import open_copy
 from storage_node.move.host import PartitionLike
@@ -136,7 +137,9 @@ class Creator:
             if target.online:
                 unmake(target, path)
             raise
-        with partition.lock:
+        # A source that hangs keeps the lock for ever: this thread serves the target.
+        with patience.held(partition.lock, (partition.directory,)):
+            move.future.config = partition.log.config  # it may have changed while the copy was being opened
             partition.future = move.future
         self._registry.add(move)
         return move.status()

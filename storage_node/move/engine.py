@@ -79,7 +79,7 @@ class MoveEngine:
             self._node, self._registry, self._limiter, slots, self._discard_copy, len(host.directories()), chunk
         )
         copier = Copier(self._limiter, self._movers.flushes, self._registry.check, most=chunk)
-        self._swapper = Swapper(host, copier, self._movers.pauses, swap_seconds)
+        self.swapper = Swapper(host, copier, self._movers.pauses, swap_seconds)
         self._creator = Creator(self._node, self._registry, self._switch, self._cancel)
         for directory in host.directories():
             directory.on_failure(self._directory_failed)
@@ -139,8 +139,7 @@ class MoveEngine:
 
     def pause_copy(self, tp: TopicPartition, claim: int) -> MoveStatus:
         """Stop copying; the `.move` stays and `start_copy` goes on with it."""
-        move = self._moving(tp, claim)
-        self._movers.halt(move, "paused", HALT_SECONDS)
+        self._movers.halt(move := self._moving(tp, claim), "paused", HALT_SECONDS)
         return move.status()
 
     def set_throttle(self, tp: TopicPartition, claim: int, rate: int | None) -> None:
@@ -198,7 +197,7 @@ class MoveEngine:
         move.become(MoveState.SWAPPING)
         delay_ms = (source := move.partition.log).config.file_delete_delay_ms
         try:
-            done = self._swapper.swap(move, delay_ms, self._now_ms())
+            done = self.swapper.swap(move, delay_ms, self._now_ms())
         except Halted:
             done = None
         except Exception as error:
@@ -404,6 +403,7 @@ class MoveEngine:
         for guard in self._registry.guards():
             with patience.held(guard, self._node.host.directories(), 0.0 if hangs else None) as free:
                 hangs = hangs or not free
+        self.swapper.close()
         self._settler.close()
         self._movers.close()
         self._deletions.close()

@@ -1,8 +1,8 @@
 """The copy's log: a `Log` whose writers need not agree on a lock of their own.
 
-Two write to it: the copier, and whoever truncates or shortens the replica (both copies are shortened alike, KIP-113).
-If they shared the partition's lock, a slow target disk would hold up producers; so each change takes the copy's own
-lock.
+The copier writes to it, and what truncates or shortens the replica is done to the copy as well (both are shortened
+alike, KIP-113). If the two shared the partition's lock, a slow target disk would hold up producers; so each change
+takes the copy's own lock, and the replica's threads only note what the copier is to do.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -34,11 +34,49 @@ FLUSHED = checkpoints.RECOVERY_POINTS
 _LIMIT = 4096
 
 
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """What a copy has not done yet of what was done to its replica, in this order: a restart, a cut, a log start."""
+
+    restart: int | None = None
+    cut: int | None = None
+    start: int = 0
+
+    def truncated(self, offset: int) -> Deferred:
+        """After a truncation at `offset`."""
+        restart = self.restart if self.restart is None else min(self.restart, offset)
+        return Deferred(restart, offset if self.cut is None else min(self.cut, offset), min(self.start, offset))
+
+    def restarted(self, offset: int) -> Deferred:
+        """After all was dropped."""
+        return Deferred(restart=offset)
+
+    def started(self, start: int) -> Deferred:
+        """After the log start offset was raised."""
+        return replace(self, start=max(self.start, start))
+
+    def ends(self, start: int, end: int) -> tuple[int, int]:
+        """Log start and log end offset of a copy once this is done."""
+        if self.restart is not None:
+            start = end = self.restart
+        if self.cut is not None:
+            start, end = min(start, self.cut), min(end, self.cut)
+        start = max(start, self.start)
+        return start, max(start, end)
+
+
+_NOTHING = Deferred()
+
+
 class FutureLog(Log):
     """See the module. `writing` is held around every change; take it to make several changes one.
 
     Bytes of a batch that is not whole yet stand behind the active segment's end: no reader, no size and no offset
     knows of them, and a start cuts them off. `version` grows with every truncation.
+
+    The replica's own threads never touch the copy's disk: a truncation of the replica is noted here (`defer_*`), counts
+    at once for both ends of the copy, and reaches the disk before the copier writes again. A start that finds a copy
+    without it compares the copy with its source (`reconcile`).
     """
 
     sparse: ClassVar[bool] = False
@@ -49,6 +87,8 @@ class FutureLog(Log):
         super().__init__(path, tp, config, directory, home)
         self.writing = threading.RLock()
         self.version = 0
+        self._deferring = threading.Lock()
+        self._deferred = Deferred()
         self._noted = 0
         self._torn = 0
 
@@ -72,6 +112,52 @@ class FutureLog(Log):
         """This is what `note_flushed` left; a log that ends before it is noted as such before anything is appended."""
         self._noted = point
         self._note()
+
+    # What the replica's threads note
+
+    def defer_truncation(self, offset: int) -> None:
+        """Truncate the copy at `offset` before anything else is written to it; nothing waits for a disk here."""
+        self._defer(lambda known: known.truncated(offset))
+
+    def defer_restart(self, offset: int) -> None:
+        """Drop all of the copy, and let it go on at `offset`, before anything else is written to it."""
+        self._defer(lambda known: known.restarted(offset))
+
+    def defer_start(self, start: int) -> None:
+        """Raise the copy's log start offset before anything else is written to it."""
+        self._defer(lambda known: known.started(start), cut=False)
+
+    def _defer(self, note: Callable[[Deferred], Deferred], *, cut: bool = True) -> None:
+        with self._deferring:
+            self._deferred = note(self._deferred)
+            self.version += cut
+
+    @property
+    def deferred(self) -> bool:
+        """Whether `apply_deferred` has anything to do."""
+        return self._deferred != _NOTHING
+
+    def apply_deferred(self) -> None:
+        """Bring to the disk what was deferred. Raises like `truncate_to`, `truncate_fully` and `advance_log_start`."""
+        while self.deferred:
+            with self.writing:
+                known = self._deferred
+                if known.restart is not None:
+                    self.truncate_fully(known.restart)
+                if known.cut is not None:
+                    self.truncate_to(known.cut)
+                self.follow_start(known.start)
+                with self._deferring:
+                    if self._deferred == known:
+                        self._deferred = _NOTHING
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._deferred.ends(self._log_start_offset, self._end[0])[0]
+
+    @property
+    def log_end_offset(self) -> int:
+        return self._deferred.ends(self._log_start_offset, self._end[0])[1]
 
     # What the copier does
 
@@ -159,18 +245,20 @@ class FutureLog(Log):
 
     def append_copied(self, records: Buffer, now_ms: int | None = None) -> Appended:
         with self.writing:
+            self.apply_deferred()
             self.cut()
             return super().append_copied(records, now_ms)
 
     def roll(self, now_ms: int | None = None) -> None:
         with self.writing:
+            self.apply_deferred()
             self.cut()
             super().roll(now_ms)
 
     def truncate_to(self, offset: int) -> None:
         with self.writing:
             # Also if nothing of it is here yet: it may have been read.
-            self.version += 1
+            self._next_version()
             self.cut()
             super().truncate_to(offset)
             if self.recovery_point < self._noted:
@@ -178,11 +266,15 @@ class FutureLog(Log):
 
     def truncate_fully(self, offset: int) -> None:
         with self.writing:
-            self.version += 1
+            self._next_version()
             self.cut()
             super().truncate_fully(offset)
             if self.recovery_point != self._noted:
                 self._note()
+
+    def _next_version(self) -> None:
+        with self._deferring:
+            self.version += 1
 
     def advance_log_start(self, offset: int) -> bool:
         with self.writing:
@@ -194,6 +286,7 @@ class FutureLog(Log):
 
     def delete_old_segments(self, now_ms: int, high_watermark: int | None = None) -> int:
         with self.writing:
+            self.apply_deferred()
             self.cut()
             return super().delete_old_segments(now_ms, high_watermark)
 
@@ -203,6 +296,7 @@ class FutureLog(Log):
 
     def settle(self) -> None:
         with self.writing:
+            self.apply_deferred()
             self.cut()
             super().settle()
 

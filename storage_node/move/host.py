@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.log.log import Log
+from storage_node.log_hold import Hold
 from storage_node.types import TopicPartition
+
+if TYPE_CHECKING:
+    from storage_node.move.future import FutureLog
 
 
 class PartitionLike(Protocol):
     """A replica on this node (`storage_node.partition.Partition`).
 
-    `lock` is held by whoever changes `log`; `future` is the moving copy, which has a lock of its own inside, so that
-    a slow target never holds up a producer. Lock order: `lock`, then the copy's.
+    `lock` is held by whoever changes `log`, and the hold by a swap, which asks the target's disk and must not keep the
+    lock meanwhile; `future` is the moving copy, which has a lock of its own inside, so that a slow target never holds
+    up a producer. Lock order: `lock`, then the copy's.
     """
 
     lock: threading.RLock
     log: Log
     directory: LogDirectory
     generation: int
-    future: Log | None
+    future: FutureLog | None
 
     @property
     def tp(self) -> TopicPartition: ...
@@ -36,8 +41,16 @@ class PartitionLike(Protocol):
     @property
     def high_watermark(self) -> int: ...
 
+    def hold(self, seconds: float) -> Hold | None:
+        """Keep all writers from the log until `release`; None where the lock is not free within `seconds`."""
+        ...
+
+    def release(self, hold: Hold) -> None:
+        """End a hold, from any thread."""
+        ...
+
     def swapped(self, log: Log, directory: LogDirectory, generation: int) -> None:
-        """Called under `lock` once both renames are durable: from now on `log` is the replica and there is no copy."""
+        """Called during a hold once both renames are durable: from now on `log` is the replica and there is no copy."""
         ...
 
 

@@ -137,6 +137,7 @@ class Movers:
             return
         try:
             if clean:
+                copy.apply_deferred()
                 copy.flush()
                 copy.note_flushed()
             copy.close(clean=False)
@@ -193,6 +194,7 @@ class Movers:
             future = open_copy(move.path, move.partition.log, move.target.name)
             with move.partition.lock:
                 self._copier.check(move)  # checking a large copy takes its time
+                future.config = move.partition.log.config  # it may have changed meanwhile
                 move.future = future
                 move.partition.future = future
         move.bytes_resumed = future.size

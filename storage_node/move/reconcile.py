@@ -18,6 +18,7 @@ def fit_to_source(move: Move) -> None:
     source, future = move.partition.log, move.future
     assert future is not None
     with future.writing:
+        future.apply_deferred()
         end = common_end(
             source.leader_epochs.entries, source.log_end_offset, future.leader_epochs.entries, future.log_end_offset
         )
@@ -39,6 +40,7 @@ def fits_source(move: Move) -> bool:
     """
     source, future = move.partition.log, move.future
     assert future is not None
+    future.apply_deferred()
     end = common_end(
         source.leader_epochs.entries, source.log_end_offset, future.leader_epochs.entries, future.log_end_offset
     )

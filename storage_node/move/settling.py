@@ -105,7 +105,7 @@ class Settler:
             for directory, here in by_directory.items():
                 # (What is offline, or is being closed, is left to the next start.)
                 with contextlib.suppress(StorageError, RuntimeError):
-                    self._under_way.append((directory, directory.submit(self._write, directory, here)))
+                    self._under_way.append((directory, directory.background(self._write, directory, here)))
             return [job for _, job in self._under_way]
 
     def close(self) -> None:

@@ -225,7 +225,7 @@ def open_stream(source: Log, copy: FutureLog, buffers: Buffers, reads: Executor 
             return None
         segment, position, first = found
         with copy.writing:
-            if copy.version != version or copy.log_end_offset != at:
+            if copy.deferred or copy.version != version or copy.log_end_offset != at:
                 return None
             copy.cut()
             into = copy.begin(segment.base_offset if position == 0 else None, first)

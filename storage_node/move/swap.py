@@ -1,8 +1,11 @@
 """The swap: the copy becomes the replica, in KIP-113's order, each step on the disk before the next begins.
 
-Under the partition's lock are only the last chunk and its flush, the seal, two renames and the flushes of their
-folders. All that can be done before (catching up, flushing, the target's checkpoints) is done before, and what can
-wait is done later (the markers' final words, see `settling`, and the source's checkpoints).
+While the swap holds the log there are only the last chunk and its flush, the seal, two renames and the flushes of
+their folders. All that can be done before (catching up, flushing, the target's checkpoints) is done before, and what
+can wait is done later (the markers' final words, see `settling`, and the source's checkpoints).
+
+Nobody waits for a target that hangs meanwhile: appends are put aside (`log_hold`), and once the target is offline
+another thread gives the source back (`takeover`).
 
 A seal that does not come to its end leaves the source two generations higher before it takes another record: the sealed
 copy may come back from a failing disk, and must then be the older one.
@@ -10,12 +13,15 @@ copy may come back from a failing disk, and must then be the older one.
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_node import failpoints
 from storage_node.directories.atomic import fsync_dir, full_is_no_room, io_errors, rename_new
+from storage_node.directories.directory import LogDirectory
 from storage_node.directories.latch import Fault, fault_of, reason_of
 from storage_node.directories.names import delete_name, new_delete_id, replica_name
 from storage_node.errors import StorageError
@@ -28,7 +34,10 @@ from storage_node.move.marker import Marker, State
 from storage_node.move.moving import Move
 from storage_node.move.pauses import Pauses
 from storage_node.move.reconcile import fits_source
+from storage_node.move.takeover import SwapGivenUp, TakeBack, Takeover
 from storage_node.move.throttle import LIMITED_CHUNK
+
+_log = logging.getLogger(__name__)
 
 BEFORE_LOCK = failpoints.register("swap.before_lock")
 AFTER_TAIL = failpoints.register("swap.after_tail")
@@ -44,7 +53,8 @@ UNDO_AFTER_FLUSHED = failpoints.register("undo.after_flushed")
 
 CATCH_UP_SECONDS = 2.0  # without the lock, before the answer is "behind": replica.move.swap.deadline.ms
 LOCK_WAIT_SECONDS = 1.0  # for the partition's lock
-TAIL_SECONDS = 0.02  # for the last copy under the lock
+TAIL_SECONDS = 0.02  # for the last copy while the log is held
+CLOSE_SECONDS = 5.0  # for threads that give a source back while the node stops
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,10 @@ class Swapper:
         self._copier = copier
         self._pauses = pauses
         self._seconds = seconds
+        self._held: dict[Move, Takeover] = {}
+        self._giving_back: list[threading.Thread] = []
+        for directory in host.directories():
+            directory.on_failure(self._directory_failed)
 
     def swap(self, move: Move, delay_ms: int, now_ms: int) -> Swapped | None:
         """Catch up and swap; None when the source ran away ("behind"), with nothing changed.
@@ -96,28 +110,70 @@ class Swapper:
         return Swapped(source_path, source_generation, now_ms + delay_ms)
 
     def _take_over(self, move: Move, source_path: Path, version: int, bare: bool) -> bool:
-        """Promote the copy under the partition's lock; False with nothing changed when the source ran away.
+        """Hold the log and promote the copy; False with nothing changed when the source ran away.
 
         `version` is the copy's when the target's checkpoint was written, `bare` whether the source has no marker.
         """
         partition, future = move.partition, move.future
         assert future is not None
-        # What came in meanwhile is flushed too, so that the flush under the lock is a small one.
+        # What came in meanwhile is flushed too, so that the flush during the hold is a small one.
         if not self._catch_up(move):
             return False
-        if not partition.lock.acquire(timeout=LOCK_WAIT_SECONDS):
+        hold = partition.hold(LOCK_WAIT_SECONDS)
+        if hold is None:
             return False
         began = time.monotonic()
+        takeover = self._held[move] = Takeover(hold, move.target.name, f"the swap of {move.tp}")
         try:
-            # A copy that was cut since then is below what the target's checkpoint says of it.
-            if not self._finish_copy(move, began + TAIL_SECONDS, bare) or future.version != version:
-                return False
-            self._promote(move, source_path)
+            with takeover.asking(lambda: None):
+                # A copy that was cut since then is below what the target's checkpoint says of it.
+                complete = self._finish_copy(move, began + TAIL_SECONDS, bare) and future.version == version
+            if complete:
+                self._promote(move, takeover, source_path)
+            return complete
         finally:
             move.seconds_locked = time.monotonic() - began
-            partition.lock.release()
+            if takeover.end():
+                partition.release(hold)
+            self._held.pop(move)
             self._copier.leave(move)
-        return True
+
+    # In place of a swap that hangs
+
+    def asked(self) -> list[tuple[LogDirectory, str, float]]:
+        """What swaps are asking their targets now: the directory, what for, and since when (`time.monotonic`)."""
+        held = [(move.target, takeover) for move, takeover in self._held.copy().items()]
+        return [(target, takeover.what, since) for target, takeover in held if (since := takeover.asked) is not None]
+
+    def _directory_failed(self, directory: LogDirectory, _: str) -> None:
+        """Give back the sources of the swaps that are asking this directory, each in a thread of its own."""
+        for move, takeover in self._held.copy().items():
+            take_back = takeover.give_up() if move.target is directory else None
+            if take_back is not None:
+                thread = threading.Thread(
+                    target=self._give_back, args=(move, takeover, take_back), name=f"give-back-{move.tp}", daemon=True
+                )
+                self._giving_back = [*(other for other in self._giving_back if other.is_alive()), thread]
+                thread.start()
+
+    def _give_back(self, move: Move, takeover: Takeover, take_back: TakeBack) -> None:
+        partition = move.partition
+        try:
+            # A source whose disk has failed too takes no more records: a start decides by what it finds.
+            if move.source.online:
+                take_back()
+                _log.warning("%s goes on in %s: its swap hangs in %s", move.tp, move.source.path, move.target.path)
+        except Exception as error:
+            _log.exception("giving %s back after its swap hung in %s", move.tp, move.target.path)
+            self._host.lost(move.tp, f"{move.tp} cannot be taken back on {move.source.name}: {error!r}")
+        finally:
+            partition.release(takeover.hold)
+
+    def close(self) -> None:
+        """Wait for the threads that give sources back, not long: the source's disk may hang, too."""
+        until = time.monotonic() + CLOSE_SECONDS
+        for thread in self._giving_back:
+            thread.join(max(0.0, until - time.monotonic()))
 
     # Before the lock
 
@@ -139,7 +195,7 @@ class Swapper:
                 return fits_source(move)
         return False
 
-    # Under the lock
+    # During the hold
 
     def _finish_copy(self, move: Move, deadline: float, bare: bool) -> bool:
         future = move.future
@@ -151,7 +207,7 @@ class Swapper:
             return False
         self._copier.leave(move)
         carry_history(move.partition.log, future)
-        # The indexes can wait: every flush that is spared here is a disk that nobody waits for under the lock.
+        # The indexes can wait: every flush that is spared here is a disk that nobody waits for during the hold.
         future.flush_records()
         if bare:
             # A source that ends before the seal is one that nobody has written to since, which a start with the copy's
@@ -161,15 +217,21 @@ class Swapper:
         failpoint(AFTER_TAIL)
         return True
 
-    def _promote(self, move: Move, source_path: Path) -> None:
+    def _promote(self, move: Move, takeover: Takeover, source_path: Path) -> None:
         partition, future = move.partition, move.future
         assert future is not None
         source = partition.log
         self._copier.check(move)
         try:
-            with io_errors(move.target.name, f"sealing {move.path.name}"):
+            with (
+                takeover.asking(lambda: self._undo(move, None)),
+                io_errors(move.target.name, f"sealing {move.path.name}"),
+            ):
+                move.target.check_online()
                 self._seal(move)
             move.target.check_online()
+        except SwapGivenUp:
+            raise
         except StorageError as error:
             move.target.fail_on(error)  # first: a bad disk is not asked to take the seal back
             self._undo(move, None)
@@ -191,8 +253,11 @@ class Swapper:
         target_path = move.target.path / replica_name(move.tp)
         promoted = False
         try:
-            move.target.check_online()
-            with io_errors(move.target.name, f"renaming {move.path.name} to {target_path.name}"):
+            with (
+                takeover.asking(lambda: self._undo(move, source_path)),
+                io_errors(move.target.name, f"renaming {move.path.name} to {target_path.name}"),
+            ):
+                move.target.check_online()
                 with full_is_no_room():
                     rename_new(move.path, target_path)
                 promoted = True
@@ -200,6 +265,8 @@ class Swapper:
                 fsync_dir(move.target.path)
             # A disk that answered after it was given up: nothing is served from it, so the source is taken back.
             move.target.check_online()
+        except SwapGivenUp:
+            raise
         except StorageError as error:
             if not move.target.fail_on(error) and promoted:
                 # Under its final name it may be found or not; a disk that is used on must not have it.
@@ -207,9 +274,10 @@ class Swapper:
             self._undo(move, source_path)
             raise
         failpoint(AFTER_TARGET_FLUSHED)
-        source.relocated(source_path)
-        future.relocated(target_path)
-        partition.swapped(future, move.target, move.marker.generation)
+        with partition.lock:
+            source.relocated(source_path)
+            future.relocated(target_path)
+            partition.swapped(future, move.target, move.marker.generation)
 
     def _seal(self, move: Move) -> None:
         partition = move.partition
@@ -243,7 +311,7 @@ class Swapper:
                 if not marked and not move.target.online:
                     # Nothing would tell the sealed copy, should it come back, from what is appended here now: the name
                     # stays what it is, so that no start takes it for the newest replica while that disk is away.
-                    move.source.fail(f"{path.name} cannot be taken back on {move.source.name}: no room for its marker")
+                    self._no_marker(move)
                     return
                 failpoint(UNDO_AFTER_MARKER)
                 if renamed is not None:
@@ -258,22 +326,34 @@ class Swapper:
         if marked:
             partition.generation = generation
             self._unseal(move, generation + 1)
-        elif not self._unseal(move):
-            move.source.fail(f"{path.name} cannot be taken back on {move.source.name}: no room for its marker")
+        elif not self._unseal(move, hangs=lambda: self._no_marker(move)):
+            self._no_marker(move)
+
+    def _no_marker(self, move: Move) -> None:
+        """The source's disk is full: the replica goes offline, alone."""
+        path = move.partition.log.path
+        self._host.lost(move.tp, f"{path.name} cannot be taken back on {move.source.name}: no room for its marker")
 
     def _not_taken_back(self, move: Move, error: StorageError | markers.MarkerCorrupt, renamed: Path | None) -> None:
         """The source has neither its name nor a higher generation for sure. Nothing is appended to it then, unless its
         name was never changed and the copy is durably no whole one.
         """
+
+        def lost() -> None:
+            self._host.lost(move.tp, f"{move.tp} cannot be taken back on {move.source.name}: {reason_of(error)}")
+
         if isinstance(error, StorageError):
             if move.source.fail_on(error) or not move.source.online:
                 return
-            if renamed is None and fault_of(error) is Fault.STEP and self._unseal(move):
+            if renamed is None and fault_of(error) is Fault.STEP and self._unseal(move, hangs=lost):
                 return
-        self._host.lost(move.tp, f"{move.tp} cannot be taken back on {move.source.name}: {reason_of(error)}")
+        lost()
 
-    def _unseal(self, move: Move, generation: int = 0) -> bool:
-        """Have the copy say durably that it is no whole one, of this generation if that is higher than its own."""
+    def _unseal(self, move: Move, generation: int = 0, *, hangs: TakeBack = lambda: None) -> bool:
+        """Have the copy say durably that it is no whole one, of this generation if that is higher than its own.
+
+        `hangs` is what is left to do where that hangs. Raises SwapGivenUp then.
+        """
         copying = replace(
             move.marker,
             state=State.COPYING,
@@ -281,9 +361,14 @@ class Swapper:
             seal_hw=-1,
             generation=max(generation, move.marker.generation),
         )
+        if not move.target.online:
+            return False
         try:
-            move.target.check_online()
-            markers.write(move.path, copying)
+            with self._held[move].asking(hangs):
+                move.target.check_online()
+                markers.write(move.path, copying)
+        except SwapGivenUp:
+            raise
         except StorageError as error:
             move.target.fail_on(error)
             return False

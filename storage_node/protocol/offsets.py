@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
+from storage_node.log_hold import Hold, LogHeld
 from storage_node.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP, FoundOffset
 from storage_node.partition import Partition
 from storage_node.protocol.codec import group, milliseconds
@@ -54,18 +55,21 @@ async def on_partition(
     ends, and `work` (which may be done again) is done without it.
     """
     try:
-        again = True
+        again, deadline = True, asyncio.get_running_loop().time() + seconds
         while True:
             partition = node.leader(tp)
             try:
                 future = asyncio.wrap_future(partition.directory.submit(work, partition))
-                return ErrorCode.NONE, await asyncio.wait_for(future, seconds)
+                return ErrorCode.NONE, await asyncio.wait_for(future, deadline - asyncio.get_running_loop().time())
+            except LogHeld as error:
+                if error.hold is not None:
+                    await _released(error.hold, deadline)
             except StorageError as error:
                 # Not on the loop: the disk may be asked whether it is well.
                 await asyncio.to_thread(node.storage_failed, error, tp)
                 if not again or error.directory == partition.directory.name:
                     raise
-                again = False
+                again, deadline = False, asyncio.get_running_loop().time() + seconds
     except TimeoutError:
         return ErrorCode.REQUEST_TIMED_OUT, None
     except StorageError as error:
@@ -75,6 +79,22 @@ async def on_partition(
     except Exception:
         log.exception("a request on %s failed", tp)
         return ErrorCode.UNKNOWN_SERVER_ERROR, None
+
+
+async def _released(hold: Hold, deadline: float) -> None:
+    """Wait for a swap without a thread; raises TimeoutError."""
+    loop = asyncio.get_running_loop()
+    done = asyncio.Event()
+
+    def released() -> None:
+        with contextlib.suppress(RuntimeError):  # the listener has stopped
+            loop.call_soon_threadsafe(done.set)
+
+    hold.when_released(released)
+    try:
+        await asyncio.wait_for(done.wait(), deadline - loop.time())
+    finally:
+        hold.forget(released)
 
 
 async def list_offsets(node: Node, request: Request) -> Answer:
@@ -178,7 +198,7 @@ async def delete_records(node: Node, request: Request) -> Answer:
 
     async def delete(topic: str, row: Any) -> dict[str, Any]:
         def work(partition: Partition) -> tuple[int, LeaderState | None]:
-            return partition.delete_records(int(row.offset)), partition.leading
+            return partition.delete_records(int(row.offset), within=partition.directory), partition.leading
 
         tp = TopicPartition(topic, row.partition_index)
         code, done = await on_partition(node, tp, work, timeout)
@@ -223,6 +243,6 @@ async def _keep_log_starts(node: Node, tps: Sequence[TopicPartition]) -> None:
     directories = {partition.directory for tp in tps if (partition := served.get(tp)) is not None}
     for directory in directories:
         try:
-            await asyncio.wrap_future(directory.submit(node.offset_files.log_starts, directory))
+            await asyncio.wrap_future(directory.background(node.offset_files.log_starts, directory))
         except StorageError as error:
             await asyncio.to_thread(node.storage_failed, error)

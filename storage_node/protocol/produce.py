@@ -11,11 +11,13 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from storage_node.directories.directory import LogDirectory
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
+from storage_node.log_hold import Hold, LogHeld
 from storage_node.protocol.codec import MAX_PARTITIONS, Cursor
 from storage_node.protocol.framing import Answer, Connection
 from storage_node.protocol.leaders import Leader, endpoints, leader_of
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 
 _RESULT = struct.Struct(">ihqqq")
 _RESULT_V4 = struct.Struct(">ihqq")
+
+Work = list[tuple["Item", "Partition"]]
 
 #: A directory that hangs must not keep a connection for ever, whatever the client asks for.
 LONGEST_WAIT = 60.0
@@ -117,9 +121,6 @@ def begin(node: Node, requests: Sequence[Request], connection: Connection) -> No
     Round(node, requests, calls, connection).start(jobs)
 
 
-Work = list[tuple["Item", "Partition"]]
-
-
 def _refuse_all(call: ProduceCall, error: ErrorCode, message: str) -> None:
     for item in call.items:
         item.error, item.message = error, message
@@ -165,6 +166,8 @@ class Round:
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, Work] = {}
+        self._holds: dict[str, tuple[Hold, Callable[[], None]]] = {}
+        """The swaps that work waits for, by the work's directory, and who is called at their ends."""
         self._timer: asyncio.TimerHandle | None = None
         self._acknowledgements: Acknowledgements | None = None
         self._answered = False
@@ -173,12 +176,7 @@ class Round:
         """Hand the work over; answers at once when there is none."""
         self._waiting = dict(jobs)
         for name, work in jobs.items():
-            try:
-                work[0][1].directory.submit(self._append, name, work)
-            except (StorageError, RuntimeError) as error:
-                for item, _ in work:
-                    item.error, item.message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
-                    _note(self._node, item)
+            if not self._hand_over(name, work):
                 del self._waiting[name]
         if not self._waiting:
             # Not at once: the connection would go on from here, one level deeper for every request that waits.
@@ -187,13 +185,51 @@ class Round:
         seconds = min(call.timeout_ms for call in self._calls) / 1000
         self._timer = self._loop.call_later(min(max(seconds, 0.1), LONGEST_WAIT), self._late)
 
-    def _append(self, name: str, work: Work) -> None:
+    def _append(self, name: str, directory: LogDirectory, work: Work) -> None:
         """Runs in the directory's pool."""
+        left: Work = []
+        hold: Hold | None = None
         try:
-            _append(self._node, work)
+            left, hold = _append(self._node, directory, work)
         finally:
             with contextlib.suppress(RuntimeError):  # the listener has stopped
-                self._loop.call_soon_threadsafe(self._done, name)
+                if left:
+                    self._loop.call_soon_threadsafe(self._put_aside, name, left, hold)
+                else:
+                    self._loop.call_soon_threadsafe(self._done, name)
+
+    def _put_aside(self, name: str, left: Work, hold: Hold | None) -> None:
+        """A swap holds a log: no thread waits for that, the rest of the work is handed over again afterwards."""
+        if name not in self._waiting:
+            return  # answered already
+        self._waiting[name] = left
+
+        def released() -> None:
+            with contextlib.suppress(RuntimeError):  # the listener has stopped
+                self._loop.call_soon_threadsafe(self._go_on, name)
+
+        if hold is None:
+            self._go_on(name)
+            return
+        self._holds[name] = hold, released
+        hold.when_released(released)
+
+    def _go_on(self, name: str) -> None:
+        self._holds.pop(name, None)
+        if (work := self._waiting.get(name)) is not None and not self._hand_over(name, work):
+            self._done(name)
+
+    def _hand_over(self, name: str, work: Work) -> bool:
+        """Let the directory that has the first partition now append; False where it cannot."""
+        directory = work[0][1].directory
+        try:
+            directory.submit(self._append, name, directory, work)
+        except (StorageError, RuntimeError) as error:
+            for item, _ in work:
+                item.error, item.message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
+                _note(self._node, item)
+            return False
+        return True
 
     def _done(self, name: str) -> None:
         if self._waiting.pop(name, None) is not None and not self._waiting:
@@ -240,6 +276,8 @@ class Round:
         self._answered = True
         if self._timer is not None:
             self._timer.cancel()
+        for hold, released in self._holds.values():
+            hold.forget(released)
         if self._acknowledgements is not None:
             self._name_leaders()
         answers: list[Answer] = []
@@ -273,18 +311,29 @@ class Round:
                 item.leader = leader_of(self._node, TopicPartition(item.topic, item.partition))
 
 
-def _append(node: Node, work: list[tuple[Item, Partition]]) -> None:
-    """Runs in the directory's pool."""
+def _append(node: Node, directory: LogDirectory, work: Work) -> tuple[Work, Hold | None]:
+    """Runs in the directory's pool; answers what cannot be appended now, in its order, and which swap is in the way.
+
+    A partition that was moved goes to the pool of its new directory.
+    """
+    left: Work = []
+    held: dict[Partition, Hold | None] = {}
     for item, partition in work:
         records = item.records
         if not records:
             item.error, item.message = ErrorCode.INVALID_RECORD, "no record batch"
             continue
+        if partition in held:
+            left.append((item, partition))
+            continue
         try:
             if item.for_all:
-                appended, item.state = partition.append_for_all(records)
+                appended, item.state = partition.append_for_all(records, within=directory)
             else:
-                appended = partition.append(records)
+                appended = partition.append(records, within=directory)
+        except LogHeld as error:
+            held[partition] = error.hold
+            left.append((item, partition))
         except StorageError as error:
             node.storage_failed(error, partition.tp)
             item.error, item.message = error.code, str(error)
@@ -297,6 +346,7 @@ def _append(node: Node, work: list[tuple[Item, Partition]]) -> None:
             item.base_offset, item.next_offset = appended.base_offset, appended.last_offset + 1
             item.append_time = appended.log_append_time
             item.log_start = partition.log.log_start_offset
+    return left, held[left[0][1]] if left else None
 
 
 def encode(version: int, items: list[Item]) -> bytes:

@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from storage_node.errors import CorruptRecord, ErrorCode, RequestRefused, StorageError
+from storage_node.log_hold import LogHeld
 from storage_node.replication.fetch_request import FetchRow
 from storage_node.replication.truncation import truncation_offset
 from storage_node.types import TopicPartition
@@ -124,6 +125,9 @@ class Followed:
         except StorageError as error:
             self.node.storage_failed(error, self.tp)
             self.later(str(error))
+        except LogHeld as error:
+            # This thread fetches others, too: what was sent is asked for again after the swap.
+            self.later(error.message, quietly=True)
         except RequestRefused as error:
             self.later(error.message, quietly=error.code in _PASSING)
         return True
@@ -140,7 +144,7 @@ class Followed:
 
     def _truncate(self, diverging: tuple[int, int]) -> None:
         partition = self.partition
-        with partition.lock:
+        with partition.changing(waits=False):
             if partition.is_leader or partition.leader_epoch != self.epoch:
                 return
             end = partition.log.log_end_offset
@@ -158,7 +162,7 @@ class Followed:
         """The leader does not have the offset asked for: its log ends at `latest` and starts at `earliest`."""
         partition = self.partition
         try:
-            with partition.lock:
+            with partition.changing(waits=False):
                 if partition.is_leader or partition.leader_epoch != self.epoch:
                     return
                 end = partition.log.log_end_offset
@@ -172,7 +176,7 @@ class Followed:
             self.node.storage_failed(error, self.tp)
             self.later(str(error))
         except RequestRefused as error:
-            self.later(error.message)
+            self.later(error.message, quietly=isinstance(error, LogHeld))
 
     def later(self, why: str, *, quietly: bool = False) -> None:
         """Try again after a pause; the reason is logged, but not the same one over and over."""

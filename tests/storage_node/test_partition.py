@@ -25,6 +25,7 @@ from storage_node.errors import (
 from storage_node.log.batch import build_batch
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
+from storage_node.move.future import FutureLog
 from storage_node.offset_lookup import EARLIEST, LATEST, MAX_TIMESTAMP
 from storage_node.partition import WAKE, Partition
 from storage_node.types import TopicPartition
@@ -42,7 +43,7 @@ def partition(tmp_path: Path) -> Iterator[Partition]:
     directory = LogDirectory(first, "A")
     log = Log.open(first / "t-0", TP, LogConfig(segment_bytes=500), directory=str(first))
     made = Partition(TP, "A" * 22, log, directory, leader_epoch=3)
-    made.future = Log.open(second / "t-0.move", TP, LogConfig(segment_bytes=500), directory=str(second))
+    made.future = FutureLog.open(second / "t-0.move", TP, LogConfig(segment_bytes=500), directory=str(second))
     yield made
     made.log.close()
     if made.future is not None:
