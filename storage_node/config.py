@@ -299,6 +299,9 @@ def _groups(read: _Reader) -> Limits:
         max_session=seconds(longest, 1),
         max_size=read.integer("group.max.size", minimum=1, maximum=2**31 - 1),
         offset_metadata=read.integer("offset.metadata.max.bytes", minimum=0, maximum=2**31 - 1),
+        retention=read.integer("offsets.retention.minutes", minimum=1, maximum=2**31 - 1) * 60.0,
+        retention_check=read.integer("offsets.retention.check.interval.ms", minimum=1) / 1000,
+        state_bytes=read.integer("group.state.max.bytes", minimum=1),
     )
     if limits.min_session > limits.max_session:
         raise ConfigError(f"{shortest}={limits.min_session * 1000:g}: must not be above {longest}")

@@ -11,7 +11,7 @@ import errno
 import functools
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,8 +71,12 @@ FSYNC_DIR: Final = failpoints.register("atomic.fsync_dir")
 REMOVED: Final = failpoints.register("atomic.removed")
 
 
-def write_atomic(path: Path | str, data: bytes, points: WritePoints = _GENERIC, *, name: bool = True) -> None:
+def write_atomic(
+    path: Path | str, data: bytes | Iterable[bytes], points: WritePoints = _GENERIC, *, name: bool = True
+) -> None:
     """Replace a file durably: `<name>.tmp` written and flushed, renamed over the file, the folder flushed.
+
+    `data` may be pieces, which are written as they come, so that a large file is never in memory as a whole.
 
     Without `name` the folder is not flushed: a crash may then bring the old content back (or no file, where there was
     none), never a part, until somebody flushes the folder. On an error the old content is still there, unless only the
@@ -88,9 +92,10 @@ def write_atomic(path: Path | str, data: bytes, points: WritePoints = _GENERIC, 
             fd = os.open(tmp, flags, 0o644)
         try:
             with full_is_no_room():
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(fd, view) :]
+                for piece in (data,) if isinstance(data, bytes) else data:
+                    view = memoryview(piece)
+                    while view:
+                        view = view[os.write(fd, view) :]
                 failpoint(points.written)
             os.fsync(fd)
         finally:

@@ -21,6 +21,7 @@ __all__ = [
     "Kind",
     "ReplicaName",
     "delete_name",
+    "is_valid_topic",
     "movable",
     "move_name",
     "new_delete_id",
@@ -98,6 +99,11 @@ def movable(tp: TopicPartition) -> None:
             f"The topic name of {tp} is too long to be moved between log directories: it has {len(tp.topic)} "
             f"characters, and for this partition at most {longest} are possible."
         )
+
+
+def is_valid_topic(name: str) -> bool:
+    """Whether a topic may have this name (see `validate_topic`, whose sentence costs more)."""
+    return len(name) <= TOPIC_MAX and name not in (".", "..") and _TOPIC.fullmatch(name) is not None
 
 
 def validate_topic(name: str) -> None:

@@ -14,37 +14,40 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from storage_node.errors import ErrorCode, RequestRefused, StorageError
+from storage_node.errors import ErrorCode, StorageError
+from storage_node.groups.expiry import OffsetExpiry
+from storage_node.groups.giving import Giver
 from storage_node.groups.group import Group
 from storage_node.groups.handover import Handover
-from storage_node.groups.offsets import Entry, GroupData, Offset, offset_row
+from storage_node.groups.offsets import MEMBERS, Entry, GroupData, Offset, replaced_ids
 from storage_node.groups.placement import Placement
+from storage_node.groups.room import Commit, Room
 from storage_node.groups.store import GroupStore
 from storage_node.groups.telling import Untold, deliver, without_assignments
-from storage_node.groups.values import GroupState, Join, JoinAnswer, Leaving, Reply, Sync, SyncAnswer
+from storage_node.groups.values import (
+    GroupRefused,
+    GroupState,
+    Join,
+    JoinAnswer,
+    Leaving,
+    Reply,
+    Sync,
+    SyncAnswer,
+)
 from storage_node.metadata import ClusterImage, NodeImage
 
 if TYPE_CHECKING:
     from storage_node.node import Node
 
-__all__ = ["GroupCoordinator", "GroupRefused"]
+__all__ = ["GroupCoordinator"]
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 AGAIN: Final = 5.0  # seconds until what could not be kept is tried again
-SWEEP: Final = 600.0  # seconds between two looks for groups that are nothing but a name
-
-
-class GroupRefused(Exception):
-    """A group cannot be asked here, now: `code` says why, in Kafka's words for it."""
-
-    def __init__(self, code: ErrorCode) -> None:
-        super().__init__(code.name)
-        self.code = code
 
 
 class GroupCoordinator:
@@ -58,6 +61,11 @@ class GroupCoordinator:
         self._timers: dict[str, tuple[float, asyncio.Handle]] = {}
         self._writing: set[asyncio.Future[None]] = set()
         self._untold = Untold()
+        self.room = Room(self._limits.state_bytes, lambda: self._store.state.weight if self._store is not None else 0)
+        self._evicted: frozenset[int] = frozenset()
+        """The nodes among which groups were last divided."""
+        self.adoptions = 0
+        """How often a group has come from another node."""
         self._tasks: list[asyncio.Task[None]] = []
         self._seen = ClusterImage()
         self._stack = ExitStack()
@@ -65,6 +73,8 @@ class GroupCoordinator:
         self._store: GroupStore | None = None
         self.loaded = False
         self.handover = Handover(node, self)
+        self.giver = Giver(node, self)
+        self.expiry = OffsetExpiry(self, self._limits)
 
     # From start to stop
 
@@ -104,16 +114,21 @@ class GroupCoordinator:
             _log.exception("the groups' offsets cannot be read")
             return
         self.loaded = True
-        self._forget_replaced(self._node.metadata.image)
+        await self._forget_replaced(self._node.metadata.image)
         self._image_changed()
         self.revive()
-        self._loop.call_later(SWEEP, self._sweep)
+        self._tasks.append(self._loop.create_task(self.expiry.run(), name="expire-offsets"))
         await self.handover.run()
 
     def revive(self) -> None:
         """Memberships that came from the disk or from another node get their state machines: time runs for them."""
         for name, data in list(self.data.items()):
-            if data.row is not None and data.row[-1] and name not in self._groups and self.owner(name) == self._node.id:
+            if (
+                data.row is not None
+                and data.row[MEMBERS]
+                and name not in self._groups
+                and self.owner(name) == self._node.id
+            ):
                 self._conclude(self._open(name))
 
     # Where a group is
@@ -131,6 +146,10 @@ class GroupCoordinator:
     def owner(self, group: str) -> int | None:
         """The node that coordinates a group, among all that are registered."""
         return self._placement.coordinator(group, self._node.metadata.image.nodes.keys())
+
+    def is_own(self, group: str) -> bool:
+        """Whether this node coordinates a group."""
+        return self.owner(group) == self._node.id
 
     def find(self, group: str) -> NodeImage | None:
         """The coordinator, None while it is down or there is none."""
@@ -153,18 +172,22 @@ class GroupCoordinator:
 
     def look(self, group: str) -> Group | None:
         """A group as it is; None when there is none. Changes to one without members are not kept."""
-        found = self._groups.get(group)
-        if found is not None or group not in self.data:
-            return found
-        return self._make(group)
+        return self._groups.get(group) or self.at_rest(group)
 
-    def listed(self) -> list[tuple[str, GroupState, str]]:
-        """The groups that this node coordinates: name, state, protocol type ("" where there never were members)."""
-        found = [(name, group.state, group.protocol_type or "") for name, group in self._groups.items()]
-        for name, data in list(self.data.items()):
-            if name not in self._groups:
-                found.append((name, GroupState.EMPTY, (data.row[1] or "") if data.row else ""))
-        return [row for row in found if self.owner(row[0]) == self._node.id]
+    def at_rest(self, group: str) -> Group | None:
+        """A group as it is on disk; None when it is not there. May be called by any thread."""
+        return self._make(group) if group in self.data else None
+
+    def listed(self) -> tuple[dict[str, tuple[GroupState, str]], list[tuple[str, GroupData]]]:
+        """State and protocol type ("" for none) of groups with members, and what is on disk of all; of other nodes' as
+        well. Neither changes any more, but for what it refers to.
+        """
+        live = {name: (group.state, group.protocol_type or "") for name, group in self._groups.items()}
+        return live, list(self.data.items())
+
+    def live(self, name: str) -> Group | None:
+        """A group that has members, or is about to; None for any other."""
+        return self._groups.get(name)
 
     def _make(self, name: str) -> Group:
         data = self.data.get(name)
@@ -187,6 +210,8 @@ class GroupCoordinator:
             return JoinAnswer(ErrorCode.INVALID_SESSION_TIMEOUT, ask.member_id)
         if ask.member_id and not self.exists(name):
             return JoinAnswer(ErrorCode.UNKNOWN_MEMBER_ID, ask.member_id)
+        if not self.room.has_for(ask, self._groups.get(name), self.data.get(name)):
+            return JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED)
         group = self._open(name)
         token: asyncio.Future[JoinAnswer] = self._loop.create_future()
         self._conclude(group, group.join(ask, token, self._loop.time()))
@@ -198,6 +223,8 @@ class GroupCoordinator:
         group = self._groups.get(name)
         if group is None:
             return SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
+        if ask.assignments and not self.room.has_to_keep(ask, group, self.data.get(name)):
+            return SyncAnswer(ErrorCode.UNKNOWN_SERVER_ERROR)
         token: asyncio.Future[SyncAnswer] = self._loop.create_future()
         self._conclude(group, group.sync(ask, token, self._loop.time()))
         return await self._wait(group, token)
@@ -238,10 +265,14 @@ class GroupCoordinator:
             return ErrorCode.NONE if generation < 0 else ErrorCode.GROUP_ID_NOT_FOUND
         return group.may_commit(member, instance, generation, self._loop.time())
 
-    async def commit(self, name: str, offsets: Iterable[tuple[str, int, Offset]]) -> ErrorCode:
-        """Keep offsets; NONE when they are on disk."""
-        rows = [offset_row(topic, partition, offset) for topic, partition, offset in offsets]
-        return await self.keep(["o", name, rows]) if rows else ErrorCode.NONE
+    async def commit(self, name: str, commit: Commit) -> ErrorCode:
+        """Keep offsets; NONE when they are on disk, INVALID_COMMIT_OFFSET_SIZE when there is no room for new ones."""
+        if not commit.rows:
+            return ErrorCode.NONE
+        if not self.room.has(commit.more):
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+        with self.room.reserved(commit.more):
+            return await self.keep(["o", name, commit.rows])
 
     async def remove_offsets(self, name: str, keys: Iterable[tuple[str, int]]) -> ErrorCode:
         """Remove offsets of a group."""
@@ -269,6 +300,11 @@ class GroupCoordinator:
 
     # Keeping
 
+    async def adopt(self, row: list[Any]) -> ErrorCode:
+        """Keep a group that comes from another node: its id, membership and offsets."""
+        self.adoptions += 1
+        return await self.keep(["a", *row])
+
     async def keep(self, entry: Entry) -> ErrorCode:
         """Write an entry; NONE once it is on disk, else what a client is told."""
         try:
@@ -278,6 +314,12 @@ class GroupCoordinator:
             full = error.__cause__ is not None and self._node.dirs.metadata_directory.online
             return ErrorCode.COORDINATOR_NOT_AVAILABLE if full else ErrorCode.NOT_COORDINATOR
         return ErrorCode.NONE
+
+    def put(self, entry: Entry) -> asyncio.Future[None]:
+        """Write an entry; the future is done once it is on disk, with a StorageError when it cannot be."""
+        future = self._put(entry)
+        future.add_done_callback(_look_at)
+        return future
 
     def _put(self, entry: Entry) -> asyncio.Future[None]:
         assert self._store is not None
@@ -294,10 +336,12 @@ class GroupCoordinator:
 
     def _conclude(self, group: Group, replies: list[Reply] | None = None) -> None:
         """Tell whom a step concerns, once what it came to is on disk, and see to it that time runs on."""
+        if self._groups.get(group.name) is group:
+            self.room.takes(group.name, group.weight)
         if group.dirty:
             group.dirty = False
             untold = self._untold.begin(group.name, replies or [])
-            kept = self._put(["g", group.name, group.row()])
+            kept = self._put(["g", group.name, group.row(self.expiry.now())])
             kept.add_done_callback(partial(self._kept, group, group.generation, untold))
         else:
             deliver(self._untold.later(group.name, replies or []))
@@ -311,7 +355,7 @@ class GroupCoordinator:
             deliver(replies)
             self._rest(group)
             return
-        _log.error("the membership of group %s is not kept: %s", group.name, error)
+        _log.error("the membership of group %.100r is not kept: %s", group.name, error)
         deliver(without_assignments(replies))
         if group.generation == generation and self._groups.get(group.name) is group:
             if group.idle:
@@ -331,6 +375,7 @@ class GroupCoordinator:
 
     def _close(self, group: Group, error: ErrorCode) -> None:
         del self._groups[group.name]
+        self.room.takes(group.name, 0)
         _, timer = self._timers.pop(group.name, (0.0, None))
         if timer is not None:
             timer.cancel()
@@ -372,56 +417,21 @@ class GroupCoordinator:
         if ids and self.data:
             self._put(["t", sorted(ids)]).add_done_callback(_look_at)
 
-    def _forget_replaced(self, image: ClusterImage) -> None:
+    async def _forget_replaced(self, image: ClusterImage) -> None:
         """Offsets of topics that were deleted while this node was down, and of which there is another by that name."""
         topics, self._seen = image.topics, replace(image, gone={})
-        ids = {
-            offset.topic_id
-            for data in list(self.data.values())
-            for (topic, _), offset in data.offsets.copy().items()
-            if topic in topics and topics[topic].id != offset.topic_id
-        }
-        self._forget(ids)
+
+        self._forget(await asyncio.to_thread(replaced_ids, self.data, topics))
 
     def evict(self) -> None:
         """Groups that another node coordinates from now on are let go; it will ask for what is on disk."""
+        nodes = frozenset(self._node.metadata.image.nodes)
+        if nodes == self._evicted:
+            return
+        self._evicted = nodes
         for group in list(self._groups.values()):
             if self.owner(group.name) != self._node.id:
                 self._close(group, ErrorCode.NOT_COORDINATOR)
-
-    def _sweep(self) -> None:
-        """A group without members and offsets is nothing but a name: it is forgotten, as Kafka does."""
-        for name, data in list(self.data.items()):
-            if not data.offsets and name not in self._groups and data.row is not None and not data.row[-1]:
-                self._put(["g", name, None]).add_done_callback(_look_at)
-        self._loop.call_later(SWEEP, self._sweep)
-
-    # For other nodes
-
-    async def give(self, asker: int, generation: int, after: str) -> tuple[list[tuple[str, GroupData]], bool]:
-        """The next groups by name that another node coordinates now, and whether there are more.
-
-        Raises RequestRefused as long as this node does not know that.
-        """
-        image: ClusterImage = self._node.metadata.image
-        if not self.loaded or image.generation != generation or asker not in image.nodes:
-            raise RequestRefused("this node does not know that yet", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-        self.evict()
-        await self.drain()
-        found, size, more = [], 0, False
-        for name, data in sorted(item for item in list(self.data.items()) if item[0] > after):
-            if self.owner(name) == asker:
-                if more := size >= Handover.PAGE:
-                    break
-                found.append((name, data))
-                size += 1 + len(data.offsets) + (len(data.row[-1]) if data.row else 0)
-        return found, more
-
-    async def taken(self, names: Iterable[str]) -> None:
-        """Other nodes have these on disk now: here they go. Raises StorageError."""
-        gone = [name for name in names if name in self.data and self.owner(name) != self._node.id]
-        for kept in [self._put(["d", name]) for name in gone]:
-            await kept
 
 
 def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:

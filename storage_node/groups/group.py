@@ -12,6 +12,7 @@ from typing import Any
 
 from storage_node.errors import ErrorCode
 from storage_node.groups import rows
+from storage_node.groups.offsets import LONGEST_ID
 from storage_node.groups.phases import Phases
 from storage_node.groups.values import (
     GroupState,
@@ -42,13 +43,13 @@ class Group(Phases):
             group.state, group.protocol, group.leader = GroupState.STABLE, kept.protocol, kept.leader
             for member in kept.members:
                 group._add(member)
-                member.deadline = now + member.session
+                group._due(member, now + member.session)
         return group
 
-    def row(self) -> list[Any]:
-        """What is kept on disk: `restored` makes the group of it."""
+    def row(self, at: int | None = None) -> list[Any]:
+        """What is kept on disk, from a change at this time in milliseconds on: `restored` makes the group of it."""
         members = self.members.values() if self.state is GroupState.STABLE else ()
-        return rows.write(self.generation, self.protocol_type, self.protocol, self.leader, members)
+        return rows.write(self.generation, self.protocol_type, self.protocol, self.leader, members, at)
 
     # What members ask
 
@@ -61,7 +62,7 @@ class Group(Phases):
         elif not ask.member_id:
             self._join_new(ask, token, now)
         elif ask.member_id in self.pending:
-            del self.pending[ask.member_id]
+            self._take_back(ask.member_id)
             self._join_as(ask.member_id, ask, token, now, named=True)
         else:
             self._rejoin(ask, token, now)
@@ -94,13 +95,20 @@ class Group(Phases):
 
     def _join_new(self, ask: Join, token: Token, now: float) -> None:
         member_id = f"{ask.client_id if ask.instance_id is None else ask.instance_id}-{self._unique()}"
+        if len(member_id.encode()) > LONGEST_ID:
+            # No response can hold it; Apache Kafka fails to write one.
+            self._replies.append((token, JoinAnswer(ErrorCode.UNKNOWN_SERVER_ERROR)))
+            return
         if ask.instance_id is not None:
             known = self._static.get(ask.instance_id)
             if known is not None:
                 self._replace(self.members[known], member_id, ask, token, now)
                 return
         elif ask.id_required:
-            self.pending[member_id] = now + ask.session
+            if len(self.members) + len(self.pending) >= self.limits.max_size:
+                self._replies.append((token, JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED)))
+                return
+            self._hand_out(member_id, now + ask.session)
             self._replies.append((token, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id)))
             return
         self._join_as(member_id, ask, token, now)
@@ -108,11 +116,12 @@ class Group(Phases):
     def _join_as(self, member_id: str, ask: Join, token: Token, now: float, named: bool = False) -> None:
         member = Member(member_id, ask.instance_id, ask.client_id, ask.host, ask.protocols, ask.session, ask.rebalance)
         member.nameless = not named and not member.static
-        member.joining, member.deadline = token, now + self.limits.new_member
+        member.joining = token
         self._newcomers = self._newcomers or self.state is GroupState.PREPARING
         if not self.members:
             self.protocol_type = ask.protocol_type
         self._add(member)
+        self._due(member, now + self.limits.new_member)
         self._rebalance_or_complete(now)
 
     def _rejoin(self, ask: Join, token: Token, now: float) -> None:
@@ -162,7 +171,7 @@ class Group(Phases):
                 answer.error, member_id, self.generation, self.protocol_type, self.protocol, leader=leader
             )
         self._reply_joining(member, answer)
-        member.deadline = now + member.session
+        self._due(member, now + member.session)
         self.dirty = True
 
     def sync(self, ask: Sync, token: Token, now: float) -> list[Reply]:
@@ -173,11 +182,12 @@ class Group(Phases):
         member = self.members[ask.member_id]
         self._unsynced.discard(member.id)
         if self.state is GroupState.STABLE:
-            member.deadline = now + member.session
+            self._due(member, now + member.session)
             self._replies.append((token, self._assignment_of(member)))
         else:
             self._supersede(member.syncing, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
-            member.syncing, member.deadline = token, None
+            member.syncing = token
+            self._due(member, None)
             if member.id == self.leader:
                 self._assign(ask.assignments, now)
         if not self._unsynced:
@@ -201,9 +211,11 @@ class Group(Phases):
         self.dirty = True
         for member in self.members.values():
             member.assignment = assignments.get(member.id, b"")
+            self._weigh(member)
             if member.syncing is not None:
                 self._replies.append((member.syncing, self._assignment_of(member)))
-                member.syncing, member.deadline = None, now + member.session
+                member.syncing = None
+                self._due(member, now + member.session)
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
         """Heartbeat; REBALANCE_IN_PROGRESS tells the member to join again."""
@@ -227,7 +239,7 @@ class Group(Phases):
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if one.member_id in self.pending:
-            del self.pending[one.member_id]
+            self._take_back(one.member_id)
             return ErrorCode.NONE
         member_id = one.member_id
         if not member_id and one.instance_id is not None:

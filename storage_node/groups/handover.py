@@ -5,6 +5,12 @@ other. So a node asks the others once, for each generation, for the groups that 
 disk before the other one drops it, and the other one serves none of it once its image has the new node. When all have
 answered, that is kept on disk too (`settled`), and nobody is asked again.
 
+A node drops nothing on a stranger's word. `groups-give` responds with a token: a signature, by a key that only the
+giving process has, over the asking node, the generation, a time and everything that was given. `groups-taken` must
+bring it back while all of that is still what is on disk, and then the giver itself asks the node that the image names,
+at the address in the image, by `groups-kept`, whether it took this token and has its groups on disk. A lost response is
+repaired by asking for the groups again: what was dropped is on the other disk, what was not is given once more.
+
 Until then a group is served as soon as those have answered that can have it: in the order of the hash, the nodes below
 this one, up to the first that is settled itself (with it in the cluster, nobody below it ever had the group). Until
 they have, COORDINATOR_LOAD_IN_PROGRESS. So a group waits for a node that is down only if it was that node's before, and
@@ -21,8 +27,8 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from storage_node.errors import ErrorCode, RequestRefused
-from storage_node.groups.offsets import GroupData, offset_row
+from storage_node.errors import ErrorCode
+from storage_node.groups.giving import GIVE, TAKEN
 from storage_node.groups.placement import ranked
 from storage_node.metadata import NodeImage
 from storage_node.protocol import private_client
@@ -32,24 +38,17 @@ if TYPE_CHECKING:
     from storage_node.groups.coordinator import GroupCoordinator
     from storage_node.node import Node
 
-__all__ = ["Handover", "give", "taken"]
+__all__ = ["Handover"]
 
 _log = logging.getLogger(__name__)
-
-GIVE: Final = "groups-give"
-TAKEN: Final = "groups-taken"
 
 _TIMEOUT: Final = 5.0
 _SHORTEST: Final = 0.1  # seconds between two rounds of questions; doubled up to the longest
 _LONGEST: Final = 2.0
-_NAMES_BYTES: Final = 32 * 1024  # of names in one call
 
 
 class Handover:
     """Asks the other nodes for groups that are this node's now; everything but the calls happens on the loop."""
-
-    PAGE: Final = 2000
-    """Groups, offsets and members in one answer."""
 
     def __init__(self, node: Node, groups: GroupCoordinator) -> None:
         self._node = node
@@ -58,6 +57,8 @@ class Handover:
         self._answers: dict[int, bool] = {}
         """Who has answered in this generation, and whether it was settled then."""
         self._changed = asyncio.Event()
+        self._holding: dict[str, tuple[int, list[str]]] = {}
+        """By token: groups that were taken over, on disk here and about to be dropped there, and the generation."""
 
     def image_changed(self) -> None:
         self._changed.set()
@@ -130,69 +131,28 @@ class Handover:
             while True:
                 answer = await loop.run_in_executor(pool, partial(call, GIVE, generation=generation, after=after))
                 names = [str(row[0]) for row in answer["groups"]]
-                kept = await asyncio.gather(*(self._groups.keep(["a", *row]) for row in answer["groups"]))
+                kept = await asyncio.gather(*(self._groups.adopt(row) for row in answer["groups"]))
                 if any(code is not ErrorCode.NONE for code in kept):
                     return None
-                for part in _parts(names):
-                    await loop.run_in_executor(pool, partial(call, TAKEN, groups=part))
                 if names:
+                    token = str(answer["token"])
+                    self._holding[token] = generation, names
+                    try:
+                        fields = {"generation": generation, "after": after, "last": names[-1], "token": token}
+                        await loop.run_in_executor(pool, partial(call, TAKEN, **fields))
+                    finally:
+                        del self._holding[token]
                     _log.info("%d groups were taken over from node %d", len(names), other.node)
                 if not answer["more"]:
                     return bool(answer["settled"])
                 after = names[-1]
-        except (OSError, PrivateCallFailed, KeyError, TypeError, ValueError) as error:
+        except (OSError, PrivateCallFailed, KeyError, IndexError, TypeError, ValueError) as error:
             _log.info("node %d does not say yet which groups it has: %s", other.node, error)
             return None
 
-
-def _parts(names: list[str]) -> list[list[str]]:
-    """Names in calls of a bounded size."""
-    parts: list[list[str]] = []
-    size = _NAMES_BYTES
-    for name in names:
-        length = 6 * len(name) + 3  # JSON writes a character in six bytes at most, or two of these
-        if size + length > _NAMES_BYTES:
-            parts.append([])
-            size = 0
-        parts[-1].append(name)
-        size += length
-    return parts
-
-
-# The other side: calls of the private API, in threads
-
-
-def give(node: Node, call: dict[str, Any]) -> dict[str, Any]:
-    """The groups of this node's that the asking node coordinates now. Raises RequestRefused."""
-    asker, generation, after = call.get("node"), call.get("generation"), call.get("after")
-    if not isinstance(asker, int) or not isinstance(generation, int) or not isinstance(after, str):
-        raise RequestRefused(f"{GIVE} needs node, generation and after", ErrorCode.INVALID_REQUEST)
-    found, more = _on_loop(node, node.groups.give(asker, generation, after))
-    return {
-        "node": node.id,
-        "groups": [[name, *_contents(data)] for name, data in found],
-        "more": more,
-        "settled": node.groups.settled == generation,
-    }
-
-
-def taken(node: Node, call: dict[str, Any]) -> dict[str, Any]:
-    """Groups are on another node's disk: this one drops those that it does not coordinate."""
-    names = call.get("groups")
-    if not isinstance(names, list):
-        raise RequestRefused(f"{TAKEN} needs groups", ErrorCode.INVALID_REQUEST)
-    _on_loop(node, node.groups.taken([name for name in names if isinstance(name, str)]))
-    return {"node": node.id}
-
-
-def _contents(data: GroupData) -> list[Any]:
-    rows = [offset_row(topic, partition, offset) for (topic, partition), offset in data.offsets.copy().items()]
-    return [data.row, rows]
-
-
-def _on_loop(node: Node, work: Any) -> Any:
-    loop = node.listener.loop
-    if loop is None:
-        work.close()
-        raise RequestRefused("the node is starting", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    return asyncio.run_coroutine_threadsafe(work, loop).result(_TIMEOUT)
+    def holds(self, token: str) -> bool:
+        """Whether this node has all groups of a token on disk, and still coordinates them."""
+        generation, names = self._holding.get(token, (-1, []))
+        if generation != self._node.metadata.image.generation:
+            return False
+        return all(name in self._groups.data and self._groups.owner(name) == self._node.id for name in names)

@@ -7,6 +7,7 @@ to a state that already has them, all of them in order.
 |---|---|
 | `["o", group, [[topic, partition, offset, leader epoch, metadata, timestamp, topic id], ...]]` | offsets are set |
 | `["x", group, [[topic, partition], ...]]` | offsets are removed |
+| `["e", group, [[topic, partition, timestamp], ...]]` | offsets expire: removed where no later commit has come |
 | `["g", group, membership]` | the membership is set (see `rows`), null removes it |
 | `["d", group]` | the group is removed |
 | `["t", [topic id, ...]]` | the offsets of deleted topics are removed, in all groups |
@@ -16,32 +17,75 @@ to a state that already has them, all of them in order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from sys import getsizeof, intern
+from typing import TYPE_CHECKING, Any, Final
 
-__all__ = ["NOT_SETTLED", "Entry", "GroupData", "GroupsState", "Offset", "offset_row"]
+if TYPE_CHECKING:
+    from storage_node.metadata import TopicImage
+
+__all__ = [
+    "LONGEST_ID",
+    "NOT_SETTLED",
+    "Entry",
+    "GroupData",
+    "GroupsState",
+    "Offset",
+    "offset_row",
+    "replaced_ids",
+    "weight_of",
+]
 
 Entry = list[Any]
 NOT_SETTLED: Final = -1
+MEMBERS: Final = 4
+"""Where the members are in a membership's row."""
+EMPTY_SINCE: Final = 5
+"""Where a membership's row has the time, in milliseconds, at which it was written; earlier rows lack it."""
+
+LONGEST_ID: Final = 32_767
+"""Bytes of a group id or member id: what Kafka's strings hold."""
 
 _CHUNK: Final = 500  # offsets in one entry of a snapshot
+
+# Bytes of memory that each thing takes, without its strings: what holds it, and its place in a dict.
+_GROUP_WEIGHT: Final = 350
+_OFFSET_WEIGHT: Final = 280
+_MEMBER_WEIGHT: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A committed offset; `timestamp` is the commit's, in milliseconds, `topic_id` that of the topic then."""
+    """A committed offset; `timestamp` is the commit's, in milliseconds, `topic_id` that of the topic then.
+
+    `expires` is the time, in milliseconds, that a commit of version 2 to 4 asked for; None: as configured.
+    """
 
     offset: int
     leader_epoch: int
     metadata: str
     timestamp: int
     topic_id: str
+    expires: int | None = None
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory it takes, with its place in the group."""
+        return _OFFSET_WEIGHT + (getsizeof(self.metadata) if self.metadata else 0)
+
+
+def weight_of(name: str, row: list[Any] | None) -> int:
+    """About how many bytes of memory a group takes besides its offsets: its id and its membership as a row."""
+    weight = _GROUP_WEIGHT + getsizeof(name)
+    for member in row[MEMBERS] if row is not None else ():
+        weight += _MEMBER_WEIGHT + sum(getsizeof(one) for one in member if isinstance(one, str))
+    return weight
 
 
 def offset_row(topic: str, partition: int, offset: Offset) -> list[Any]:
     """An offset as it stands in an entry."""
-    return [
+    row = [
         topic,
         partition,
         offset.offset,
@@ -50,11 +94,14 @@ def offset_row(topic: str, partition: int, offset: Offset) -> list[Any]:
         offset.timestamp,
         offset.topic_id,
     ]
+    return row if offset.expires is None else [*row, offset.expires]
 
 
 def _read(row: list[Any]) -> tuple[tuple[str, int], Offset]:
-    topic, partition, *rest = row
-    return (str(topic), int(partition)), Offset(*rest)
+    topic, partition, offset, leader_epoch, metadata, timestamp, topic_id, *expires = row
+    # The names of topics are shared by all who have read them.
+    key = intern(str(topic)), int(partition)
+    return key, Offset(offset, leader_epoch, metadata, timestamp, intern(str(topic_id)), *expires)
 
 
 @dataclass(slots=True)
@@ -71,6 +118,8 @@ class GroupsState:
     def __init__(self) -> None:
         self.groups: dict[str, GroupData] = {}
         self.settled = NOT_SETTLED
+        self.weight = 0
+        """About how many bytes of memory all groups take."""
 
     def apply(self, entry: Entry) -> None:
         """Raises ValueError, TypeError, IndexError for what is no entry; nothing has changed then."""
@@ -79,14 +128,17 @@ class GroupsState:
                 self._set(group, dict(map(_read, rows)))
             case ["x", str(group), list(rows)]:
                 self._remove(group, {(str(topic), int(partition)) for topic, partition in rows})
+            case ["e", str(group), list(rows)]:
+                self._expire(group, {(str(topic), int(partition)): int(upto) for topic, partition, upto in rows})
             case ["g", str(group), list(row)]:
-                self._data(group).row = row
+                weight_of(group, row)  # (raises for what is no membership)
+                self._set_row(group, row)
             case ["g", str(group), None]:
                 if group in self.groups:
-                    self.groups[group].row = None
+                    self._set_row(group, None)
                     self._drop_if_empty(group)
             case ["d", str(group)]:
-                self.groups.pop(group, None)
+                self._drop(group)
             case ["t", list(ids)]:
                 self._forget(frozenset(ids))
             case ["a", str(group), row, list(rows)]:
@@ -103,20 +155,53 @@ class GroupsState:
         if self.settled != NOT_SETTLED:
             yield ["s", self.settled]
 
+    def drop_unreachable(self) -> int:
+        """Drop groups whose id, or a member's, no request or response can hold; returns how many.
+
+        Earlier versions of this node accepted them.
+        """
+        gone = [name for name in self.groups if _too_long(name)]
+        for name in gone:
+            self._drop(name)
+        for name, data in list(self.groups.items()):
+            if data.row is not None and any(_too_long(member[0]) for member in data.row[MEMBERS]):
+                self._set_row(name, None)
+                self._drop_if_empty(name)
+        return len(gone)
+
     def _data(self, group: str) -> GroupData:
-        return self.groups.setdefault(group, GroupData())
+        data = self.groups.get(group)
+        if data is None:
+            data = self.groups[group] = GroupData()
+            self.weight += weight_of(group, None)
+        return data
+
+    def _set_row(self, group: str, row: list[Any] | None) -> None:
+        data = self._data(group)
+        self.weight += weight_of(group, row) - weight_of(group, data.row)
+        data.row = row
 
     def _set(self, group: str, offsets: dict[tuple[str, int], Offset]) -> None:
         if offsets:
-            self._data(group).offsets.update(offsets)
+            known = self._data(group).offsets
+            self.weight += sum(one.weight for one in offsets.values())
+            self.weight -= sum(known[key].weight for key in offsets if key in known)
+            known.update(offsets)
 
     def _remove(self, group: str, keys: Iterable[tuple[str, int]]) -> None:
         data = self.groups.get(group)
         if data is not None:
             # A new dict in place of the old one: who looks at it is not disturbed.
             gone = set(keys)
+            self.weight -= sum(data.offsets[key].weight for key in gone if key in data.offsets)
             data.offsets = {key: offset for key, offset in data.offsets.items() if key not in gone}
             self._drop_if_empty(group)
+
+    def _expire(self, group: str, upto: dict[tuple[str, int], int]) -> None:
+        data = self.groups.get(group)
+        if data is not None:
+            known = data.offsets
+            self._remove(group, [key for key, at in upto.items() if key in known and known[key].timestamp <= at])
 
     def _forget(self, ids: frozenset[str]) -> None:
         for name, data in list(self.groups.items()):
@@ -125,18 +210,32 @@ class GroupsState:
                 self._remove(name, keys)
 
     def _adopt(self, group: str, row: list[Any] | None, offsets: dict[tuple[str, int], Offset]) -> None:
-        data = self._data(group)
-        for key, offset in offsets.items():
-            known = data.offsets.get(key)
-            if known is None or known.timestamp <= offset.timestamp:
-                data.offsets[key] = offset
-        data.row = data.row or row
+        known = self._data(group).offsets
+        self._set(
+            group,
+            {
+                key: offset
+                for key, offset in offsets.items()
+                if key not in known or known[key].timestamp <= offset.timestamp
+            },
+        )
+        data = self.groups[group]
+        self._set_row(group, data.row or row)
         self._drop_if_empty(group)
 
     def _drop_if_empty(self, group: str) -> None:
         data = self.groups[group]
         if not data.offsets and data.row is None:
-            del self.groups[group]
+            self._drop(group)
+
+    def _drop(self, group: str) -> None:
+        data = self.groups.pop(group, None)
+        if data is not None:
+            self.weight -= weight_of(group, data.row) + sum(one.weight for one in data.offsets.values())
+
+
+def _too_long(id_: str) -> bool:
+    return len(id_.encode("utf-8", "surrogatepass")) > LONGEST_ID
 
 
 def entries_of(name: str, data: GroupData) -> Iterator[Entry]:
@@ -146,3 +245,13 @@ def entries_of(name: str, data: GroupData) -> Iterator[Entry]:
     rows = [offset_row(topic, partition, offset) for (topic, partition), offset in list(data.offsets.items())]
     for start in range(0, len(rows), _CHUNK):
         yield ["o", name, rows[start : start + _CHUNK]]
+
+
+def replaced_ids(groups: dict[str, GroupData], topics: Mapping[str, TopicImage]) -> set[str]:
+    """The ids of topics with offsets, in place of which there is another topic by that name. Any thread may call it."""
+    return {
+        offset.topic_id
+        for data in list(groups.values())
+        for (topic, _), offset in data.offsets.copy().items()
+        if topic in topics and topics[topic].id != offset.topic_id
+    }

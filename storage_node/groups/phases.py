@@ -13,9 +13,11 @@ from collections import Counter
 from collections.abc import Callable
 
 from storage_node.errors import ErrorCode
+from storage_node.groups.deadlines import Deadlines
 from storage_node.groups.subscriptions import topics_of
 from storage_node.groups.values import (
     CONSUMER,
+    GROUP_WEIGHT,
     GroupState,
     Join,
     JoinAnswer,
@@ -25,6 +27,7 @@ from storage_node.groups.values import (
     Reply,
     SyncAnswer,
     Token,
+    weight_of_pending,
 )
 
 __all__ = ["Phases"]
@@ -45,6 +48,10 @@ class Phases:
         self.pending: dict[str, float] = {}
         """Ids that were handed out and have not joined yet, and until when."""
         self.dirty = False
+        self.weight = GROUP_WEIGHT
+        """About how many bytes of memory the group and all its members take."""
+        self._deadlines = Deadlines()
+        """Of members and of ids that were handed out."""
         self._unique = unique
         self._static: dict[str, str] = {}
         self._supported: Counter[str] = Counter()
@@ -62,10 +69,14 @@ class Phases:
         """Whether a member reads a topic; unknown subscriptions of consumers count as all topics."""
         if self.protocol_type != CONSUMER or not self.members:
             return False
-        # A member whose protocol is not chosen yet is one that joins: what it asks for first is what it will read.
-        chosen = (member.metadata(self.protocol) or member.protocols[0][1] for member in self.members.values())
-        topics = topics_of(chosen)
+        topics = self.subscribed()
         return topics is None or topic in topics
+
+    def subscribed(self) -> frozenset[str] | None:
+        """The topics that members read, None when that is not known. May be called by any thread."""
+        # A member whose protocol is not chosen yet is one that joins: what it asks for first is what it will read.
+        members = list(self.members.values())
+        return topics_of(member.metadata(self.protocol) or member.protocols[0][1] for member in members)
 
     def may_delete_offsets(self) -> bool:
         """Whether single offsets may be removed: of consumers it is known what they read."""
@@ -79,23 +90,20 @@ class Phases:
     @property
     def deadline(self) -> float | None:
         """When `tick` is due; None while nothing waits for time."""
-        times = [member.deadline for member in self.members.values() if member.deadline is not None]
-        times += self.pending.values()
-        if self._until is not None:
-            times.append(self._until)
-        return min(times, default=None)
+        earliest, until = self._deadlines.earliest(), self._until
+        return until if earliest is None else earliest if until is None else min(earliest, until)
 
     # Time, and other ends
 
     def tick(self, now: float) -> list[Reply]:
         """Do what is due: members that were not heard of go, phases end."""
-        late = [id_ for id_, until in self.pending.items() if until <= now]
-        for id_ in late:
-            del self.pending[id_]
-        gone = [one for one in self.members.values() if one.deadline is not None and one.deadline <= now]
-        for member in gone:
-            self._remove(member)
-        if late or gone:
+        due = self._deadlines.take_due(now)
+        for id_ in due:
+            if id_ in self.pending:
+                self._take_back(id_)
+            else:
+                self._remove(self.members[id_])
+        if due:
             self._after_removal(now)
         if self._until is not None and self._until <= now:
             self._phase_over(now)
@@ -122,7 +130,7 @@ class Phases:
         for member in self.members.values():
             if member.joining is token or member.syncing is token:
                 member.joining = member.syncing = None
-                member.deadline = now + member.session
+                self._due(member, now + member.session)
                 if member.nameless:
                     self._remove(member)
                     self._after_removal(now)
@@ -141,6 +149,7 @@ class Phases:
             self._answer(member, error)
         self.state = GroupState.DEAD
         self.members, self.pending, self._until = {}, {}, None
+        self._deadlines, self.weight = Deadlines(), GROUP_WEIGHT
         return self._told()
 
     # Steps
@@ -149,8 +158,35 @@ class Phases:
         replies, self._replies = self._replies, []
         return replies
 
+    def _hand_out(self, member_id: str, until: float) -> None:
+        """A new member is to join with this id."""
+        self.pending[member_id] = until
+        self._deadlines.set(member_id, until)
+        self.weight += weight_of_pending(member_id)
+
+    def _take_back(self, member_id: str) -> None:
+        """An id that was handed out is not waited for any more."""
+        del self.pending[member_id]
+        self._deadlines.clear(member_id)
+        self.weight -= weight_of_pending(member_id)
+
+    def _due(self, member: Member, when: float | None) -> None:
+        """The member is gone then, unless it is heard of; None: it waits for this coordinator."""
+        member.deadline = when
+        if when is None:
+            self._deadlines.clear(member.id)
+        else:
+            self._deadlines.set(member.id, when)
+
+    def _weigh(self, member: Member) -> None:
+        """What a member holds has changed."""
+        self.weight -= member.weighed
+        member.weighed = member.weight
+        self.weight += member.weighed
+
     def _add(self, member: Member) -> None:
         self.members[member.id] = member
+        self._weigh(member)
         self._supported.update(name for name, _ in member.protocols)
         if member.instance_id is not None:
             self._static[member.instance_id] = member.id
@@ -158,6 +194,8 @@ class Phases:
 
     def _drop(self, member: Member) -> None:
         del self.members[member.id]
+        self._deadlines.clear(member.id)
+        self.weight -= member.weighed
         self._supported.subtract(name for name, _ in member.protocols)
         self._unsynced.discard(member.id)
         if member.instance_id is not None and self._static.get(member.instance_id) == member.id:
@@ -173,8 +211,10 @@ class Phases:
         self._supported.subtract(name for name, _ in member.protocols)
         self._supported.update(name for name, _ in ask.protocols)
         member.protocols, member.session, member.rebalance = ask.protocols, ask.session, ask.rebalance
+        self._weigh(member)
         self._supersede(member.joining, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.id))
-        member.joining, member.deadline = token, None
+        member.joining = token
+        self._due(member, None)
 
     def _supersede(self, token: Token, answer: JoinAnswer | SyncAnswer) -> None:
         """The member asks again over another connection: nobody waits at the old one for ever."""
@@ -183,7 +223,7 @@ class Phases:
 
     def _heard(self, member: Member, now: float) -> None:
         if member.joining is None and member.syncing is None:
-            member.deadline = now + member.session
+            self._due(member, now + member.session)
 
     def _joined(self) -> int:
         return sum(member.joining is not None for member in self.members.values())
@@ -241,7 +281,8 @@ class Phases:
                 member.assignment = b""
                 if member.syncing is not None:
                     self._replies.append((member.syncing, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)))
-                    member.syncing, member.deadline = None, now + member.session
+                    member.syncing = None
+                    self._due(member, now + member.session)
         self._initial = self.state is GroupState.EMPTY
         self.state = GroupState.PREPARING
         self._unsynced.clear()
@@ -278,7 +319,8 @@ class Phases:
         for member in self.members.values():
             members = self._everybody() if member.id == self.leader else ()
             self._reply_joining(member, self._generation_of(member, members))
-            member.nameless, member.deadline = False, now + member.session
+            member.nameless = False
+            self._due(member, now + member.session)
 
     def _elect(self) -> bool:
         """The leader must be one that waits for its answer."""

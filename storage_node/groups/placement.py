@@ -12,7 +12,8 @@ from typing import Final
 
 __all__ = ["Placement", "ranked"]
 
-_REMEMBERED: Final = 50_000  # groups; a client may ask for any number of names
+_REMEMBERED: Final = 20_000  # groups; a client may send any number of group ids
+_LONGEST: Final = 255  # characters of a group id that is remembered; a longer one is hashed again each time
 
 
 def ranked(group: str, nodes: Collection[int]) -> tuple[int, ...]:
@@ -26,21 +27,24 @@ def _score(group: str, node: int) -> bytes:
 
 
 class Placement:
-    """The coordinator of each group for one set of nodes; remembers what it has worked out."""
+    """The coordinator of each group for one set of nodes; remembers what it has computed. Any thread may call it."""
 
     def __init__(self) -> None:
-        self._nodes: frozenset[int] = frozenset()
-        self._known: dict[str, int] = {}
+        self._memo: tuple[frozenset[int], dict[str, int]] = (frozenset(), {})
 
     def coordinator(self, group: str, nodes: Collection[int]) -> int | None:
         """The node that has the group; None without nodes."""
         if not nodes:
             return None
-        if self._nodes != nodes:
-            self._nodes, self._known = frozenset(nodes), {}
-        found = self._known.get(group)
+        # The set of nodes and what was computed for it are replaced together: no thread mixes two sets.
+        of, known = self._memo
+        if of != nodes:
+            of, known = self._memo = frozenset(nodes), {}
+        found = known.get(group)
         if found is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            found = self._known[group] = max(self._nodes, key=lambda node: (_score(group, node), node))
+            found = max(of, key=lambda node: (_score(group, node), node))
+            if len(group) <= _LONGEST:
+                if len(known) >= _REMEMBERED:
+                    known.clear()
+                known[group] = found
         return found

@@ -24,9 +24,14 @@ class Kept:
 
 
 def write(
-    generation: int, protocol_type: str | None, protocol: str | None, leader: str | None, members: Iterable[Member]
+    generation: int,
+    protocol_type: str | None,
+    protocol: str | None,
+    leader: str | None,
+    members: Iterable[Member],
+    at: int | None = None,
 ) -> list[Any]:
-    """The row."""
+    """The row; `at` is the time of the change, in milliseconds: an empty group's offsets expire from then on."""
     found = [
         [
             member.id,
@@ -40,12 +45,12 @@ def write(
         ]
         for member in members
     ]
-    return [generation, protocol_type, protocol, leader, found]
+    return [generation, protocol_type, protocol, leader, found, *([] if at is None else [at])]
 
 
 def read(row: list[Any]) -> Kept:
     """The membership of a row; raises ValueError, TypeError for one that is none."""
-    generation, protocol_type, protocol, leader, found = row
+    generation, protocol_type, protocol, leader, found, *_ = row
     members = tuple(
         Member(
             id_,

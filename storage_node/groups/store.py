@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -41,6 +41,7 @@ FLUSHED: Final = failpoints.register("groups.flushed")
 _MAGIC: Final = b"rehome-groups 1\n"
 _LIMIT: Final = 4 << 30
 _CLOSING: Final = 5.0  # seconds
+_PIECE: Final = 256 * 1024  # bytes of a snapshot that are in memory at a time
 
 #: Called once an entry is on disk (None), or cannot be; in a thread of the directory's.
 Done = Callable[[BaseException | None], None]
@@ -89,7 +90,10 @@ class GroupStore:
         self._allow(own.snapshot_bytes if own is not None else 0)
         self._length = own.tail_end if own is not None else 0
         self._cut()
-        if newest is not own:
+        unreachable = self.state.drop_unreachable()
+        if unreachable:
+            _log.warning("%d groups are dropped: their ids are longer than a request can hold", unreachable)
+        if newest is not own or unreachable:
             self._compact()
 
     def put(self, entry: Entry, done: Done) -> None:
@@ -189,23 +193,35 @@ class GroupStore:
 
     def _compact(self) -> None:
         """Write the state as a snapshot and empty the tail. Where there is no room, the tail goes on growing."""
-        parts = [_MAGIC, frame(self._number, ["head"])]
-        for entry in self.state.entries():
-            parts.append(frame(self._number, entry))
-            time.sleep(0)  # lets the listener's thread go on
-        data = b"".join([*parts, frame(self._number, ["end", len(parts) - 2])])
+        size = 0
+
+        def pieces() -> Iterator[bytes]:
+            nonlocal size
+            for piece in _pieces(self._snapshot()):
+                size += len(piece)
+                yield piece
+
         try:
             with atomic.io_errors(self.directory.name, f"writing {SNAPSHOT}"):
-                atomic.write_atomic(self.directory.path / SNAPSHOT, data)
+                atomic.write_atomic(self.directory.path / SNAPSHOT, pieces())
         except MetadataIOError as error:
             if not atomic.is_no_room(error):
                 raise
             _log.warning("%s, there is no room; its tail has %d bytes", error, self._length)
             self._most = 2 * self._length
             return
-        self._allow(len(data))
+        self._allow(size)
         self._length = 0
         self._cut()
+
+    def _snapshot(self) -> Iterator[bytes]:
+        yield _MAGIC
+        yield frame(self._number, ["head"])
+        count = 0
+        for count, entry in enumerate(self.state.entries(), 1):  # noqa: B007 (the last is the count)
+            yield frame(self._number, entry)
+            time.sleep(0)  # lets the listener's thread go on
+        yield frame(self._number, ["end", count])
 
     # Reading
 
@@ -253,6 +269,18 @@ class GroupStore:
                 damaged,
                 damaged + len(scanned.entries),
             )
+
+
+def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of about `_PIECE`."""
+    gathered, size = [], 0
+    for part in parts:
+        gathered.append(part)
+        size += len(part)
+        if size >= _PIECE:
+            yield b"".join(gathered)
+            gathered, size = [], 0
+    yield b"".join(gathered)
 
 
 class _Found:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from sys import getsizeof
 from typing import Any, Final
 
 from storage_node.errors import ErrorCode
 
 __all__ = [
     "CONSUMER",
+    "GROUP_WEIGHT",
     "NO_GENERATION",
+    "GroupRefused",
     "GroupState",
     "Join",
     "JoinAnswer",
@@ -22,11 +25,26 @@ __all__ = [
     "Sync",
     "SyncAnswer",
     "Token",
+    "weight_of_pending",
 ]
 
 #: The protocol type of consumers, whose subscriptions can be read (KIP-62's ConsumerProtocol).
 CONSUMER: Final = "consumer"
 NO_GENERATION: Final = -1
+
+# Bytes of memory that a group's state machine and a member take, without their strings and bytes.
+GROUP_WEIGHT: Final = 4096
+_MEMBER_WEIGHT: Final = 1200
+_PROTOCOL_WEIGHT: Final = 150
+
+
+class GroupRefused(Exception):
+    """A group cannot be asked here, now: `code` says why, in Kafka's words for it."""
+
+    def __init__(self, code: ErrorCode) -> None:
+        super().__init__(code.name)
+        self.code = code
+
 
 #: Who waits for an answer: whatever the caller handed in, never looked at.
 Token = Any
@@ -45,7 +63,7 @@ class GroupState(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Limits:
     """group.initial.rebalance.delay.ms, group.min/max.session.timeout.ms (seconds here), group.max.size,
-    offset.metadata.max.bytes.
+    offset.metadata.max.bytes, and what follows.
     """
 
     initial_delay: float = 3.0
@@ -55,6 +73,12 @@ class Limits:
     offset_metadata: int = 4096
     new_member: float = 300.0
     """How long a member that has no id yet may wait for its first answer: it cannot send heartbeats."""
+    retention: float = 604_800.0
+    """offsets.retention.minutes, in seconds: how long offsets of a group without members are kept (KIP-211)."""
+    retention_check: float = 600.0
+    """offsets.retention.check.interval.ms, in seconds."""
+    state_bytes: int = 40 << 20
+    """group.state.max.bytes: about how much memory the offsets and members of all groups may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +97,22 @@ class Join:
     """A dynamic member without an id is first told one, and joins with it (version 4, KIP-394)."""
     can_skip: bool = False
     """The leader understands that it has nothing to assign (version 9, KIP-814)."""
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory the member will take at most: its id is made of the client's or instance's."""
+        names = 2 * (getsizeof(self.client_id) + getsizeof(self.instance_id)) + getsizeof(self.host)
+        return _MEMBER_WEIGHT + names + weight_of_protocols(self.protocols)
+
+
+def weight_of_protocols(protocols: tuple[tuple[str, bytes], ...]) -> int:
+    """About how many bytes of memory a member's protocols take."""
+    return sum(_PROTOCOL_WEIGHT + len(name) + len(data) for name, data in protocols)
+
+
+def weight_of_pending(member_id: str) -> int:
+    """About how many bytes of memory an id takes that was handed out."""
+    return _PROTOCOL_WEIGHT + 2 * getsizeof(member_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +188,14 @@ class Member:
     nameless: bool = False
     """It waits for its first answer, and does not know its id."""
     deadline: float | None = None
+    weighed: int = 0
+    """What of it is in its group's weight."""
+
+    @property
+    def weight(self) -> int:
+        """About how many bytes of memory the member takes."""
+        own = sum(map(getsizeof, (self.id, self.instance_id, self.client_id, self.host, self.assignment)))
+        return _MEMBER_WEIGHT + own + weight_of_protocols(self.protocols)
 
     @property
     def static(self) -> bool:

@@ -30,6 +30,9 @@ MAX_ELEMENTS = 100_000
 #: The same for produce and fetch requests, which are read on the loop: all partitions that a cluster may hold, each
 #: with its tagged fields.
 MAX_PARTITIONS = 60_000
+#: Bytes of a string. A compact string could be as long as its frame; Apache Kafka's parser refuses it beyond what the
+#: older encoding holds, and closes the connection.
+LONGEST_STRING = 32_767
 
 Walk = Callable[["Cursor"], None]
 
@@ -106,6 +109,8 @@ class Cursor:
         if size < 0:
             return None
         start = self.position
+        if size > LONGEST_STRING:
+            raise MalformedRequest(f"a string of {size} bytes at byte {start}; at most {LONGEST_STRING} are valid")
         self.skip(size)
         try:
             return str(self.buffer[start : start + size], "utf-8")

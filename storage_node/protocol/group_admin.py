@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_node.errors import ErrorCode
-from storage_node.groups.coordinator import GroupRefused
 from storage_node.groups.group import Group
-from storage_node.groups.values import GroupState
+from storage_node.groups.values import GroupRefused, GroupState, Member
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
+from storage_node.protocol.turns import in_turns
 
 if TYPE_CHECKING:
     from storage_node.node import Node
@@ -29,9 +30,11 @@ _NOT_ASKED: Final = -(2**31)
 async def find_coordinator(node: Node, request: Request) -> Answer:
     """The node that coordinates a group; keys of transactions and share groups are refused."""
     call = request.decode()
-    keys = call.coordinator_keys if request.version >= 4 else [call.key]
-    rows = [_coordinator(node, key, getattr(call, "key_type", _GROUP)) for key in keys]
-    return request.encode(coordinators=rows) if request.version >= 4 else request.encode(**rows[0])
+    kind = getattr(call, "key_type", _GROUP)
+    if request.version < 4:
+        return request.encode(**_coordinator(node, call.key, kind))
+    keys = call.coordinator_keys
+    return request.encode_many(len(keys), lambda: {"coordinators": [_coordinator(node, key, kind) for key in keys]})
 
 
 def _coordinator(node: Node, key: str, kind: int) -> dict[str, Any]:
@@ -56,35 +59,71 @@ async def list_groups(node: Node, request: Request) -> Answer:
         return request.encode(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     states = {state.lower() for state in getattr(call, "states_filter", None) or ()}
     types = {kind.lower() for kind in getattr(call, "types_filter", None) or ()}
-    rows = [
-        {"group_id": name, "protocol_type": protocol_type, "group_state": str(state), "group_type": _CLASSIC}
-        for name, state, protocol_type in (node.groups.listed() if not types or _CLASSIC in types else ())
-        if not states or state.lower() in states
-    ]
-    return request.encode(groups=rows)
+    if types and _CLASSIC not in types:
+        return request.encode(groups=[])
+    live, kept = node.groups.listed()
+
+    def groups() -> dict[str, Any]:
+        found = live | {
+            name: (GroupState.EMPTY, (data.row[1] or "") if data.row is not None else "")
+            for name, data in kept
+            if name not in live
+        }
+        rows = [
+            {"group_id": name, "protocol_type": protocol_type, "group_state": str(state), "group_type": _CLASSIC}
+            for name, (state, protocol_type) in found.items()
+            if (not states or state.lower() in states) and node.groups.is_own(name)
+        ]
+        return {"groups": rows}
+
+    return request.encode_many(len(live) + len(kept), groups)
 
 
 async def describe_groups(node: Node, request: Request) -> Answer:
     """State and members of groups; one that is not there is Dead."""
     call = request.decode()
     operations = _OPERATIONS if getattr(call, "include_authorized_operations", False) else _NOT_ASKED
-    rows = [{"authorized_operations": operations} | _describe(node, name, request.version) for name in call.groups]
-    return request.encode(groups=rows)
+    # Groups that may change while a thread describes them are taken as they are now.
+    live = {name: _Seen.of(group) for name in call.groups if (group := node.groups.live(name)) is not None}
+    elements = len(call.groups) + sum(len(seen.members) for seen in live.values())
+
+    def described() -> dict[str, Any]:
+        rows = [_describe(node, name, live.get(name), request.version) for name in call.groups]
+        return {"groups": [{"authorized_operations": operations} | row for row in rows]}
+
+    return request.encode_many(elements, described)
 
 
-def _describe(node: Node, name: str, version: int) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A group as it was at one moment."""
+
+    state: GroupState
+    protocol_type: str | None
+    protocol: str | None
+    members: list[tuple[Member, bytes]]
+    """Each with its assignment."""
+
+    @classmethod
+    def of(cls, group: Group) -> _Seen:
+        members = [(member, member.assignment) for member in group.members.values()]
+        return cls(group.state, group.protocol_type, group.protocol, members)
+
+
+def _describe(node: Node, name: str, seen: _Seen | None, version: int) -> dict[str, Any]:
     try:
         node.groups.check(name)
     except GroupRefused as refused:
         return {"group_id": name, "error_code": refused.code, "authorized_operations": _NOT_ASKED}
-    group = node.groups.look(name)
-    if group is not None:
+    if seen is None and (group := node.groups.at_rest(name)) is not None:
+        seen = _Seen.of(group)
+    if seen is not None:
         return {
             "group_id": name,
-            "group_state": str(group.state),
-            "protocol_type": group.protocol_type or "",
-            "protocol_data": (group.protocol or "") if group.state is GroupState.STABLE else "",
-            "members": _members(group),
+            "group_state": str(seen.state),
+            "protocol_type": seen.protocol_type or "",
+            "protocol_data": (seen.protocol or "") if seen.state is GroupState.STABLE else "",
+            "members": _members(seen),
         }
     row: dict[str, Any] = {"group_id": name, "group_state": str(GroupState.DEAD)}
     if version >= 6:
@@ -92,26 +131,27 @@ def _describe(node: Node, name: str, version: int) -> dict[str, Any]:
     return row
 
 
-def _members(group: Group) -> list[dict[str, Any]]:
-    stable = group.state is GroupState.STABLE
+def _members(seen: _Seen) -> list[dict[str, Any]]:
+    stable = seen.state is GroupState.STABLE
     return [
         {
             "member_id": member.id,
             "group_instance_id": member.instance_id,
             "client_id": member.client_id,
             "client_host": member.host,
-            "member_metadata": member.metadata(group.protocol) if stable else b"",
-            "member_assignment": member.assignment if stable else b"",
+            "member_metadata": member.metadata(seen.protocol) if stable else b"",
+            "member_assignment": assignment if stable else b"",
         }
-        for member in group.members.values()
+        for member, assignment in seen.members
     ]
 
 
 async def delete_groups(node: Node, request: Request) -> Answer:
     """Delete groups without members, each with its own result."""
     call = request.decode()
-    rows = [{"group_id": name, "error_code": await _delete(node, name)} for name in call.groups_names]
-    return request.encode(results=rows)
+    codes = await in_turns(_delete(node, name) for name in call.groups_names)
+    rows = [{"group_id": name, "error_code": code} for name, code in zip(call.groups_names, codes, strict=True)]
+    return request.encode_many(len(rows), lambda: {"results": rows})
 
 
 async def _delete(node: Node, name: str) -> ErrorCode:

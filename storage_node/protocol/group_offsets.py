@@ -5,22 +5,31 @@ A group of the empty name may have offsets, as in Kafka; members it cannot have.
 
 from __future__ import annotations
 
+import asyncio
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_node.errors import ErrorCode
-from storage_node.groups.coordinator import GroupRefused
 from storage_node.groups.offsets import Offset
+from storage_node.groups.room import Commit
+from storage_node.groups.values import GroupRefused
 from storage_node.metadata import TopicImage
-from storage_node.protocol.codec import id_of, uuid_of
+from storage_node.protocol.codec import id_of, milliseconds, uuid_of
 from storage_node.protocol.framing import Answer
-from storage_node.protocol.request import Request
+from storage_node.protocol.request import MANY, Request
 
 if TYPE_CHECKING:
     from storage_node.node import Node
 
 #: Characters of metadata in one commit; no consumer comes near it.
 LARGEST_COMMIT: Final = 8 << 20
+
+#: A commit's retention time that means offsets.retention.minutes.
+_AS_CONFIGURED: Final = -1
+
+_METADATA: Final = 4
+"""Where an offset's row has its metadata."""
 
 _IDS: Final = 10
 """From this version on topics are named by their ids."""
@@ -32,40 +41,58 @@ async def offset_commit(node: Node, request: Request) -> Answer:
     instance = getattr(call, "group_instance_id", None)
     generation = call.generation_id_or_member_epoch
     topics = [(_topic(node, request.version, topic), topic) for topic in call.topics]
+    count = sum(len(topic.partitions) for topic in call.topics)
+    prepare = partial(_prepare, node, call, topics, request.version)
+    errors, commit = await asyncio.to_thread(prepare) if count > MANY else prepare()
+    # Last, so that no generation ends between the check and the entry.
     try:
         whole = node.groups.may_commit(call.group_id, call.member_id, instance, generation)
         if whole is ErrorCode.GROUP_ID_NOT_FOUND and request.version < 9:
             whole = ErrorCode.ILLEGAL_GENERATION
     except GroupRefused as refused:
         whole = refused.code
-    size = sum(len(row.committed_metadata or "") for _, topic in topics for row in topic.partitions)
-    if whole is ErrorCode.NONE and size > LARGEST_COMMIT:
+    if whole is ErrorCode.NONE and sum(len(row[_METADATA]) for row in commit.rows) > LARGEST_COMMIT:
         whole = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+    kept = await node.groups.commit(call.group_id, commit) if whole is ErrorCode.NONE else whole
+
+    def answer() -> dict[str, Any]:
+        rows = [
+            _head(request.version, topic)
+            | {
+                "partitions": [
+                    {"partition_index": row.partition_index, "error_code": whole or errors[id(row)] or kept}
+                    for row in topic.partitions
+                ]
+            }
+            for _, topic in topics
+        ]
+        return {"topics": rows}
+
+    return request.encode_many(count, answer)
+
+
+def _prepare(
+    node: Node, call: Any, topics: list[tuple[TopicImage | None, Any]], version: int
+) -> tuple[dict[int, ErrorCode], Commit]:
+    """The error of each row, by its identity, and the offsets of those without one."""
     most = node.config.groups.offset_metadata
-    errors = {
-        id(row): _may_commit(known, row, request.version, most) if whole is ErrorCode.NONE else whole
-        for known, topic in topics
-        for row in topic.partitions
-    }
+    errors = {id(row): _may_commit(known, row, version, most) for known, topic in topics for row in topic.partitions}
     now = time.time_ns() // 1_000_000
-    offsets = [
-        (known.name, row.partition_index, _offset(row, known.id, now))
+    expires = _expires(call, now)
+    offsets = (
+        (known.name, row.partition_index, _offset(row, known.id, now, expires))
         for known, topic in topics
         for row in topic.partitions
         if known is not None and errors[id(row)] is ErrorCode.NONE
-    ]
-    kept = await node.groups.commit(call.group_id, offsets)
-    rows = [
-        _head(request.version, topic)
-        | {
-            "partitions": [
-                {"partition_index": row.partition_index, "error_code": errors[id(row)] or kept}
-                for row in topic.partitions
-            ]
-        }
-        for _, topic in topics
-    ]
-    return request.encode(topics=rows)
+    )
+    return errors, Commit.of(call.group_id, node.groups.data.get(call.group_id), offsets)
+
+
+def _expires(call: Any, now: int) -> int | None:
+    """When the offsets of a commit expire that has a retention time of its own (up to version 4), in milliseconds."""
+    retention = getattr(call, "retention_time", None)
+    own = milliseconds(retention) if retention is not None else _AS_CONFIGURED
+    return None if own == _AS_CONFIGURED else now + own
 
 
 def _may_commit(topic: TopicImage | None, row: Any, version: int, most: int) -> ErrorCode:
@@ -78,25 +105,39 @@ def _may_commit(topic: TopicImage | None, row: Any, version: int, most: int) -> 
     return ErrorCode.NONE
 
 
-def _offset(row: Any, topic_id: str, now: int) -> Offset:
+def _offset(row: Any, topic_id: str, now: int, expires: int | None) -> Offset:
     epoch = getattr(row, "committed_leader_epoch", -1)
-    return Offset(row.committed_offset, epoch, row.committed_metadata or "", now, topic_id)
+    return Offset(row.committed_offset, epoch, row.committed_metadata or "", now, topic_id, expires)
 
 
 async def offset_fetch(node: Node, request: Request) -> Answer:
     """Committed offsets of partitions, or (since version 2, topics=null) of all; since version 8 of several groups."""
     call = request.decode()
-    if request.version >= 8:
-        return request.encode(groups=[_fetch(node, request.version, group) for group in call.groups])
-    found = _fetch(node, request.version, call)
-    error = found["error_code"]
-    if request.version < 2 and error:
-        # There is no place for the group's error but with each partition.
-        found["topics"] = [
-            _head(request.version, topic) | {"partitions": [_none(index, error) for index in topic.partition_indexes]}
-            for topic in call.topics
-        ]
-    return request.encode(error_code=error, topics=found["topics"])
+    version = request.version
+    if version >= 8:
+        count = sum(_count(node, group) for group in call.groups)
+        return request.encode_many(count, lambda: {"groups": [_fetch(node, version, group) for group in call.groups]})
+
+    def fetched() -> dict[str, Any]:
+        found = _fetch(node, version, call)
+        error = found["error_code"]
+        if version < 2 and error:
+            # There is no place for the group's error but with each partition.
+            found["topics"] = [
+                _head(version, topic) | {"partitions": [_none(index, error) for index in topic.partition_indexes]}
+                for topic in call.topics
+            ]
+        return {"error_code": error, "topics": found["topics"]}
+
+    return request.encode_many(_count(node, call), fetched)
+
+
+def _count(node: Node, group: Any) -> int:
+    """About how many offsets are fetched of a group; its copy of all offsets counts as well."""
+    data = node.groups.data.get(group.group_id)
+    return (len(data.offsets) if data is not None else 0) + sum(
+        1 + len(topic.partition_indexes) for topic in group.topics or ()
+    )
 
 
 def _fetch(node: Node, version: int, group: Any) -> dict[str, Any]:

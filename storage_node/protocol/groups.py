@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from storage_node.errors import ErrorCode
-from storage_node.groups.coordinator import GroupRefused
-from storage_node.groups.values import Join, JoinAnswer, Leaving, Sync, SyncAnswer
+from storage_node.groups.values import GroupRefused, Join, JoinAnswer, Leaving, Sync, SyncAnswer
 from storage_node.protocol.codec import milliseconds
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
@@ -39,7 +38,11 @@ async def join_group(node: Node, request: Request) -> Answer:
         answer = await node.groups.join(_named(call), ask)
     except GroupRefused as refused:
         answer = JoinAnswer(refused.code, ask.member_id)
-    values: dict[str, Any] = {
+    return request.encode_many(len(answer.members), lambda: _joined(request, answer))
+
+
+def _joined(request: Request, answer: JoinAnswer) -> dict[str, Any]:
+    return {
         "error_code": answer.error,
         "generation_id": answer.generation,
         "protocol_type": answer.protocol_type,
@@ -52,7 +55,6 @@ async def join_group(node: Node, request: Request) -> Answer:
             for one in answer.members
         ],
     }
-    return request.encode(**values)
 
 
 async def sync_group(node: Node, request: Request) -> Answer:

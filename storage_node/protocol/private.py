@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
-from storage_node.groups import handover
+from storage_node.groups import giving
 from storage_node.protocol.codec import MalformedRequest
 from storage_node.protocol.connections import is_loopback
 from storage_node.protocol.framing import Answer
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LARGEST_CALL = 64 * 1024
+#: Two group ids, each character of which JSON may write in six bytes, and a little more.
+LARGEST_CALL = 512 * 1024
 #: Not the threads that make large answers for clients: an operator never waits behind those.
 _POOL = ThreadPoolExecutor(max_workers=8, thread_name_prefix="private")
 
@@ -39,7 +40,8 @@ async def handle(node: Node, request: Request) -> Answer:
     near = node.config.private_api_from_anywhere or is_loopback(request.peer)
     if not near and call.get("op") not in BETWEEN_NODES:
         raise CloseConnection("the private API is answered to the loopback only")
-    return [request.head(), await asyncio.get_running_loop().run_in_executor(_POOL, _answer, node, call)]
+    pool = BETWEEN_NODES.get(str(call.get("op")), _POOL)
+    return [request.head(), await asyncio.get_running_loop().run_in_executor(pool, _answer, node, call)]
 
 
 def _answer(node: Node, call: dict[str, Any]) -> bytes:
@@ -165,10 +167,15 @@ OPERATIONS: dict[str, Operation] = {
     "cancel-move": _cancel_move,
     "replicas-online": _replicas_online,
     "offline-replicas": _offline_replicas,
-    handover.GIVE: handover.give,
-    handover.TAKEN: handover.taken,
+    giving.GIVE: giving.give,
+    giving.TAKEN: giving.taken,
+    giving.KEPT: giving.kept,
 }
 
-#: Answered to anybody, since nodes are not on one machine: what they tell and do, anybody has by OffsetFetch and
-#: DeleteGroups as well.
-BETWEEN_NODES = frozenset({handover.GIVE, handover.TAKEN})
+#: Answered to any host, since nodes are not on one machine. What groups-give and groups-kept return, any client has by
+#: OffsetFetch and DescribeGroups as well; groups-taken does nothing without a token, which the other node confirms.
+#: Each has threads of its own: a node that confirms is not to wait for one that waits for a confirmation, and no
+#: operator for either.
+BETWEEN_NODES = {
+    op: ThreadPoolExecutor(max_workers=2, thread_name_prefix=op) for op in (giving.GIVE, giving.TAKEN, giving.KEPT)
+}

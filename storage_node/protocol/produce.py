@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from storage_node.directories.directory import LogDirectory
+from storage_node.directories.names import is_valid_topic
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
 from storage_node.log_hold import Hold, LogHeld
 from storage_node.protocol.codec import MAX_PARTITIONS, Cursor
@@ -149,8 +150,11 @@ def _sort(node: Node, call: ProduceCall, jobs: dict[str, Work]) -> None:
 
 
 def _note(node: Node, item: Item) -> None:
-    """No log was asked about this item: what its producer has sent behind it must not come before it."""
-    if item.for_all:
+    """No log was asked about this item: what its producer has sent behind it must not come before it.
+
+    A topic of an invalid name never exists, so that nothing is kept under whatever a client sends as one.
+    """
+    if item.for_all and (item.topic_id or is_valid_topic(item.topic)):
         node.refused_early.refused(item.topic_id or item.topic, item.partition, item.records)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,8 @@ from storage_node.protocol.table import Api
 _HEAD = struct.Struct(">hhi")
 #: Bytes of a request from which on it is large.
 LARGE = 64 * 1024
+#: Elements above which an answer is made by a thread: the loop has other connections to serve meanwhile.
+MANY = 50
 
 
 class Deferred(list[bytes]):
@@ -64,6 +66,17 @@ class Request:
         if self.large:
             return Deferred(lambda: [self.head(), write_response(self.api.key, self.version, values)])
         return [self.head(), write_response(self.api.key, self.version, values)]
+
+    def encode_many(self, elements: int, make: Callable[[], Mapping[str, Any]]) -> list[bytes]:
+        """The answer from the values that `make` returns, which has about so many elements.
+
+        With many of them a thread calls `make` and encodes: it must only read what threads may read.
+        """
+
+        def encode() -> list[bytes]:
+            return [self.head(), write_response(self.api.key, self.version, make())]
+
+        return Deferred(encode) if self.large or elements > MANY else encode()
 
     def head(self) -> bytes:
         """The response header: ApiVersions keeps version 0 for ever, so that any client can read it."""

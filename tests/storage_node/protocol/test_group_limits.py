@@ -1,0 +1,225 @@
+"""What clients send is bounded where it would be kept: strings, groups, members, ids that wait for their member."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage_node.groups.frames import frame
+from storage_node.groups.offsets import Offset, offset_row
+from storage_node.groups.store import TAIL
+from storage_node.log.batch import build_batch
+from tests.support.group_calls import COMMIT, FETCH, LIST, NOW, enter, join, send_join, sync
+from tests.support.node_harness import Harness, running, until
+from tests.support.wire import Client, encode_request
+
+LONGEST = 32_767
+TOO_LARGE, SERVER_ERROR, FULL = 28, -1, 81
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    with running(tmp_path_factory.mktemp("limits"), 1, NOW) as made:
+        made.create_topic("t")
+        until(lambda: made.node.groups.loaded)
+        yield made
+
+
+def offsets(group: str = "g", topic: str = "t", metadata: str = "", member: str = "") -> dict[str, Any]:
+    row = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": metadata}
+    return {
+        "group_id": group,
+        "generation_id_or_member_epoch": -1,
+        "member_id": member,
+        "topics": [{"name": topic, "partitions": [row]}],
+    }
+
+
+def commit(client: Client, group: str, offset: int) -> int:
+    """The error."""
+    values = offsets(group)
+    values["topics"][0]["partitions"][0]["committed_offset"] = offset
+    return int(client.ask(COMMIT, 8, values).topics[0].partitions[0].error_code)
+
+
+def transactional(text: str) -> dict[str, Any]:
+    return {
+        "transactional_id": text,
+        "transaction_timeout": timedelta(seconds=1),
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
+
+
+def produced(topic: str) -> dict[str, Any]:
+    data = {"index": 0, "records": build_batch([b"x"], producer_id=1, producer_epoch=0, base_sequence=0)}
+    return {
+        "transactional_id": None,
+        "acks": -1,
+        "timeout": timedelta(seconds=1),
+        "topic_data": [{"name": topic, "partition_data": [data]}],
+    }
+
+
+#: What is sent with a string in it: key, version, values.
+STRINGS: dict[str, tuple[int, int, Callable[[str], dict[str, Any]]]] = {
+    "a group id": (8, 8, lambda text: offsets(group=text)),
+    "a topic of a commit": (8, 8, lambda text: offsets(topic=text)),
+    "a commit's metadata": (8, 8, lambda text: offsets(metadata=text)),
+    "a member id": (8, 8, lambda text: offsets(member=text)),
+    "a topic of Metadata": (3, 9, lambda text: {"topics": [{"name": text}], "allow_auto_topic_creation": False}),
+    "a coordinator's key": (10, 4, lambda text: {"key_type": 0, "coordinator_keys": [text]}),
+    "a resource": (32, 4, lambda text: {"resources": [{"resource_type": 2, "resource_name": text}]}),
+    "a client's software": (18, 3, lambda text: {"client_software_name": text}),
+    "a state of groups": (16, 4, lambda text: {"states_filter": [text]}),
+    "a transactional id": (22, 4, transactional),
+    "a topic of Produce": (0, 9, produced),
+}
+
+
+@pytest.mark.parametrize("what", STRINGS)
+def test_a_string_longer_than_kafka_parses_closes_the_connection(shared: Harness, what: str) -> None:
+    """As Apache Kafka 4.3.1 does with each of these."""
+    key, version, values = STRINGS[what]
+    client = Client(shared)
+    client.ask(key, version, values("x" * LONGEST))
+    client.socket.sendall(encode_request(key, version, values("x" * (LONGEST + 1))))
+    assert client.closed()
+    client.close()
+
+
+def test_batches_for_topics_of_invalid_names_leave_nothing_behind(shared: Harness) -> None:
+    before = len(shared.node.refused_early)
+    client = Client(shared)
+    for name in ("n" * 250, "n" * LONGEST, "a b", "..", "ä"):
+        assert client.produce(name, 0, build_batch([b"x"], producer_id=5, producer_epoch=0, base_sequence=0)).error == 3
+    assert len(shared.node.refused_early) == before
+    assert client.produce("valid", 0, build_batch([b"x"], producer_id=5, producer_epoch=0, base_sequence=0)).error == 3
+    assert len(shared.node.refused_early) == before + 1
+    client.close()
+
+
+def test_coordinators_of_long_names_are_not_remembered(shared: Harness) -> None:
+    client = Client(shared)
+    names = [f"{index}-{'g' * 1000}" for index in range(100)]
+    client.ask(10, 4, {"key_type": 0, "coordinator_keys": names})
+    _, known = shared.node.groups._placement._memo
+    assert not any(name in known for name in names)
+    client.close()
+
+
+def test_a_member_whose_id_no_response_can_hold_is_refused(shared: Harness) -> None:
+    client = Client(shared)
+    answer = join(client, 5, "long-instance", group_instance_id="i" * (LONGEST - 10))
+    assert (int(answer.error_code), answer.member_id) == (SERVER_ERROR, "")
+    assert int(enter(client, 5, "long-instance", group_instance_id="i" * (LONGEST - 40)).error_code) == 0
+    client.close()
+
+
+def test_an_earlier_run_s_ids_that_are_too_long_are_dropped_and_the_node_serves(tmp_path: Path) -> None:
+    """A commit to a group id of megabytes was accepted once; then no answer could hold it."""
+    with running(tmp_path, 1, NOW) as harness:
+        harness.create_topic("t")
+        client = Client(harness)
+        until(lambda: commit(client, "good", 7) == 0)
+        client.close()
+        topic_id = harness.node.metadata.image.topics["t"].id
+        number = harness.node.groups._store._number if harness.node.groups._store is not None else 0
+        harness.stop()
+        tail = Path(harness.paths[0]) / TAIL
+        rows = [offset_row("t", 0, Offset(1, -1, "", 0, topic_id))]
+        member = ["m" * 40_000, None, "c", "/h", 10_000, 10_000, "", ""]
+        with tail.open("ab") as file:
+            file.write(frame(number + 1, ["o", "g" * (8 << 20), rows]))
+            file.write(frame(number + 2, ["g", "members", [1, "consumer", "range", "m", [member]]]))
+        harness.node = harness._new(0)
+        harness.start()
+        until(lambda: harness.node.groups.loaded)
+        client = Client(harness)
+        for version in (2, 4):
+            assert [row.group_id for row in client.ask(LIST, version, {}).groups] == ["good"]
+        (row,) = client.ask(FETCH, 8, {"groups": [{"group_id": "good", "topics": None}]}).groups
+        assert row.topics[0].partitions[0].committed_offset == 7
+        client.close()
+        folder = Path(harness.paths[0])
+        assert sum(path.stat().st_size for path in folder.glob("consumer-groups*")) < 100_000, "and gone from the disk"
+
+
+def test_group_state_beyond_its_limit_is_refused_and_what_is_there_goes_on(tmp_path: Path) -> None:
+    with running(tmp_path, 1, {**NOW, "group.state.max.bytes": "100000"}) as harness:
+        harness.create_topic("t", 2)
+        client = Client(harness)
+        until(lambda: commit(client, "first", 1) == 0)
+        member = enter(client, 5, "members")
+        sync(client, 5, "members", member)
+        results = [commit(client, f"group-{index}", 1) for index in range(300)]
+        assert results[0] == 0 and results[-1] == TOO_LARGE
+        kept = results.count(0)
+        assert 50 < kept < 250
+        assert commit(client, "first", 2) == 0, "an offset that is there moves on"
+        assert int(join(client, 3, "another").error_code) == FULL
+        assert harness.node.groups.room.weight <= 100_000
+        # Members of a group that is known still rebalance.
+        other = Client(harness)
+        send_join(other, 3, "members")
+        again = join(client, 5, "members", member.member_id)
+        assert int(again.error_code) == 0
+        other.close()
+        assert len(client.ask(LIST, 4, {}).groups) == kept + 2
+        harness.restart()
+        until(lambda: harness.node.groups.loaded)
+        client.close()
+        client = Client(harness)
+        until(lambda: commit(client, "first", 3) == 0)
+        assert commit(client, "group-999", 1) == TOO_LARGE, "what is on disk counts at the next start as well"
+        (deleted,) = client.ask(42, 2, {"groups_names": ["group-0"]}).results
+        assert int(deleted.error_code) == 0
+        assert commit(client, "group-999", 1) == 0, "what is deleted makes room"
+        client.close()
+
+
+def test_members_metadata_counts_towards_the_limit_of_group_state(tmp_path: Path) -> None:
+    with running(tmp_path, 1, {**NOW, "group.state.max.bytes": "100000"}) as harness:
+        until(lambda: harness.node.groups.loaded)
+        client = Client(harness)
+        large = [{"name": "range", "metadata": bytes(200_000)}]
+        assert int(join(client, 3, "large", protocols=large).error_code) == FULL
+        member = enter(client, 3, "small")
+        assert int(sync(client, 3, "small", member, bytes(60_000)).error_code) == SERVER_ERROR
+        client.close()
+
+
+def test_ids_that_wait_for_their_member_are_bounded(tmp_path: Path) -> None:
+    with running(tmp_path, 1, {**NOW, "group.max.size": "3"}) as harness:
+        until(lambda: harness.node.groups.loaded)
+        client = Client(harness)
+        codes = [int(join(client, 5, "g").error_code) for _ in range(5)]
+        assert codes == [79, 79, 79, FULL, FULL]
+        client.close()
+
+
+def test_weights_of_groups_add_up(shared: Harness) -> None:
+    """After members have come and gone nothing is counted that is not there."""
+    groups = shared.node.groups
+    before = groups.room.weight
+
+    async def live() -> tuple[int, int]:
+        return groups.room._live, len(groups._groups)
+
+    client = Client(shared)
+    member = enter(client, 5, "comes-and-goes")
+    sync(client, 5, "comes-and-goes", member)
+    assert groups.room.weight > before
+    client.ask(13, 3, {"group_id": "comes-and-goes", "members": [{"member_id": member.member_id}]})
+    until(lambda: not groups.data["comes-and-goes"].row[4])  # type: ignore[index]
+    client.ask(42, 2, {"groups_names": ["comes-and-goes", "long-instance"]})
+    loop = shared.node.listener.loop
+    assert loop is not None
+    weight, count = asyncio.run_coroutine_threadsafe(live(), loop).result(10)
+    assert (weight > 0) == (count > 0)
+    client.close()
