@@ -50,6 +50,7 @@ from storage_node.ports import (
     ReplicaDirectory,
 )
 from storage_node.protocol.answers import Answers
+from storage_node.protocol.fetch_sessions import FetchSessions
 from storage_node.protocol.server import Listener
 from storage_node.replicas import Replicas
 from storage_node.replication.fetcher import Fetchers
@@ -89,6 +90,7 @@ class Node:
         self.listener = Listener(self)
         self.housekeeping = Housekeeping(self)
         self.quotas = Quotas(self.id)
+        self.fetch_sessions = FetchSessions()
         self.fetchers = Fetchers(self)
         self.held = HeldEpochs()
         self.refused_early = RefusedEarly()

@@ -8,6 +8,7 @@ still to be copied (KIP-113).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -158,8 +159,8 @@ class Partition(HeldLog):
                 self.leading = None
         if not leads and before is not None:
             before.close(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if changed:
-            self.wake(WAKE)
+        # Without another leader nobody need be woken, but what followers fetch next counts anew.
+        self.wake(WAKE if changed else 0)
         return True
 
     def _lead(self, row: PartitionImage, node: int, generation: int) -> None:
@@ -199,9 +200,10 @@ class Partition(HeldLog):
         """
         with self.changing(waits=within is None, within=within):
             self.check_usable()
+            began = time.monotonic()
             appended = self.log.append_as_leader(records, self.leader_epoch, now_ms)
             state = self.leading
-        self._appended(appended, len(records), state)
+        self._appended(appended, len(records), state, began)
         return appended
 
     def append_for_all(
@@ -222,6 +224,7 @@ class Partition(HeldLog):
                         f"requirement of {state.least_in_sync} for partition {self.tp}"
                     )
                 noted = overtaking.check(records, log.producers)
+                began = time.monotonic()
                 appended = log.append_as_leader(records, self.leader_epoch, now_ms)
             except OutOfOrderSequence:
                 raise
@@ -230,13 +233,13 @@ class Partition(HeldLog):
                 raise
             if noted:
                 overtaking.forget_known(log.producers)
-        self._appended(appended, len(records), state)
+        self._appended(appended, len(records), state, began)
         return appended, state
 
-    def _appended(self, appended: Appended, size: int, state: LeaderState | None) -> None:
+    def _appended(self, appended: Appended, size: int, state: LeaderState | None, began: float) -> None:
         if appended.duplicate:
             return
-        if state is None or state.appended(size):
+        if state is None or state.appended(size, began):
             self._wake_consumers(size)
         for waiter in self._follower_waiters.copy() if self._follower_waiters else ():
             waiter(size)
@@ -355,6 +358,8 @@ class Partition(HeldLog):
             # Followers hear of it with the next answer, which otherwise waits for records.
             for waiter in self._follower_waiters.copy():
                 waiter(WAKE)
+        if moved:
+            self.wake(0)
         return log.log_start_offset
 
     def delete_old_segments(self, now_ms: int) -> int:
@@ -366,6 +371,8 @@ class Partition(HeldLog):
             count = log.delete_old_segments(now_ms, self.high_watermark)
             if count:
                 self._shorten_future()
+        if count:
+            self.wake(0)
         return count
 
     def truncate_to(self, offset: int) -> None:
@@ -438,7 +445,7 @@ class Partition(HeldLog):
 
     def add_waiter(self, waiter: Waiter, *, to_end: bool = False) -> None:
         """`waiter(bytes)` is called, on any thread, when consumers may read more, with `to_end` after each append; and
-        whenever the partition's state changes.
+        whenever the partition's state changes: with `WAKE`, or with 0 where nobody who waits need hear of it at once.
         """
         (self._follower_waiters if to_end else self._waiters).add(waiter)
 

@@ -1,15 +1,20 @@
-"""Fetch (key 1), versions 4 to 18: by topic name, from version 13 on by topic id; without sessions.
+"""Fetch (key 1), versions 4 to 18: by topic name, from version 13 on by topic id, from version 7 on in sessions.
 
 The hot path: the envelope is read and written with struct; what a read returned goes to the socket without another
 copy, and is given up and read again where a reader takes its time. A partition whose log end is reached costs no I/O. A
 fetch that finds too little waits for appends, at most max_wait: a consumer for what is below the high watermark, a
 follower for whatever is in the log. A follower's fetch also says what it has (see `replication.leading`).
+
+A fetch looks at what it names, at what has changed since the last one of its session, and at what its session has still
+to send: a session that fetches nothing new costs the same however many partitions it has. A request with very many
+partitions is handled in turns with others on the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from storage_node.errors import (
@@ -19,8 +24,9 @@ from storage_node.errors import (
     RequestRefused,
     StorageError,
 )
-from storage_node.protocol.fetch_call import FetchCall, Item, encode, parse
+from storage_node.protocol.fetch_call import FINAL_EPOCH, TURN, FetchCall, Item, encode, parse
 from storage_node.protocol.fetch_reading import Reading
+from storage_node.protocol.fetch_sessions import Session
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.leaders import leader_of
 from storage_node.protocol.request import Request
@@ -31,67 +37,186 @@ if TYPE_CHECKING:
     from storage_node.node import Node
     from storage_node.partition import Partition
 
-FETCH_SESSION_ID_NOT_FOUND = 70
 LONGEST_WAIT = 300.0
 
 
 async def handle(node: Node, request: Request) -> Answer:
     """Answer with whole batches; wait up to max_wait for min_bytes when nothing is wrong."""
-    call = parse(request)
-    if call.session_id and call.session_epoch > 0:
-        # No sessions are kept, so that no id can be one of ours: the client starts over with a full fetch. Who closes
-        # a session, or begins a new one in its place, names all it wants.
-        return [request.head(), *encode(request.version, call, [], FETCH_SESSION_ID_NOT_FOUND)]
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + min(max(call.max_wait_ms, 0) / 1000, LONGEST_WAIT)
-    follower = call.replica >= 0
-    names: dict[bytes, str] = {}
     now = time.monotonic()
-    for item in call.items:
-        _look_up(node, item, names)
-        if item.replica is not None and (follower or item.last_epoch >= 0):
-            _compare(node, call, item, item.replica, now)
-    reading = Reading(node, call)
-    wanted = reading.wanted
-    waiter = _Waiter(loop, to_end=follower)
+    call = await parse(request)
+    sessions = node.fetch_sessions
+    session, error = sessions.begin(call, by_id=request.version >= 13, now=now)
+    if session is None:
+        return [request.head(), *await encode(request.version, call, [], error)]
+    epoch = session.epoch
     try:
+        async with session.lock:
+            if session.closed:
+                return [request.head(), *await encode(request.version, call, [], ErrorCode.FETCH_SESSION_ID_NOT_FOUND)]
+            fetch = _Fetch(node, call, session, now)
+            try:
+                rows = await fetch.run(epoch)
+                if session.epoch != epoch:
+                    # The client has sent the next one meanwhile, and that one answers.
+                    rows, error = [], ErrorCode.INVALID_FETCH_SESSION_EPOCH
+                kept = sessions.keep(session, call, now) if not error else True
+                body = await encode(request.version, call, rows, error, session.id if kept else 0)
+                if not error:
+                    fetch.responded(rows)
+            finally:
+                fetch.forget_records()
+    finally:
+        if not session.id or session.closed:
+            session.close()
+    return [request.head(), *body]
+
+
+class _Fetch:
+    """One request of a session, or without one."""
+
+    def __init__(self, node: Node, call: FetchCall, session: Session, now: float) -> None:
+        self._node = node
+        self._call = call
+        self._session = session
+        self._now = now
+        self._follower = call.replica >= 0
+        self._vouches = self._follower and call.session_epoch != FINAL_EPOCH
+        self._names: dict[bytes, str] = {}
+        self._looked: dict[Item, None] = {}
+        self._readable: dict[Item, None] = {}
+        """What had something to read when it was last looked at."""
+
+    async def run(self, epoch: int) -> list[Item]:
+        """Return the items of the response."""
+        call, session, watch = self._call, self._session, self._session.watch
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + min(max(call.max_wait_ms, 0) / 1000, LONGEST_WAIT)
+        reading = Reading(self._node, call)
+        wanted = reading.wanted
+        watch.arm()
+        items = await self._begin()
         while True:
-            waiter.watch([item.replica for item in call.items if item.replica is not None])
-            last = deadline - loop.time() <= 0 or any(item.settled for item in call.items)
+            last = deadline - loop.time() <= 0 or any(item.settled for item in self._looked)
+            self._readable = reading.look(items)
             size = await reading.measure() if wanted > 1 and not last else wanted
-            if size >= wanted or reading.shortened or any(item.settled for item in call.items):
+            if size >= wanted or reading.shortened or any(item.settled for item in self._readable):
                 size = await reading.read()
-                last = last or size >= min(wanted, 1) or any(item.settled for item in call.items)
+                last = last or size >= min(wanted, 1) or any(item.settled for item in self._readable)
             left = deadline - loop.time()
-            if last or not call.items or reading.shortened:
+            if last or reading.shortened or not session.items or session.epoch != epoch or session.closed:
                 break
             # At the end of the wait whatever is there is read.
-            await waiter.wait(wanted - size, min(left, reading.wait_seconds) if reading.held else left)
-            for item in call.items:
-                item.data = b""
-                _look_again(node, item)
-    finally:
-        waiter.close()
-    if follower:
-        # It may have risen while this fetch waited, and a follower does not ask again for its sake.
-        for item in call.items:
-            if item.replica is not None and not item.error:
-                item.high_watermark = item.replica.high_watermark
-    return [request.head(), *encode(request.version, call, call.items, 0)]
+            await watch.wait(wanted - size, min(left, reading.wait_seconds) if reading.held else left)
+            watch.arm()
+            changed = watch.take()
+            for item in changed:
+                self._note(item)
+            items = list({**self._readable, **dict.fromkeys(changed)})
+            for item in items:
+                _look_again(self._node, item)
+        await self._catch_up()
+        if call.full:
+            return list(session.items.values())
+        return [item for item in self._looked if _is_news(item)]
+
+    async def _begin(self) -> list[Item]:
+        """Take over what the request changes, and look at what it may concern."""
+        call, session = self._call, self._session
+        named = await session.ask(call)
+        changed = session.watch.take()
+        if self._follower:
+            known = (call.broker_epoch, self._node.isr.brokers.get(call.replica, -1))
+            if known != session.known:
+                session.known, named = known, list(session.items.values())
+        items = list(dict.fromkeys([*named, *changed, *session.active]))
+        if not call.full:
+            items = sorted((item for item in items if item.key in session.items), key=lambda item: item.turn)
+        await _in_turns(items, self._look)
+        # From now on, and not earlier: who is not vouched for any more was looked at above.
+        session.watch.fetched_at = self._now
+        return items
+
+    def _note(self, item: Item) -> None:
+        """Until its response shows that there is nothing to it, each fetch of the session looks at it."""
+        self._looked[item] = None
+        if item.watch is not None:
+            self._session.active[item] = None
+
+    def _look(self, item: Item) -> None:
+        self._looked[item] = self._session.active[item] = None
+        item.error, item.leader, item.diverging, item.rests = 0, None, None, False
+        replica = _look_up(self._node, item, self._names)
+        if replica is None:
+            self._session.watch.drop(item)
+            return
+        if self._call.max_wait_ms > 0 or self._call.session_epoch != FINAL_EPOCH:
+            self._session.watch.add(item, replica)
+        if self._follower or item.last_epoch >= 0:
+            _compare(self._node, self._call, item, replica, self._now, vouches=self._vouches)
+        if self._follower and not item.rests and replica.leading is not None:
+            replica.leading.release(self._call.replica, item)
+
+    async def _catch_up(self) -> None:
+        """A high watermark may have risen while this fetch waited, and a follower does not ask again for its sake."""
+        if not self._follower:
+            return
+        for item in self._session.watch.take():
+            self._note(item)
+            item.rests = False
+            _look_again(self._node, item)
+        await _in_turns(self._looked, _refresh)
+
+    def responded(self, rows: Sequence[Item]) -> None:
+        """Note what the client has now, and what the session's next fetch need not look at."""
+        session = self._session
+        for item in rows:
+            if item.error:
+                item.told_mark = item.told_start = -2
+            else:
+                item.told_mark, item.told_start = item.high_watermark, item.log_start
+            if item.data:
+                session.last(item)
+        for item in self._looked:
+            if not (item.settled or item in self._readable or (self._follower and not item.rests)):
+                session.active.pop(item, None)
+
+    def forget_records(self) -> None:
+        """The session keeps nothing that was read."""
+        for item in self._looked:
+            item.data = b""
 
 
-def _look_up(node: Node, item: Item, names: dict[bytes, str]) -> None:
+def _is_news(item: Item) -> bool:
+    """Whether a response of a session has this partition (FetchSession.CachedPartition.maybeUpdateResponseData)."""
+    return bool(item.settled or item.data) or (item.high_watermark, item.log_start) != (item.told_mark, item.told_start)
+
+
+def _refresh(item: Item) -> None:
+    if item.replica is not None and not item.error:
+        item.high_watermark = item.replica.high_watermark
+
+
+async def _in_turns(items: Iterable[Item], work: Callable[[Item], None]) -> None:
+    """Do something to each, while others have their turns on the loop."""
+    for number, item in enumerate(items, 1):
+        work(item)
+        if number % TURN == 0:
+            await asyncio.sleep(0)
+
+
+def _look_up(node: Node, item: Item, names: dict[bytes, str]) -> Partition | None:
     try:
         raw = item.topic_id
         if raw:
             known = names.get(raw)
             item.topic = known if known is not None else names.setdefault(raw, topic_named(node, raw))
-        item.replica = node.leader(TopicPartition(item.topic, item.partition))
+        replica = item.replica = node.leader(TopicPartition(item.topic, item.partition))
         if raw:
-            same_topic(item.replica, raw)
-        item.replica.check_usable(item.leader_epoch)
+            same_topic(replica, raw)
+        replica.check_usable(item.leader_epoch)
     except (RequestRefused, StorageError) as error:
         _refuse(node, item, error)
+    return item.replica
 
 
 def _look_again(node: Node, item: Item) -> None:
@@ -101,7 +226,7 @@ def _look_again(node: Node, item: Item) -> None:
         return
     try:
         if node.replicas.served.get(replica.tp) is not replica:
-            item.replica = node.leader(replica.tp)
+            replica = item.replica = node.leader(replica.tp)
         replica.check_usable(item.leader_epoch)
     except (RequestRefused, StorageError) as error:
         _refuse(node, item, error)
@@ -115,7 +240,7 @@ def _refuse(node: Node, item: Item, error: RequestRefused | StorageError) -> Non
         item.leader = leader_of(node, TopicPartition(item.topic, item.partition))
 
 
-def _compare(node: Node, call: FetchCall, item: Item, replica: Partition, now: float) -> None:
+def _compare(node: Node, call: FetchCall, item: Item, replica: Partition, now: float, *, vouches: bool) -> None:
     """Find out whether the asker's log is this one as far as it goes (KIP-595), and note what a follower has."""
     try:
         state = None
@@ -137,57 +262,7 @@ def _compare(node: Node, call: FetchCall, item: Item, replica: Partition, now: f
         elif state is not None:
             if not start <= item.offset <= end:
                 raise OffsetOutOfRange(f"{replica.tp} has offsets from {start} to {end}")
-            state.fetched(call.replica, item.offset, item.start, now, call.broker_epoch)
+            voucher = item if vouches else None
+            item.rests = state.fetched(call.replica, item.offset, item.start, now, call.broker_epoch, voucher)
     except (RequestRefused, StorageError) as error:
         _refuse(node, item, error)
-
-
-class _Waiter:
-    """Counts the bytes appended to some partitions since `watch`, and wakes the fetch when they are enough."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, *, to_end: bool) -> None:
-        self._loop = loop
-        self._to_end = to_end
-        self._partitions: list[Partition] = []
-        self._wanted = 0
-        self._seen = 0
-        self._future: asyncio.Future[bool] | None = None
-
-    def watch(self, partitions: list[Partition]) -> None:
-        """Count from now on; called before the read, so that no append is missed between the read and the wait."""
-        self.close()
-        self._seen = 0
-        self._partitions = partitions
-        for partition in partitions:
-            partition.add_waiter(self._appended, to_end=self._to_end)
-
-    async def wait(self, wanted: int, seconds: float) -> bool:
-        """True when `wanted` bytes have come, or the state of a partition changed; False after `seconds`."""
-        self._wanted = max(wanted, 1)
-        future = self._future = self._loop.create_future()
-        if self._seen >= self._wanted:
-            return True
-        timer = self._loop.call_later(seconds, _settle, future, False)
-        try:
-            return bool(await future)
-        finally:
-            timer.cancel()
-            self._future = None
-
-    def _appended(self, size: int) -> None:
-        """On the thread of the append."""
-        self._seen += size
-        future = self._future
-        if future is not None and self._seen >= self._wanted:
-            self._future = None
-            self._loop.call_soon_threadsafe(_settle, future, True)
-
-    def close(self) -> None:
-        for partition in self._partitions:
-            partition.remove_waiter(self._appended)
-        self._partitions = []
-
-
-def _settle(future: asyncio.Future[bool], value: bool) -> None:
-    if not future.done():
-        future.set_result(value)

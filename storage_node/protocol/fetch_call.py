@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from storage_node.protocol.codec import MAX_PARTITIONS, Cursor, MalformedRequest
@@ -14,13 +16,18 @@ from storage_node.protocol.wire import array, string, varint
 
 if TYPE_CHECKING:
     from storage_node.partition import Partition
+    from storage_node.protocol.fetch_watch import Watch
 
-#: The session epoch of who wants no session.
-FINAL_EPOCH = -1
+#: The session epochs of who wants a new session, and of who wants none.
+INITIAL_EPOCH, FINAL_EPOCH = 0, -1
 #: The replica id of who is no follower.
 CONSUMER = -1
 #: A broker epoch that was not told, as before version 15.
 NO_EPOCH = -1
+
+#: Partitions that are handled in one go on the loop, before others have their turn.
+TURN = 500
+NEVER = float("-inf")
 
 _ROW = struct.Struct(">iiqiqiB")
 """A partition from version 12 on: number, leader epoch, offset, last fetched epoch, log start, bytes, tagged fields."""
@@ -32,9 +39,12 @@ _REPLICA_STATE = 1
 _NO_REPLICA = b"\xff\xff\xff\xff"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Item:
-    """One partition asked for and what it got."""
+    """One partition asked for and what it got; in a session it is kept from fetch to fetch.
+
+    It is what the partition's waiters call, and what a leader knows as the follower's `Voucher`.
+    """
 
     topic: str
     partition: int
@@ -54,11 +64,52 @@ class Item:
     diverging: tuple[int, int] | None = None
     """The epoch before which the asker's log is another one, and the offset at which that epoch ends here."""
     data: bytes | FilePart = b""
+    watch: Watch | None = None
+    """Where changes of the partition are noted, while they are."""
+    watched: Partition | None = None
+    queued: bool = False
+    rests: bool = False
+    """A follower's: its session vouches for it."""
+    turn: int = 0
+    """The order in a session: a partition that got records comes last from then on."""
+    told_mark: int = -2
+    told_start: int = -2
+    """High watermark and log start offset of the last response that had this partition."""
 
     @property
     def settled(self) -> bool:
         """Whether this item is answered at once: by an error, or by where the logs diverge."""
         return self.error != 0 or self.diverging is not None
+
+    @property
+    def key(self) -> tuple[bytes | str, int]:
+        """What it is known by in a session."""
+        return self.topic_id or self.topic, self.partition
+
+    def ask(self, asked: Item) -> None:
+        """Take over what a later request of the session asks for."""
+        self.leader_epoch, self.offset, self.max_bytes = asked.leader_epoch, asked.offset, asked.max_bytes
+        self.last_epoch, self.start = asked.last_epoch, asked.start
+
+    def appended(self, size: int) -> None:
+        """So many bytes are new, or the partition's state has changed; on any thread."""
+        watch = self.watch
+        if watch is not None:
+            watch.told(self, size)
+
+    def stirred(self, _size: int) -> None:
+        """Something changed for which a fetch does not end its wait; on any thread."""
+        self.appended(0)
+
+    def changed(self) -> None:
+        """See `Voucher`."""
+        self.appended(0)
+
+    @property
+    def fetched_at(self) -> float:
+        """See `Voucher`."""
+        watch = self.watch
+        return watch.fetched_at if watch is not None else NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +125,17 @@ class FetchCall:
     items: list[Item]
     replica: int = CONSUMER
     broker_epoch: int = NO_EPOCH
+    forgotten: list[tuple[bytes | str, int]] = field(default_factory=list)
+    """The keys of partitions that leave the session."""
+
+    @property
+    def full(self) -> bool:
+        """Whether it names all that it wants, and does not go on with a session."""
+        return self.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
 
 
-def parse(request: Request) -> FetchCall:
-    """Read the envelope; raises MalformedRequest."""
+async def parse(request: Request) -> FetchCall:
+    """Read the envelope, in turns with others on the loop; raises MalformedRequest."""
     version = request.version
     flexible, by_id = version >= 12, version >= 13
     cursor = Cursor(request.frame, request.position, MAX_PARTITIONS)
@@ -93,11 +151,27 @@ def parse(request: Request) -> FetchCall:
         topic, topic_id = cursor.topic(flexible, by_id)
         for _ in range(cursor.count(flexible)):
             items.append(_flexible_item(cursor, topic, topic_id) if flexible else _item(cursor, topic, version))
+            if len(items) % TURN == 0:
+                await asyncio.sleep(0)
         if flexible:
             cursor.tagged()
+    forgotten: list[tuple[bytes | str, int]] = []
+    if version >= 7:
+        for _ in range(cursor.count(flexible)):
+            topic, topic_id = cursor.topic(flexible, by_id)
+            for _ in range(cursor.count(flexible)):
+                forgotten.append((topic_id or topic, cursor.int32()))
+                if len(forgotten) % TURN == 0:
+                    await asyncio.sleep(0)
+            if flexible:
+                cursor.tagged()
+    if version >= 11:
+        cursor.string(flexible)  # the rack
     if version >= 15:
         replica, broker_epoch = _replica_state(cursor)
-    return FetchCall(max_wait, min_bytes, max_bytes, isolation, session_id, session_epoch, items, replica, broker_epoch)
+    return FetchCall(
+        max_wait, min_bytes, max_bytes, isolation, session_id, session_epoch, items, replica, broker_epoch, forgotten
+    )
 
 
 def _flexible_item(cursor: Cursor, topic: str, topic_id: bytes) -> Item:
@@ -120,11 +194,6 @@ def _item(cursor: Cursor, topic: str, version: int) -> Item:
 
 def _replica_state(cursor: Cursor) -> tuple[int, int]:
     """Who asks, from the tagged fields at the end: a broker's id and epoch."""
-    for _ in range(cursor.count(True)):  # of a session, which we do not keep
-        cursor.skip(16)
-        cursor.skip(4 * max(0, cursor.count(True)))
-        cursor.tagged()
-    cursor.string(True)  # the rack
     found = CONSUMER, NO_EPOCH
     for _ in range(cursor.varint()):
         tag, size = cursor.varint(), cursor.varint()
@@ -137,8 +206,10 @@ def _replica_state(cursor: Cursor) -> tuple[int, int]:
     return found
 
 
-def encode(version: int, call: FetchCall, items: list[Item], error: int) -> list[Buffer | FilePart]:
-    """The response body as buffers; the data is passed on as it was read."""
+async def encode(
+    version: int, call: FetchCall, items: Sequence[Item], error: int = 0, session: int = 0
+) -> list[Buffer | FilePart]:
+    """The response body as buffers, in turns with others on the loop; the data is passed on as it was read."""
     flexible = version >= 12
     # Null for a reader that takes everything, none for one that leaves out what was aborted: there are no transactions.
     aborted = array(0 if call.isolation_level else -1, flexible)
@@ -147,19 +218,22 @@ def encode(version: int, call: FetchCall, items: list[Item], error: int) -> list
         topics.setdefault(item.topic_id or item.topic, []).append(item)
     buffers: list[Buffer | FilePart] = []
     out = bytearray(4)
+    count = 0
     if version >= 7:
-        out += error.to_bytes(2, "big", signed=True) + b"\0\0\0\0"
+        out += error.to_bytes(2, "big", signed=True) + session.to_bytes(4, "big")
     out += array(len(topics), flexible)
     middle = aborted + (_NO_REPLICA if version >= 11 else b"")
     nothing = middle + (b"\x01\x00" if flexible else b"\0\0\0\0")
     for name, rows in topics.items():
         out += (name if isinstance(name, bytes) else string(name, flexible)) + array(len(rows), flexible)
         for row in rows:
+            count += 1
+            if count % TURN == 0:
+                await asyncio.sleep(0)
             if version >= 5:
                 out += _RESULT_V5.pack(row.partition, row.error, row.high_watermark, row.high_watermark, row.log_start)
             else:
                 out += _RESULT.pack(row.partition, row.error, row.high_watermark, row.high_watermark)
-            # Looked at once: a directory that was too late for this answer may still be reading.
             data = row.data
             size = len(data)
             if not size and row.leader is None and row.diverging is None:

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from storage_node.errors import ErrorCode, OffsetOutOfRange, RequestRefused, StorageError
 from storage_node.protocol.fetch_call import FetchCall, Item
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from storage_node.replication.quota import Side
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+_Result = tuple[bytes | FilePart, int, int, int]
 
 #: More than this is never read for one answer, whatever is asked for.
 MOST_BYTES = 64 * 1024 * 1024
@@ -63,6 +66,7 @@ class Reading:
         self._follower = call.replica >= 0
         self._quota: Side | None = node.quotas.leader if self._follower else None
         self._owes_one = False
+        self._jobs: dict[str, list[Item]] = {}
         self.held = False
         """A throttle kept back what there was."""
         self.shortened = False
@@ -82,28 +86,11 @@ class Reading:
     def _most(self) -> int:
         return min(max(self._call.max_bytes, 0), MOST_BYTES)
 
-    async def measure(self) -> int:
-        """Return the bytes that a read would find, up to `wanted`, without reading a record; `read` then never finds
-        less for want of whole batches alone.
-        """
-        jobs = self._jobs()
-        counts = await self._everywhere(jobs, self._count)
-        return sum(counts)
-
-    async def read(self) -> int:
-        """Read what is there; answers the bytes."""
-        jobs = self._jobs()
-        if not jobs:
-            return 0
-        budget = Budget(self._most)
-        await self._everywhere(jobs, lambda items: self._read(items, budget))
-        return sum(len(item.data) for items in jobs.values() for item in items)
-
-    def _jobs(self) -> dict[str, list[Item]]:
-        """The items for which there is something to read, by directory."""
-        self.held, self._owes_one = False, True
+    def look(self, items: Iterable[Item]) -> dict[Item, None]:
+        """Bring these items up to date; returns those for which there is something to read, which `read` then does."""
+        self.held = False
         jobs: dict[str, list[Item]] = {}
-        for item in self._call.items:
+        for item in items:
             replica = item.replica
             if replica is None or item.settled:
                 continue
@@ -117,33 +104,51 @@ class Reading:
             # Between the high watermark and the end of the log there is nothing for a consumer yet.
             if not limit <= item.offset <= end:
                 jobs.setdefault(replica.directory.name, []).append(item)
-        return jobs
+        self._jobs = jobs
+        return {item: None for found in jobs.values() for item in found}
 
-    async def _everywhere(self, jobs: dict[str, list[Item]], work: Callable[[list[Item]], int]) -> list[int]:
+    async def measure(self) -> int:
+        """Return the bytes that a read would find, up to `wanted`, without reading a record."""
+        return sum(found for found, _ in await self._everywhere(self._count))
+
+    async def read(self) -> int:
+        """Read what is there; returns the bytes."""
+        self._owes_one = True
+        if not self._jobs:
+            return 0
+        budget, size = Budget(self._most), 0
+        for found, items in await self._everywhere(lambda items: self._read(items, budget)):
+            for item, (data, error, mark, start) in zip(items, found, strict=True):
+                item.data, item.error, item.high_watermark, item.log_start = data, error, mark, start
+                size += len(data)
+        return size
+
+    async def _everywhere(self, work: Callable[[list[Item]], T]) -> list[tuple[T, list[Item]]]:
+        """Work on the items of each directory in its pool. A directory that is too late for this response changes
+        nothing: its items may be on their way in another one by then.
+        """
         waits = []
-        for items in jobs.values():
+        for items in self._jobs.values():
             replica = items[0].replica
             assert replica is not None
             try:
                 job = asyncio.wrap_future(replica.directory.submit(work, items))
             except (StorageError, RuntimeError):
                 # It failed, or the node stops, since the replica was looked up.
-                for item in items:
-                    item.error = ErrorCode.KAFKA_STORAGE_ERROR
+                _failed(items)
             else:
                 waits.append((job, items))
-        counts = []
+        found = []
         if waits:
             done, _ = await asyncio.wait([job for job, _ in waits], timeout=PATIENCE)
             for job, items in waits:
                 if job not in done:
                     continue
                 if job.exception() is not None:
-                    for item in items:
-                        item.error = ErrorCode.KAFKA_STORAGE_ERROR
+                    _failed(items)
                 else:
-                    counts.append(job.result())
-        return counts
+                    found.append((job.result(), items))
+        return found
 
     def _count(self, items: list[Item]) -> int:
         """Runs in the directory's pool."""
@@ -157,36 +162,34 @@ class Reading:
                     return self.wanted  # the read finds out, and tells it
         return total
 
-    def _read(self, items: list[Item], budget: Budget) -> int:
-        """Runs in the directory's pool; answers the bytes."""
-        total = 0
-        for item in items:
-            replica = item.replica
-            if replica is None:
-                continue
-            granted, first = budget.reserve(max(item.max_bytes, 0))
-            data: bytes | FilePart = b""
-            try:
-                if granted or first:
-                    data = self._one(item, replica, granted, first)
-            except OffsetOutOfRange:
-                item.error = ErrorCode.OFFSET_OUT_OF_RANGE
-            except StorageError as error:
-                self._node.storage_failed(error, replica.tp)
-                item.error = error.code
-            except RequestRefused as error:
-                item.error = error.code
-            except Exception:
-                log.exception("read of %s-%d failed", item.topic, item.partition)
-                item.error = ErrorCode.UNKNOWN_SERVER_ERROR
-            item.data = data
-            if item.error:
-                item.high_watermark = item.log_start = -1
-            else:
-                item.high_watermark, item.log_start = replica.high_watermark, replica.log.log_start_offset
-            budget.give_back(granted - len(data), first and not data)
-            total += len(data)
-        return total
+    def _read(self, items: list[Item], budget: Budget) -> list[_Result]:
+        """Runs in the directory's pool; for each item its records, error, high watermark and log start offset."""
+        return [self._read_one(item, budget) for item in items]
+
+    def _read_one(self, item: Item, budget: Budget) -> _Result:
+        replica = item.replica
+        if replica is None:
+            return b"", item.error, item.high_watermark, item.log_start
+        granted, first = budget.reserve(max(item.max_bytes, 0))
+        data: bytes | FilePart = b""
+        code = 0
+        try:
+            if granted or first:
+                data = self._one(item, replica, granted, first)
+        except OffsetOutOfRange:
+            code = ErrorCode.OFFSET_OUT_OF_RANGE
+        except StorageError as error:
+            self._node.storage_failed(error, replica.tp)
+            code = error.code
+        except RequestRefused as error:
+            code = error.code
+        except Exception:
+            log.exception("read of %s-%d failed", item.topic, item.partition)
+            code = ErrorCode.UNKNOWN_SERVER_ERROR
+        budget.give_back(granted - len(data), first and not data)
+        if code:
+            return b"", code, -1, -1
+        return data, 0, replica.high_watermark, replica.log.log_start_offset
 
     def _one(self, item: Item, replica: Partition, granted: int, first: bool) -> bytes | FilePart:
         quota = self._quota
@@ -221,3 +224,8 @@ class Reading:
         if found.region is not None and len(found.data) > FEW_BYTES:
             return FilePart(found.data, found.region, directory)
         return found.data
+
+
+def _failed(items: Iterable[Item]) -> None:
+    for item in items:
+        item.error, item.high_watermark, item.log_start = ErrorCode.KAFKA_STORAGE_ERROR, -1, -1

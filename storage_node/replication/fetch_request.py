@@ -1,13 +1,13 @@
 """What a follower sends and reads: Fetch version 17 by topic ids, ListOffsets version 5; written and read with struct.
 
-A request for many partitions is kept and only changed where a partition has moved on: a row has the same length
-whatever it says. Every length of an answer is checked against the bytes that are there.
+In a session a request has only the partitions that have moved on since the last one. Every length of an answer is
+checked against the bytes that are there.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from storage_node.protocol.wire import array, string, varint
@@ -16,7 +16,9 @@ FETCH, FETCH_VERSION = 1, 17
 LIST_OFFSETS, LIST_OFFSETS_VERSION = 2, 5
 LATEST, EARLIEST = -1, -2
 #: No session is asked for: (id, epoch) of a full fetch that ends with its answer (KIP-227).
-_NO_SESSION = (0, -1)
+NO_SESSION = (0, -1)
+#: A topic id and a partition's number.
+Key = tuple[bytes, int]
 
 _HEAD = struct.Struct(">hhi")
 _FETCH_HEAD = struct.Struct(">iiibii")
@@ -57,51 +59,59 @@ class FetchRow(NamedTuple):
     leader: tuple[int, int] | None = None
 
 
-class Request:
-    """A Fetch request that is sent again and again; `rows` are where each partition's row begins.
+class AskedRow(NamedTuple):
+    """What a request says of a partition: `fetched` is the epoch of the last record that the follower has."""
 
-    `partitions` are (topic id, partition) in the order of the rows, partitions of one topic beside each other.
-    """
+    epoch: int
+    offset: int
+    fetched: int
+    start: int
+    most: int
 
-    def __init__(
-        self,
-        partitions: Sequence[tuple[bytes, int]],
-        *,
-        client: str,
-        replica: int,
-        broker_epoch: int,
-        isolation: int = 0,
-    ) -> None:
-        out = bytearray(4)
-        out += _HEAD.pack(FETCH, FETCH_VERSION, 0) + len(client).to_bytes(2, "big") + client.encode() + b"\0"
-        self._fetch_at = len(out)
-        out += _FETCH_HEAD.pack(0, 0, 0, isolation, *_NO_SESSION)
-        topics: dict[bytes, list[int]] = {}
-        for topic_id, partition in partitions:
-            topics.setdefault(topic_id, []).append(partition)
-        out += array(len(topics), True)
-        at: dict[tuple[bytes, int], int] = {}
-        for topic_id, numbers in topics.items():
-            out += topic_id + array(len(numbers), True)
-            for number in numbers:
-                at[topic_id, number] = len(out)
-                out += ROW.pack(number, -1, 0, -1, -1, 0, 0)
-            out += b"\0"
-        out += array(0, True) + string("", True)
-        state = _STATE.pack(replica, broker_epoch) + b"\0"
-        out += b"\x01\x01" + varint(len(state)) + state
-        out[:4] = (len(out) - 4).to_bytes(4, "big")
-        self.data = out
-        self.rows = [at[each] for each in partitions]
 
-    def begin(self, correlation: int, max_wait_ms: int, min_bytes: int, max_bytes: int) -> None:
-        """Fill in what is the request's own."""
-        struct.pack_into(">i", self.data, 8, correlation)
-        struct.pack_into(">iii", self.data, self._fetch_at, max_wait_ms, min_bytes, max_bytes)
+def fetch_request(
+    correlation: int,
+    rows: Iterable[tuple[Key, AskedRow]],
+    *,
+    client: str,
+    replica: int,
+    broker_epoch: int,
+    wait_ms: int,
+    min_bytes: int,
+    max_bytes: int,
+    session: tuple[int, int] = NO_SESSION,
+    forgotten: Iterable[Key] = (),
+) -> bytearray:
+    """A Fetch request with its size before it; `session` is the session's id and epoch (KIP-227)."""
+    out = bytearray(4)
+    out += _HEAD.pack(FETCH, FETCH_VERSION, correlation) + len(client).to_bytes(2, "big") + client.encode() + b"\0"
+    out += _FETCH_HEAD.pack(wait_ms, min_bytes, max_bytes, 0, *session)
+    topics: dict[bytes, list[bytes]] = {}
+    for (topic_id, number), row in rows:
+        packed = ROW.pack(number, row.epoch, row.offset, row.fetched, row.start, row.most, 0)
+        topics.setdefault(topic_id, []).append(packed)
+    out += array(len(topics), True)
+    for topic_id, found in topics.items():
+        out += topic_id + array(len(found), True) + b"".join(found) + b"\0"
+    gone: dict[bytes, list[int]] = {}
+    for topic_id, number in forgotten:
+        gone.setdefault(topic_id, []).append(number)
+    out += array(len(gone), True)
+    for topic_id, numbers in gone.items():
+        out += topic_id + array(len(numbers), True) + struct.pack(f">{len(numbers)}i", *numbers) + b"\0"
+    out += string("", True)
+    state = _STATE.pack(replica, broker_epoch) + b"\0"
+    out += b"\x01\x01" + varint(len(state)) + state
+    out[:4] = (len(out) - 4).to_bytes(4, "big")
+    return out
 
-    def row(self, number: int, partition: int, epoch: int, offset: int, fetched: int, start: int, most: int) -> None:
-        """Fill in a partition's row: leader epoch, offset, last fetched epoch, log start offset, most bytes."""
-        ROW.pack_into(self.data, self.rows[number], partition, epoch, offset, fetched, start, most, 0)
+
+def read_session(view: memoryview, correlation: int) -> tuple[int, int]:
+    """The error and the session id of an answer to Fetch; raises BadAnswer."""
+    reader = _Reader(view)
+    reader.correlation(correlation, flexible=True)
+    _throttled, error, session = reader.take(_FETCH_ANSWER)
+    return error, session
 
 
 def read_answer(view: memoryview, correlation: int) -> Iterator[FetchRow]:

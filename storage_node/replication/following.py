@@ -71,6 +71,7 @@ class Followed:
         "_complained",
         "_complaint",
         "epoch",
+        "key",
         "mark",
         "node",
         "partition",
@@ -87,6 +88,7 @@ class Followed:
         self.tp: TopicPartition = partition.tp
         self.partition = partition
         self.topic_id = topic_id
+        self.key = (topic_id, partition.tp.partition)
         self.epoch = epoch
         self.place = place
         """Where it is fetched; None once it is not followed any more, or by another such object."""

@@ -42,6 +42,10 @@ class Follower(NamedTuple):
             caught_up = self.fetched if self.fetched > caught_up else caught_up
         return Follower(offset, log_start, caught_up, now, leader_end, broker_epoch)
 
+    def seen_again(self, at: float) -> Follower:
+        """The follower after further fetches for the same offset, the last of them at `at`, while it had everything."""
+        return self._replace(caught_up=max(self.caught_up, at), fetched=max(self.fetched, at))
+
     def under_new_epoch(self, leader_end: int, now: float, in_sync: bool) -> Follower:
         """The follower of a leader that goes on leading under another epoch."""
         since = now if in_sync else NEVER

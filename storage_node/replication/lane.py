@@ -3,6 +3,11 @@
 While a replica is far behind its leader's high watermark, the next request leaves before the last answer is appended:
 the leader reads while this node writes. Closer than that it does not: the offset that a follower asks for tells its
 leader up to where it has the records.
+
+Requests go on with a fetch session at the leader (KIP-227): they name the partitions of which something has changed,
+and the answers have only such. What is done for a fetch is done for these alone: partitions that do nothing cost
+nothing. Whatever may have made the leader's picture another one (an error of the session, a lost connection) ends it,
+and the next fetch is a full one.
 """
 
 from __future__ import annotations
@@ -10,22 +15,30 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from storage_node.directories.directory import LogDirectory
+from storage_node.errors import ErrorCode
+from storage_node.partition import Waiter
 from storage_node.replication.connection import Connection, Disconnected
 from storage_node.replication.fetch_request import (
     EARLIEST,
     LATEST,
+    NO_SESSION,
+    AskedRow,
     BadAnswer,
     FetchRow,
-    Request,
+    Key,
+    fetch_request,
     last_batch,
     offsets_request,
     read_answer,
     read_offset,
+    read_session,
 )
 from storage_node.replication.following import FIRST_PAUSE, Followed, Kind, Place
 
@@ -40,22 +53,30 @@ CONNECT = 5.0
 LOOK = 0.1
 #: An answer with less than this is appended before the next request.
 AHEAD = 128 << 10
-#: Answers without records up to this size are compared with the one before.
-QUIET = 1 << 20
+#: Errors of a session: it is over, and a full fetch begins another one.
+SESSION_ENDS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+LAST_EPOCH = 2**31 - 1
 #: Seconds between two ends of a wait at the leader for partitions that are new here.
 BETWEEN_KICKS = 0.1
 
 
+_Gone = set[Followed]  # (Lane has a method of that name.)
+FULL = (0, 0)
+"""A session's id and epoch with which a full fetch begins one."""
+
+
 @dataclass(slots=True)
 class Flight:
-    """A request that was sent: whom it asks for, at which offsets, and what the throttle granted it (-1: nothing)."""
+    """A request that was sent, and what the throttle granted it (-1: nothing)."""
 
     correlation: int
-    due: list[Followed]
-    asked: list[int]
     granted: int
-    same: bool
-    """Whether it asks for just what the one before it asked for."""
 
 
 class Lane:
@@ -78,12 +99,20 @@ class Lane:
         self._pause = FIRST_PAUSE
         self._complaint = ""
         # Only the thread's own from here on.
-        self._request: Request | None = None
-        self._asks: list[Followed] = []
-        self._asks_epoch = -1
-        self._rows: list[tuple[int, int, int]] = []
+        self._joined: tuple[Followed, ...] = ()
+        """The members whose changes are noted."""
+        self._waiters: dict[Followed, Waiter] = {}
+        self._stirred: deque[Followed] = deque()
+        """To which something has happened: on any thread."""
+        self._look_at: dict[Followed, None] = {}
+        """Whose row in the next request may be another one than in the last."""
+        self._delayed: dict[Followed, None] = {}
+        """Which are asked for again at their `retry_at`."""
+        self._asked: dict[Followed, AskedRow] = {}
+        """What the leader was asked for last: in a session, what it goes by."""
+        self._by_key: dict[Key, Followed] = {}
+        self._session = FULL
         self._correlation = 0
-        self._quiet = b""
         self._turns = 0
         name = f"fetch-{place.leader}-{directory.path.name}-{place.kind.name.lower()}-{place.index}"
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -145,6 +174,8 @@ class Lane:
                 log.exception("fetching from node %d failed", self.place.leader)
                 self._lost(flight, error)
                 flight = None
+        for followed in tuple(self._waiters):
+            self._leave(followed)
         with self._changed:
             self._close()
 
@@ -154,7 +185,7 @@ class Lane:
             self._node.quotas.follower.give_back(flight.granted)
         with self._changed:
             self._close()
-            self._request, self._quiet = None, b""
+            self._begin_anew()
             if self._kicked or self._stopping:
                 self._kicked = False
                 return
@@ -194,30 +225,97 @@ class Lane:
         """Send a request for all that may be asked for now; None, after a wait, when there is nothing."""
         now = time.monotonic()
         members = self._members
-        due = self._due(members, now)
-        if not due:
-            again = min((f.retry_at for f in members if f.retry_at > now), default=now + 1.0)
+        changed, gone = self._changes(members, now, {})
+        if not changed and not self._asked.keys() - gone:
+            # (What is in the session of a leader that is asked no more is forgotten with the session.)
+            self._begin_anew()
+            again = min((f.retry_at for f in self._delayed), default=now + 1.0)
             with self._changed:
-                if self._members is members and not self._stopping:
+                if self._members is members and not self._stopping and not self._stirred:
                     self._changed.wait(min(max(again - now, 0.001), 1.0))
             return None
         granted = self._granted()
         if granted == 0:
+            self._look_at.update(dict.fromkeys(changed))
             with self._changed:
                 self._changed.wait(min(max(self._node.quotas.follower.wait_seconds(), 0.001), LOOK))
             return None
-        return self._fetch(due, {}, granted)
+        return self._fetch(changed, gone, granted)
 
-    def _due(self, members: Sequence[Followed], now: float) -> list[Followed]:
-        due = [followed for followed in members if followed.due(now)]
-        if any(followed.partition.directory is not self.directory for followed in due):
-            due = [followed for followed in due if followed.partition.directory is self.directory]
+    def _begin_anew(self) -> None:
+        """The next fetch names everything, and closes the session if there is one."""
+        self._session = (self._session[0], 0)
+        self._look_at.update(dict.fromkeys(self._joined))
+        self._asked.clear()
+        self._by_key.clear()
+
+    def _changes(
+        self, members: tuple[Followed, ...], now: float, ahead: dict[Followed, tuple[int, int]]
+    ) -> tuple[dict[Followed, AskedRow], _Gone]:
+        """Whose row in a request is another one now, and who is not asked for any more.
+
+        `ahead`: offset and epoch from which to go on where an append is still to come.
+        """
+        if members is not self._joined:
+            self._join(members)
+        if self.place.kind is Kind.THROTTLED:
+            self._look_at.update(dict.fromkeys(members))
+            self._asked.clear()
+            self._by_key.clear()
+        while self._stirred:
+            followed = self._stirred.popleft()
+            if followed in self._waiters:
+                self._look_at[followed] = None
+        if self._delayed:
+            self._look_at.update(dict.fromkeys(f for f in self._delayed if f.retry_at <= now))
+        changed: dict[Followed, AskedRow] = {}
+        gone = self._asked.keys() - self._waiters.keys()
+        misplaced = False
+        for followed in self._look_at:
+            self._delayed.pop(followed, None)
+            if followed not in self._waiters:
+                continue
+            here = followed.partition.directory is self.directory
+            misplaced = misplaced or not here
+            if not here or not followed.due(now):
+                if followed.retry_at > now:
+                    self._delayed[followed] = None
+                if followed in self._asked:
+                    gone.add(followed)
+                continue
+            row = self._row(followed, ahead.get(followed))
+            if row != self._asked.get(followed):
+                changed[followed] = row
+        self._look_at.clear()
+        if misplaced:
             self._misplaced()
-        if self.place.kind is Kind.THROTTLED and len(due) > 1:
-            # Each comes first in its turn: to the first one a batch is sent however large it is.
-            turn = self._turns % len(due)
-            due = due[turn:] + due[:turn]
-        return due
+        return changed, gone
+
+    def _join(self, members: tuple[Followed, ...]) -> None:
+        """Note what happens to these from now on, and no more of others."""
+        wanted = dict.fromkeys(members)
+        for followed in [each for each in self._waiters if each not in wanted]:
+            self._leave(followed)
+        for followed in wanted:
+            if followed not in self._waiters:
+                # (One of this thread's own: the same one may be on its way to or from another thread.)
+                waiter = self._waiters[followed] = partial(self._stir, followed)
+                followed.partition.add_waiter(waiter)
+                self._look_at[followed] = None
+        self._joined = members
+
+    def _leave(self, followed: Followed) -> None:
+        followed.partition.remove_waiter(self._waiters.pop(followed))
+        self._delayed.pop(followed, None)
+
+    def _stir(self, followed: Followed, _size: int) -> None:
+        """Its role, its log or its directory is another one; on any thread."""
+        self._stirred.append(followed)
+
+    def _row(self, followed: Followed, ahead: tuple[int, int] | None) -> AskedRow:
+        replica = followed.partition.log
+        offset, fetched = ahead if ahead is not None else (replica.log_end_offset, replica.latest_epoch)
+        return AskedRow(followed.epoch, offset, fetched, replica.log_start_offset, self._settings.max_bytes)
 
     def _granted(self) -> int:
         """What the throttle lets pass now, -1 for what is not throttled."""
@@ -227,64 +325,73 @@ class Lane:
         self._turns += 1
         return quota.grant(self._settings.response_max_bytes)
 
-    def _fetch(self, due: list[Followed], ahead: dict[Followed, tuple[int, int]], granted: int) -> Flight:
-        """Send a request; `ahead`: offset and epoch from which to go on where an append is still to come."""
-        request, settings = self._request, self._settings
-        same = request is not None and due == self._asks and self._asks_epoch == self._broker_epoch
-        if request is None or not same:
-            request = self._request = Request(
-                [(followed.topic_id, followed.tp.partition) for followed in due],
-                client=self._client,
-                replica=self._node.id,
-                broker_epoch=self._broker_epoch,
-            )
-            self._asks, self._asks_epoch = due, self._broker_epoch
-            self._rows = [(-1, -1, -1)] * len(due)
-        most = settings.max_bytes if granted < 0 else min(settings.max_bytes, granted)
-        rows = self._rows
-        for number, followed in enumerate(due):
-            replica = followed.partition.log
-            offset, start = replica.log_end_offset, replica.log_start_offset
-            if followed in ahead:
-                offset = ahead[followed][0]
-            if rows[number] != (offset, start, most):
-                same = False
-                rows[number] = (offset, start, most)
-                fetched = ahead[followed][1] if followed in ahead else replica.latest_epoch
-                request.row(number, followed.tp.partition, followed.epoch, offset, fetched, start, most)
+    def _fetch(self, changed: dict[Followed, AskedRow], gone: _Gone, granted: int) -> Flight:
+        """Send a request with what has changed, or with everything where there is no session to go on with."""
+        settings = self._settings
+        for followed in gone:
+            del self._asked[followed], self._by_key[followed.key]
+        self._asked.update(changed)
+        self._by_key.update((followed.key, followed) for followed in changed)
+        session = self._session if self.place.kind is not Kind.THROTTLED else NO_SESSION
+        if session[1] <= 0:
+            changed, gone = self._asked, set()
+        rows = [(followed.key, row) for followed, row in changed.items()]
+        if self.place.kind is Kind.THROTTLED and rows:
+            # Each comes first in its turn: to the first one a batch is sent however large it is.
+            turn = self._turns % len(rows)
+            rows = rows[turn:] + rows[:turn]
+            if granted >= 0:
+                rows = [(key, row._replace(most=min(row.most, granted))) for key, row in rows]
         self._correlation = (self._correlation + 1) & 0x7FFFFFFF
-        wait = settings.wait_ms if granted < 0 else min(settings.wait_ms, int(LOOK * 1000))
-        limit = settings.response_max_bytes if granted < 0 else granted
-        request.begin(self._correlation, wait, settings.min_bytes, limit)
-        flight = Flight(self._correlation, due, [row[0] for row in rows], granted, same)
-        self._send(request.data)
+        request = fetch_request(
+            self._correlation,
+            rows,
+            client=self._client,
+            replica=self._node.id,
+            broker_epoch=self._broker_epoch,
+            wait_ms=settings.wait_ms if granted < 0 else min(settings.wait_ms, int(LOOK * 1000)),
+            min_bytes=settings.min_bytes,
+            max_bytes=settings.response_max_bytes if granted < 0 else granted,
+            session=session,
+            forgotten=[followed.key for followed in gone if followed.key not in self._by_key],
+        )
+        if session[0] and session[1]:
+            self._session = (session[0], 1 if session[1] == LAST_EPOCH else session[1] + 1)
+        flight = Flight(self._correlation, granted)
+        self._send(request)
         return flight
 
     # Answers
 
     def _take(self, flight: Flight, view: memoryview) -> Flight | None:
         """Apply an answer; the next request, where it was sent already."""
-        if flight.same and len(view) == len(self._quiet) and view[4:] == self._quiet[4:]:
+        error, session = read_session(view, flight.correlation)
+        if error in SESSION_ENDS:
+            log.info("the fetch session at node %d is over (error %d)", self.place.leader, error)
             self._give_back(flight, 0)
+            self._session = (0, 0)
+            self._begin_anew()
             return None
         rows = list(read_answer(view, flight.correlation))
-        numbers = {(followed.topic_id, followed.tp.partition): n for n, followed in enumerate(flight.due)}
         used = sum(len(row.records) for row in rows)
         self._give_back(flight, used)
-        found: list[tuple[int, FetchRow]] = []
+        if self._session[1] == 0:
+            # A full fetch has begun one, unless the leader has no room for it.
+            self._session = (session, 1 if session else 0)
+        elif not session:
+            raise BadAnswer("the leader has ended the fetch session without an error")
+        found: list[tuple[Followed, FetchRow, int]] = []
         for row in rows:
-            number = numbers.get((row.topic_id, row.partition))
-            if number is None:
+            followed = self._by_key.get((row.topic_id, row.partition))
+            if followed is None:
                 raise BadAnswer(f"partition {row.partition} was not asked for")
-            found.append((number, row))
+            found.append((followed, row, self._asked[followed].offset))
         following = self._ahead(flight, found, used)
         lost = []
-        for number, row in found:
-            followed = flight.due[number]
-            if followed.place is self.place and not followed.apply(row, flight.asked[number]):
+        for followed, row, asked in found:
+            if followed.place is self.place and not followed.apply(row, asked):
                 lost.append(followed)
-        calm = not used and len(view) <= QUIET and not any(row.error or row.diverging for row in rows)
-        self._quiet = bytes(view) if calm else b""
+            self._look_at[followed] = None
         for followed in lost:
             self._look_for(followed)
         return following
@@ -294,26 +401,27 @@ class Lane:
             self._node.quotas.follower.give_back(flight.granted - used)
             flight.granted = 0
 
-    def _ahead(self, flight: Flight, found: Sequence[tuple[int, FetchRow]], used: int) -> Flight | None:
+    def _ahead(self, flight: Flight, found: Sequence[tuple[Followed, FetchRow, int]], used: int) -> Flight | None:
         """Send the next request before this answer is appended, where that tells the leader nothing that is not so:
         below its high watermark it neither commits by it nor takes it for in sync.
         """
-        if used < AHEAD or flight.granted >= 0 or self._stopping:
+        if used < AHEAD or flight.granted >= 0 or self._stopping or self.place.kind is Kind.THROTTLED:
             return None
         ahead: dict[Followed, tuple[int, int]] = {}
-        for number, row in found:
+        for followed, row, asked in found:
             if row.error or row.diverging is not None:
                 return None
             if row.records:
                 last = last_batch(row.records)
-                if last is None or last[0] >= row.high_watermark or last[0] <= flight.asked[number]:
+                if last is None or last[0] >= row.high_watermark or last[0] <= asked:
                     return None
-                ahead[flight.due[number]] = last
-        due = self._due(self._members, time.monotonic())
-        if not due:
+                ahead[followed] = last
+        self._look_at.update(dict.fromkeys(ahead))
+        changed, gone = self._changes(self._members, time.monotonic(), ahead)
+        if not changed:
+            self._look_at.update(dict.fromkeys(gone))
             return None
-        granted = self._granted()
-        return self._fetch(due, ahead, granted) if granted < 0 else None
+        return self._fetch(changed, gone, -1)
 
     def _look_for(self, followed: Followed) -> None:
         """Ask where the leader's log ends and starts, and go on from there."""

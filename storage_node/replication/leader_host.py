@@ -26,6 +26,10 @@ class LeaderHost(Protocol):
         """An ISR is to be asked for; returns at once."""
         ...
 
+    def watch(self, state: LeaderState, due: float) -> None:
+        """Call `state.look` at this time, unless `state.due` is another one by then; returns at once."""
+        ...
+
 
 class NoHost:
     """A host for partitions outside of a node: nobody is up, and nothing can be asked for."""
@@ -35,3 +39,6 @@ class NoHost:
 
     def wants_change(self, state: LeaderState) -> None:
         """Nobody to ask."""
+
+    def watch(self, state: LeaderState, due: float) -> None:
+        """Nobody to look."""

@@ -3,6 +3,30 @@
 Nothing here waits for a disk or for the partition's lock: followers' fetches are noted on the listener's loop. A
 partition whose only replica is the leader's has no such state; one whose ISR is the leader alone costs as little, its
 high watermark is the log's end.
+
+A follower's fetch session (KIP-227) names only what has changed. What it leaves out it repeats: "I still have
+everything before the offset that I named last". A leader that noted this for every partition of every fetch would
+spend more the more partitions do nothing, so it does not. Instead the session *vouches* for a follower of a partition:
+
+- `fetched` notes a fetch that names the partition, as ever. If the follower is in the ISR and at the log's end, its
+  next fetches could change nothing except "when it had caught up last", and that is the time of the session's last
+  fetch (`Voucher.fetched_at`). Until something changes nothing more is noted; the session's idle fetch is O(1).
+- An append ends this: under the mutex, after the log's new end is published, each follower that is vouched for gets as
+  its last caught-up time that of the session's last fetch, or the time at which the append began if that is earlier. At
+  that moment the log ended at the follower's offset, so the follower had all of it. A fetch that comes between the
+  publication and the mutex therefore claims nothing about the new records. The partition is then looked at by
+  the session's next fetch, and by each one until the follower is at the log's end again.
+- So does everything else by which a fetch might matter: a newer row, a confirmed or refused ISR, another leader epoch,
+  the end of the leadership, another broker epoch. A follower outside the ISR is never vouched for: all its fetches
+  count.
+- A session that is closed or evicted, or that forgets the partition, stops vouching at its last fetch.
+
+Safety does not rest on these times at all. The high watermark, and with it acks=all, waits for the log end *offsets* of
+everybody who may be in the ISR, and an offset is noted only when a fetch names it. The times decide alone when a member
+that is behind is given up (replica.lag.time.max.ms), which makes fewer replicas wait for, after the controller agreed.
+
+Time alone changes something only for a follower that is behind, one that is about to join, and a change that is to be
+asked for again. `due` is when; a partition at rest has none and is never looked at.
 """
 
 from __future__ import annotations
@@ -10,6 +34,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from storage_node.errors import ErrorCode
 from storage_node.metadata import PartitionImage
@@ -22,8 +47,23 @@ from storage_node.types import TopicPartition
 #: Seconds before a change that was refused is asked for again, unless the metadata changes first.
 PAUSE = 1.0
 
+NEVER = float("inf")
+
 #: Called once, on any thread, with what became of the wait; NONE when the offset was reached.
 Reached = Callable[[ErrorCode], None]
+
+
+class Voucher(Protocol):
+    """A follower's fetch session, as far as one partition is concerned; see the module."""
+
+    @property
+    def fetched_at(self) -> float:
+        """When the session's last fetch came."""
+        ...
+
+    def changed(self) -> None:
+        """Have the session's next fetch look at the partition; on any thread, under the leader's mutex."""
+        ...
 
 
 class LeaderState:
@@ -77,6 +117,9 @@ class LeaderState:
         self._waits: dict[int, tuple[int, Reached]] = {}
         self._start_waits: dict[int, tuple[int, Reached]] = {}
         self._handles = 0
+        self._vouchers: dict[int, Voucher] = {}
+        self.due = NEVER
+        """When `look` is to be called next."""
         self._closed: ErrorCode | None = None
         now = time.monotonic()
         self._followers = {
@@ -84,6 +127,7 @@ class LeaderState:
         }
         with self._mutex:
             self._settle(now)
+            self._arm(now)
 
     # What it is
 
@@ -100,7 +144,8 @@ class LeaderState:
     @property
     def followers(self) -> Mapping[int, Follower]:
         """What is known of each follower; a snapshot."""
-        return dict(self._followers)
+        with self._mutex:
+            return self._seen()
 
     @property
     def maximal_isr(self) -> frozenset[int]:
@@ -139,6 +184,7 @@ class LeaderState:
             if not newer and generation <= self._generation:
                 return False
             self._generation, self._gave_way = generation, not leads
+            self._unvouch()
             if not leads:
                 return True
             if row.leader_epoch > self.leader_epoch:
@@ -162,6 +208,7 @@ class LeaderState:
                 if number != self._node
             }
             told = self._settle(now)
+            self._arm(now)
         self._tell(told)
         return True
 
@@ -180,7 +227,8 @@ class LeaderState:
             if self._closed is not None:
                 return
             self._hw, self.alone = self.high_watermark, False
-            self._closed = code
+            self._closed, self.due = code, NEVER
+            self._unvouch()
             waits = [done for _, done in (*self._waits.values(), *self._start_waits.values())]
             self._waits, self._start_waits = {}, {}
         for done in waits:
@@ -192,48 +240,117 @@ class LeaderState:
         """Whether this is a replica of the partition."""
         return follower in self._followers
 
-    def fetched(self, follower: int, offset: int, log_start: int, now: float, broker_epoch: int) -> None:
-        """A follower has everything before `offset`, in this leader's epoch; nothing for who is no replica."""
+    def fetched(
+        self,
+        follower: int,
+        offset: int,
+        log_start: int,
+        now: float,
+        broker_epoch: int,
+        voucher: Voucher | None = None,
+    ) -> bool:
+        """A follower has everything before `offset`, in this leader's epoch; nothing for who is no replica.
+
+        Return whether `voucher`, the follower's session, vouches for it from now on: its next fetches need not be noted
+        here until `voucher.changed` is called.
+        """
         with self._mutex:
-            before = self._followers.get(follower)
-            if before is None or self._closed is not None:
-                return
-            known = before.after_fetch(offset, log_start, now, self._log_end(), broker_epoch)
+            if follower not in self._followers or self._closed is not None:
+                return False
+            self._ends_vouching(follower)
+            before, end = self._followers[follower], self._log_end()
+            known = before.after_fetch(offset, log_start, now, end, broker_epoch)
             self._followers[follower] = known
             member = follower in self._maximal
             told = None
             if not member and self._may_join(follower, known, now):
                 self._joining.add(follower)
+                self._arm(now)
                 if now >= self._not_before:
                     self._host.wants_change(self)
             if offset != before.end or (not member and (self.alone or broker_epoch != before.broker_epoch)):
                 told = self._settle(now)
             starts = self._starts_reached() if self._start_waits and log_start != before.log_start else ()
+            rests = voucher is not None and offset == end and follower in self.isr
+            if voucher is not None and rests:
+                self._vouchers[follower] = voucher
         if told is not None:
             self._tell(told)
         for done in starts:
             done(ErrorCode.NONE)
+        return rests
 
-    def appended(self, size: int) -> bool:
-        """So many bytes came to the log; whether consumers may read them already."""
-        if self.alone:
-            return True
+    def release(self, follower: int, voucher: Voucher) -> None:
+        """The follower's session does not fetch this partition any more."""
         with self._mutex:
-            self._bytes += size
+            if self._vouchers.get(follower) is voucher:
+                self._ends_vouching(follower)
+
+    def appended(self, size: int, began: float | None = None) -> bool:
+        """So many bytes came to the log by an append that began then; whether consumers may read them already."""
+        now = time.monotonic()
+        with self._mutex:
+            if not self.alone:
+                self._bytes += size
+            for follower in tuple(self._vouchers):
+                self._ends_vouching(follower, now if began is None else began)
+            self._arm(now)
         # It may have become so meanwhile, and nobody was told of these bytes.
         return self.alone
 
     def look(self, now: float) -> bool:
-        """From time to time: whoever was waited for and does not come is not waited for any more; whether an ISR is to
-        be asked for.
+        """At `due`: whoever was waited for and does not come is not waited for any more; whether an ISR is to be asked
+        for.
         """
         with self._mutex:
+            self.due = NEVER
             if self._closed is not None:
                 return False
             told = self._settle(now)
             wants = now >= self._not_before and (bool(self._asked) or self._wanted(now) != self.isr)
+            self._arm(now, now + min(self._host.lag / 2, PAUSE))
         self._tell(told)
         return wants
+
+    def _arm(self, now: float, earliest: float = 0.0) -> None:
+        """Have the host look at the time at which time alone may change something, if there is one. Under the mutex."""
+        lag, end = self._host.lag, self._log_end()
+        due = NEVER
+        for number, known in self._followers.items():
+            # (A member that is behind and vouched for is about to be noted by the append that it is behind of.)
+            if known.end != end and number not in self._vouchers:
+                expires = known.caught_up + lag
+                if expires >= now or number in self._maximal:
+                    due = min(due, expires)
+        if self._joining or self._asked:
+            due = min(due, max(self._not_before, now + min(lag / 2, PAUSE)))
+        due = max(due, earliest)
+        # What is overdue already was looked at, and will be again: not with each append.
+        if due < self.due and (due > now or self.due == NEVER):
+            self.due = due
+            self._host.watch(self, due)
+
+    # Followers that their sessions vouch for; under the mutex
+
+    def _seen(self) -> dict[int, Follower]:
+        """All followers, as if each fetch of those that are vouched for had been noted."""
+        if not self._vouchers:
+            return dict(self._followers)
+        found = dict(self._followers)
+        for number, voucher in self._vouchers.items():
+            found[number] = found[number].seen_again(voucher.fetched_at)
+        return found
+
+    def _ends_vouching(self, follower: int, upto: float = NEVER) -> None:
+        """Note what the session vouched for, as far as up to this time."""
+        voucher = self._vouchers.pop(follower, None)
+        if voucher is not None:
+            self._followers[follower] = self._followers[follower].seen_again(min(voucher.fetched_at, upto))
+
+    def _unvouch(self) -> None:
+        for follower, voucher in tuple(self._vouchers.items()):
+            self._ends_vouching(follower)
+            voucher.changed()
 
     # The ISR
 
@@ -267,6 +384,7 @@ class LeaderState:
             known = (self.leader_epoch, self.partition_epoch)
             if self._closed is not None or self._gave_way or known != (change.leader_epoch, change.partition_epoch):
                 return
+            self._unvouch()
             if not result.error:
                 self.isr = tuple(number for number, _ in change.isr)
                 self.partition_epoch = max(self.partition_epoch, result.value)
@@ -279,18 +397,18 @@ class LeaderState:
                     self._asked = frozenset()
                     self._joining.clear()
             told = self._settle(now)
+            self._arm(now)
         self._tell(told)
 
     def _wanted(self, now: float) -> tuple[int, ...]:
         end = self._log_end()
         lag = self._host.lag
-        behind = isr.fallen_behind(
-            (number for number in self.isr if number != self._node), self._followers, end, now, lag
-        )
+        followers = self._seen()
+        behind = isr.fallen_behind((number for number in self.isr if number != self._node), followers, end, now, lag)
         joining = {
             number
             for number in self._joining
-            if (known := self._followers.get(number)) is not None
+            if (known := followers.get(number)) is not None
             and now - known.fetched <= lag
             and self._may_join(number, known, now)
         }

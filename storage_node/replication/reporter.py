@@ -1,11 +1,16 @@
 """The ISR changes of all partitions that a node leads, brought to the controller: one batch at a time.
 
+Only partitions at which time alone may change something are looked at, each when it is due (`LeaderState.due`); when
+brokers come or go, all are.
+
 While the controller is away changes wait, and are asked for again as they are then. The high watermark waits for
 everybody who may have been taken into an ISR, so that nothing is lost by not knowing.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import threading
 import time
@@ -25,8 +30,8 @@ log = logging.getLogger(__name__)
 
 LAG = "replica.lag.time.max.ms"
 
-#: Seconds between two looks at all partitions, at most; half of replica.lag.time.max.ms where that is less.
-LOOK = 1.0
+#: What is due within so many seconds is looked at together.
+TOGETHER = 0.02
 #: What comes within this time goes with the same batch.
 LINGER = 0.01
 #: Partitions of one batch at most.
@@ -44,6 +49,11 @@ class IsrReporter:
         self.lag = BrokerValues({}, {}, node.config.values).number(LAG) / 1000
         self.brokers: dict[int, int] = {}
         self._wanted: dict[LeaderState, None] = {}
+        self._due: list[tuple[float, int, LeaderState]] = []
+        """A heap: when which partition is to be looked at. One that was put off leaves its earlier entry behind."""
+        self._count = itertools.count()
+        self._all = False
+        """Whether the brokers have changed, which may concern every partition."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -63,9 +73,13 @@ class IsrReporter:
     def brokers_are(self, image: ClusterImage) -> None:
         """Take over who is registered and not fenced, in place: partitions look at it with every fetch."""
         live = {row.node: row.broker_epoch for row in image.nodes.values() if not row.fenced}
+        if live == self.brokers:
+            return
         for gone in self.brokers.keys() - live.keys():
             del self.brokers[gone]
         self.brokers.update(live)
+        self._all = True
+        self._wake.set()
 
     def under_replicated(self) -> int:
         """How many partitions that this node leads have replicas that are not in sync."""
@@ -78,30 +92,42 @@ class IsrReporter:
             self._wanted[state] = None
         self._wake.set()
 
+    def watch(self, state: LeaderState, due: float) -> None:
+        """Look at a partition at this time."""
+        with self._lock:
+            first = not self._due or due < self._due[0][0]
+            heapq.heappush(self._due, (due, next(self._count), state))
+        if first:
+            self._wake.set()
+
     def _run(self) -> None:
-        interval = min(self.lag / 2, LOOK)
-        due = time.monotonic() + interval
         pause, not_before = 0.0, 0.0
         while not self._stopping.is_set():
             now = time.monotonic()
-            if now >= due:
-                due = now + interval
-                self._look(now)
+            self._look(now)
             if self._wanted and now >= not_before:
                 self._stopping.wait(LINGER)
                 pause = 0.0 if self._send() else min(max(2 * pause, SHORTEST_PAUSE), LONGEST_PAUSE)
                 not_before = time.monotonic() + pause
                 continue
+            due = self._due[0][0] + TOGETHER if self._due else now + LONGEST_PAUSE
             until = min(due, not_before) if self._wanted else due
-            self._wake.wait(max(0.0, until - time.monotonic()))
+            self._wake.wait(min(max(0.0, until - time.monotonic()), LONGEST_PAUSE))
             self._wake.clear()
 
     def _look(self, now: float) -> None:
-        wants = [
-            state
-            for partition in self._node.replicas.served.values()
-            if (state := partition.leading) is not None and state.look(now)
-        ]
+        """Look at the partitions that are due, or at all of them after the brokers have changed."""
+        due = []
+        with self._lock:
+            everything, self._all = self._all, False
+            while self._due and self._due[0][0] <= now:
+                when, _, state = heapq.heappop(self._due)
+                if state.due == when:
+                    due.append(state)
+        if everything:
+            led = [partition.leading for partition in self._node.replicas.served.values()]
+            due = [state for state in led if state is not None]
+        wants = [state for state in due if state.look(now)]
         with self._lock:
             self._wanted.update(dict.fromkeys(wants))
 

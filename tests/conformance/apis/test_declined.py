@@ -18,20 +18,6 @@ NODE = 3
 FEW = "30"
 
 
-def test_a_fetch_session_that_is_asked_for(client: Client, cluster: Cluster, topic: str) -> None:
-    client.topic_id(topic)
-    for version in (7, 12, 13, 17):
-        wanted = [client._topic("topic", topic, version) | {"partitions": [{"partition": 0, "partition_max_bytes": 9}]}]
-        answer = client.call("Fetch", version, max_bytes=100, session_id=0, session_epoch=0, topics=wanted)
-        assert code(answer) == 0 and len(answer.responses) == 1
-        if cluster.differs("no-fetch-sessions"):
-            assert answer.session_id == 0
-        else:
-            assert answer.session_id > 0
-            values = {"session_id": answer.session_id, "session_epoch": 1, "max_bytes": 100, "topics": ()}
-            assert client.call("Fetch", version, **values).responses == (), "nothing has changed"
-
-
 def test_what_features_are_told(client: Client, cluster: Cluster) -> None:
     answer = client.call("ApiVersions", 4)
     levels = {row.name: row.max_version_level for row in answer.finalized_features}

@@ -7,8 +7,6 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from storage_node.log.batch import build_batch
 from storage_node.metadata import NodeImage, PartitionImage, TopicImage
 from storage_node.types import TopicPartition
@@ -111,22 +109,4 @@ def test_a_fenced_epoch_is_told_the_new_one(harness: Harness) -> None:
     leader = answer.responses[0].partitions[0].current_leader
     assert (error(answer), leader.leader_id, leader.leader_epoch) == (FENCED, 1, 5)
     assert [(node.node_id, node.port) for node in answer.node_endpoints] == [(1, harness.node.port)]
-    client.close()
-
-
-@pytest.mark.parametrize("version", [v for v in offered(1) if v >= 7])
-def test_fetch_sessions_are_declined(harness: Harness, version: int) -> None:
-    harness.create_topic("t")
-    client = Client(harness)
-    topic = {"topic_id": client.topic_id("t")} if version >= 13 else {"topic": "t"}
-    topics = [topic | {"partitions": [{"partition": 0, "partition_max_bytes": 100}]}]
-
-    def ask(session: int, epoch: int) -> tuple[int, int, int]:
-        values = {"max_bytes": 100, "session_id": session, "session_epoch": epoch, "topics": topics}
-        answer = client.ask(1, version, values)
-        return int(answer.error_code), answer.session_id, len(answer.responses)
-
-    assert ask(0, 0) == ask(0, -1) == (0, 0, 1), "whoever wants a session gets none"
-    assert ask(5, 3) == (70, 0, 0), "and no id is one of ours"
-    assert ask(5, -1) == ask(5, 0) == (0, 0, 1), "a full fetch, whatever is closed with it"
     client.close()

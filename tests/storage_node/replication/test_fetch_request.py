@@ -16,8 +16,10 @@ from storage_node.log.batch import build_batch
 from storage_node.log.leader_epochs import LeaderEpochs
 from storage_node.protocol.codec import write_response
 from storage_node.replication.fetch_request import (
+    NO_SESSION,
+    AskedRow,
     BadAnswer,
-    Request,
+    fetch_request,
     last_batch,
     offsets_request,
     read_answer,
@@ -28,20 +30,25 @@ from storage_node.replication.truncation import truncation_offset
 A, B = bytes(range(16)), bytes(range(1, 17))
 
 
-def test_a_request_says_what_the_schema_says() -> None:
+@pytest.mark.parametrize("session", [NO_SESSION, (0, 0), (2**31 - 1, 7)])
+def test_a_request_says_what_the_schema_says(session: tuple[int, int]) -> None:
     asked = [(A, 0), (A, 7), (B, 3)]
-    made = Request(asked, client="me", replica=5, broker_epoch=1 << 40)
-    made.begin(42, 500, 1, 10 << 20)
-    for number, (_, partition) in enumerate(asked):
-        made.row(number, partition, 3, 1000 + number, 2, 10, 1 << 20)
-    frame = bytes(made.data)
+    rows_asked = [(key, AskedRow(3, 1000 + number, 2, 10, 1 << 20)) for number, key in enumerate(asked)]
+    frame = bytes(
+        fetch_request(
+            42, rows_asked, client="me", replica=5, broker_epoch=1 << 40, wait_ms=500, min_bytes=1, max_bytes=10 << 20,
+            session=session, forgotten=[(B, 9), (A, 4), (B, 1)],
+        )
+    )  # fmt: skip
     assert struct.unpack_from(">ihhi", frame) == (len(frame) - 4, 1, 17, 42)
     at = 4 + 8 + 2 + len("me") + 1
     call, size = entity_reader(load_request_schema(1, 17))(frame, at)
     assert at + size == len(frame)
     assert (call.min_bytes, call.max_bytes, call.isolation_level, call.session_id, call.session_epoch) == (
-        1, 10 << 20, 0, 0, -1,
+        1, 10 << 20, 0, *session,
     )  # fmt: skip
+    gone = {topic.topic_id: topic.partitions for topic in call.forgotten_topics_data}
+    assert gone == {UUID(bytes=A): (4,), UUID(bytes=B): (9, 1)}
     assert call.max_wait.total_seconds() == 0.5
     assert (call.replica_state.replica_id, call.replica_state.replica_epoch) == (5, 1 << 40)
     rows = [(topic.topic_id, row) for topic in call.topics for row in topic.partitions]

@@ -5,6 +5,7 @@ at a replica that the controller may elect.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
@@ -29,6 +30,9 @@ class Host:
 
     def wants_change(self, state: LeaderState) -> None:
         """Tests ask by themselves."""
+
+    def watch(self, state: LeaderState, due: float) -> None:
+        """And look by themselves."""
 
 
 class Clock:
@@ -331,3 +335,166 @@ def test_another_epoch_of_the_same_leader_keeps_the_high_watermark(patch: pytest
         assert world.state.high_watermark == 4
         world.fetch(2)
         assert world.state.high_watermark == 5
+
+
+@dataclass
+class Vouching:
+    """A follower's session, as the leader sees it."""
+
+    fetched_at: float = float("-inf")
+    named: bool = False
+
+    def changed(self) -> None:
+        self.named = True
+
+
+class Twins:
+    """One leader hears of each fetch, the other only of those that a session has to name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, isr: tuple[int, ...] = (1, 2, 3)) -> None:
+        self.plain, self.lazy = World(monkeypatch, isr=isr), World(monkeypatch, isr=isr)
+        self.clock = self.lazy.clock = self.plain.clock
+        monkeypatch.setattr(leading, "time", self.clock)
+        self.vouchers = {2: Vouching(), 3: Vouching()}
+        self.told = {2: -1, 3: -1}
+        self.noted = 0
+
+    def append(self, count: int) -> None:
+        began = self.clock.now
+        for world in (self.plain, self.lazy):
+            world.end += count
+            world.state.appended(10 * count, began)
+        for voucher in self.vouchers.values():
+            voucher.named = True
+
+    def fetch(self, number: int, count: int | None = None, epoch: int = 1) -> None:
+        self.plain.fetch(number, count, epoch)
+        at = self.lazy.ends[number] = self.plain.ends[number]
+        voucher = self.vouchers[number]
+        if voucher.named or at != self.told[number] or epoch != 1:
+            self.noted += 1
+            voucher.named = False
+            rests = self.lazy.state.fetched(number, at, 0, self.clock.now, epoch, voucher)
+            voucher.named = voucher.named or not rests
+            self.told[number] = at
+        voucher.fetched_at = self.clock.now
+
+    def later(self, seconds: float) -> None:
+        self.clock.now += seconds
+        for world in (self.plain, self.lazy):
+            world.state.look(self.clock.now)
+
+    def change(self, lost: bool) -> None:
+        asked = self.plain.ask(), self.lazy.ask()
+        assert asked[0] == asked[1]
+        for world, change in zip((self.plain, self.lazy), asked, strict=True):
+            if change is not None:
+                result = world.decide(change)
+                if not lost:
+                    world.state.answered(change, result)
+        self.check()
+
+    def image(self) -> None:
+        for world in (self.plain, self.lazy):
+            world.state.update(world.truth)
+        for voucher in self.vouchers.values():
+            voucher.named = True  # as the partition's waiters are told
+
+    def check(self) -> None:
+        plain, lazy = self.plain.state, self.lazy.state
+        assert lazy.high_watermark == plain.high_watermark
+        assert (lazy.isr, lazy.maximal_isr, lazy.alone) == (plain.isr, plain.maximal_isr, plain.alone)
+        for number, known in plain.followers.items():
+            found = lazy.followers[number]
+            assert (found.end, found.caught_up, found.fetched) == (known.end, known.caught_up, known.fetched)
+        for world in (self.plain, self.lazy):
+            world.check()
+
+
+TWIN_STEPS = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 5)),
+    st.tuples(st.just("fetch"), st.sampled_from([2, 3]), st.one_of(st.none(), st.integers(0, 3))),
+    st.tuples(st.just("later"), st.floats(0.0, LAG)),
+    st.tuples(st.just("change"), st.booleans()),
+    st.tuples(st.just("image")),
+    st.tuples(st.just("take_out"), st.sampled_from([2, 3])),
+)
+
+
+@settings(max_examples=400, deadline=None)
+@given(steps=st.lists(TWIN_STEPS, max_size=40), isr=st.sampled_from([(1, 2, 3), (1, 2), (1,)]))
+def test_a_session_that_names_changes_tells_a_leader_what_all_its_fetches_would(
+    steps: list[tuple[Any, ...]], isr: tuple[int, ...]
+) -> None:
+    """In whatever order appends, fetches, time, changes of the ISR and images come, both leaders decide the same."""
+    with pytest.MonkeyPatch.context() as patch:
+        twins = Twins(patch, isr=isr)
+        for name, *given_ in steps:
+            if name == "take_out":
+                for world in (twins.plain, twins.lazy):
+                    world.take_out(given_[0])
+            else:
+                getattr(twins, name)(*given_)
+            twins.check()
+
+
+def test_an_idle_session_is_in_sync_for_as_long_as_it_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    twins = Twins(monkeypatch)
+    for number in (2, 3):
+        twins.fetch(number)
+    for _ in range(10):
+        twins.later(LAG)
+        twins.fetch(2)
+    assert twins.noted == 2, "idle fetches are noted in the session alone"
+    twins.append(1)
+    # 3 has fetched nothing for long, 2 until now: both lack the new record.
+    assert twins.lazy.state.look(twins.clock.now)
+    change = twins.lazy.ask()
+    assert change is not None and [number for number, _ in change.isr] == [1, 2]
+
+
+def test_a_fetch_between_the_publication_of_an_append_and_its_note_claims_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The follower had everything when the append began, and not later."""
+    world = World(monkeypatch)
+    voucher = Vouching()
+    assert world.state.fetched(2, 0, 0, world.clock.now, 1, voucher)
+    began = world.clock.now = 1010.0
+    world.end += 1  # published, and nobody has heard of it yet
+    world.clock.now = 1015.0
+    voucher.fetched_at = world.clock.now
+    world.state.appended(10, began)
+    assert world.state.followers[2].caught_up == began
+    assert not world.state.fetched(2, 0, 0, 1016.0, 1, voucher), "it is behind: each of its fetches counts"
+
+
+def test_a_session_that_ends_vouches_for_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    old, new = Vouching(), Vouching()
+    assert world.state.fetched(2, 0, 0, 1000.0, 1, old)
+    old.fetched_at = 1005.0
+    world.state.release(2, old)
+    old.fetched_at = 2000.0
+    assert world.state.followers[2].caught_up == 1005.0
+    assert world.state.fetched(2, 0, 0, 1006.0, 1, new)
+    new.fetched_at = 1007.0
+    world.state.release(2, old)  # of the one before, which comes late
+    assert world.state.followers[2].caught_up == 1007.0
+
+
+def test_only_what_time_may_change_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(monkeypatch)
+    for number in (2, 3):
+        world.fetch(number)
+    world.later(LAG)
+    assert world.state.due == leading.NEVER, "everybody has everything"
+    world.append(1)
+    assert world.state.due == 1000.0 + LAG or world.state.due <= world.clock.now + LAG
+    first = world.state.due
+    world.append(1)
+    assert world.state.due == first
+    for number in (2, 3):
+        world.fetch(number)
+    world.later(LAG)
+    assert world.state.due == leading.NEVER
