@@ -139,6 +139,8 @@ class _Fetch:
     def _note(self, item: Item) -> None:
         """Until its response shows that there is nothing to it, each fetch of the session looks at it."""
         self._looked[item] = None
+        # What a follower's session vouched for has ended: only a fetch that looks says so again.
+        item.rests = False
         if item.watch is not None:
             self._session.active[item] = None
 
@@ -162,7 +164,6 @@ class _Fetch:
             return
         for item in self._session.watch.take():
             self._note(item)
-            item.rests = False
             _look_again(self._node, item)
         await _in_turns(self._looked, _refresh)
 

@@ -1,0 +1,141 @@
+"""A follower's fetch session at its leader: what an idle one leaves unsaid counts, and nothing else does."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from storage_node.replication.leading import LeaderState
+from tests.storage_node.replication.conftest import Led
+from tests.support.hand_follower import HandFollower
+from tests.support.node_harness import until
+
+pytestmark = pytest.mark.parametrize("led", [2_000], indirect=True)
+
+
+class Session:
+    """A follower made by hand that fetches in a session."""
+
+    def __init__(self, follower: HandFollower, topic: str = "t") -> None:
+        self.follower = follower
+        self.topic = {"topic_id": follower.client.topic_id(topic)}
+        self.id = self.epoch = 0
+
+    def send(self, offsets: dict[int, int] | None = None, wait_ms: int = 0, broker_epoch: int | None = None) -> None:
+        rows = [
+            {"partition": number, "fetch_offset": at, "partition_max_bytes": 1 << 20, "log_start_offset": 0}
+            for number, at in (offsets or {}).items()
+        ]
+        epoch = self.follower.epoch if broker_epoch is None else broker_epoch
+        values = {
+            "replica_state": {"replica_id": self.follower.number, "replica_epoch": epoch},
+            "max_wait": timedelta(milliseconds=wait_ms), "min_bytes": 1, "max_bytes": 1 << 20,
+            "session_id": self.id, "session_epoch": self.epoch,
+            "topics": [self.topic | {"partitions": rows}] if rows else [],
+        }  # fmt: skip
+        self.follower.client.send(1, 17, values)
+        self.epoch += 1
+
+    def receive(self) -> dict[int, Any]:
+        _, answer = self.follower.client.receive()
+        assert not answer.error_code, answer.error_code
+        self.id = answer.session_id
+        return {row.partition_index: row for topic in answer.responses for row in topic.partitions}
+
+    def fetch(self, offsets: dict[int, int] | None = None, **more: Any) -> dict[int, Any]:
+        self.send(offsets, **more)
+        return self.receive()
+
+
+def state_of(led: Led) -> LeaderState:
+    state = led.partition().leading
+    assert state is not None
+    return state
+
+
+def idle(sessions: list[Session], seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        for session in sessions:
+            assert session.fetch(wait_ms=50) == {}
+
+
+def test_followers_that_fetch_nothing_for_long_are_in_sync_with_the_next_record(led: Led) -> None:
+    led.create()
+    sessions = [Session(follower) for follower in led.followers]
+    for session in sessions:
+        session.fetch({0: 0})
+        session.fetch()
+    idle(sessions, 2.5)
+    led.append()
+    now = time.monotonic()
+    assert all(now - known.caught_up < 1 for known in state_of(led).followers.values())
+    assert led.asks_for() == {1, 2, 3}
+
+
+def test_a_follower_that_fetches_no_more_leaves_the_isr_after_the_next_record(led: Led) -> None:
+    led.create()
+    alive, gone = (Session(follower) for follower in led.followers)
+    for session in (alive, gone):
+        session.fetch({0: 0})
+        session.fetch()
+    idle([alive], 2.5)
+    led.append()
+    alive.fetch({0: 1})
+    led.until_isr(1, 2)
+
+
+@pytest.mark.parametrize("when", ["between fetches", "while it waits"])
+def test_a_newer_row_makes_the_next_fetch_count_anew(led: Led, when: str) -> None:
+    """The controller takes 2 out of the ISR (its directory failed, say), and it goes on fetching, without a word."""
+    led.create()
+    sessions = [Session(follower) for follower in led.followers]
+    for session in sessions:
+        session.fetch({0: 0})
+        session.fetch()
+    partition, state = led.partition(), state_of(led)
+    assert partition.row is not None
+    row = replace(partition.row, isr=(1, 3), partition_epoch=partition.row.partition_epoch + 1)
+    if when == "while it waits":
+        sessions[0].send(wait_ms=500)
+        until(lambda: led.cluster.nodes[1].fetch_sessions._sessions[sessions[0].id].watch._future is not None)
+    partition.assign(row, partition.topic_id, 1, led.cluster.nodes[1].isr.brokers)
+    if when == "while it waits":
+        sessions[0].receive()
+    else:
+        assert state.followers[2].end == -1, "until it fetches again"
+    sessions[0].fetch()
+    assert state.followers[2].end == 0
+    assert led.asks_for() == {1, 2, 3} or set(state.isr) == {1, 2, 3}
+
+
+def test_an_earlier_life_of_a_node_vouches_for_nothing(led: Led) -> None:
+    led.create()
+    session = Session(led.followers[0])
+    session.fetch({0: 0})
+    session.fetch()
+    epoch = session.follower.epoch
+    led.followers[0].register()
+    rows = session.fetch(broker_epoch=epoch)
+    assert rows[0].error_code, "each partition is refused, though none is named"
+    known = state_of(led).followers[2]
+    time.sleep(0.05)
+    session.fetch(broker_epoch=epoch)
+    assert state_of(led).followers[2] == known
+
+
+def test_a_high_watermark_is_told_to_who_does_not_ask_for_it(led: Led) -> None:
+    led.create(partitions=2)
+    two, three = (Session(follower) for follower in led.followers)
+    for session in (two, three):
+        session.fetch({0: 0, 1: 0})
+    led.append()
+    assert set(two.fetch()) == {0} and set(three.fetch()) == {0}
+    assert two.fetch({0: 1}) == {}
+    three.fetch({0: 1})
+    assert {number: row.high_watermark for number, row in two.fetch().items()} == {0: 1}
+    assert two.fetch() == {}
