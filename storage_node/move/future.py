@@ -103,10 +103,16 @@ class FutureLog(Log):
 
     def _note(self) -> None:
         point = self.recovery_point
-        if point != self._noted:
-            with io_errors(self.directory, f"writing {FLUSHED} of {self.path.name}"):
+        if point == self._noted or self._closed:
+            return
+        with io_errors(self.directory, f"writing {FLUSHED} of {self.path.name}"):
+            try:
                 write_atomic(self.path / FLUSHED, checkpoints.encode({self.tp: point}))
-            self._noted = point
+            except FileNotFoundError:
+                # The folder was taken away meanwhile, with its topic or by a cancel: no start looks for its note.
+                if os.path.lexists(self.path):
+                    raise
+        self._noted = point
 
     def noted(self, point: int) -> None:
         """This is what `note_flushed` left; a log that ends before it is noted as such before anything is appended."""

@@ -144,10 +144,15 @@ class Followed:
         self.later(f"its leader answers with error {error}", quietly=error in _PASSING)
         return True
 
+    def _over(self) -> bool:
+        """Whether the replica follows under another epoch by now, leads, or was deleted; under the partition's lock."""
+        partition = self.partition
+        return self.place is None or partition.is_leader or partition.leader_epoch != self.epoch
+
     def _truncate(self, diverging: tuple[int, int]) -> None:
         partition = self.partition
         with partition.changing(waits=False):
-            if partition.is_leader or partition.leader_epoch != self.epoch:
+            if self._over():
                 return
             end = partition.log.log_end_offset
             offset = truncation_offset(partition.log.leader_epochs, end, diverging)
@@ -165,7 +170,7 @@ class Followed:
         partition = self.partition
         try:
             with partition.changing(waits=False):
-                if partition.is_leader or partition.leader_epoch != self.epoch:
+                if self._over():
                     return
                 end = partition.log.log_end_offset
                 if latest < end:

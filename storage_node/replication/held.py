@@ -8,6 +8,7 @@ came to a node on, every row of the metadata up to the one that takes it away ag
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -26,6 +27,8 @@ class HeldEpochs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        # A directory's pool has several threads: two that write one file would take its temporary from each other.
+        self._files: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._known: _Rows = {}
         self._written: dict[str, _Rows] = {}
 
@@ -63,18 +66,24 @@ class HeldEpochs:
 
     def write(self, directory: LogDirectory, tps: Iterable[TopicPartition]) -> None:
         """Bring what is known of these replicas, those of a directory, to its file; raises StorageError."""
-        with self._lock:
-            rows = {tp: self._known[tp] for tp in tps if tp in self._known}
-        if rows != self._written.get(directory.name, {}):
-            self._write(directory, rows)
+        with self._file(directory):
+            with self._lock:
+                rows = {tp: self._known[tp] for tp in tps if tp in self._known}
+            if rows != self._written.get(directory.name, {}):
+                self._write(directory, rows)
 
     def add(self, directory: LogDirectory, tps: Iterable[TopicPartition]) -> None:
         """The same for replicas that are about to be made in a directory, beside those that it has."""
+        with self._file(directory):
+            with self._lock:
+                new = {tp: self._known[tp] for tp in tps if tp in self._known}
+            before = self._written.get(directory.name, {})
+            if any(before.get(tp) != row for tp, row in new.items()):
+                self._write(directory, {**before, **new})
+
+    def _file(self, directory: LogDirectory) -> threading.Lock:
         with self._lock:
-            new = {tp: self._known[tp] for tp in tps if tp in self._known}
-        before = self._written.get(directory.name, {})
-        if any(before.get(tp) != row for tp, row in new.items()):
-            self._write(directory, {**before, **new})
+            return self._files[directory.name]
 
     def _write(self, directory: LogDirectory, rows: _Rows) -> None:
         listed = [[tp.topic, tp.partition, *row] for tp, row in rows.items()]

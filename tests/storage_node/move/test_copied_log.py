@@ -6,6 +6,7 @@ import pytest
 
 from storage_node import failpoints
 from storage_node.log.batch import build_batch
+from storage_node.move.future import FutureLog
 from tests.storage_node.move.harness import TP, Make, batch, eventually, values
 
 
@@ -94,3 +95,24 @@ def test_a_truncation_between_reading_and_writing_a_chunk(make: Make) -> None:
     node.finish(status.claim)
     assert [h for h in partition.log.leader_epochs.entries] == [(0, 0), (1, 40)]
     assert len(values(partition.log)) == 110
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_note_of_a_copy_whose_folder_was_taken_away_is_dropped_silently(
+    make: Make, caplog: pytest.LogCaptureFixture, closed: bool
+) -> None:
+    """A topic is deleted, or a move cancelled, while the copy's recovery point is about to be written."""
+    node = make(rate=300_000)
+    partition = node.add()
+    node.fill(1000)
+    status = node.engine.create(TP, node.path("b"))
+    node.engine.start_copy(TP, status.claim)
+    eventually(lambda: node.engine.statuses()[0].bytes_copied > 100_000)
+    copy = partition.future
+    assert isinstance(copy, FutureLog)
+    node.engine.cancel(TP, status.claim, "its topic is deleted")
+    if closed:
+        copy.close(clean=False)
+    copy.noted(4711)
+    copy.noted(4712)
+    assert not caplog.records and not list(copy.path.parent.glob("*.move/*"))
