@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from storage_node.asking import ASK_TIMEOUT, ask_controller
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import RequestRefused, StorageError
-from storage_node.metadata import LOST
+from storage_node.metadata import LOST, ClusterImage
 from storage_node.partition import Partition
 from storage_node.ports import Controller, ReplicaDirectory
 from storage_node.replication.balance import LeaderBalance
@@ -52,6 +52,9 @@ class Housekeeping:
         self._threads: list[threading.Thread] = []
         self._busy: dict[tuple[str, str], Future[None]] = {}
         self._balance = LeaderBalance(node)
+        self._agreed: ClusterImage | None = None
+        """The image that had every replica where it is, unless something has changed since."""
+        self._compared = 0.0
 
     def start(self) -> None:
         for name, run in (("housekeeping", self._run), ("assignments", self._assign)):
@@ -112,10 +115,12 @@ class Housekeeping:
 
     def _segments(self, directory: LogDirectory) -> None:
         """Full segments are flushed, so that a start after a crash scans only the last one; removed ones are purged."""
-        self._each(directory, lambda partition: partition.tidy(now_ms()))
+        untidy = [partition for partition in self._node.replicas.in_directory(directory) if partition.log.untidy]
+        self._each(untidy, directory, lambda partition: partition.tidy(now_ms()))
 
     def _retention(self, directory: LogDirectory) -> None:
-        self._each(directory, lambda partition: partition.delete_old_segments(now_ms()))
+        replicas = self._node.replicas.in_directory(directory)
+        self._each(replicas, directory, lambda partition: partition.delete_old_segments(now_ms()))
 
     def _held(self, directory: LogDirectory) -> None:
         replicas = self._node.replicas
@@ -123,10 +128,13 @@ class Housekeeping:
         self._node.held.write(directory, [*(part.tp for part in replicas.in_directory(directory)), *replicas.offline])
 
     def _flush(self, directory: LogDirectory) -> None:
-        self._each(directory, lambda partition: partition.flush_if_due(now_ms()))
+        replicas = self._node.replicas.in_directory(directory)
+        self._each(replicas, directory, lambda partition: partition.flush_if_due(now_ms()))
 
-    def _each(self, directory: LogDirectory, work: Callable[[Partition], object]) -> None:
-        for partition in self._node.replicas.in_directory(directory):
+    def _each(
+        self, replicas: Iterable[Partition], directory: LogDirectory, work: Callable[[Partition], object]
+    ) -> None:
+        for partition in replicas:
             try:
                 work(partition)
             except StorageError as error:
@@ -141,6 +149,7 @@ class Housekeeping:
 
     def directories_changed(self) -> None:
         """Replicas were created or moved: the controller is told soon."""
+        self._agreed = None
         self._moved.set()
 
     def _assign(self) -> None:
@@ -164,9 +173,15 @@ class Housekeeping:
                 pause = LONGEST_PAUSE
 
     def _assign_once(self) -> bool:
+        now, image = time.monotonic(), self._node.metadata.image
+        if self._agreed is image and now < self._compared + LONGEST_PAUSE:
+            return True
+        # Before the look: whatever changes meanwhile takes it back.
+        self._agreed, self._compared = image, now
         rows = self.differing()[:ASSIGN_BATCH]
         if not rows or self._node.controller is None:
             return True
+        self._agreed = None
         results = self._ask(lambda controller: controller.assign_directories(rows, timeout=ASK_TIMEOUT))
         return results is not None and not any(result.error for result in results)
 

@@ -69,6 +69,7 @@ class HeldLog:
     _offline: str
 
     def __init__(self) -> None:
+        super().__init__()
         self.lock = threading.RLock()
         self._hold: Hold | None = None
 

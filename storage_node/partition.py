@@ -9,7 +9,7 @@ still to be copied (KIP-113).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from storage_node.directories.directory import LogDirectory
@@ -34,19 +34,15 @@ from storage_node.replication.leader_host import LeaderHost, NoHost
 from storage_node.replication.leading import LeaderState
 from storage_node.replication.truncation import divergence
 from storage_node.types import TopicPartition
+from storage_node.waiting import WAKE, Waiting
 
 if TYPE_CHECKING:
     from storage_node.move.future import FutureLog
 
-#: A waiter that is told this many bytes wakes up whatever it waits for.
-WAKE = 2**62
-
-Waiter = Callable[[int], None]
-
 NO_HOST = NoHost()
 
 
-class Partition(HeldLog):
+class Partition(HeldLog, Waiting):
     """One replica. Thread-safe; `swapped` is called by the mover while it holds the log."""
 
     def __init__(
@@ -84,8 +80,6 @@ class Partition(HeldLog):
         self._deleted = False
         self.overtaking = Overtaking()
         """What was refused of producers' first batches."""
-        self._waiters: set[Waiter] = set()
-        self._follower_waiters: set[Waiter] = set()
 
     @property
     def high_watermark(self) -> int:
@@ -418,8 +412,8 @@ class Partition(HeldLog):
 
     def tidy(self, now_ms: int) -> None:
         """Flush segments that are full, remove the files of those that went long enough ago."""
-        if not self._offline and not self._deleted:
-            log = self.log
+        log = self.log
+        if log.untidy and not self._offline and not self._deleted:
             log.flush_closed_segments()
             log.purge_deleted(now_ms)
 
@@ -440,26 +434,3 @@ class Partition(HeldLog):
                 state = self.leading
             if state is not None:
                 state.configure(config.min_insync_replicas)
-
-    # Waiting
-
-    def add_waiter(self, waiter: Waiter, *, to_end: bool = False) -> None:
-        """`waiter(bytes)` is called, on any thread, when consumers may read more, with `to_end` after each append; and
-        whenever the partition's state changes: with `WAKE`, or with 0 where nobody who waits need hear of it at once.
-        """
-        (self._follower_waiters if to_end else self._waiters).add(waiter)
-
-    def remove_waiter(self, waiter: Waiter) -> None:
-        self._waiters.discard(waiter)
-        self._follower_waiters.discard(waiter)
-
-    def _wake_consumers(self, size: int) -> None:
-        # (Others come and go meanwhile. A copy of a set is made in one go; a tuple of one begins to look, asks for
-        # memory, which may let another thread run, and then finds that the set has changed.)
-        for waiter in self._waiters.copy() if self._waiters else ():
-            waiter(size)
-
-    def wake(self, size: int) -> None:
-        """Tell all waiters that `size` bytes are new."""
-        for waiter in (*self._waiters.copy(), *self._follower_waiters.copy()):
-            waiter(size)

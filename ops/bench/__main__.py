@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ops.bench import (
+    at_the_limit,
     big_moves,
     catch_up,
     copies,
@@ -59,6 +60,7 @@ BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
     "metadata": metadata.metadata,
     "restart": restart.restart,
     "failover": failover.failover,
+    "at-the-limit": at_the_limit.at_the_limit,
     "replica-catch-up": catch_up.replica_catch_up,
     "many-reassignments": many_reassignments.many_reassignments,
     "replica-throttles": replica_throttles.replica_throttles,
@@ -80,6 +82,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m ops.bench", description=__doc__)
     parser.add_argument("--bytes", type=int, default=2**30, help="bytes produced and consumed per round (moves: twice)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each; the table shows medians")
+    parser.add_argument(
+        "--topics",
+        type=int,
+        default=at_the_limit.ALL_TOPICS,
+        help="of a cluster at its limit; fewer for a quick look",
+    )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--only", type=_chosen, default=list(BENCHES), help=f"some of {','.join(BENCHES)}")
     options = parser.parse_args()
@@ -95,7 +103,7 @@ def main() -> int:
             console.print(
                 "the page cache cannot be dropped (only root can): what is said to be cold is not, or left out"
             )
-        with Bench(console, folder, options.bytes, options.rounds) as bench:
+        with Bench(console, folder, options.bytes, options.rounds, options.topics) as bench:
             for name in options.only:
                 figures += BENCHES[name](bench)
     except (KafkaUnavailable, RuntimeError) as problem:

@@ -54,6 +54,11 @@ class Stack:
     def _up(self, options: list[str]) -> None:
         self._rehome("up", *options)
 
+    def pid(self, name: str) -> int:
+        """The process that has this name now."""
+        status: list[dict[str, Any]] = json.loads(self._rehome("status", "--json"))
+        return next(int(each["pid"]) for each in status if each["name"] == name)
+
     def kill(self, name: str) -> None:
         """Kill one process with SIGKILL."""
         self._rehome("kill", name)
@@ -81,12 +86,14 @@ class Stack:
 class Bench:
     """The run of some benchmarks; use as a context manager, which stops what was started."""
 
-    def __init__(self, console: Console, folder: Path, size: int, rounds: int) -> None:
+    def __init__(self, console: Console, folder: Path, size: int, rounds: int, topics: int = 950) -> None:
         self.console = console
         self.folder = folder
         self.size = size
         """Bytes produced and consumed per round; moves take twice as many."""
         self.rounds = rounds
+        self.topics = topics
+        """Topics of a cluster at its limit; fewer for a quick look."""
         self._started = contextlib.ExitStack()
         self._stack: Stack | None = None
         self._kafka: KafkaBroker | None = None

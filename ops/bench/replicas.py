@@ -36,6 +36,7 @@ class Cluster:
     bootstrap: str
     disks: Mapping[int, Path]
     stack: Stack | None = None
+    kafka: KafkaCluster | None = None
 
 
 @contextlib.contextmanager
@@ -58,7 +59,7 @@ def theirs(bench: Bench, name: str) -> Iterator[Cluster]:
         folder, log_dirs=dict.fromkeys(NODES, 1), properties={**AS_STARTED, **KAFKA_PROPERTIES}, quick=False
     )
     with kafka:
-        yield Cluster("kafka", kafka.bootstrap, {node: dirs[0] for node, dirs in kafka.log_dirs.items()})
+        yield Cluster("kafka", kafka.bootstrap, {node: dirs[0] for node, dirs in kafka.log_dirs.items()}, kafka=kafka)
 
 
 class Reassigner:

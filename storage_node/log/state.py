@@ -155,6 +155,11 @@ class LogState:
         return self._recovery_point
 
     @property
+    def untidy(self) -> bool:
+        """Whether closed segments are to be flushed, or files of removed ones to go; asked of every log each second."""
+        return self._recovery_point < self._segments[-1].base_offset or bool(self._removed)
+
+    @property
     def size(self) -> int:
         """Bytes of all .log files."""
         return sum(segment.size for segment in self._segments)

@@ -43,8 +43,11 @@ LONGEST_WAIT = 300.0
 async def handle(node: Node, request: Request) -> Answer:
     """Answer with whole batches; wait up to max_wait for min_bytes when nothing is wrong."""
     now = time.monotonic()
-    call = await parse(request)
     sessions = node.fetch_sessions
+    again = sessions.repeated(request, now)
+    if again is not None and again.repeats is not None:
+        return await _again(node, request, again, again.repeats[0], now)
+    call = await parse(request)
     session, error = sessions.begin(call, by_id=request.version >= 13, now=now)
     if session is None:
         return [request.head(), *await encode(request.version, call, [], error)]
@@ -63,11 +66,33 @@ async def handle(node: Node, request: Request) -> Answer:
                 body = await encode(request.version, call, rows, error, session.id if kept else 0)
                 if not error:
                     fetch.responded(rows)
+                if not session.id:
+                    sessions.remember(request, session, call)
+                    session.body = None if any(item.data for item in rows) else body
             finally:
                 fetch.forget_records()
     finally:
-        if not session.id or session.closed:
+        if session.closed or not (session.id or session.repeats):
             session.close()
+    return [request.head(), *body]
+
+
+async def _again(node: Node, request: Request, session: Session, call: FetchCall, now: float) -> Answer:
+    """A request without a session whose bytes came before."""
+    async with session.lock:
+        fetch = _Fetch(node, call, session, now)
+        try:
+            rows = await fetch.run(session.epoch)
+            if session.body is None or fetch.has_news:
+                body = await encode(request.version, call, rows)
+                session.body = None if any(item.data for item in rows) else body
+                fetch.responded(rows)
+            else:
+                body = session.body
+        finally:
+            fetch.forget_records()
+    if session.repeats is None:
+        session.close()
     return [request.head(), *body]
 
 
@@ -122,14 +147,14 @@ class _Fetch:
     async def _begin(self) -> list[Item]:
         """Take over what the request changes, and look at what it may concern."""
         call, session = self._call, self._session
-        named = await session.ask(call)
+        named = await session.ask(call) if session.repeats is None else []
         changed = session.watch.take()
         if self._follower:
             known = (call.broker_epoch, self._node.isr.brokers.get(call.replica, -1))
             if known != session.known:
                 session.known, named = known, list(session.items.values())
         items = list(dict.fromkeys([*named, *changed, *session.active]))
-        if not call.full:
+        if not call.full or session.repeats is not None:
             items = sorted((item for item in items if item.key in session.items), key=lambda item: item.turn)
         await _in_turns(items, self._look)
         # From now on, and not earlier: who is not vouched for any more was looked at above.
@@ -166,6 +191,11 @@ class _Fetch:
             self._note(item)
             _look_again(self._node, item)
         await _in_turns(self._looked, _refresh)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a response differs from the one before it."""
+        return any(_is_news(item) for item in self._looked)
 
     def responded(self, rows: Sequence[Item]) -> None:
         """Note what the client has now, and what the session's next fetch need not look at."""

@@ -6,6 +6,10 @@ watermark or log start offset than the last response that had them. Whoever got 
 
 What is kept is bounded twice: in sessions, with Kafka's rules of who makes room for whom, and in partitions, since a
 session may hold as many as a request can name. A client that is refused a session gets id 0 and goes on without.
+
+Some clients (librdkafka among them) know no sessions. One that waits sends the same bytes over and over: these are
+recognised, and what was parsed and looked up for them is gone on with, as in a session that names nothing. The response
+still has all partitions.
 """
 
 from __future__ import annotations
@@ -18,13 +22,19 @@ from dataclasses import dataclass
 from storage_node.errors import ErrorCode
 from storage_node.protocol.fetch_call import CONSUMER, FINAL_EPOCH, TURN, FetchCall, Item
 from storage_node.protocol.fetch_watch import Watch
+from storage_node.protocol.request import Request
+from storage_node.protocol.sending import Buffer, FilePart
 
 #: max.incremental.fetch.session.cache.slots, as in Apache Kafka.
 SLOTS = 1000
 #: min.incremental.fetch.session.eviction.ms, as in Apache Kafka; in seconds.
 EVICTION = 120.0
-#: Partitions of all sessions of followers, and of all others: about 30 MB each.
-MOST_PARTITIONS = 60_000
+#: Partitions of all sessions of followers, and of all others: about 25 MB each.
+MOST_PARTITIONS = 40_000
+#: Bytes of a request without a session that is recognised when it comes again, from which number of partitions on.
+LONGEST_REPEATED, FEWEST_REPEATED = 64 * 1024, 8
+#: Seconds after which a client is not expected to send the same again.
+FORGOTTEN = 60.0
 LAST_EPOCH = 2**31 - 1
 
 
@@ -83,6 +93,10 @@ class Session:
         """What every fetch looks at: partitions with records, with an error, of a follower that has not caught up."""
         self.watch = Watch(replica)
         self.lock = asyncio.Lock()
+        self.repeats: tuple[FetchCall, int, bytes] | None = None
+        """The request that is recognised when its bytes come again: its version and they."""
+        self.body: list[Buffer | FilePart] | None = None
+        """The response to it, where it has no records."""
         self.known: tuple[int, int] | None = None
         """The follower's broker epoch as its last fetch named it, and as it is registered."""
         self._turns = 0
@@ -139,6 +153,8 @@ class FetchSessions:
         self._slots = slots
         self._most = most
         self._sessions: dict[int, Session] = {}
+        self._repeated: dict[str, Session] = {}
+        """By the client's address: requests without a session that may come again."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -169,6 +185,44 @@ class FetchSessions:
         session.watch.end_wait()
         return session, 0
 
+    def repeated(self, request: Request, now: float) -> Session | None:
+        """What is known of a request without a session that has come before, over the same connection."""
+        session = self._repeated.get(request.peer)
+        if session is None or session.closed or session.repeats is None:
+            return None
+        _, version, body = session.repeats
+        if version != request.version or body != request.frame[request.position :]:
+            return None
+        session.used = now
+        return session
+
+    def remember(self, request: Request, session: Session, call: FetchCall) -> None:
+        """Recognise a request without a session if it comes again."""
+        now = session.used
+        for peer in [peer for peer, other in self._repeated.items() if now - other.used > FORGOTTEN]:
+            self._forget(peer)
+        self._forget(request.peer)
+        size = len(session.items)
+        if (
+            call.session_epoch == FINAL_EPOCH
+            and call.replica == CONSUMER
+            and call.max_wait_ms > 0
+            and size >= FEWEST_REPEATED
+            and len(request.frame) <= LONGEST_REPEATED
+            and len(self._repeated) < self._slots
+            and self._fits(session, size)
+        ):
+            call.items.clear()
+            session.repeats = call, request.version, bytes(request.frame[request.position :])
+            self._repeated[request.peer] = session
+
+    def _forget(self, peer: str) -> None:
+        session = self._repeated.pop(peer, None)
+        if session is not None and not session.lock.locked():
+            session.close()
+        elif session is not None:
+            session.repeats = None
+
     def keep(self, session: Session, call: FetchCall, now: float) -> bool:
         """Whether a session lives on after a fetch; a new one gets its id here."""
         if session.closed:
@@ -194,9 +248,8 @@ class FetchSessions:
         return self._partitions(privileged) + more <= self._most
 
     def _partitions(self, privileged: bool) -> int:
-        return sum(
-            len(session.items) for session in self._sessions.values() if session.standing.privileged is privileged
-        )
+        every = (*self._sessions.values(), *self._repeated.values())
+        return sum(len(session.items) for session in every if session.standing.privileged is privileged)
 
     def _room(self, new: Session, now: float) -> bool:
         standing = new.standing

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import ErrorCode
-from storage_node.partition import Waiter
 from storage_node.replication.connection import Connection, Disconnected
 from storage_node.replication.fetch_request import (
     EARLIEST,
@@ -41,6 +40,7 @@ from storage_node.replication.fetch_request import (
     read_session,
 )
 from storage_node.replication.following import FIRST_PAUSE, Followed, Kind, Place
+from storage_node.waiting import Waiter
 
 if TYPE_CHECKING:
     from storage_node.node import Node

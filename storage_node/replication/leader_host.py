@@ -1,4 +1,4 @@
-"""What a led partition needs of the node around it."""
+"""What led partitions need of the node around them."""
 
 from __future__ import annotations
 

@@ -4,26 +4,7 @@ Nothing here waits for a disk or for the partition's lock: followers' fetches ar
 partition whose only replica is the leader's has no such state; one whose ISR is the leader alone costs as little, its
 high watermark is the log's end.
 
-A follower's fetch session (KIP-227) names only what has changed. What it leaves out it repeats: "I still have
-everything before the offset that I named last". A leader that noted this for every partition of every fetch would
-spend more the more partitions do nothing, so it does not. Instead the session *vouches* for a follower of a partition:
-
-- `fetched` notes a fetch that names the partition, as ever. If the follower is in the ISR and at the log's end, its
-  next fetches could change nothing except "when it had caught up last", and that is the time of the session's last
-  fetch (`Voucher.fetched_at`). Until something changes nothing more is noted; the session's idle fetch is O(1).
-- An append ends this: under the mutex, after the log's new end is published, each follower that is vouched for gets as
-  its last caught-up time that of the session's last fetch, or the time at which the append began if that is earlier. At
-  that moment the log ended at the follower's offset, so the follower had all of it. A fetch that comes between the
-  publication and the mutex therefore claims nothing about the new records. The partition is then looked at by
-  the session's next fetch, and by each one until the follower is at the log's end again.
-- So does everything else by which a fetch might matter: a newer row, a confirmed or refused ISR, another leader epoch,
-  the end of the leadership, another broker epoch. A follower outside the ISR is never vouched for: all its fetches
-  count.
-- A session that is closed or evicted, or that forgets the partition, stops vouching at its last fetch.
-
-Safety does not rest on these times at all. The high watermark, and with it acks=all, waits for the log end *offsets* of
-everybody who may be in the ISR, and an offset is noted only when a fetch names it. The times decide alone when a member
-that is behind is given up (replica.lag.time.max.ms), which makes fewer replicas wait for, after the controller agreed.
+Between the changes of a partition a follower's fetch session speaks for it: see `replication.vouching`.
 
 Time alone changes something only for a follower that is behind, one that is about to join, and a change that is to be
 asked for again. `due` is when; a partition at rest has none and is never looked at.
@@ -34,7 +15,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from storage_node.errors import ErrorCode
 from storage_node.metadata import PartitionImage
@@ -42,6 +22,7 @@ from storage_node.ports import ChangeResult, IsrChange
 from storage_node.replication import isr
 from storage_node.replication.isr import Follower
 from storage_node.replication.leader_host import LeaderHost
+from storage_node.replication.vouching import Voucher, Vouchers
 from storage_node.types import TopicPartition
 
 #: Seconds before a change that was refused is asked for again, unless the metadata changes first.
@@ -51,19 +32,6 @@ NEVER = float("inf")
 
 #: Called once, on any thread, with what became of the wait; NONE when the offset was reached.
 Reached = Callable[[ErrorCode], None]
-
-
-class Voucher(Protocol):
-    """A follower's fetch session, as far as one partition is concerned; see the module."""
-
-    @property
-    def fetched_at(self) -> float:
-        """When the session's last fetch came."""
-        ...
-
-    def changed(self) -> None:
-        """Have the session's next fetch look at the partition; on any thread, under the leader's mutex."""
-        ...
 
 
 class LeaderState:
@@ -117,7 +85,7 @@ class LeaderState:
         self._waits: dict[int, tuple[int, Reached]] = {}
         self._start_waits: dict[int, tuple[int, Reached]] = {}
         self._handles = 0
-        self._vouchers: dict[int, Voucher] = {}
+        self._vouchers = Vouchers()
         self.due = NEVER
         """When `look` is to be called next."""
         self._closed: ErrorCode | None = None
@@ -145,7 +113,7 @@ class LeaderState:
     def followers(self) -> Mapping[int, Follower]:
         """What is known of each follower; a snapshot."""
         with self._mutex:
-            return self._seen()
+            return self._vouchers.seen(self._followers)
 
     @property
     def maximal_isr(self) -> frozenset[int]:
@@ -184,7 +152,7 @@ class LeaderState:
             if not newer and generation <= self._generation:
                 return False
             self._generation, self._gave_way = generation, not leads
-            self._unvouch()
+            self._vouchers.end_all(self._followers)
             if not leads:
                 return True
             if row.leader_epoch > self.leader_epoch:
@@ -228,7 +196,7 @@ class LeaderState:
                 return
             self._hw, self.alone = self.high_watermark, False
             self._closed, self.due = code, NEVER
-            self._unvouch()
+            self._vouchers.end_all(self._followers)
             waits = [done for _, done in (*self._waits.values(), *self._start_waits.values())]
             self._waits, self._start_waits = {}, {}
         for done in waits:
@@ -257,7 +225,7 @@ class LeaderState:
         with self._mutex:
             if follower not in self._followers or self._closed is not None:
                 return False
-            self._ends_vouching(follower)
+            self._vouchers.end(self._followers, follower)
             before, end = self._followers[follower], self._log_end()
             known = before.after_fetch(offset, log_start, now, end, broker_epoch)
             self._followers[follower] = known
@@ -273,7 +241,7 @@ class LeaderState:
             starts = self._starts_reached() if self._start_waits and log_start != before.log_start else ()
             rests = voucher is not None and offset == end and follower in self.isr
             if voucher is not None and rests:
-                self._vouchers[follower] = voucher
+                self._vouchers.begin(follower, voucher)
         if told is not None:
             self._tell(told)
         for done in starts:
@@ -283,8 +251,8 @@ class LeaderState:
     def release(self, follower: int, voucher: Voucher) -> None:
         """The follower's session does not fetch this partition any more."""
         with self._mutex:
-            if self._vouchers.get(follower) is voucher:
-                self._ends_vouching(follower)
+            if self._vouchers.of(follower) is voucher:
+                self._vouchers.end(self._followers, follower)
 
     def appended(self, size: int, began: float | None = None) -> bool:
         """So many bytes came to the log by an append that began then; whether consumers may read them already."""
@@ -292,8 +260,7 @@ class LeaderState:
         with self._mutex:
             if not self.alone:
                 self._bytes += size
-            for follower in tuple(self._vouchers):
-                self._ends_vouching(follower, now if began is None else began)
+            self._vouchers.end_before(self._followers, now if began is None else began)
             self._arm(now)
         # It may have become so meanwhile, and nobody was told of these bytes.
         return self.alone
@@ -318,7 +285,7 @@ class LeaderState:
         due = NEVER
         for number, known in self._followers.items():
             # (A member that is behind and vouched for is about to be noted by the append that it is behind of.)
-            if known.end != end and number not in self._vouchers:
+            if known.end != end and self._vouchers.of(number) is None:
                 expires = known.caught_up + lag
                 if expires >= now or number in self._maximal:
                     due = min(due, expires)
@@ -329,28 +296,6 @@ class LeaderState:
         if due < self.due and (due > now or self.due == NEVER):
             self.due = due
             self._host.watch(self, due)
-
-    # Followers that their sessions vouch for; under the mutex
-
-    def _seen(self) -> dict[int, Follower]:
-        """All followers, as if each fetch of those that are vouched for had been noted."""
-        if not self._vouchers:
-            return dict(self._followers)
-        found = dict(self._followers)
-        for number, voucher in self._vouchers.items():
-            found[number] = found[number].seen_again(voucher.fetched_at)
-        return found
-
-    def _ends_vouching(self, follower: int, upto: float = NEVER) -> None:
-        """Note what the session vouched for, as far as up to this time."""
-        voucher = self._vouchers.pop(follower, None)
-        if voucher is not None:
-            self._followers[follower] = self._followers[follower].seen_again(min(voucher.fetched_at, upto))
-
-    def _unvouch(self) -> None:
-        for follower, voucher in tuple(self._vouchers.items()):
-            self._ends_vouching(follower)
-            voucher.changed()
 
     # The ISR
 
@@ -384,7 +329,7 @@ class LeaderState:
             known = (self.leader_epoch, self.partition_epoch)
             if self._closed is not None or self._gave_way or known != (change.leader_epoch, change.partition_epoch):
                 return
-            self._unvouch()
+            self._vouchers.end_all(self._followers)
             if not result.error:
                 self.isr = tuple(number for number, _ in change.isr)
                 self.partition_epoch = max(self.partition_epoch, result.value)
@@ -403,7 +348,7 @@ class LeaderState:
     def _wanted(self, now: float) -> tuple[int, ...]:
         end = self._log_end()
         lag = self._host.lag
-        followers = self._seen()
+        followers = self._vouchers.seen(self._followers)
         behind = isr.fallen_behind((number for number in self.isr if number != self._node), followers, end, now, lag)
         joining = {
             number

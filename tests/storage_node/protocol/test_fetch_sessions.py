@@ -120,19 +120,21 @@ def test_an_idle_fetch_looks_at_no_partition(harness: Harness, looked: list[Item
 
 
 def test_partitions_with_records_take_turns(harness: Harness) -> None:
-    harness.create_topic("t", 4)
-    for partition in range(4):
-        harness.node.replicas.served[TopicPartition("t", partition)].append(build_batch([b"x" * 1000]))
+    harness.create_topic("t", 12)
+    served = harness.node.replicas.served
+    directory = served[TopicPartition("t", 0)].directory
+    # (Directories are read at the same time: which is first is chance.)
+    own = [number for number in range(12) if served[TopicPartition("t", number)].directory is directory][:4]
+    for number in own:
+        served[TopicPartition("t", number)].append(build_batch([b"x" * 1000]))
     fetcher = Fetcher(harness, "t")
-    ends = dict.fromkeys(range(4), 0)
-    fetcher.fetch(ends, max_bytes=1500)
+    fetcher.fetch(dict.fromkeys(own, 0), max_bytes=500)
     with_records = []
     for _ in range(8):
         fetcher.send(max_bytes=500)
         (topic,) = fetcher.receive().responses
         with_records.append([row.partition_index for row in topic.partitions if row.records])
-    # (Which of two directories reads first is chance.)
-    assert {partition for (partition,) in with_records} == {0, 1, 2, 3}, with_records
+    assert with_records == [[number] for number in (*own[1:], own[0])] * 2
 
 
 def test_a_log_start_that_moves_is_news(harness: Harness) -> None:
@@ -229,3 +231,53 @@ def test_partitions_of_closed_sessions_are_not_watched(harness: Harness, monkeyp
     fetcher.epoch = -1
     fetcher.fetch(everything)
     until(lambda: watched() == 0)
+
+
+def fetch_all(client: Client, partitions: int, offset: int = 0, wait_ms: int = 20) -> dict[int, tuple[int, bool]]:
+    """Of each partition the high watermark and whether there are records, without a session."""
+    rows = client.fetch_many([("t", number, offset) for number in range(partitions)], max_wait_ms=wait_ms)
+    assert not any(row.error for row in rows)
+    return {row.partition: (row.high_watermark, bool(row.records)) for row in rows}
+
+
+def test_a_client_without_sessions_that_repeats_itself_is_recognised(harness: Harness, looked: list[Item]) -> None:
+    harness.create_topic("t", 40)
+    client = Client(harness)
+    nothing = dict.fromkeys(range(40), (0, False))
+    assert fetch_all(client, 40) == nothing
+    looked.clear()
+    for _ in range(3):
+        assert fetch_all(client, 40) == nothing, "all partitions, each time"
+    assert looked == []
+    partition = harness.node.replicas.served[TopicPartition("t", 7)]
+    partition.append(build_batch([b"x"]))
+    for _ in range(2):
+        assert fetch_all(client, 40) == {**nothing, 7: (1, True)}
+    assert {item.partition for item in looked} == {7}
+    # Another one's bytes, and bytes of another offset.
+    other = Client(harness)
+    assert len(fetch_all(other, 39)) == 39
+    for _ in range(3):
+        rows = client.fetch_many([("t", n, 0 if n != 7 else 1) for n in range(40)], max_wait_ms=20)
+        assert {row.partition: row.high_watermark for row in rows} == {**dict.fromkeys(range(40), 0), 7: 1}
+        assert not any(row.records for row in rows)
+    client.close()
+    other.close()
+
+
+def test_a_repeated_fetch_is_woken_and_told_errors(harness: Harness) -> None:
+    harness.create_topic("t", 10)
+    client, wanted = Client(harness), [("t", number, 0) for number in range(10)]
+    for _ in range(2):
+        client.fetch_many(wanted, max_wait_ms=20_000 if _ else 19)
+        if not _:
+            harness.node.replicas.served[TopicPartition("t", 3)].append(build_batch([b"x"]))
+    rows = client.fetch_many(wanted, max_wait_ms=20_000)
+    assert [row.partition for row in rows if row.records] == [3]
+    harness.delete_topic("t")
+    rows = client.fetch_many(wanted, max_wait_ms=20_000)
+    assert {row.error for row in rows} == {3}
+    harness.create_topic("t", 10)
+    rows = client.fetch_many(wanted, max_wait_ms=20)
+    assert [(row.error, row.high_watermark) for row in rows] == [(0, 0)] * 10
+    client.close()

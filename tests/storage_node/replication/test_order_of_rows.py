@@ -43,6 +43,9 @@ class Host:
     def wants_change(self, state: LeaderState) -> None:
         """The test sends the requests itself."""
 
+    def watch(self, state: LeaderState, due: float) -> None:
+        """Time stands still in these tests."""
+
 
 class Clock:
     """Stands in for `time` in the module under test."""
