@@ -65,7 +65,7 @@ async def handle(node: Node, request: Request) -> Answer:
                 kept = sessions.keep(session, call, now) if not error else True
                 body = await encode(request.version, call, rows, error, session.id if kept else 0)
                 if not error:
-                    fetch.responded(rows)
+                    await fetch.responded(rows)
                 if not session.id:
                     sessions.remember(request, session, call)
                     session.body = None if any(item.data for item in rows) else body
@@ -86,7 +86,7 @@ async def _again(node: Node, request: Request, session: Session, call: FetchCall
             if session.body is None or fetch.has_news:
                 body = await encode(request.version, call, rows)
                 session.body = None if any(item.data for item in rows) else body
-                fetch.responded(rows)
+                await fetch.responded(rows)
             else:
                 body = session.body
         finally:
@@ -197,19 +197,22 @@ class _Fetch:
         """Whether a response differs from the one before it."""
         return any(_is_news(item) for item in self._looked)
 
-    def responded(self, rows: Sequence[Item]) -> None:
+    async def responded(self, rows: Sequence[Item]) -> None:
         """Note what the client has now, and what the session's next fetch need not look at."""
-        session = self._session
-        for item in rows:
-            if item.error:
-                item.told_mark = item.told_start = -2
-            else:
-                item.told_mark, item.told_start = item.high_watermark, item.log_start
-            if item.data:
-                session.last(item)
-        for item in self._looked:
-            if not (item.settled or item in self._readable or (self._follower and not item.rests)):
-                session.active.pop(item, None)
+        await _in_turns(rows, self._told)
+        await _in_turns(self._looked, self._rest)
+
+    def _told(self, item: Item) -> None:
+        if item.error:
+            item.told_mark = item.told_start = -2
+        else:
+            item.told_mark, item.told_start = item.high_watermark, item.log_start
+        if item.data:
+            self._session.last(item)
+
+    def _rest(self, item: Item) -> None:
+        if not (item.settled or item in self._readable or (self._follower and not item.rests)):
+            self._session.active.pop(item, None)
 
     def forget_records(self) -> None:
         """The session keeps nothing that was read."""

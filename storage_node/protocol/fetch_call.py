@@ -214,8 +214,10 @@ async def encode(
     # Null for a reader that takes everything, none for one that leaves out what was aborted: there are no transactions.
     aborted = array(0 if call.isolation_level else -1, flexible)
     topics: dict[str | bytes, list[Item]] = {}
-    for item in items:
+    for number, item in enumerate(items, 1):
         topics.setdefault(item.topic_id or item.topic, []).append(item)
+        if number % TURN == 0:
+            await asyncio.sleep(0)
     buffers: list[Buffer | FilePart] = []
     out = bytearray(4)
     count = 0
