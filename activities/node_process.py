@@ -7,10 +7,11 @@ import os
 import signal
 import sys
 import threading
+import time
 from types import FrameType
 
 from activities.node_runtime import NodeRuntime
-from storage_node import garbage
+from storage_node import garbage, memory
 from storage_node.config import ConfigError, NodeConfig
 from storage_node.directories.errors import StartRefused
 from storage_node.node import Node
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 #: The exit code of a node whose metadata directory, or last directory, failed: Kafka's.
 HALTED = 1
+#: Seconds between two looks at the memory that could be given back.
+_LOOK = 1.0
 
 
 def _halt(sentence: str) -> None:
@@ -49,7 +52,9 @@ def run_node(config_file: str, profile: str | None = None) -> int:
         return 1
     runtime.start(node)
     garbage.settle()
-    stop.wait()
+    reclaimer = memory.reclaimer()
+    while not stop.wait(_LOOK):
+        reclaimer.look(time.monotonic())
     log.info("node %d stops", node.id)
     runtime.stop()
     node.stop()

@@ -57,7 +57,7 @@ def _slow_loris(field: Field) -> None:
                 with contextlib.suppress(OSError):
                     line.socket.send(HELLO[at % len(HELLO) :][:1])
             at += 1
-            time.sleep(_SLOW)
+            time.sleep(10 * _SLOW)
 
 
 def _half_frames(field: Field) -> None:
