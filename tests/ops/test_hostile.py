@@ -51,6 +51,7 @@ def test_attack_with_the_expected_outcome_and_small_costs_has_no_problems() -> N
         ({"failed": {"produce: REQUEST_TIMED_OUT": 2}}, "met 2 produce: REQUEST_TIMED_OUT"),
         ({"grown": 65 * MIB}, "memory grew by 65 MiB"),
         ({"descriptors": 501}, "501 descriptors more are open"),
+        ({"logged": 3 * MIB}, "its log grew by 3.0 MiB"),
         ({"escapes": True}, "control characters"),
         ({"broken": "the process is gone"}, "the process is gone"),
     ],

@@ -83,6 +83,8 @@ class Limits:
     grown: int = 64 * MIB
     """Bytes of memory."""
     descriptors: int = 500
+    logged: int = MIB
+    """Bytes of its log; not of a server that logs next to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class Cost:
             )
         if self.grown > limits.grown:
             found.append(f"memory grew by {self.grown / MIB:.0f} MiB")
+        if self.logged > limits.logged:
+            found.append(f"its log grew by {self.logged / MIB:.1f} MiB")
         if self.escapes:
             found.append("its log holds control characters that a client has sent")
         if self.descriptors > limits.descriptors:
