@@ -43,7 +43,7 @@ def list_dirs(
     bootstrap: Bootstrap = None,
     json: Json = False,
 ) -> None:
-    """List the log directories of running nodes: which are offline, and which replicas are offline in good ones, and why.
+    """List the log directories of running nodes: which are offline, which replicas are offline in good ones, why.
 
     A node that does not respond is listed with the reason.
     """
@@ -62,7 +62,7 @@ def _look(where: NodeAddress) -> dict[str, Any]:
         return {"node": where.node, "error": str(error), "directories": [], "offline_replicas": []}
     directories = [{**each, "offline_replicas": []} for each in status["directories"]]
     by_path = {each["path"]: each for each in directories}
-    elsewhere = []
+    elsewhere: list[dict[str, Any]] = []
     for row in status["offline_replicas"]:
         held = by_path.get(row["directory"])
         (held["offline_replicas"] if held is not None else elsewhere).append(row)
