@@ -112,7 +112,7 @@ def start_up(
         log.warning("%s is left alone: %s", path, why)
     started, found = Started(), scanned.found
     while found:
-        plans = _decide(dirs.missing_ids(), found, image, node, started.left)
+        plans = _decide(dirs.missing_ids(), found, image, node, started.left, started.files)
         alone(False)
         opened = _carry_out(dirs, plans, offsets, image, node, defaults, threads)
         alone(True)
@@ -148,7 +148,7 @@ def take_up(
     started, found = Started(), boot_scan.together(looks, run).found
     for directory in online:
         directory.check_online()
-    plans = _decide(dirs.missing_ids(), found, image, node, started.left)
+    plans = _decide(dirs.missing_ids(), found, image, node, started.left, started.files)
     for each in _carry_out(dirs, plans, offsets, image, node, defaults, 1):
         _collect(started, each)
     for directory in {partition.directory for partition in started.partitions}:
@@ -259,6 +259,7 @@ def _decide(
     image: ClusterImage,
     node: int,
     left: dict[TopicPartition, Left],
+    files: dict[TopicPartition, str],
 ) -> list[BootPlan]:
     plans = []
     for tp, all_found in found.items():
@@ -269,6 +270,12 @@ def _decide(
         if gone is not None:
             plans.append(boot.decide(gone, missing, None, topic_deleted=True))
         if what is None:
+            continue
+        unreadable = [each for each in (*what.current, *what.move, *what.deletes) if each.unreadable]
+        if unreadable:
+            # What it holds may decide what the others are, so nothing is done to any of them.
+            files[tp] = str(unreadable[0].path)
+            plans.append(BootPlan(tp, (), "offline", unreadable[0].unreadable))
             continue
         ids = _topic_ids(what)
         stranger = topic is not None and bool(ids) and topic.id not in ids

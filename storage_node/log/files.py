@@ -17,7 +17,6 @@ import threading
 from typing import Protocol
 
 from storage_node.directories.atomic import full_is_no_room
-from storage_node.errors import ErrorCode, RequestRefused
 from storage_node.log.batch import Buffer
 from storage_node.log.open_files import Handle, open_files
 
@@ -115,7 +114,7 @@ class Home:
         raise FileNotFoundError(errno.ENOENT, "the folder of an open log is not there any more", self.path)
 
     def open(self, name: str, flags: int = os.O_RDWR) -> Handle:
-        """Open a file in the directory; raises `RequestRefused` for a symlink, which says nothing about the disk."""
+        """Open a file in the directory; a symlink is not followed: ELOOP, which says nothing about the disk."""
         folder = self._open()
         try:
             with full_is_no_room():
@@ -126,7 +125,7 @@ class Home:
             raise _symlink(name) from exc
 
     def look(self, name: str) -> os.stat_result:
-        """What a file is, without opening it; raises `RequestRefused` for a symlink like `open`."""
+        """What a file is, without opening it; a symlink is ELOOP as in `open`."""
         found = os.stat(name, dir_fd=self._open().fd, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
             raise _symlink(name)
@@ -198,9 +197,9 @@ def _identity(handle: Handle) -> tuple[int, int]:
     return found.st_dev, found.st_ino
 
 
-def _symlink(name: str) -> RequestRefused:
+def _symlink(name: str) -> OSError:
     message = f"{name} is a symbolic link, which is not followed; put the file in its place"
-    return RequestRefused(message, ErrorCode.KAFKA_STORAGE_ERROR)
+    return OSError(errno.ELOOP, message, name)
 
 
 def no_descriptor(error: OSError) -> bool:

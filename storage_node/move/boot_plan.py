@@ -28,6 +28,7 @@ class Copy:
     end: int = -1
     unborn: bool = False  # a folder without marker and segments: its creation did not come to its end
     topic_id: str = ""  # what its marker says, or its partition.metadata
+    unreadable: str = ""  # why the folder cannot be read, on a disk that is good otherwise
 
     @property
     def generation(self) -> int:

@@ -13,7 +13,7 @@ from storage_node.directories import partition_metadata
 from storage_node.directories.atomic import io_errors
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.errors import MalformedFile
-from storage_node.directories.latch import Fault, fault_of
+from storage_node.directories.latch import Fault, fault_of, reason_of
 from storage_node.directories.names import CLUSTER_METADATA, parse
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.recovery import log_end
@@ -126,20 +126,29 @@ def look(directory: LogDirectory, only: Collection[TopicPartition] | None = None
             continue
         corrupt = False
         marker = None
+        unreadable = ""
+        files: tuple[Path, ...] | None = ()
         try:
             marker = markers.read(path)
+            files = _files(directory, path) if marker is None else ()
         except markers.MarkerCorrupt:
             corrupt = True
+        except StorageError as error:
+            if fault_of(error) is not Fault.FILE or directory.fail_on(error):
+                raise
+            unreadable = reason_of(error)
         tp = name.tp or (marker.tp if marker is not None else None)
         if tp is None or (marker is not None and marker.tp != tp):
             strange[path] = "name and marker do not say the same" if tp is not None else "it says of no partition"
             continue
         if only is not None and tp not in only:
             continue
-        unmarked = marker is None and not corrupt
-        files = _files(directory, path) if unmarked else ()
         if files is None:
             continue
+        if unreadable:
+            seen.append((tp, Copy(directory.id, path, name.kind, None, unreadable=unreadable)))
+            continue
+        unmarked = marker is None and not corrupt
         unborn = unmarked and name.kind == "current" and not any(file.suffix == ".log" for file in files)
         topic_id = (marker.topic_id if marker is not None else "") or _topic_id(directory, path)
         seen.append((tp, Copy(directory.id, path, name.kind, marker, corrupt, unborn=unborn, topic_id=topic_id)))
