@@ -96,6 +96,8 @@ class ApacheBroker:
     @property
     def pid(self) -> int:
         """The broker's process; raises RuntimeError when it does not run."""
+        if not self._cluster.running(_BROKER):
+            raise RuntimeError(f"the broker does not run: see {self.log}")
         return self._cluster.pid(_BROKER)
 
     def restart(self, *, clean: bool) -> None:
