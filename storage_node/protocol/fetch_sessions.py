@@ -153,8 +153,8 @@ class FetchSessions:
         self._slots = slots
         self._most = most
         self._sessions: dict[int, Session] = {}
-        self._repeated: dict[str, Session] = {}
-        """By the client's address: requests without a session that may come again."""
+        self._repeated: dict[int, Session] = {}
+        """By their connection: requests without a session that may come again."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -187,7 +187,7 @@ class FetchSessions:
 
     def repeated(self, request: Request, now: float) -> Session | None:
         """What is known of a request without a session that has come before, over the same connection."""
-        session = self._repeated.get(request.peer)
+        session = self._repeated.get(request.connection)
         if session is None or session.closed or session.repeats is None:
             return None
         _, version, body = session.repeats
@@ -199,9 +199,9 @@ class FetchSessions:
     def remember(self, request: Request, session: Session, call: FetchCall) -> None:
         """Recognise a request without a session if it comes again."""
         now = session.used
-        for peer in [peer for peer, other in self._repeated.items() if now - other.used > FORGOTTEN]:
-            self._forget(peer)
-        self._forget(request.peer)
+        for connection in [connection for connection, other in self._repeated.items() if now - other.used > FORGOTTEN]:
+            self._forget(connection)
+        self._forget(request.connection)
         size = len(session.items)
         if (
             call.session_epoch == FINAL_EPOCH
@@ -214,10 +214,10 @@ class FetchSessions:
         ):
             call.items.clear()
             session.repeats = call, request.version, bytes(request.frame[request.position :])
-            self._repeated[request.peer] = session
+            self._repeated[request.connection] = session
 
-    def _forget(self, peer: str) -> None:
-        session = self._repeated.pop(peer, None)
+    def _forget(self, connection: int) -> None:
+        session = self._repeated.pop(connection, None)
         if session is not None and not session.lock.locked():
             session.close()
         elif session is not None:

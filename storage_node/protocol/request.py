@@ -49,6 +49,8 @@ class Request:
     peer: str
     decoded: Any = None
     """The body, where it was read ahead."""
+    connection: int = 0
+    """By which requests of one connection that is open know each other."""
 
     @property
     def large(self) -> bool:

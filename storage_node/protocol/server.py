@@ -241,7 +241,10 @@ class Listener:
             # A client newer than this node: the answer in version 0 tells it what there is.
             return Request(api, -1, header.correlation, "", frame, header.position, connection.peer)
         client_id, position = read_client_id(frame, header.position, header.version >= api.flexible)
-        return Request(api, header.version, header.correlation, client_id, frame, position, connection.peer)
+        peer = connection.peer
+        return Request(
+            api, header.version, header.correlation, client_id, frame, position, peer, connection=id(connection)
+        )
 
 
 def _software(request: Request) -> str:
