@@ -28,8 +28,9 @@ PARTITIONS = 7
 BATCH = 50
 CONSUMERS, EACH = 20, 500
 VICTIM = 3
-#: What is measured for so many seconds, after so many in which it settles.
+#: What is measured for so many seconds, after so many in which it settles; and for a quick look.
 IDLE, SETTLE = 30.0, 20.0
+QUICK_IDLE, QUICK_SETTLE = 6.0, 4.0
 PATIENCE = 900.0
 LOOK = 0.2
 MIB = 2**20
@@ -88,6 +89,8 @@ class _Run:
         self._bench = bench
         self._cluster = cluster
         self._admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+        whole = bench.topics >= ALL_TOPICS
+        self._idle, self._settle = (IDLE, SETTLE) if whole else (QUICK_IDLE, QUICK_SETTLE)
         self._topics = [f"limit-{number:03}" for number in range(bench.topics)]
 
     def measure(self) -> Measured:
@@ -96,8 +99,8 @@ class _Run:
         answered = time.monotonic() - began
         self._until("all replicas are in sync", lambda: self._in_sync(len(NODES)))
         in_sync = time.monotonic() - began
-        time.sleep(SETTLE)
-        idle = self._cpu(IDLE) / len(NODES)
+        time.sleep(self._settle)
+        idle = self._cpu(self._idle) / len(NODES)
         processes = self._processes()
         descriptors = max(process.num_fds() for process in processes)
         memory = max(process.memory_info().rss for process in processes)
@@ -219,8 +222,8 @@ class _Run:
     def _consumers(self, kind: str) -> float:
         """The share of a core that all nodes take together while consumers of `kind` wait for records."""
         with _waiting(self._cluster.bootstrap, self._topics, kind):
-            time.sleep(SETTLE)
-            return self._cpu(IDLE)
+            time.sleep(self._settle)
+            return self._cpu(self._idle)
 
 
 def _used(processes: Sequence[psutil.Process]) -> float:

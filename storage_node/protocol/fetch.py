@@ -24,7 +24,7 @@ from storage_node.errors import (
     RequestRefused,
     StorageError,
 )
-from storage_node.protocol.fetch_call import FINAL_EPOCH, TURN, FetchCall, Item, encode, parse
+from storage_node.protocol.fetch_call import FINAL_EPOCH, TURN, FetchCall, Item, encode, outline, parse
 from storage_node.protocol.fetch_reading import Reading
 from storage_node.protocol.fetch_sessions import Session
 from storage_node.protocol.framing import Answer
@@ -38,15 +38,18 @@ if TYPE_CHECKING:
     from storage_node.partition import Partition
 
 LONGEST_WAIT = 300.0
+#: The loop's timers are that exact: with less than this left a wait would end at once, over and over.
+SLACK = 0.001
 
 
 async def handle(node: Node, request: Request) -> Answer:
     """Answer with whole batches; wait up to max_wait for min_bytes when nothing is wrong."""
     now = time.monotonic()
     sessions = node.fetch_sessions
-    again = sessions.repeated(request, now)
-    if again is not None and again.repeats is not None:
-        return await _again(node, request, again, again.repeats[0], now)
+    outlined = outline(request)
+    again = sessions.repeated(request, outlined, now)
+    if again is not None:
+        return await _again(node, request, *again, now)
     call = await parse(request)
     session, error = sessions.begin(call, by_id=request.version >= 13, now=now)
     if session is None:
@@ -67,7 +70,7 @@ async def handle(node: Node, request: Request) -> Answer:
                 if not error:
                     await fetch.responded(rows)
                 if not session.id:
-                    sessions.remember(request, session, call)
+                    sessions.remember(request, outlined, session, call)
                     session.body = None if any(item.data for item in rows) else body
             finally:
                 fetch.forget_records()
@@ -78,7 +81,7 @@ async def handle(node: Node, request: Request) -> Answer:
 
 
 async def _again(node: Node, request: Request, session: Session, call: FetchCall, now: float) -> Answer:
-    """A request without a session whose bytes came before."""
+    """A request without a session that came before."""
     async with session.lock:
         fetch = _Fetch(node, call, session, now)
         try:
@@ -121,7 +124,7 @@ class _Fetch:
         watch.arm()
         items = await self._begin()
         while True:
-            last = deadline - loop.time() <= 0 or any(item.settled for item in self._looked)
+            last = deadline - loop.time() <= SLACK or any(item.settled for item in self._looked)
             self._readable = reading.look(items)
             size = await reading.measure() if wanted > 1 and not last else wanted
             if size >= wanted or reading.shortened or any(item.settled for item in self._readable):
@@ -147,7 +150,7 @@ class _Fetch:
     async def _begin(self) -> list[Item]:
         """Take over what the request changes, and look at what it may concern."""
         call, session = self._call, self._session
-        named = await session.ask(call) if session.repeats is None else []
+        named = await session.ask(call)
         changed = session.watch.take()
         if self._follower:
             known = (call.broker_epoch, self._node.isr.brokers.get(call.replica, -1))

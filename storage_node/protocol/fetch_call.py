@@ -28,9 +28,13 @@ NO_EPOCH = -1
 #: Partitions that are handled in one go on the loop, before others have their turn.
 TURN = 500
 NEVER = float("-inf")
+#: Bytes of a request up to which it is recognised when it comes again.
+LONGEST_OUTLINE = 64 * 1024
 
 _ROW = struct.Struct(">iiqiqiB")
 """A partition from version 12 on: number, leader epoch, offset, last fetched epoch, log start, bytes, tagged fields."""
+_ROW_V9 = 28
+"""Bytes of a partition in versions 9 to 11."""
 _STATE = struct.Struct(">iq")
 _RESULT = struct.Struct(">ihqq")
 _RESULT_V5 = struct.Struct(">ihqqq")
@@ -132,6 +136,63 @@ class FetchCall:
     def full(self) -> bool:
         """Whether it names all that it wants, and does not go on with a session."""
         return self.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH)
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A request without a session as bytes: what it says of itself, and its rows with their topics, in any order."""
+
+    version: int
+    frame: bytes
+    rows: frozenset[tuple[bytes, bytes]]
+
+    def items(self, other: Outline) -> list[Item]:
+        """The partitions of which this one says something else than the other."""
+        found = []
+        for name, row in self.rows - other.rows:
+            cursor = Cursor(row)
+            if self.version >= 13:
+                found.append(_flexible_item(cursor, "", name))
+            elif self.version == 12:
+                found.append(_flexible_item(cursor, name.decode(), b""))
+            else:
+                found.append(_item(cursor, name.decode(), self.version))
+        return found
+
+
+def outline(request: Request) -> Outline | None:
+    """A request's outline, quicker than `parse`; None for one that has none. Raises MalformedRequest.
+
+    (librdkafka begins with another partition each time, so that the order does not tell whether two are the same.)
+    """
+    version, frame = request.version, request.frame
+    if version < 9 or len(frame) > LONGEST_OUTLINE:
+        return None
+    flexible, by_id = version >= 12, version >= 13
+    cursor = Cursor(frame, request.position, MAX_PARTITIONS)
+    if version < 15 and cursor.int32() != CONSUMER:
+        return None
+    cursor.skip(17)
+    if cursor.int32() != FINAL_EPOCH:
+        return None
+    head, size = bytes(frame[request.position : cursor.position]), _ROW.size if flexible else _ROW_V9
+    rows: list[tuple[bytes, bytes]] = []
+    for _ in range(cursor.count(flexible)):
+        topic, topic_id = cursor.topic(flexible, by_id)
+        name = topic_id or topic.encode()
+        count = max(cursor.count(flexible), 0)
+        at = cursor.position
+        cursor.skip(count * size)
+        block = bytes(frame[at : cursor.position])
+        if flexible:
+            if block[size - 1 :: size].strip(b"\0"):
+                return None  # tagged fields
+            cursor.tagged()
+        rows += [(name, block[start : start + size]) for start in range(0, len(block), size)]
+    found = frozenset(rows)
+    if len(found) != len(rows):
+        return None
+    return Outline(version, head + bytes(frame[cursor.position :]), found)
 
 
 async def parse(request: Request) -> FetchCall:

@@ -7,9 +7,9 @@ watermark or log start offset than the last response that had them. Whoever got 
 What is kept is bounded twice: in sessions, with Kafka's rules of who makes room for whom, and in partitions, since a
 session may hold as many as a request can name. A client that is refused a session gets id 0 and goes on without.
 
-Some clients (librdkafka among them) know no sessions. One that waits sends the same bytes over and over: these are
-recognised, and what was parsed and looked up for them is gone on with, as in a session that names nothing. The response
-still has all partitions.
+Some clients (librdkafka among them) know no sessions and name everything over and over. A request that says the same as
+the last one of its connection, but for some offsets, is gone on with as in a session that names these alone. The
+response still has all partitions.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from storage_node.errors import ErrorCode
-from storage_node.protocol.fetch_call import CONSUMER, FINAL_EPOCH, TURN, FetchCall, Item
+from storage_node.protocol.fetch_call import CONSUMER, FINAL_EPOCH, TURN, FetchCall, Item, Outline
 from storage_node.protocol.fetch_watch import Watch
 from storage_node.protocol.request import Request
 from storage_node.protocol.sending import Buffer, FilePart
@@ -31,8 +31,8 @@ SLOTS = 1000
 EVICTION = 120.0
 #: Partitions of all sessions of followers, and of all others: about 25 MB each.
 MOST_PARTITIONS = 40_000
-#: Bytes of a request without a session that is recognised when it comes again, from which number of partitions on.
-LONGEST_REPEATED, FEWEST_REPEATED = 64 * 1024, 8
+#: From so many partitions on a request without a session is recognised when it comes again.
+FEWEST_REPEATED = 8
 #: Seconds after which a client is not expected to send the same again.
 FORGOTTEN = 60.0
 LAST_EPOCH = 2**31 - 1
@@ -93,8 +93,8 @@ class Session:
         """What every fetch looks at: partitions with records, with an error, of a follower that has not caught up."""
         self.watch = Watch(replica)
         self.lock = asyncio.Lock()
-        self.repeats: tuple[FetchCall, int, bytes] | None = None
-        """The request that is recognised when its bytes come again: its version and they."""
+        self.repeats: tuple[FetchCall, Outline] | None = None
+        """The request that is recognised when it comes again."""
         self.body: list[Buffer | FilePart] | None = None
         """The response to it, where it has no records."""
         self.known: tuple[int, int] | None = None
@@ -185,18 +185,24 @@ class FetchSessions:
         session.watch.end_wait()
         return session, 0
 
-    def repeated(self, request: Request, now: float) -> Session | None:
-        """What is known of a request without a session that has come before, over the same connection."""
+    def repeated(self, request: Request, outlined: Outline | None, now: float) -> tuple[Session, FetchCall] | None:
+        """What is known of a request without a session that has come before over the same connection, and what this one
+        says anew.
+        """
         session = self._repeated.get(request.connection)
-        if session is None or session.closed or session.repeats is None:
+        if session is None or session.closed or session.repeats is None or outlined is None:
             return None
-        _, version, body = session.repeats
-        if version != request.version or body != request.frame[request.position :]:
+        call, known = session.repeats
+        if (outlined.version, outlined.frame) != (known.version, known.frame) or len(outlined.rows) != len(known.rows):
+            return None
+        named = outlined.items(known)
+        if len(session.items) != len(known.rows) or any(item.key not in session.items for item in named):
             return None
         session.used = now
-        return session
+        session.repeats = call, outlined
+        return session, replace(call, items=named)
 
-    def remember(self, request: Request, session: Session, call: FetchCall) -> None:
+    def remember(self, request: Request, outlined: Outline | None, session: Session, call: FetchCall) -> None:
         """Recognise a request without a session if it comes again."""
         now = session.used
         for connection in [connection for connection, other in self._repeated.items() if now - other.used > FORGOTTEN]:
@@ -204,16 +210,14 @@ class FetchSessions:
         self._forget(request.connection)
         size = len(session.items)
         if (
-            call.session_epoch == FINAL_EPOCH
+            outlined is not None
             and call.replica == CONSUMER
             and call.max_wait_ms > 0
             and size >= FEWEST_REPEATED
-            and len(request.frame) <= LONGEST_REPEATED
             and len(self._repeated) < self._slots
             and self._fits(session, size)
         ):
-            call.items.clear()
-            session.repeats = call, request.version, bytes(request.frame[request.position :])
+            session.repeats = replace(call, items=[]), outlined
             self._repeated[request.connection] = session
 
     def _forget(self, connection: int) -> None:
