@@ -23,6 +23,7 @@ from storage_node.errors import (
     RequestRefused,
     UnknownTopicOrPartition,
 )
+from storage_node.log.admission import inspect
 from storage_node.log.batch import Buffer
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Appended, FetchedData, Log, LogClosed
@@ -188,14 +189,15 @@ class Partition(HeldLog, Waiting):
     # Records
 
     def append(self, records: Buffer, now_ms: int | None = None, *, within: LogDirectory | None = None) -> Appended:
-        """Append a producer's batches; raises RequestRefused or StorageError. Waiters are woken.
+        """Append a producer's batch; raises RequestRefused or StorageError. Waiters are woken.
 
         `within`: the directory whose thread this is, which raises LogHeld instead of waiting for a swap.
         """
+        batch = inspect(records, self.log.config)
         with self.changing(waits=within is None, within=within):
             self.check_usable()
             began = time.monotonic()
-            appended = self.log.append_as_leader(records, self.leader_epoch, now_ms)
+            appended = self.log.append_as_leader(batch, self.leader_epoch, now_ms)
             state = self.leading
         self._appended(appended, len(records), state, began)
         return appended
@@ -208,6 +210,12 @@ class Partition(HeldLog, Waiting):
         Answers as well where to wait for them, None for a sole replica. `within` as for `append`.
         """
         overtaking = self.overtaking
+        try:
+            # Not under the lock: it may take long to look through what unpacks to very much.
+            batch = inspect(records, self.log.config)
+        except RequestRefused:
+            overtaking.refused_unseen(records)
+            raise
         with self.changing(waits=within is None, within=within):
             state, log = self.leading, self.log
             try:
@@ -219,7 +227,7 @@ class Partition(HeldLog, Waiting):
                     )
                 noted = overtaking.check(records, log.producers)
                 began = time.monotonic()
-                appended = log.append_as_leader(records, self.leader_epoch, now_ms)
+                appended = self.log.append_as_leader(batch, self.leader_epoch, now_ms)
             except OutOfOrderSequence:
                 raise
             except Exception:

@@ -60,6 +60,7 @@ class LogDirectory:
         self.log_start_offsets = OffsetCheckpoint(self.path, LOG_START_OFFSETS)
         self.pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"disk-{self.path.name}")
         self._background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix=f"background-{self.path.name}")
+        self._lookups = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"lookup-{self.path.name}")
         self._failure = failure
         self._listeners: list[Callable[[LogDirectory, str], None]] = []
         self._state = threading.Lock()
@@ -134,6 +135,11 @@ class LogDirectory:
         """
         self.check_online()
         return self._background.submit(self._run, fn, *args, **kwargs)
+
+    def submit_lookup(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Like `submit`, on a thread that appends and fetches never wait for: a search may read and unpack much."""
+        self.check_online()
+        return self._lookups.submit(self._run, fn, *args, **kwargs)
 
     def _run(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         try:
@@ -226,6 +232,6 @@ class LogDirectory:
 
     def close(self) -> None:
         """Stop the threads (what they are doing is finished, what waits is dropped) and give the lock up."""
-        for pool in (self.pool, self._background):
+        for pool in (self.pool, self._background, self._lookups):
             pool.shutdown(wait=self.online, cancel_futures=True)
         self.unlock()

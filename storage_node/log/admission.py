@@ -12,95 +12,162 @@ from storage_node.log.batch import (
     CRC_FIELD,
     CRC_START,
     EPOCH_FIELD,
+    HEADER_SIZE,
     LEADER_EPOCH_AT,
+    MAGIC,
     NO_PRODUCER,
+    NO_TIMESTAMP,
     OFFSET_FIELD,
+    PREFIX_SIZE,
     BatchHeader,
     Buffer,
     crc_of,
     headers,
+    parse,
     verify,
 )
 from storage_node.log.config import LOG_APPEND_TIME, LogConfig
-from storage_node.log.producer_state import AppendedBatch, Producer, ProducerState
-from storage_node.log.records import holds_its_count
+from storage_node.log.producer_state import AppendedBatch, ProducerState
+from storage_node.log.records import Seen, look_through
+from storage_node.log.unpacking import NONE, ZSTD, CannotUnpack, TooLarge
 
+#: As much as tells of which format a batch is, in all formats; the least that any of them takes.
+LOG_OVERHEAD, LEAST_BATCH = 17, 26
+MAGIC_AT = 16
+_LENGTH = struct.Struct(">i")
+_LENGTH_AT = 8
 _ATTRIBUTES = struct.Struct(">h")
 _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 _APPEND_TIME_BIT = 0x08
-
 Batches = list[tuple[int, BatchHeader]]
 
 
 @dataclass(frozen=True, slots=True)
+class Produced:
+    """A batch of a producer that was looked through; see `inspect`."""
+
+    records: Buffer
+    header: BatchHeader
+    seen: Seen
+
+
+@dataclass(frozen=True, slots=True)
 class Admitted:
-    """Bytes to write, and positions and headers of the batches in them; with `duplicates` there is nothing to write."""
+    """Bytes to write, and positions and headers of the batches in them; nothing is written for a `duplicate`."""
 
     data: bytearray
     batches: Batches
-    duplicates: tuple[AppendedBatch, ...] = ()
+    duplicate: AppendedBatch | None = None
 
 
-def admit_produced(
-    records: Buffer, *, offset: int, leader_epoch: int, config: LogConfig, producers: ProducerState, now_ms: int
-) -> Admitted:
-    """Check produced batches and give them offsets from `offset` on.
+def inspect(records: Buffer, config: LogConfig) -> Produced:
+    """Check what a producer sent for one partition: one batch, whole, whose records all consumers can read.
 
-    Raises `CorruptRecord`, `OutOfOrderSequence`, `InvalidProducerEpoch`, or `RequestRefused` with MESSAGE_TOO_LARGE,
-    INVALID_TIMESTAMP or INVALID_RECORD.
+    Needs neither the log nor its lock, and takes as long as unpacking does. Raises `CorruptRecord`, or `RequestRefused`
+    with MESSAGE_TOO_LARGE, INVALID_RECORD, or UNKNOWN_SERVER_ERROR for what cannot be unpacked, as Apache Kafka does.
     """
-    data = bytearray(records)
-    view = memoryview(data)
-    batches: Batches = []
-    duplicates: list[AppendedBatch] = []
-    pending: dict[int, Producer] = {}
-    stamped = config.message_timestamp_type == LOG_APPEND_TIME
-    for position, header in headers(data):
-        verify(data, position, header)
-        _refuse_unproducible(header, config)
-        if not stamped:
-            _refuse_untimely(header, config, now_ms)
-        if not holds_its_count(view[position:], header):
-            raise RequestRefused(
-                f"A record batch says {header.count} records and holds another number", ErrorCode.INVALID_RECORD
-            )
-        if header.producer_id != NO_PRODUCER:
-            known = pending.get(header.producer_id) or producers.get(header.producer_id)
-            duplicate = known.duplicate_of(header) if known else None
-            if duplicate is not None:
-                duplicates.append(duplicate)
-                continue
-            if known is not None:
-                known.refuse_unless_next(header)
-        OFFSET_FIELD.pack_into(data, position, offset)
-        EPOCH_FIELD.pack_into(data, position + LEADER_EPOCH_AT, leader_epoch)
-        if stamped:
-            header = _stamp(data, position, header, now_ms)
-        header = header._replace(base_offset=offset, leader_epoch=leader_epoch)
-        if header.producer_id != NO_PRODUCER:
-            known = pending.get(header.producer_id) or producers.get(header.producer_id)
-            pending[header.producer_id] = (known or Producer(header.producer_epoch)).appended(header)
-        offset = header.next_offset
-        batches.append((position, header))
-    if duplicates and batches:
-        raise RequestRefused(
-            "one append holds batches that were appended before and batches that were not", ErrorCode.INVALID_RECORD
-        )
-    if not duplicates and not batches:
-        raise CorruptRecord("an append without a record batch")
-    return Admitted(data, batches, tuple(duplicates))
-
-
-def _refuse_unproducible(header: BatchHeader, config: LogConfig) -> None:
+    header = _only_batch(records)
+    verify(records, 0, header)
     if header.length > config.max_message_bytes:
         raise RequestRefused(
             f"The record batch size of {header.length} bytes exceeds max.message.bytes of {config.max_message_bytes}",
             ErrorCode.MESSAGE_TOO_LARGE,
         )
+    _refuse_unproducible(header)
+    try:
+        seen = look_through(records, header)
+    except TooLarge as exc:
+        # A client that is told this divides the batch.
+        raise RequestRefused(f"A record batch {exc}", ErrorCode.MESSAGE_TOO_LARGE) from exc
+    except CannotUnpack as exc:
+        raise RequestRefused(f"A record batch cannot be unpacked: {exc}", ErrorCode.UNKNOWN_SERVER_ERROR) from exc
+    except ValueError as exc:
+        raise RequestRefused(f"A record batch has {exc}", ErrorCode.INVALID_RECORD) from exc
+    if seen is None:
+        raise RequestRefused(
+            f"A record batch has compression type {header.compression}, which does not exist",
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        )
+    if not seen.in_order and header.compression != NONE:
+        raise RequestRefused(
+            "A compressed record batch has offsets that do not rise by one", ErrorCode.UNKNOWN_SERVER_ERROR
+        )
+    return Produced(records, header, seen)
+
+
+def _only_batch(records: Buffer) -> BatchHeader:
+    """The header of the one batch that a produce request holds for a partition (KAFKA-2617 and its successors)."""
+    size = len(records)
+    if size < LOG_OVERHEAD:
+        raise RequestRefused("a produce request holds exactly one record batch, not none", ErrorCode.INVALID_RECORD)
+    length, magic = _LENGTH.unpack_from(records, _LENGTH_AT)[0] + PREFIX_SIZE, records[MAGIC_AT]
+    if length < LEAST_BATCH or magic > MAGIC:
+        raise CorruptRecord(f"a batch of {length} bytes with magic {magic}")
+    if magic != MAGIC:
+        raise RequestRefused(f"a record batch with magic {magic} instead of {MAGIC}", ErrorCode.INVALID_RECORD)
+    if length > size:
+        raise RequestRefused(f"{size} bytes of a batch of {length}: it is not whole", ErrorCode.INVALID_RECORD)
+    if length < HEADER_SIZE:
+        raise CorruptRecord(f"a batch of {length} bytes, less than a header")
+    if length < size:
+        if size - length >= LOG_OVERHEAD and (
+            _LENGTH.unpack_from(records, length + _LENGTH_AT)[0] + PREFIX_SIZE >= LEAST_BATCH
+            and records[length + MAGIC_AT] <= MAGIC
+        ):
+            raise RequestRefused(
+                "a produce request holds exactly one record batch for each partition", ErrorCode.INVALID_RECORD
+            )
+        raise CorruptRecord(f"{size - length} bytes behind a record batch are none")
+    return parse(records)
+
+
+def is_zstandard(records: Buffer) -> bool:
+    """Whether the first batch is compressed with Zstandard; False for what is no batch."""
+    if len(records) < HEADER_SIZE:
+        return False
+    header = parse(records)
+    return header.magic == MAGIC and header.compression == ZSTD
+
+
+def admit_produced(
+    produced: Produced, *, offset: int, leader_epoch: int, config: LogConfig, producers: ProducerState, now_ms: int
+) -> Admitted:
+    """Give a produced batch its offset, unless its timestamps or its producer's state say otherwise.
+
+    Raises `OutOfOrderSequence`, `InvalidProducerEpoch`, or `RequestRefused` with INVALID_TIMESTAMP.
+    """
+    header, seen = produced.header, produced.seen
+    stamped = config.message_timestamp_type == LOG_APPEND_TIME
+    if not stamped:
+        _refuse_untimely(seen, config, now_ms)
+    elif header.is_log_append_time:
+        raise RequestRefused("A producer has set the timestamp type to LogAppendTime", ErrorCode.INVALID_TIMESTAMP)
+    if header.producer_id != NO_PRODUCER:
+        known = producers.get(header.producer_id)
+        duplicate = known.duplicate_of(header) if known else None
+        if duplicate is not None:
+            return Admitted(bytearray(), [], duplicate)
+        if known is not None:
+            known.refuse_unless_next(header)
+    data = bytearray(produced.records)
+    OFFSET_FIELD.pack_into(data, 0, offset)
+    EPOCH_FIELD.pack_into(data, LEADER_EPOCH_AT, leader_epoch)
+    if stamped:
+        header = _stamp(data, header, header.attributes | _APPEND_TIME_BIT, now_ms)
+    elif header.max_timestamp != seen.newest or header.is_log_append_time:
+        # The time index and every search by time go by the header.
+        header = _stamp(data, header, header.attributes & ~_APPEND_TIME_BIT, seen.newest)
+    header = header._replace(base_offset=offset, leader_epoch=leader_epoch)
+    return Admitted(data, [(0, header)])
+
+
+def _refuse_unproducible(header: BatchHeader) -> None:
     wrong = None
-    if header.count != header.last_offset_delta + 1:
+    if header.base_offset != 0:
+        wrong = f"has the base offset {header.base_offset} instead of 0"
+    elif header.count <= 0 or header.count != header.last_offset_delta + 1:
         wrong = f"says {header.count} records, its offsets are those of {header.last_offset_delta + 1}"
     elif header.is_control:
         wrong = "is a control batch, which clients may not write"
@@ -112,27 +179,25 @@ def _refuse_unproducible(header: BatchHeader, config: LogConfig) -> None:
         raise RequestRefused(f"A record batch {wrong}", ErrorCode.INVALID_RECORD)
 
 
-def _refuse_untimely(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    """By the batch's newest and first timestamps: records are not looked into. -1 is none."""
+def _refuse_untimely(seen: Seen, config: LogConfig, now_ms: int) -> None:
+    """-1 is no timestamp."""
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
-    for time in (header.base_timestamp, header.max_timestamp):
-        if time != -1 and not earliest <= time <= latest:
+    for time in (seen.oldest, seen.newest):
+        if time != NO_TIMESTAMP and not earliest <= time <= latest:
             raise RequestRefused(
-                f"Timestamp {time} of a record batch is out of range. The timestamp should be within "
-                f"[{earliest}, {latest}]",
+                f"Timestamp {time} of a record is out of range. The timestamp should be within [{earliest}, {latest}]",
                 ErrorCode.INVALID_TIMESTAMP,
             )
 
 
-def _stamp(data: bytearray, position: int, header: BatchHeader, now_ms: int) -> BatchHeader:
-    """Set the append time (LogAppendTime), which is inside what the CRC covers."""
-    attributes = header.attributes | _APPEND_TIME_BIT
-    _ATTRIBUTES.pack_into(data, position + _ATTRIBUTES_AT, attributes)
-    _MAX_TIMESTAMP.pack_into(data, position + _MAX_TIMESTAMP_AT, now_ms)
-    crc = crc_of(data, position, header.length)
-    CRC_FIELD.pack_into(data, position + CRC_START - CRC_FIELD.size, crc)
-    return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)
+def _stamp(data: bytearray, header: BatchHeader, attributes: int, timestamp: int) -> BatchHeader:
+    """Set attributes and the largest timestamp, which are inside what the CRC covers."""
+    _ATTRIBUTES.pack_into(data, _ATTRIBUTES_AT, attributes)
+    _MAX_TIMESTAMP.pack_into(data, _MAX_TIMESTAMP_AT, timestamp)
+    crc = crc_of(data, 0, header.length)
+    CRC_FIELD.pack_into(data, CRC_START - CRC_FIELD.size, crc)
+    return header._replace(attributes=attributes, max_timestamp=timestamp, crc=crc)
 
 
 class UnexpectedAppendOffset(RequestRefused):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from storage_node.directories.atomic import NoRoom
 from storage_node.errors import LogAppendError, LogReadError, NotEnoughSpace, OffsetOutOfRange
 from storage_node.log import timestamps
-from storage_node.log.admission import Batches, UnexpectedAppendOffset, admit_copied, admit_produced
+from storage_node.log.admission import Batches, Produced, UnexpectedAppendOffset, admit_copied, admit_produced, inspect
 from storage_node.log.batch import NO_PRODUCER, Buffer
 from storage_node.log.config import LOG_APPEND_TIME
 from storage_node.log.files import Region
@@ -61,26 +61,25 @@ class Log(MaintainedLog):
 
     # Appending
 
-    def append_as_leader(self, records: Buffer, leader_epoch: int, now_ms: int | None = None) -> Appended:
-        """Append produced batches: they get the next offsets and this leader epoch.
+    def append_as_leader(self, records: Buffer | Produced, leader_epoch: int, now_ms: int | None = None) -> Appended:
+        """Append a produced batch: it gets the next offsets and this leader epoch. `inspect` may have been done before.
 
         A batch that one of the last five of its producer was already is answered with that one's offsets. Raises
         `CorruptRecord`, `OutOfOrderSequence`, `InvalidProducerEpoch`, `RequestRefused` (MESSAGE_TOO_LARGE,
-        INVALID_RECORD), `NotEnoughSpace`, `LogAppendError`.
+        INVALID_RECORD, INVALID_TIMESTAMP, UNKNOWN_SERVER_ERROR), `NotEnoughSpace`, `LogAppendError`.
         """
         now = wall_ms() if now_ms is None else now_ms
         self._refuse_closed()
         admitted = admit_produced(
-            records,
+            records if isinstance(records, Produced) else inspect(records, self.config),
             offset=self._end[0],
             leader_epoch=leader_epoch,
             config=self.config,
             producers=self._producers,
             now_ms=now,
         )
-        if admitted.duplicates:
-            first, last = admitted.duplicates[0], admitted.duplicates[-1]
-            return Appended(first.first_offset, last.last_offset, duplicate=True)
+        if (known := admitted.duplicate) is not None:
+            return Appended(known.first_offset, known.last_offset, duplicate=True)
         self._append(admitted.data, admitted.batches, now)
         stamp = now if self.config.message_timestamp_type == LOG_APPEND_TIME else -1
         return Appended(admitted.batches[0][1].base_offset, admitted.batches[-1][1].last_offset, stamp)

@@ -76,6 +76,12 @@ class Overtaking:
         """Before the replica could be asked; any thread, without a lock."""
         self._early.append(note)
 
+    def refused_unseen(self, records: Buffer) -> None:
+        """This batch was refused and may come again; any thread, without a lock."""
+        note = _note_of(records)
+        if note is not None:
+            self._early.append(note)
+
     def refused(self, records: Buffer, known: ProducerState) -> None:
         """This batch was refused and may come again."""
         note = _note_of(records)

@@ -1,94 +1,118 @@
-"""Looking inside a batch: how many records it really holds, and which of them has a timestamp."""
+"""Looking inside a batch: whether consumers can read its records, and which of them has a timestamp."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
 
 from storage_node.errors import CorruptRecord
-from storage_node.log.batch import HEADER_SIZE, BatchHeader, Buffer
-from storage_node.log.unpacking import NONE, TooLarge, Unpacked, unpack
-
-_Source = Buffer | Unpacked
-
-
-def _varint(data: _Source, position: int) -> tuple[int, int]:
-    """A zigzag varint at `position`: its value and where it ends."""
-    value = shift = 0
-    while True:
-        byte = data[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), position
-        shift += 7
-        if shift > 63:
-            raise ValueError("a varint of more than ten bytes")
+from storage_node.log.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer
+from storage_node.log.record_columns import FEW, columns, few
+from storage_node.log.unpacking import NONE, TooLarge, unpack
 
 
-def timestamps(batch: Buffer, header: BatchHeader) -> Iterator[tuple[int, int]] | None:
-    """(offset, timestamp) of every record of a batch; None if its compression is not known.
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What all records of a batch say together: their oldest and newest timestamps in ms, -1 without one."""
 
-    Raises `CorruptRecord` (also while iterating) for records that cannot be read, and `TooLarge` while iterating.
+    oldest: int
+    newest: int
+    in_order: bool
+    """Whether their offset deltas are 0, 1, 2 and so on."""
+
+
+def look_through(batch: Buffer, header: BatchHeader) -> Seen | None:
+    """Read all records of a batch, from its header on; None if its compression is not known.
+
+    Raises ValueError for what a consumer cannot read, and `TooLarge`.
     """
-    payload = unpack(memoryview(batch)[HEADER_SIZE : header.length], header.compression)
-    return None if payload is None else _walk(payload, header)
+    records = memoryview(batch)[HEADER_SIZE : header.length]
+    if header.compression == NONE and header.count <= FEW:
+        offsets, times = few(bytes(records), header.count)
+        return _seen_few(offsets, times, header.base_timestamp)
+    chunks = unpack(records, header.compression)
+    if chunks is None:
+        return None
+    oldest = newest = NO_TIMESTAMP
+    first = 0
+    in_order = True
+    for found in columns(chunks, header.count, packed=header.compression != NONE):
+        offsets_now, times_now = np.asarray(found[0], np.int64), np.asarray(found[1], np.int64)
+        in_order = in_order and bool((offsets_now == np.arange(first, first + len(offsets_now))).all())
+        low, high = _bounds(times_now, header.base_timestamp)
+        first += len(offsets_now)
+        if low != NO_TIMESTAMP:
+            oldest = low if oldest == NO_TIMESTAMP else min(oldest, low)
+        newest = max(newest, high)
+    return Seen(oldest, newest, in_order)
 
 
-def _walk(payload: _Source, header: BatchHeader) -> Iterator[tuple[int, int]]:
-    position = 0
+def _seen_few(offsets: list[int], times: list[int], base: int) -> Seen:
+    oldest, newest = base + min(times), base + max(times)
+    if oldest <= NO_TIMESTAMP or newest >= 1 << 63:
+        stamps = [_wrapped(base + delta) for delta in times]
+        oldest = min((stamp for stamp in stamps if stamp != NO_TIMESTAMP), default=NO_TIMESTAMP)
+        newest = max(NO_TIMESTAMP, *stamps)
+    return Seen(oldest, newest, offsets == list(range(len(offsets))))
+
+
+def _wrapped(timestamp: int) -> int:
+    """As Java adds."""
+    return (timestamp + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _bounds(deltas: np.ndarray[tuple[int], np.dtype[np.int64]], base: int) -> tuple[int, int]:
+    low, high = int(deltas.min()) + base, int(deltas.max()) + base
+    if low > NO_TIMESTAMP and high < 1 << 63:
+        return low, high
+    stamps = deltas + np.int64(base)
+    there = stamps[stamps != NO_TIMESTAMP]
+    return int(there.min()) if len(there) else NO_TIMESTAMP, int(stamps.max())
+
+
+class _NotKnown(Exception):
+    """The batch's compression is not known."""
+
+
+def _search(batch: Buffer, header: BatchHeader, timestamp: int, from_offset: int) -> tuple[int, int] | None:
+    """(offset, timestamp) of the first record at or after both; raises `CorruptRecord`, `TooLarge`, `_NotKnown`."""
+    chunks = unpack(memoryview(batch)[HEADER_SIZE : header.length], header.compression)
+    if chunks is None:
+        raise _NotKnown
+    base, stamped = header.base_timestamp, header.is_log_append_time
     try:
-        for _ in range(header.count):
-            length, start = _varint(payload, position)
-            delta_ms, after = _varint(payload, start + 1)
-            delta, _end = _varint(payload, after)
-            timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp + delta_ms
-            yield header.base_offset + delta, timestamp
-            if length <= 0:
-                raise ValueError("a record without a length")
-            position = start + length
-    except (IndexError, ValueError) as exc:
+        for rows in columns(chunks, header.count, packed=header.compression != NONE, exact=False):
+            offsets, times = np.asarray(rows[0], np.int64), np.asarray(rows[1], np.int64)
+            stamps = np.full_like(times, header.max_timestamp) if stamped else times + np.int64(base)
+            fits = (stamps >= timestamp) & (offsets >= from_offset - header.base_offset)
+            place = int(fits.argmax())
+            if fits[place]:
+                return header.base_offset + int(offsets[place]), int(stamps[place])
+    except ValueError as exc:
         raise CorruptRecord(f"the records of the batch with base offset {header.base_offset} cannot be read") from exc
-
-
-def holds_its_count(batch: Buffer, header: BatchHeader) -> bool:
-    """Whether an uncompressed batch, from its header on, holds exactly as many records as its header says.
-
-    Only the records' lengths are looked at; one that is longer than its batch, or ends before it, does not count. A
-    compressed batch is believed: unpacking it costs more than all the rest of an append.
-    """
-    if header.compression != NONE:
-        return True
-    data, position, end = batch, HEADER_SIZE, header.length
-    try:
-        for _ in range(header.count):
-            byte = data[position]
-            if byte < 0x80:
-                position += 1 + (byte >> 1)
-            else:
-                # Two bytes hold the length of all but the largest records.
-                second = data[position + 1]
-                if second < 0x80:
-                    position += 2 + ((second << 6) | ((byte & 0x7F) >> 1))
-                else:
-                    length, position = _varint(data[:end], position)
-                    position += length
-                    if length < 0:
-                        return False
-                    byte = 0
-            # The lowest bit is the sign: no record has a negative length.
-            if byte & 1:
-                return False
-        return position == end
-    except (IndexError, ValueError):
-        return False
+    return None
 
 
 def first_at_or_after(batch: Buffer, header: BatchHeader, timestamp: int, from_offset: int) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record at or after both; the base offset where it is not unpacked."""
-    rows = timestamps(batch, header)
-    if rows is not None:
-        with contextlib.suppress(TooLarge):
-            return next((row for row in rows if row[1] >= timestamp and row[0] >= from_offset), None)
-    known = header.base_timestamp if header.base_timestamp >= timestamp else header.max_timestamp
-    return max(header.base_offset, from_offset), known
+    """(offset, timestamp) of the first record at or after both; the base offset where it is not unpacked.
+
+    Raises `CorruptRecord` for records that cannot be read.
+    """
+    try:
+        return _search(batch, header, timestamp, from_offset)
+    except (TooLarge, _NotKnown):
+        known = header.base_timestamp if header.base_timestamp >= timestamp else header.max_timestamp
+        return max(header.base_offset, from_offset), known
+
+
+def first_newest(batch: Buffer, header: BatchHeader) -> tuple[int, int]:
+    """(offset, timestamp) of the first record with the batch's largest timestamp; of the last where none is known.
+
+    Raises `CorruptRecord` for records that cannot be read.
+    """
+    found = None
+    with contextlib.suppress(TooLarge, _NotKnown):
+        found = _search(batch, header, header.max_timestamp, header.base_offset)
+    return found or (header.last_offset, header.max_timestamp)

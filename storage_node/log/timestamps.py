@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 
 from storage_node.log.batch import NO_TIMESTAMP, BatchHeader
 from storage_node.log.files import read_exact
-from storage_node.log.records import first_at_or_after, timestamps
+from storage_node.log.records import first_at_or_after, first_newest
 from storage_node.log.segment import Segment
-from storage_node.log.unpacking import TooLarge
 
 NOTHING = (-1, NO_TIMESTAMP)
 
@@ -54,9 +52,4 @@ def newest(segments: Sequence[Segment], log_start_offset: int) -> tuple[int, int
     position, header = segment.find(offset, segment.size)
     if header is None:
         return NOTHING
-    last = header.last_offset, header.max_timestamp
-    rows = timestamps(_bytes(segment, position, header), header)
-    if rows is not None:
-        with contextlib.suppress(TooLarge):
-            return next((row for row in rows if row[1] >= header.max_timestamp), last)
-    return last
+    return first_newest(_bytes(segment, position, header), header)

@@ -9,11 +9,20 @@ from collections.abc import Iterator
 from storage_node.log.batch import Buffer
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
-_FRAMES = {LZ4: "lz4", ZSTD: "zstd"}
 
 MOST = 128 << 20
 """A batch is not looked into beyond so many unpacked bytes."""
-_CHUNK = 64 << 10
+_CHUNK = 128 << 10
+
+_GZIP_MAGIC = b"\x1f\x8b"
+#: Magic, flags, block size and header checksum.
+_LZ4_HEADER = struct.Struct("<IBBB")
+_LZ4_MAGIC = 0x184D2204
+_LZ4_VERSION, _LZ4_INDEPENDENT, _LZ4_BLOCK_CHECKSUM, _LZ4_SIZE, _LZ4_CHECKSUM = 0x40, 0x20, 0x10, 0x08, 0x04
+#: The flags of which all but one value is refused: version, independence, a reserved one, a dictionary.
+_LZ4_MEANT = 0xE3
+_LZ4_BLOCK = struct.Struct("<I")
+_LZ4_PLAIN = 1 << 31
 
 #: Java's snappy streams begin with this, a version and the oldest version that reads them; other clients write none.
 _SNAPPY_MAGIC = b"\x82SNAPPY\x00"
@@ -23,59 +32,58 @@ _SNAPPY_RATIO = 22
 _INT = struct.Struct(">i")
 
 
+class CannotUnpack(ValueError):
+    """The bytes are not what their compression makes."""
+
+
 class TooLarge(Exception):
     """A batch unpacks to more than is looked into."""
 
 
-class Unpacked:
-    """What was packed, byte by byte from front to back, with no more than two chunks of it in memory.
+def unpack(packed: Buffer, compression: int) -> Iterator[Buffer] | None:
+    """What `packed` holds, chunk by chunk; None for a compression that is not known.
 
-    A thousandth of it is enough to send: whoever asks for a time stamp must not have it all unpacked at once.
+    A thousandth of it is enough to send: it is never all in memory. While it is iterated over, `CannotUnpack` is raised
+    for what Kafka's consumers cannot unpack, and `TooLarge`.
     """
-
-    def __init__(self, chunks: Iterator[Buffer]) -> None:
-        self._chunks = chunks
-        self._start = 0
-        self._chunk: Buffer = b""
-
-    def __getitem__(self, position: int) -> int:
-        """The byte at a position that is not before the chunk of the one asked for last.
-
-        Raises IndexError after the end, TooLarge, and ValueError for what cannot be unpacked.
-        """
-        while position - self._start >= len(self._chunk):
-            self._start += len(self._chunk)
-            if self._start > MOST:
-                raise TooLarge
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                raise IndexError(position)
-            self._chunk = chunk
-        return self._chunk[position - self._start]
-
-
-def unpack(packed: Buffer, compression: int) -> Buffer | Unpacked | None:
-    """What `packed` holds; None for a compression that is not known."""
     if compression == NONE:
-        return packed
+        return iter((packed,))
     if compression == GZIP:
-        return Unpacked(_gzip(packed))
+        return _bounded(_gzip(packed))
     if compression == SNAPPY:
-        return Unpacked(_snappy(memoryview(packed)))
-    return Unpacked(_frame(packed, _FRAMES[compression])) if compression in _FRAMES else None
+        return _bounded(_snappy(memoryview(packed)))
+    if compression == LZ4:
+        return _bounded(_lz4(memoryview(packed)))
+    return _bounded(_frames(packed, "zstd")) if compression == ZSTD else None
+
+
+def _bounded(chunks: Iterator[Buffer]) -> Iterator[Buffer]:
+    size = 0
+    for chunk in chunks:
+        size += len(chunk)
+        if size > MOST:
+            raise TooLarge(f"unpacks to more than {MOST} bytes")
+        yield chunk
 
 
 def _gzip(packed: Buffer) -> Iterator[bytes]:
-    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
-    try:
-        while chunk := unpacker.decompress(packed, _CHUNK):
-            yield chunk
-            packed = unpacker.unconsumed_tail
-    except zlib.error as problem:
-        raise ValueError(f"it cannot be unpacked: {problem}") from problem
+    """One member after the other; what is behind them and is none is ignored, as Java and zlib do."""
+    while True:
+        unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+        try:
+            while chunk := unpacker.decompress(packed, _CHUNK):
+                yield chunk
+                packed = unpacker.unconsumed_tail
+        except zlib.error as problem:
+            raise CannotUnpack(f"{problem}") from problem
+        if not unpacker.eof:
+            raise CannotUnpack("it ends too early")
+        packed = unpacker.unused_data
+        if packed[: len(_GZIP_MAGIC)] != _GZIP_MAGIC:
+            return
 
 
-def _frame(packed: Buffer, codec: str) -> Iterator[bytes]:
+def _frames(packed: Buffer, codec: str) -> Iterator[bytes]:
     import pyarrow  # only here and below: few nodes ever need it, and it is large
 
     try:
@@ -83,7 +91,26 @@ def _frame(packed: Buffer, codec: str) -> Iterator[bytes]:
             while chunk := stream.read(_CHUNK):
                 yield chunk
     except (pyarrow.ArrowException, OSError) as problem:
-        raise ValueError(f"it cannot be unpacked: {problem}") from problem
+        raise CannotUnpack(f"{problem}") from problem
+
+
+def _lz4(packed: memoryview) -> Iterator[bytes]:
+    """One frame of independent blocks and nothing else: Java reads no other, and librdkafka nothing behind it."""
+    if len(packed) < _LZ4_HEADER.size or _LZ4_HEADER.unpack_from(packed)[0] != _LZ4_MAGIC:
+        raise CannotUnpack("no LZ4 frame")
+    flags = packed[4]
+    if flags & _LZ4_MEANT != _LZ4_VERSION | _LZ4_INDEPENDENT:
+        raise CannotUnpack("an LZ4 frame of another version, with a dictionary or linked blocks")
+    position = _LZ4_HEADER.size + (8 if flags & _LZ4_SIZE else 0)
+    checksum = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    try:
+        while size := _LZ4_BLOCK.unpack_from(packed, position)[0]:
+            position += _LZ4_BLOCK.size + (size & ~_LZ4_PLAIN) + checksum
+    except struct.error as problem:
+        raise CannotUnpack("it ends too early") from problem
+    if position + _LZ4_BLOCK.size + (4 if flags & _LZ4_CHECKSUM else 0) != len(packed):
+        raise CannotUnpack("not one LZ4 frame alone")
+    yield from _frames(packed, "lz4")
 
 
 def _snappy(packed: memoryview) -> Iterator[bytes]:
@@ -94,7 +121,7 @@ def _snappy(packed: memoryview) -> Iterator[bytes]:
             size = _snappy_size(block)
             yield pyarrow.decompress(block, decompressed_size=size, codec="snappy", asbytes=True)
     except (pyarrow.ArrowException, OSError, struct.error) as problem:
-        raise ValueError(f"it cannot be unpacked: {problem}") from problem
+        raise CannotUnpack(f"{problem}") from problem
 
 
 def _blocks(data: memoryview) -> Iterator[memoryview]:
@@ -107,7 +134,7 @@ def _blocks(data: memoryview) -> Iterator[memoryview]:
         (length,) = _INT.unpack_from(data, position)
         position += _INT.size
         if not 0 < length <= len(data) - position:
-            raise ValueError("a snappy block that is longer than its batch")
+            raise CannotUnpack("a snappy block that is longer than its batch")
         yield data[position : position + length]
         position += length
 
@@ -121,7 +148,7 @@ def _snappy_size(block: memoryview) -> int:
             break
         shift += 7
     else:
-        raise ValueError("a snappy block without a length")
+        raise CannotUnpack("a snappy block without a length")
     if value > _SNAPPY_RATIO * len(block):
-        raise ValueError("a snappy block that cannot hold what it says")
+        raise CannotUnpack("a snappy block that cannot hold what it says")
     return value

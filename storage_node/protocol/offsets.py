@@ -47,9 +47,9 @@ SPECIAL_TIMES = {
 
 
 async def on_partition(
-    node: Node, tp: TopicPartition, work: Callable[[Partition], T], seconds: float
+    node: Node, tp: TopicPartition, work: Callable[[Partition], T], seconds: float, *, search: bool = False
 ) -> tuple[ErrorCode, T | None]:
-    """Run `work` in the pool of the partition's directory; answers an error code or the result.
+    """Run `work` in the pool of the partition's directory, a `search` beside it; answers an error code or the result.
 
     An error of another directory, where a copy of the replica is being made, is none of the client's: that copy's move
     ends, and `work` (which may be done again) is done without it.
@@ -59,7 +59,8 @@ async def on_partition(
         while True:
             partition = node.leader(tp)
             try:
-                future = asyncio.wrap_future(partition.directory.submit(work, partition))
+                submit = partition.directory.submit_lookup if search else partition.directory.submit
+                future = asyncio.wrap_future(submit(work, partition))
                 return ErrorCode.NONE, await asyncio.wait_for(future, deadline - asyncio.get_running_loop().time())
             except LogHeld as error:
                 if error.hold is not None:
@@ -138,7 +139,8 @@ async def _list_offset(node: Node, version: int, topic: str, row: Any, patience:
             return FoundOffset(-1)  # nothing is tiered
         return partition.find_offset(EARLIEST if timestamp == EARLIEST_LOCAL else timestamp, epoch, to_end=to_end)
 
-    code, found = await on_partition(node, TopicPartition(topic, row.partition_index), look, patience)
+    search = timestamp >= 0 or timestamp == MAX_TIMESTAMP
+    code, found = await on_partition(node, TopicPartition(topic, row.partition_index), look, patience, search=search)
     if found is None:
         unknown = code == ErrorCode.OFFSET_NOT_AVAILABLE and version < 5
         return _no_offset(row, ErrorCode.LEADER_NOT_AVAILABLE if unknown else code)

@@ -1,8 +1,8 @@
 """Produce (key 0), versions 3 to 13: by topic name, from version 13 on by topic id.
 
 The hot path: the envelope is read and written with struct, records stay a view of the frame, and appends run in the
-pool of the directory that holds the log, in the order of the connection. Nothing looks at single records. With acks=all
-the answer then waits, without a thread, until all in-sync replicas have the records.
+pool of the directory that holds the log, in the order of the connection, after a look through their records. With
+acks=all the answer then waits, without a thread, until all in-sync replicas have the records.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import is_valid_topic
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
+from storage_node.log.admission import is_zstandard
 from storage_node.log_hold import Hold, LogHeld
 from storage_node.protocol.codec import MAX_PARTITIONS, Cursor
 from storage_node.protocol.framing import Answer, Connection
@@ -81,6 +82,7 @@ def parse(request: Request) -> ProduceCall:
     flexible, by_id = request.version >= 9, request.version >= 13
     view = request.frame if isinstance(request.frame, memoryview) else memoryview(request.frame)
     cursor = Cursor(view, request.position, MAX_PARTITIONS)
+    zstandard = request.version >= 7
     transactional_id = cursor.string(flexible)
     acks = cursor.int16()
     timeout = cursor.int32()
@@ -97,7 +99,12 @@ def parse(request: Request) -> ProduceCall:
                 records = view[start : cursor.position]
             if flexible:
                 cursor.tagged()
-            items.append(Item(topic, partition, records, topic_id))
+            item = Item(topic, partition, records, topic_id)
+            if not zstandard and records and is_zstandard(records):
+                # Consumers of that age could not read it.
+                item.error = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+                item.message = f"Produce version {request.version} is not allowed to use Zstandard"
+            items.append(item)
         if flexible:
             cursor.tagged()
     return ProduceCall(transactional_id, acks, timeout, items)
@@ -132,6 +139,8 @@ def _sort(node: Node, call: ProduceCall, jobs: dict[str, Work]) -> None:
     early = node.refused_early
     for item in call.items:
         item.for_all = call.acks == -1
+        if item.error:
+            continue
         try:
             if item.topic_id:
                 item.topic = topic_named(node, item.topic_id)

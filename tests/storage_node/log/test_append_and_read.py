@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from storage_node.errors import CorruptRecord, ErrorCode, OffsetOutOfRange, RequestRefused
 from storage_node.log import Appended, Log, LogClosed, LogConfig, UnexpectedAppendOffset, build_batch, headers, verify
 from storage_node.log.batch import checksum
+from tests.support.batches import CODECS, Batch, packed, records_of
 
 from .logs import SMALL, all_batches, batch, batches_in, files, fill, open_log, read_all
 
@@ -41,7 +42,8 @@ def test_a_leader_gives_offsets_and_epoch_and_leaves_the_rest(log: Log) -> None:
 
 
 def test_many_batches_in_one_append(log: Log) -> None:
-    assert log.append_as_leader(b"".join(batch(n) for n in range(1, 30)), 0) == Appended(0, 434)
+    copied = b"".join(batch(n, base_offset=n * (n - 1) // 2) for n in range(1, 30))
+    assert log.append_copied(copied) == Appended(0, 434)
     assert len(log.segments) > 1
     expected = 0
     for header in all_batches(log):
@@ -72,9 +74,10 @@ def test_what_a_leader_refuses(log: Log) -> None:
     broken = bytearray(good)
     broken[-1] ^= 1
     assert refused_code(log, bytes(broken)) is ErrorCode.CORRUPT_MESSAGE
-    assert refused_code(log, good + bytes(broken)) is ErrorCode.CORRUPT_MESSAGE
-    assert refused_code(log, good[:-1]) is ErrorCode.CORRUPT_MESSAGE
-    assert refused_code(log, b"") is ErrorCode.CORRUPT_MESSAGE
+    assert refused_code(log, good + good) is ErrorCode.INVALID_RECORD
+    assert refused_code(log, good + b"\x7f" * 100) is ErrorCode.CORRUPT_MESSAGE
+    assert refused_code(log, good[:-1]) is ErrorCode.INVALID_RECORD
+    assert refused_code(log, b"") is ErrorCode.INVALID_RECORD
     assert refused_code(log, bytes(200)) is ErrorCode.CORRUPT_MESSAGE
     assert refused_code(log, batch(1, 2_000_000)) is ErrorCode.MESSAGE_TOO_LARGE
     assert refused_code(log, batch(1, attributes=0x20)) is ErrorCode.INVALID_RECORD
@@ -103,9 +106,13 @@ def test_a_batch_holds_as_many_records_as_it_says(log: Log, size: int) -> None:
     assert log.append_as_leader(true, 0).last_offset == 69
 
 
-def test_a_compressed_batch_is_believed(log: Log) -> None:
-    log.append_as_leader(claiming(batch(3, attributes=1), 50), 0)
-    assert log.log_end_offset == 50
+@pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
+def test_a_compressed_batch_holds_as_many_records_as_it_says(log: Log, codec: int) -> None:
+    payload = packed(records_of(70), codec)
+    for count in (1, 69, 71, 2**20):
+        assert refused_code(log, Batch(payload, count, attributes=codec).encode()) is ErrorCode.INVALID_RECORD
+    assert refused_code(log, Batch(payload, 2**31 - 1, attributes=codec).encode()) is ErrorCode.MESSAGE_TOO_LARGE
+    assert log.append_as_leader(Batch(payload, 70, attributes=codec).encode(), 0).last_offset == 69
 
 
 def test_a_copy_keeps_offsets_epochs_and_bytes(log: Log, tmp_path: Path) -> None:

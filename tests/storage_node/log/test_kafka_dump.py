@@ -59,7 +59,8 @@ def varied(log: Log, rounds: int) -> None:
     for number in range(rounds):
         at = now + 100 * number
         log.append_as_leader(produced(7 + number % 3, 2 * (number // 3), 2, size=100, timestamp=at), number // 90)
-        log.append_as_leader(gzipped(3, at - 5_000) + batch(1, 1_000, timestamp=at - 50), number // 90)
+        log.append_as_leader(gzipped(3, at - 5_000), number // 90)
+        log.append_as_leader(batch(1, 1_000, timestamp=at - 50), number // 90)
 
 
 def test_kafka_reads_our_files(tmp_path: Path) -> None:

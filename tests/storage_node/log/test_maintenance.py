@@ -317,7 +317,7 @@ def test_a_full_disk_leaves_the_log_as_it_was(log: Log, monkeypatch: pytest.Monk
     with monkeypatch.context() as full:
         full.setattr(os, "pwritev", some)
         with pytest.raises(NotEnoughSpace):
-            log.append_as_leader(produced(5, 0, 3) + produced(5, 3, 3) + produced(5, 6, 3), 0)
+            log.append_copied(b"".join(produced(5, n, 3, base_offset=300 + n) for n in (0, 3, 6)))
         with pytest.raises(NotEnoughSpace):
             log.append_copied(batch(3, base_offset=300))
     assert (read_all(log), log.log_end_offset) == (before, 300)

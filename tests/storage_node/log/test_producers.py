@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage_node.errors import ErrorCode, InvalidProducerEpoch, OutOfOrderSequence, RequestRefused
+from storage_node.errors import ErrorCode, InvalidProducerEpoch, OutOfOrderSequence
 from storage_node.log import Appended, Log
 from storage_node.log.producer_state import MAX_SEQUENCE, AppendedBatch, Producer, ProducerState
 
@@ -101,18 +101,6 @@ def test_sequences_wrap_after_the_largest_int(log: Log) -> None:
         log.append_as_leader(produced(7, MAX_SEQUENCE, 2), 0)
     log.append_as_leader(produced(8, MAX_SEQUENCE, 1), 0)
     assert log.append_as_leader(produced(8, 0, 1), 0).base_offset == 6
-
-
-def test_batches_of_one_append_are_a_sequence_too(log: Log) -> None:
-    both = produced(7, 0, 2) + produced(7, 2, 2)
-    assert log.append_as_leader(both, 0) == Appended(0, 3)
-    assert log.append_as_leader(both, 0) == Appended(0, 3, duplicate=True)
-    with pytest.raises(OutOfOrderSequence):
-        log.append_as_leader(produced(7, 4, 1) + produced(7, 6, 1), 0)
-    with pytest.raises(RequestRefused) as refused:
-        log.append_as_leader(produced(7, 2, 2) + produced(7, 4, 1), 0)
-    assert refused.value.code is ErrorCode.INVALID_RECORD
-    assert log.log_end_offset == 4
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
 import struct
+import zlib
 
 import pyarrow
 import pytest
@@ -11,17 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_node.log import unpacking
-from storage_node.log.unpacking import GZIP, LZ4, NONE, SNAPPY, ZSTD, TooLarge, unpack
-
-CODECS = {LZ4: "lz4", ZSTD: "zstd", SNAPPY: "snappy"}
+from storage_node.log.unpacking import GZIP, LZ4, NONE, SNAPPY, ZSTD, CannotUnpack, TooLarge, unpack
+from tests.support import batches
 
 
 def packed(data: bytes, compression: int) -> bytes:
-    if compression == NONE:
-        return data
-    if compression == GZIP:
-        return gzip.compress(data)
-    return bytes(pyarrow.compress(data, codec=CODECS[compression], asbytes=True))
+    if compression == SNAPPY:
+        return bytes(pyarrow.compress(data, codec="snappy", asbytes=True))
+    return batches.packed(data, compression)
 
 
 def java_snappy(*blocks: bytes) -> bytes:
@@ -30,17 +27,11 @@ def java_snappy(*blocks: bytes) -> bytes:
     return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", len(b)) + b for b in small)
 
 
-def unpacked(data: bytes, compression: int, step: int = 1) -> bytes:
-    """Every so many-th byte until there is none."""
-    source = unpack(data, compression)
-    assert source is not None
-    found, position = bytearray(), 0
-    try:
-        while True:
-            found.append(source[position])
-            position += step
-    except IndexError:
-        return bytes(found)
+def unpacked(data: bytes, compression: int) -> bytes:
+    """All chunks."""
+    chunks = unpack(data, compression)
+    assert chunks is not None
+    return b"".join(chunks)
 
 
 @given(st.binary(max_size=2000), st.sampled_from([NONE, GZIP, SNAPPY, LZ4, ZSTD]))
@@ -56,16 +47,19 @@ def test_javas_stream_of_snappy_blocks(blocks: list[bytes]) -> None:
 @pytest.mark.parametrize("compression", [GZIP, SNAPPY, LZ4, ZSTD])
 def test_more_than_one_chunk(compression: int) -> None:
     data = bytes(range(256)) * 1024
-    assert unpacked(packed(data, compression), compression, 1021) == data[::1021]
+    assert unpacked(packed(data, compression), compression) == data
 
 
 @pytest.mark.parametrize("compression", [GZIP, LZ4, ZSTD])
 def test_more_than_is_looked_into(compression: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpacking, "MOST", 1 << 20)
-    source = unpack(packed(bytes(3 << 20), compression), compression)
-    assert source is not None
+    chunks = unpack(packed(bytes(3 << 20), compression), compression)
+    assert chunks is not None
+    got = 0
     with pytest.raises(TooLarge):
-        source[(2 << 20) + 70_000]
+        for chunk in chunks:
+            got += len(chunk)
+    assert got <= 1 << 20
 
 
 def test_a_snappy_block_that_claims_gigabytes_takes_no_memory() -> None:
@@ -85,3 +79,49 @@ def test_noise_is_never_more_than_refused(noise: bytes, compression: int) -> Non
             unpacked(data, compression)
         except (ValueError, TooLarge):
             continue
+
+
+#: What follows what was packed: what Kafka's consumers read, or None where one of them cannot go on.
+BEHIND = {
+    "a second gzip member": (GZIP, b"", packed(b"more", GZIP), b"firstmore"),
+    "bytes behind gzip": (GZIP, b"", b"garbage", b"first"),
+    "a second zstd frame": (ZSTD, b"", packed(b"more", ZSTD), b"firstmore"),
+    "bytes behind zstd": (ZSTD, b"", b"garbage", None),
+    "a second LZ4 frame": (LZ4, b"", packed(b"more", LZ4), None),
+    "bytes behind LZ4": (LZ4, b"", b"garbage", None),
+    "bytes before gzip": (GZIP, b"x", b"", None),
+    "bytes before LZ4": (LZ4, b"x", b"", None),
+    "bytes before zstd": (ZSTD, b"x", b"", None),
+}
+
+
+@pytest.mark.parametrize("case", BEHIND)
+def test_what_is_beside_the_records(case: str) -> None:
+    compression, before, behind, expected = BEHIND[case]
+    data = before + packed(b"first", compression) + behind
+    if expected is not None:
+        assert unpacked(data, compression) == expected
+        return
+    with pytest.raises(CannotUnpack):
+        unpacked(data, compression)
+
+
+@pytest.mark.parametrize("compression", [GZIP, SNAPPY, LZ4, ZSTD])
+@pytest.mark.parametrize("cut", [1, 5, 12])
+def test_what_was_cut_off_is_noticed(compression: int, cut: int) -> None:
+    data = packed(bytes(range(256)) * 40, compression)
+    with pytest.raises(CannotUnpack):
+        unpacked(data[:-cut], compression)
+
+
+def test_no_consumer_is_given_a_zlib_stream_for_gzip() -> None:
+    with pytest.raises(CannotUnpack):
+        unpacked(zlib.compress(b"data"), GZIP)
+
+
+def test_linked_lz4_blocks_are_refused_as_java_does() -> None:
+    sink = pyarrow.BufferOutputStream()
+    with pyarrow.CompressedOutputStream(sink, "lz4") as stream:
+        stream.write(b"data")
+    with pytest.raises(CannotUnpack, match="linked"):
+        unpacked(bytes(sink.getvalue()), LZ4)

@@ -1,0 +1,376 @@
+"""All records of a batch, read as columns, and checked on the way to be what a consumer can read.
+
+A record is a length and so many bytes: attributes, timestamp delta, offset delta, key, value and headers, each number
+a zigzag varint. The lengths are walked over one by one; the rest is read by numpy for thousands of records at once,
+which keeps the interpreter's lock for no more than about a millisecond. A few records, and large ones, are read byte
+by byte.
+
+What is unpacked comes in chunks, and few of them are in memory, whatever a batch unpacks to. What it may cost is
+bounded as well: `TooLarge` for more bytes, records or headers than a client has reason to send in one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_node.log.batch import Buffer
+from storage_node.log.unpacking import TooLarge
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Columns: TypeAlias = "tuple[list[int], list[int]] | tuple[Ints, Ints]"
+"""Offset deltas and timestamp deltas of records that follow one another."""
+
+MOST_PACKED_RECORDS = 1 << 20
+"""A compressed batch of more records is not looked into."""
+MOST_HEADERS = 1 << 20
+"""Nor is a batch whose records have more headers than that."""
+FEW = 64
+"""So many records are sooner read one by one."""
+_FEW_HEADERS = 24
+_NULL = -1
+_KEY_AND_VALUE = range(2)
+_ZIGZAG = np.array([(value >> 1) ^ -(value & 1) for value in range(1 << 14)], np.int64)
+_ONE_BY_ONE = 4
+_RUN = 16
+_ONE_BYTE, _TWO_BYTES = 1 << 6, 1 << 13
+_TOO_FEW = "fewer records than its header says, or one that is longer than it is"
+_TOO_MANY = "more bytes than its records take"
+_ANOTHER_LENGTH = "a record of another length than its fields have"
+_AT_ONCE = 16 << 10
+_LARGE = 1 << 20
+"""A record of more bytes is read while it is unpacked, and is never in memory as a whole."""
+_INT_BYTES, _LONG_BYTES = 5, 10
+_MASKS = {_INT_BYTES: (1 << 32) - 1, _LONG_BYTES: (1 << 64) - 1}
+
+
+class _Stream:
+    """Chunks one after the other, from front to back; positions count from the first byte of all."""
+
+    def __init__(self, chunks: Iterator[Buffer]) -> None:
+        self._chunks = chunks
+        self.data: Buffer = b""
+        self.base = 0
+
+    def more(self, position: int) -> bool:
+        """Take another chunk in and forget what is before `position`; False at the end."""
+        chunk = next(self._chunks, None)
+        rest = self.data[position - self.base :]
+        self.base = position
+        self.data = rest if chunk is None else b"".join((rest, chunk)) if len(rest) else chunk
+        return chunk is not None
+
+    def __getitem__(self, position: int) -> int:
+        """The byte there, none before which is asked for any more; raises IndexError at the end."""
+        while position >= self.base + len(self.data):
+            if not self.more(self.base + len(self.data)):
+                raise IndexError(position)
+        return self.data[position - self.base]
+
+
+def columns(chunks: Iterable[Buffer], count: int, *, packed: bool, exact: bool = True) -> Iterator[Columns]:
+    """The columns of `count` records, some thousands at a time.
+
+    `packed`: whether the batch is compressed; `exact`: whether nothing may follow the records. Raises ValueError for
+    what cannot be read, and `TooLarge`.
+    """
+    if packed and count > MOST_PACKED_RECORDS:
+        raise TooLarge(f"has more than {MOST_PACKED_RECORDS} records")
+    stream = _Stream(iter(chunks))
+    position = headers = 0
+    while count:
+        start = position - stream.base
+        view = np.frombuffer(stream.data, np.uint8)
+        bodies, ends, needed = _walk(stream.data, view, start, min(count, _AT_ONCE))
+        if len(ends):
+            found, more = _many(stream.data, view, bodies, ends)
+            position = stream.base + int(ends[-1])
+            count -= len(ends)
+        elif needed > _LARGE:
+            found, position, more = _large(stream, position)
+            count -= 1
+        elif stream.more(position):
+            continue
+        else:
+            raise ValueError(_TOO_FEW)
+        headers += more
+        if headers > MOST_HEADERS:
+            raise TooLarge(f"has more than {MOST_HEADERS} headers")
+        yield found
+    if exact and (position < stream.base + len(stream.data) or stream.more(position)):
+        raise ValueError(_TOO_MANY)
+
+
+def _large(stream: _Stream, position: int) -> tuple[Columns, int, int]:
+    """The columns of one record, where it ends, and how many headers it has."""
+    try:
+        end, delta_ms, delta, headers = _one(stream, position)
+        stream[end - 1]
+    except IndexError as exc:
+        raise ValueError(_TOO_FEW) from exc
+    return ([delta], [delta_ms]), end, headers
+
+
+def _walk(data: Buffer, view: Bytes, position: int, count: int) -> tuple[Ints, Ints, int]:
+    """Where the bodies of the next records begin and end, as far as `data` has them wholly, and how many bytes the one
+    after them needs, 0 where it was not looked for.
+
+    Records of one size, as most batches have them, are found in one go.
+    """
+    bodies: list[int] = []
+    ends: list[int] = []
+    parts: list[tuple[Ints, Ints]] = []
+    step = _ONE_BY_ONE
+    needed = 0
+    while count > 0:
+        before = len(ends)
+        needed = _steps(data, position, min(count, step), bodies, ends)
+        count -= len(ends) - before
+        if needed:
+            break
+        body, position = bodies[-1], ends[-1]
+        run = _run(view, body, position, count)
+        if run:
+            parts += ((np.array(bodies, np.int64), np.array(ends, np.int64)), run)
+            bodies, ends = [], []
+            count -= len(run[1])
+            position = int(run[1][-1])
+            step = _ONE_BY_ONE
+        else:
+            step = min(4 * step, _AT_ONCE)
+    if ends or not parts:
+        parts.append((np.array(bodies, np.int64), np.array(ends, np.int64)))
+    if len(parts) == 1:
+        return *parts[0], needed
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts]), needed
+
+
+def _run(view: Bytes, body: int, end: int, count: int) -> tuple[Ints, Ints] | None:
+    """The next records that are as large as the one whose body this is; None if they are too few to be worth it."""
+    prefix = 1 if end - body < _ONE_BYTE else 2
+    size = end - body + prefix
+    start = end - size
+    count = min(count, (len(view) - end) // size)
+    if count < _RUN or end - body >= _TWO_BYTES or view[start + prefix - 1] > 0x7F:
+        return None
+    same = view[end : end + count * size : size] == view[start]
+    if prefix == 2:
+        same &= view[end + 1 : end + count * size : size] == view[start + 1]
+    found = count if same.all() else int(same.argmin())
+    if found < _RUN:
+        return None
+    ends = np.arange(end + size, end + found * size + 1, size, dtype=np.int64)
+    return ends - (size - prefix), ends
+
+
+def _steps(data: Buffer, position: int, count: int, bodies: list[int], ends: list[int]) -> int:
+    """Like `_walk`, one by one; answers what the next one needs."""
+    limit = len(data)
+    try:
+        for _ in range(count):
+            start = position
+            byte = data[position]
+            if byte < 0x80:
+                body = position + 1
+                position = body + (byte >> 1)
+            else:
+                second = data[position + 1]
+                if second < 0x80:
+                    body = position + 2
+                    position = body + ((second << 6) | ((byte & 0x7F) >> 1))
+                else:
+                    length, body = _varint(data, position, _INT_BYTES)
+                    position = body + length
+            if byte & 1:
+                raise ValueError("a record of negative length")
+            if position > limit:
+                return position - start
+            bodies.append(body)
+            ends.append(position)
+    except IndexError:
+        return 1
+    return 0
+
+
+def _varint(data: Buffer | _Stream, position: int, most: int) -> tuple[int, int]:
+    """A zigzag varint of up to `most` bytes: its value and where it ends. Raises IndexError, ValueError."""
+    value = shift = 0
+    while True:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value > _MASKS[most]:
+                raise ValueError("a varint that is too large")
+            return (value >> 1) ^ -(value & 1), position
+        shift += 7
+        if shift == 7 * most:
+            raise ValueError("a varint that is too long")
+
+
+def few(data: bytes, count: int) -> tuple[list[int], list[int]]:
+    """The columns of so many records that take all of `data`; raises ValueError, `TooLarge`."""
+    offsets: list[int] = []
+    times: list[int] = []
+    position = 0
+    try:
+        for _ in range(count):
+            position, delta_ms, delta, _headers = _one(data, position)
+            offsets.append(delta)
+            times.append(delta_ms)
+    except IndexError as exc:
+        raise ValueError(_TOO_FEW) from exc
+    if position > len(data):
+        raise ValueError(_TOO_FEW)
+    if position < len(data):
+        raise ValueError(_TOO_MANY)
+    return offsets, times
+
+
+def _one(data: Buffer | _Stream, position: int) -> tuple[int, int, int, int]:
+    """Where a record ends, its timestamp and offset deltas, and how many headers it has.
+
+    Most numbers are one byte.
+    """
+    byte = data[position]
+    if byte < 0x80:
+        position += 1
+        end = position + (byte >> 1)
+        if byte & 1:
+            raise ValueError("a record of negative length")
+    else:
+        length, position = _varint(data, position, _INT_BYTES)
+        end = position + length
+        if length < 0:
+            raise ValueError("a record of negative length")
+    position += 1  # attributes, of which none mean anything
+    byte = data[position]
+    if byte < 0x80:
+        delta_ms = (byte >> 1) ^ -(byte & 1)
+        position += 1
+    else:
+        delta_ms, position = _varint(data, position, _LONG_BYTES)
+    byte = data[position]
+    if byte < 0x80:
+        delta = (byte >> 1) ^ -(byte & 1)
+        position += 1
+    else:
+        delta, position = _varint(data, position, _INT_BYTES)
+    for _ in _KEY_AND_VALUE:
+        byte = data[position]
+        if byte == 1:
+            position += 1
+        else:
+            size, position = _varint(data, position, _INT_BYTES)
+            if size < 0:
+                raise ValueError("a key or a value of negative length")
+            position += size
+    headers = data[position]
+    position += 1
+    if headers:
+        headers, position = _varint(data, position - 1, _INT_BYTES)
+        position = _headers(data, position, end, headers)
+    if position != end:
+        raise ValueError(_ANOTHER_LENGTH)
+    return end, delta_ms, delta, headers
+
+
+def _headers(data: Buffer | _Stream, position: int, end: int, count: int) -> int:
+    """Where so many headers end."""
+    if count < 0:
+        raise ValueError("a negative number of headers")
+    if count > (end - position) // 2:
+        raise ValueError("more headers than a record has bytes for")
+    if count > MOST_HEADERS:
+        raise TooLarge(f"has more than {MOST_HEADERS} headers")
+    for _ in range(count):
+        size, position = _varint(data, position, _INT_BYTES)
+        if size < 0:
+            raise ValueError("a header without a key")
+        size, position = _varint(data, position + size, _INT_BYTES)
+        position += max(size, 0)
+        if position > end:
+            raise ValueError("a header that is longer than its record")
+    return position
+
+
+def _many(data: Buffer, view: Bytes, bodies: Ints, ends: Ints) -> tuple[Columns, int]:
+    """The columns of the records whose bodies begin and end there, and how many headers they have.
+
+    A number that is read beyond the end of its record leads further beyond it, and is found out at the end.
+    """
+    times, at = _varints(view, bodies + 1, _LONG_BYTES)
+    offsets, at = _varints(view, at, _INT_BYTES)
+    keys, at = _varints(view, at, _INT_BYTES)
+    at += np.maximum(keys, 0)
+    values, at = _varints(view, at, _INT_BYTES)
+    at += np.maximum(values, 0)
+    headers, at = _varints(view, at, _INT_BYTES)
+    if keys.min() < _NULL or values.min() < _NULL:
+        raise ValueError("a key or a value of negative length")
+    if headers.any():
+        return (offsets, times), _skip_headers(data, view, at, ends, headers)
+    if not (at == ends).all():
+        raise ValueError(_ANOTHER_LENGTH)
+    return (offsets, times), 0
+
+
+def _skip_headers(data: Buffer, view: Bytes, at: Ints, ends: Ints, headers: Ints) -> int:
+    """Check that headers take all that is left of their records; answers how many there are."""
+    if (headers < 0).any() or (headers > ends - at).any():
+        raise ValueError("a negative number of headers, or more than a record has bytes for")
+    total = int(headers.sum())
+    if total > MOST_HEADERS:
+        raise TooLarge(f"has more than {MOST_HEADERS} headers")
+    if (at[headers == 0] != ends[headers == 0]).any():
+        raise ValueError(_ANOTHER_LENGTH)
+    left = np.flatnonzero(headers)
+    at, ends, headers = at[left], ends[left], headers[left]
+    # One header of each record after the other; a few records with many are read one by one.
+    while len(at) >= _FEW_HEADERS:
+        sizes, at = _varints(view, at, _INT_BYTES)
+        if (sizes < 0).any():
+            raise ValueError("a header without a key")
+        sizes, at = _varints(view, at + sizes, _INT_BYTES)
+        at = at + np.maximum(sizes, 0)
+        headers = headers - 1
+        more = headers > 0
+        if (at[~more] != ends[~more]).any():
+            raise ValueError(_ANOTHER_LENGTH)
+        at, ends, headers = at[more], ends[more], headers[more]
+    for position, end, count in zip(at.tolist(), ends.tolist(), headers.tolist(), strict=True):
+        if _headers(data, position, end, count) != end:
+            raise ValueError(_ANOTHER_LENGTH)
+    return total
+
+
+def _varints(view: Bytes, at: Ints, most: int) -> tuple[Ints, Ints]:
+    """A zigzag varint of up to `most` bytes at each position, and where each of them ends; zeros beyond the end."""
+    first = view.take(at, mode="clip")
+    after = at + 1
+    if first.max() < 0x80:
+        return _ZIGZAG.take(first), after
+    second = view.take(after, mode="clip")
+    longer = first > 0x7F
+    if np.minimum(first, second).max() < 0x80:
+        after += longer
+        second *= longer
+        return _ZIGZAG.take(second.astype(np.int64) << 7 | first & 0x7F), after
+    value = (first & 0x7F).astype(np.uint64)
+    rest = np.flatnonzero(longer)
+    shift = 7
+    while len(rest):
+        if shift == 7 * most:
+            raise ValueError("a varint that is too long")
+        byte = view.take(after[rest], mode="clip")
+        if shift == 7 * (most - 1) and (byte & 0x7F > _MASKS[most] >> shift).any():
+            raise ValueError("a varint that is too large")
+        value[rest] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        after[rest] += 1
+        rest = rest[byte > 0x7F]
+        shift += 7
+    return ((value >> np.uint64(1)) ^ (~(value & np.uint64(1)) + np.uint64(1))).view(np.int64), after
