@@ -211,8 +211,7 @@ class Partition(HeldLog, Waiting):
         """
         overtaking = self.overtaking
         try:
-            # Not under the lock: it may take long to look through what unpacks to very much.
-            batch = inspect(records, self.log.config)
+            batch = inspect(records, self.log.config)  # not under the lock: it may have much to unpack
         except RequestRefused:
             overtaking.refused_unseen(records)
             raise
@@ -221,10 +220,8 @@ class Partition(HeldLog, Waiting):
             try:
                 self.check_usable()
                 if state is not None and not state.enough_in_sync:
-                    raise NotEnoughReplicas(
-                        f"The size of the current ISR {list(state.isr)} is insufficient to satisfy the min.isr "
-                        f"requirement of {state.least_in_sync} for partition {self.tp}"
-                    )
+                    wanted = f"to satisfy the min.isr requirement of {state.least_in_sync} for partition {self.tp}"
+                    raise NotEnoughReplicas(f"The size of the current ISR {list(state.isr)} is insufficient {wanted}")
                 noted = overtaking.check(records, log.producers)
                 began = time.monotonic()
                 appended = self.log.append_as_leader(batch, self.leader_epoch, now_ms)
