@@ -152,7 +152,9 @@ _BROKER = (
     # Kafka's default is true; here a name typed wrongly creates nothing unless the operator wants it so.
     _static("auto.create.topics.enable", BOOLEAN, "false"),
     _static("socket.request.max.bytes", INT, "104857600"),
-    Key("max.connections", INT, "2147483647", _ANY),
+    # Kafka's default is 2147483647. Each connection holds a descriptor and some memory, which one client could else
+    # take all of; half of the descriptors (RLIMIT_NOFILE) stay with the replicas in any case.
+    Key("max.connections", INT, "8192", _ANY),
     Key("max.connections.per.ip", INT, "2147483647", _ANY),
     _static("max.connections.per.ip.overrides", STRING, ""),
     _static("connections.max.idle.ms", LONG, "600000"),

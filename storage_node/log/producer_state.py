@@ -14,6 +14,9 @@ from storage_node.log.batch import NO_PRODUCER, BatchHeader, checksum
 
 MAX_SEQUENCE = 2**31 - 1
 REMEMBERED = 5
+#: Producers that a log knows at most: any client may append with an id of its own each time, and Apache Kafka forgets
+#: them only by time (producer.id.expiration.ms).
+MOST_PRODUCERS = 20_000
 SUFFIX = ".snapshot"
 
 _HEAD = struct.Struct(">hIi")
@@ -132,8 +135,13 @@ class ProducerState:
         """Take note of an appended batch."""
         if header.producer_id != NO_PRODUCER:
             self.seen_ms[header.producer_id] = now_ms
-            known = self.producers.get(header.producer_id) or Producer(header.producer_epoch)
+            # Who appended last stands last: beyond the bound those go that have been silent for longest.
+            known = self.producers.pop(header.producer_id, None) or Producer(header.producer_epoch)
             self.producers[header.producer_id] = known.appended(header)
+            while len(self.producers) > MOST_PRODUCERS:
+                oldest = next(iter(self.producers))
+                del self.producers[oldest]
+                self.seen_ms.pop(oldest, None)
 
     def take_over(self, other: ProducerState) -> None:
         """Know all that `other` knows, also when its producers were last heard of."""

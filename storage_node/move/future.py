@@ -223,7 +223,9 @@ class FutureLog(Log):
     def _take_in(self, producer_id: int, recent: Recent, now_ms: int) -> None:
         for header in recent.headers:
             self._producers.update(header, now_ms)
-        known = self._producers.producers[producer_id]
+        known = self._producers.get(producer_id)
+        if known is None:
+            return  # it was silent for longer than as many others as a log knows
         if recent.timestamp > known.timestamp:
             self._producers.producers[producer_id] = replace(known, timestamp=recent.timestamp)
 

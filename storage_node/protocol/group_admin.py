@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from storage_node.errors import ErrorCode
 from storage_node.groups.group import Group
+from storage_node.groups.offsets import MEMBERS
 from storage_node.groups.values import GroupRefused, GroupState, Member
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
@@ -83,9 +84,11 @@ async def describe_groups(node: Node, request: Request) -> Answer:
     """State and members of groups; one that is not there is Dead."""
     call = request.decode()
     operations = _OPERATIONS if getattr(call, "include_authorized_operations", False) else _NOT_ASKED
+    kept = node.groups.data
     # Groups that may change while a thread describes them are taken as they are now.
     live = {name: _Seen.of(group) for name in call.groups if (group := node.groups.live(name)) is not None}
     elements = len(call.groups) + sum(len(seen.members) for seen in live.values())
+    elements += sum(len(data.row[MEMBERS]) for name in call.groups if (data := kept.get(name)) and data.row)
 
     def described() -> dict[str, Any]:
         rows = [_describe(node, name, live.get(name), request.version) for name in call.groups]

@@ -74,6 +74,8 @@ def test_the_configs_of_a_broker(cluster: Cluster) -> None:
             default = "false" if cluster.differs("nothing-by-its-name") else "true"
         if name == "queued.max.request.bytes":
             default = "268435456" if cluster.differs("requests-are-bounded") else "-1"
+        if name == "max.connections":
+            default = "8192" if cluster.differs("connections-are-bounded") else "2147483647"
         if default is not None:
             assert (name, default, DEFAULT) in synonyms(row), name
     assert found["node.id"].value == found["broker.id"].value == "2"

@@ -13,7 +13,7 @@ LEADER, FOLLOWER = "leader.replication.throttled", "follower.replication.throttl
 
 #: Keys of our nodes that Apache Kafka does not have.
 OURS = {
-    *("log.dir.health.check.interval.ms", "num.io.threads.per.data.dir"),
+    *("group.state.max.bytes", "log.dir.health.check.interval.ms", "num.io.threads.per.data.dir"),
     *("replica.move.swap.deadline.ms", "private.api.remote.enable", "cluster.id"),
 }
 #: What Kafka itself sets for all brokers, so that its in-sync replicas cannot get fewer (KIP-966).
