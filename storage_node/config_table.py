@@ -188,7 +188,7 @@ _BROKER = (
     # Not Kafka's from here on. What the log directories were formatted for, where that is to be checked.
     _static("cluster.id", STRING, None),
     # About how much memory the offsets and members of groups may take, in bytes.
-    _static("group.state.max.bytes", LONG, "41943040", _POSITIVE),
+    _static("group.state.max.bytes", LONG, "33554432", _POSITIVE),
     # How often each log directory is asked whether it is alive, by a small file.
     _static("log.dir.health.check.interval.ms", LONG, "5000"),
     # Threads that read and append, per directory, so that a slow disk delays only itself.

@@ -77,7 +77,7 @@ class Limits:
     """offsets.retention.minutes, in seconds: how long offsets of a group without members are kept (KIP-211)."""
     retention_check: float = 600.0
     """offsets.retention.check.interval.ms, in seconds."""
-    state_bytes: int = 40 << 20
+    state_bytes: int = 32 << 20
     """group.state.max.bytes: about how much memory the offsets and members of all groups may take."""
 
 

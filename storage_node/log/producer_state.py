@@ -16,7 +16,7 @@ MAX_SEQUENCE = 2**31 - 1
 REMEMBERED = 5
 #: Producers that a log knows at most: any client may append with an id of its own each time, and Apache Kafka forgets
 #: them only by time (producer.id.expiration.ms).
-MOST_PRODUCERS = 20_000
+MOST_PRODUCERS = 5_000
 SUFFIX = ".snapshot"
 
 _HEAD = struct.Struct(">hIi")
