@@ -27,6 +27,7 @@ from storage_node.ports import (
     NewTopic,
     Reassign,
 )
+from storage_node.printable import printable
 from storage_node.topic_configs import Change
 from storage_node.types import TopicPartition
 
@@ -73,7 +74,7 @@ class TopicResult:
 
 
 class Admin:
-    """Runs on the listener's loop."""
+    """Runs on the listener's loop and on those beside it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
@@ -158,7 +159,7 @@ class Admin:
         results = await self.create_topics([TopicSpec(name) for name in dict.fromkeys(names)], False, DEFAULT_TIMEOUT)
         for name, result in zip(dict.fromkeys(names), results, strict=True):
             if result.error:
-                log.info("topic %s was not created on demand: %s", name, result.message)
+                log.info("topic %s was not created on demand: %s", printable(name), printable(result.message))
 
     async def delete_topics(self, names: Sequence[str], seconds: float) -> list[TopicResult]:
         """One result per name, in order, within `seconds`."""

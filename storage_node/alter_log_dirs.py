@@ -30,6 +30,7 @@ from storage_node.errors import (
 from storage_node.move.status import MoveState, MoveStatus
 from storage_node.partition import Partition
 from storage_node.ports import ChangeResult, PlannedMove, ReplicaDirectory
+from storage_node.printable import printable
 from storage_node.topic_configs import cordoned
 from storage_node.types import TopicPartition
 
@@ -130,10 +131,10 @@ class LogDirRequests:
             yield
         except (RequestRefused, StorageError) as error:
             codes[tp] = error.code
-            log.info("move of %s to %s: %s", tp, path, error)
+            log.info("move of %s to %s: %s", printable(tp), printable(path), printable(error))
         except Exception:
             codes[tp] = ErrorCode.UNKNOWN_SERVER_ERROR
-            log.exception("move of %s to %s", tp, path)
+            log.exception("move of %s to %s", printable(tp), printable(path))
 
     # The checks of AlterReplicaLogDirs, in Kafka's order
 

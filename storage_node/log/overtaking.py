@@ -11,7 +11,7 @@ come again:
 - whatever refused it once the replica was found (too few in sync, no leader any more, no room, a failed write, a batch
   that is too large): by `Overtaking`, under the partition's lock;
 - what refused it before that (another node leads, the topic or its replica is not there yet, the replica or directory
-  is offline) and what was given up because the directory hangs: by `RefusedEarly`, on the listener's loop.
+  is offline) and what was given up because the directory hangs: by `RefusedEarly`.
 
 A note is moot as soon as the log holds a batch of that producer and epoch, whoever led then: the log's own sequences
 say what may follow. It is forgotten `KEPT` seconds after the refusal (by the monotonic clock), so that no producer is
@@ -26,6 +26,7 @@ leader changes, and clients send the first batch again before any other. Remembe
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from dataclasses import dataclass, replace
@@ -130,9 +131,10 @@ class Overtaking:
 
 
 class RefusedEarly:
-    """What was refused before a replica could be asked, for when it can be. Used on the listener's loop only."""
+    """What was refused before a replica could be asked, for when it can be. Any thread may use it."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._notes: dict[tuple[str | bytes, int, int], Note] = {}
 
     def __len__(self) -> int:
@@ -144,19 +146,21 @@ class RefusedEarly:
         if note is None:
             return
         key = (topic, partition, note.producer)
-        self._notes[key] = note.after(self._notes.pop(key, None))
-        while len(self._notes) > REMEMBERED_EARLY:
-            del self._notes[next(iter(self._notes))]
+        with self._lock:
+            self._notes[key] = note.after(self._notes.pop(key, None))
+            while len(self._notes) > REMEMBERED_EARLY:
+                del self._notes[next(iter(self._notes))]
 
     def take(self, topic: str | bytes, partition: int, records: Buffer | None) -> Note | None:
         """What was noted of this batch's producer, for the replica that it goes to now."""
         batch = _note_of(records) if records is not None else None
         if batch is None:
             return None
-        # The oldest come first; nobody may ever ask for them again.
-        while self._notes and batch.at - next(iter(self._notes.values())).at >= KEPT:
-            del self._notes[next(iter(self._notes))]
-        return self._notes.pop((topic, partition, batch.producer), None)
+        with self._lock:
+            # The oldest come first; nobody may ever ask for them again.
+            while self._notes and batch.at - next(iter(self._notes.values())).at >= KEPT:
+                del self._notes[next(iter(self._notes))]
+            return self._notes.pop((topic, partition, batch.producer), None)
 
 
 def _behind(sequence: int, other: int) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from storage_node.metadata import ClusterImage
+from storage_node.protocol.off_loop import off_loop
 from storage_node.protocol.topic_rows import TopicRows
 
 #: Clients ask for the same few lists of topics again and again; what comes beyond that is made anew each time.
@@ -60,7 +61,7 @@ class Answers:
         else:
             making = self._making.get(key) if self._image is image else None
             if making is None:
-                making = asyncio.create_task(asyncio.to_thread(make))
+                making = asyncio.create_task(off_loop(make))
                 if self._image is image:
                     self._making[key] = making
             # One connection that closes takes nothing away from the others.

@@ -41,6 +41,10 @@ class MalformedRequest(ValueError):
     """Bytes that are no request, or answer, of the kind they claim to be; the connection is closed."""
 
 
+class TooManyElements(MalformedRequest):
+    """More array elements and tagged fields than the reader of a request takes."""
+
+
 class Cursor:
     """A position in a frame; every step is checked against its end."""
 
@@ -101,7 +105,7 @@ class Cursor:
     def _add(self, count: int) -> None:
         self.elements += count
         if self.elements > self.most:
-            raise MalformedRequest(f"more than {self.most} elements in one request")
+            raise TooManyElements(f"more than {self.most} elements in one request")
 
     def string(self, flexible: bool) -> str | None:
         """A nullable string."""
@@ -228,6 +232,35 @@ def _inner(annotation: Any) -> tuple[Any, bool]:
         if dataclasses.is_dataclass(candidate):
             return candidate, False
     return annotation, False
+
+
+_prepared: set[tuple[int, int]] = set()
+
+
+def prepared(key: int, version: int) -> bool:
+    """Whether a version of an API can be read and written without loading its schemas first."""
+    return (key, version) in _prepared
+
+
+def prepare(key: int, version: int) -> None:
+    """Load the schemas of a version of an API, which takes up to 20 ms."""
+    request, response = load_request_schema(key, version), load_response_schema(key, version)
+    _walk(request)
+    entity_reader(request)
+    _build(response)
+    entity_writer(response)
+    _prepared.add((key, version))
+
+
+def holds_more(key: int, version: int, body: bytes | memoryview, position: int, elements: int) -> bool:
+    """Whether a request has more array elements and tagged fields than that; False for one that is malformed."""
+    try:
+        _walk(load_request_schema(key, version))(Cursor(body, position, elements))
+    except TooManyElements:
+        return True
+    except MalformedRequest:
+        return False
+    return False
 
 
 def read_request(key: int, version: int, body: bytes | memoryview, position: int) -> Any:

@@ -14,7 +14,6 @@ from storage_node.config_values import BrokerValues, Described, describe_broker,
 from storage_node.directories.names import validate_topic
 from storage_node.errors import ErrorCode, RequestRefused
 from storage_node.metadata import TopicImage
-from storage_node.protocol.answers import LARGE
 from storage_node.protocol.framing import Answer
 from storage_node.protocol.request import Request
 from storage_node.topic_configs import Change, Op, check_form
@@ -31,8 +30,6 @@ NAMES = {8: "BROKER_LOGGER", 16: "CLIENT_METRICS", 32: "GROUP"}
 
 #: Resources of one request whose changes are under way together: as many as the controller takes in one update.
 AT_ONCE = 500
-#: What a topic's or a broker's description counts for where all its configs are asked for.
-MANY = 32
 
 
 def _unsupported(kind: int) -> RequestRefused:
@@ -49,13 +46,7 @@ async def describe_configs(node: Node, request: Request) -> Answer:
     known = Known(node.id, node.metadata.image.topics, node.broker_values())
     documented = bool(getattr(call, "include_documentation", False))
 
-    def make() -> Answer:
-        results = _results(known, asked, bool(call.include_synonyms), documented)
-        return request.encode(results=results)
-
-    if sum(len(keys) or MANY for _, _, keys in asked) > LARGE:
-        return await asyncio.to_thread(make)
-    return make()
+    return request.encode(results=_results(known, asked, bool(call.include_synonyms), documented))
 
 
 @dataclass(frozen=True, slots=True)

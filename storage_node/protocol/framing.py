@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Any, cast
 
+from storage_node.printable import printable
 from storage_node.protocol.connections import Connections, plain_address
 from storage_node.protocol.receiving import CloseConnection, Frame, FrameReader
 from storage_node.protocol.sending import Buffer, FilePart, Sending
@@ -321,7 +322,7 @@ class Connection(FrameReader):
     # Ending it
 
     def _refuse(self, why: str) -> None:
-        log.warning("connection from %s closed: %s", self.peer, why)
+        log.warning("connection from %s closed: %s", self.peer, printable(why))
         self._forget()
         self.close()
 
@@ -372,8 +373,8 @@ class Connection(FrameReader):
         under_way = self.under_way if self._busy else ""
         return {
             "peer": f"[{self.peer}]:{self._port}" if ":" in self.peer else f"{self.peer}:{self._port}",
-            "client_id": _printable(self.client_id),
-            "software": _printable(self.software),
+            "client_id": printable(self.client_id),
+            "software": printable(self.software),
             "age": round(now - self._opened, 3),
             "idle": 0.0 if under_way else round(now - self.active, 3),
             "requests": self._requests,
@@ -385,8 +386,3 @@ class Connection(FrameReader):
             "request_bytes": self.held,
             "waits_for_room": self._waits,
         }
-
-
-def _printable(text: str) -> str:
-    """What a peer says of itself, without what would move a cursor."""
-    return text if text.isprintable() else ascii(text)[1:-1]

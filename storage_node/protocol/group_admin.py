@@ -128,9 +128,11 @@ def _describe(node: Node, name: str, seen: _Seen | None, version: int) -> dict[s
             "protocol_data": (seen.protocol or "") if seen.state is GroupState.STABLE else "",
             "members": _members(seen),
         }
-    row: dict[str, Any] = {"group_id": name, "group_state": str(GroupState.DEAD)}
+    # Plain values only, here and for errors: the garbage collector does not go through such rows, of which there may be
+    # very many.
+    row: dict[str, Any] = {"group_id": name, "group_state": GroupState.DEAD.value}
     if version >= 6:
-        row |= {"error_code": ErrorCode.GROUP_ID_NOT_FOUND, "error_message": f"Group {name} not found."}
+        row |= {"error_code": int(ErrorCode.GROUP_ID_NOT_FOUND), "error_message": f"Group {name} not found."}
     return row
 
 

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from storage_node.errors import ErrorCode
+from storage_node.groups.group import Group
 from storage_node.groups.offsets import Offset
 from storage_node.groups.room import Commit
 from storage_node.groups.values import GroupRefused
 from storage_node.metadata import TopicImage
 from storage_node.protocol.codec import id_of, milliseconds, uuid_of
 from storage_node.protocol.framing import Answer
+from storage_node.protocol.off_loop import off_loop_when
 from storage_node.protocol.request import MANY, Request
+from storage_node.protocol.turns import in_slices
 
 if TYPE_CHECKING:
     from storage_node.node import Node
@@ -186,22 +190,43 @@ async def offset_delete(node: Node, request: Request) -> Answer:
         return request.encode(error_code=ErrorCode.GROUP_ID_NOT_FOUND)
     if not group.may_delete_offsets():
         return request.encode(error_code=ErrorCode.NON_EMPTY_GROUP)
-    rows, keys = [], []
-    for topic in call.topics:
-        known = node.metadata.image.topics.get(topic.name)
-        parts = []
-        for index in [one.partition_index for one in topic.partitions]:
-            error = ErrorCode.NONE
-            if known is None or index not in known.partitions:
-                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif group.subscribes(topic.name):
-                error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-            else:
-                keys.append((topic.name, index))
-            parts.append({"partition_index": index, "error_code": error})
-        rows.append({"name": topic.name, "partitions": parts})
+    topics = node.metadata.image.topics
+    count = len(call.topics) + sum(len(topic.partitions) for topic in call.topics)
+    asked = await off_loop_when(
+        count, lambda: [(topic.name, one.partition_index) for topic in call.topics for one in topic.partitions]
+    )
+
+    def look(some: Sequence[tuple[str, int]]) -> list[ErrorCode]:
+        return [_may_delete(topics.get(name), index, group) for name, index in some]
+
+    errors = await in_slices(asked, look)
+    keys = await off_loop_when(
+        count,
+        lambda: dict.fromkeys(key for key, error in zip(asked, errors, strict=True) if error is ErrorCode.NONE),
+    )
     kept = await node.groups.remove_offsets(call.group_id, keys)
-    return request.encode(error_code=kept, topics=rows if kept is ErrorCode.NONE else [])
+    if kept is not ErrorCode.NONE:
+        return request.encode(error_code=kept, topics=[])
+
+    def rows() -> list[dict[str, Any]]:
+        left = iter(errors)
+        return [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": one.partition_index, "error_code": next(left)} for one in topic.partitions
+                ],
+            }
+            for topic in call.topics
+        ]
+
+    return request.encode(error_code=kept, topics=await off_loop_when(count, rows))
+
+
+def _may_delete(topic: TopicImage | None, index: int, group: Group) -> ErrorCode:
+    if topic is None or index not in topic.partitions:
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.subscribes(topic.name) else ErrorCode.NONE
 
 
 def _topic(node: Node, version: int, topic: Any) -> TopicImage | None:

@@ -8,7 +8,9 @@ from storage_node.errors import ErrorCode
 from storage_node.groups.values import GroupRefused, Join, JoinAnswer, Leaving, Sync, SyncAnswer
 from storage_node.protocol.codec import milliseconds
 from storage_node.protocol.framing import Answer
+from storage_node.protocol.off_loop import off_loop_when
 from storage_node.protocol.request import Request
+from storage_node.protocol.turns import in_slices
 
 if TYPE_CHECKING:
     from storage_node.node import Node
@@ -22,13 +24,15 @@ async def join_group(node: Node, request: Request) -> Answer:
     """Join, and wait until a generation begins. The answer's members are for the leader."""
     call = request.decode()
     session = milliseconds(call.session_timeout) / 1000
+    count = len(call.protocols)
+    protocols = await off_loop_when(count, lambda: tuple((one.name, bytes(one.metadata)) for one in call.protocols))
     ask = Join(
         call.member_id,
         getattr(call, "group_instance_id", None),
         request.client_id,
         f"/{request.peer}",
         call.protocol_type,
-        tuple((one.name, bytes(one.metadata)) for one in call.protocols),
+        protocols,
         session,
         milliseconds(call.rebalance_timeout) / 1000 if request.version >= 1 else session,
         id_required=request.version >= 4,
@@ -60,13 +64,15 @@ def _joined(request: Request, answer: JoinAnswer) -> dict[str, Any]:
 async def sync_group(node: Node, request: Request) -> Answer:
     """Hand in everybody's assignment (the leader), and get one's own."""
     call = request.decode()
+    count = len(call.assignments)
+    assignments = await off_loop_when(count, lambda: {one.member_id: bytes(one.assignment) for one in call.assignments})
     ask = Sync(
         call.member_id,
         getattr(call, "group_instance_id", None),
         call.generation_id,
         getattr(call, "protocol_type", None),
         getattr(call, "protocol_name", None),
-        {one.member_id: bytes(one.assignment) for one in call.assignments},
+        assignments,
     )
     try:
         name = _named(call)
@@ -100,18 +106,25 @@ async def leave_group(node: Node, request: Request) -> Answer:
     if request.version < 3:
         leaving = [Leaving(call.member_id)]
     else:
-        leaving = [Leaving(one.member_id, one.group_instance_id) for one in call.members]
+        members = call.members
+        leaving = await off_loop_when(
+            len(members), lambda: [Leaving(one.member_id, one.group_instance_id) for one in members]
+        )
     try:
-        results = node.groups.leave(_named(call), leaving)
+        name = _named(call)
+        results = await in_slices(leaving, lambda some: node.groups.leave(name, list(some)))
     except GroupRefused as refused:
         return request.encode(error_code=refused.code)
     if request.version < 3:
         return request.encode(error_code=results[0])
-    rows = [
-        {"member_id": one.member_id, "group_instance_id": one.instance_id, "error_code": error}
-        for one, error in zip(leaving, results, strict=True)
-    ]
-    return request.encode(members=rows)
+
+    def rows() -> list[dict[str, Any]]:
+        return [
+            {"member_id": one.member_id, "group_instance_id": one.instance_id, "error_code": error}
+            for one, error in zip(leaving, results, strict=True)
+        ]
+
+    return request.encode(members=await off_loop_when(len(leaving), rows))
 
 
 def _named(call: Any) -> str:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from storage_node.directories.names import validate_topic
 from storage_node.errors import ErrorCode, RequestRefused
 from storage_node.metadata import ClusterImage, TopicImage
-from storage_node.protocol.answers import LARGE
 from storage_node.protocol.cluster import CLUSTER_OPERATIONS, brokers
 from storage_node.protocol.codec import id_of
 from storage_node.protocol.framing import Answer
@@ -29,8 +27,9 @@ _Wanted = tuple[str | None, str]
 async def metadata(node: Node, request: Request) -> Answer:
     """Brokers and topics, put together once per image and question."""
     image = node.metadata.image
-    body = bytes(request.frame[request.position :])
-    cached = node.answers.find(image, request.version, body)
+    # A large request runs beside the listener's loop, which the kept answers belong to.
+    body = b"" if request.large else bytes(request.frame[request.position :])
+    cached = None if request.large else node.answers.find(image, request.version, body)
     if cached is not None:
         return [request.head(), cached]
     call = request.decode()
@@ -58,6 +57,8 @@ async def metadata(node: Node, request: Request) -> Answer:
         operations = getattr(call, "include_cluster_authorized_operations", False)
         return _answer(node, image, version, topics, operations)
 
+    if request.large:
+        return [request.head(), make()]
     count = rows.stale(layout, found, view) + len(wanted or ())
     return [request.head(), await node.answers.make(image, version, body, count, make)]
 
@@ -141,8 +142,6 @@ async def describe_topic_partitions(node: Node, request: Request) -> Answer:
     whole, found, cut, after = _choose(image, names, begin, first, limit, everything)
     rows = node.answers.rows
     view = rows.view(image)
-    if rows.stale(DESCRIBED, whole, view) > LARGE:
-        await asyncio.to_thread(rows.rows, DESCRIBED, whole, view)
     encoded = iter(rows.rows(DESCRIBED, whole, view))
     topics = []
     for name, topic in found:

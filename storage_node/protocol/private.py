@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
 from storage_node.groups import giving
+from storage_node.printable import printable
 from storage_node.protocol.codec import MalformedRequest
 from storage_node.protocol.connections import is_loopback
 from storage_node.protocol.framing import Answer
@@ -57,14 +58,15 @@ def _carry_out(node: Node, call: dict[str, Any]) -> dict[str, Any]:
     except (RequestRefused, StorageError) as error:
         return {"error": int(error.code), "message": str(error)}
     except Exception as error:
-        log.exception("private call %s failed", call.get("op"))
+        log.exception("private call %s failed", printable(call.get("op")))
         return {"error": int(ErrorCode.UNKNOWN_SERVER_ERROR), "message": repr(error)}
 
 
 def _parse(request: Request) -> dict[str, Any]:
+    size = len(request.frame) - request.position
+    if size > LARGEST_CALL:
+        raise MalformedRequest(f"a private call of {size} bytes")
     body = bytes(request.frame[request.position :])
-    if len(body) > LARGEST_CALL:
-        raise MalformedRequest(f"a private call of {len(body)} bytes")
     try:
         call = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -49,6 +49,11 @@ class LoopProbe:
         if seconds > self.longest[kind][0]:
             self.longest[kind] = (seconds, _name(callback))
 
+    def take(self) -> dict[str, tuple[float, str]]:
+        """The longest callbacks since the last `take`, by kind of time. Any thread."""
+        taken, self.longest = self.longest, {"cpu": (0.0, ""), "wall": (0.0, "")}
+        return taken
+
     def report(self) -> dict[str, Any]:
         """As it stands in the file."""
         found: dict[str, Any] = {"callbacks": self.callbacks}

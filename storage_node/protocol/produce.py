@@ -11,18 +11,22 @@ import asyncio
 import contextlib
 import logging
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import is_valid_topic
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
 from storage_node.log.admission import is_zstandard
 from storage_node.log_hold import Hold, LogHeld
-from storage_node.protocol.codec import MAX_PARTITIONS, Cursor
+from storage_node.printable import printable
+from storage_node.protocol.codec import MAX_PARTITIONS, Cursor, MalformedRequest, TooManyElements
 from storage_node.protocol.framing import Answer, Connection
 from storage_node.protocol.leaders import Leader, endpoints, leader_of
+from storage_node.protocol.off_loop import ELEMENTS, off_loop
+from storage_node.protocol.receiving import CloseConnection
 from storage_node.protocol.replicated import Acknowledgements, fail
 from storage_node.protocol.request import Request
 from storage_node.protocol.topic_ids import same_topic, topic_named
@@ -75,13 +79,14 @@ class ProduceCall:
     acks: int
     timeout_ms: int
     items: list[Item]
+    elements: int = 0
 
 
-def parse(request: Request) -> ProduceCall:
-    """Read the envelope; raises MalformedRequest."""
+def parse(request: Request, most: int = MAX_PARTITIONS) -> ProduceCall:
+    """Read the envelope; raises MalformedRequest, as TooManyElements where there are more than `most`."""
     flexible, by_id = request.version >= 9, request.version >= 13
     view = request.frame if isinstance(request.frame, memoryview) else memoryview(request.frame)
-    cursor = Cursor(view, request.position, MAX_PARTITIONS)
+    cursor = Cursor(view, request.position, most)
     zstandard = request.version >= 7
     transactional_id = cursor.string(flexible)
     acks = cursor.int16()
@@ -107,7 +112,7 @@ def parse(request: Request) -> ProduceCall:
             items.append(item)
         if flexible:
             cursor.tagged()
-    return ProduceCall(transactional_id, acks, timeout, items)
+    return ProduceCall(transactional_id, acks, timeout, items, cursor.elements)
 
 
 def begin(node: Node, requests: Sequence[Request], connection: Connection) -> None:
@@ -115,18 +120,62 @@ def begin(node: Node, requests: Sequence[Request], connection: Connection) -> No
 
     They share the way to the disk and back: handing work to another thread costs more than a small append.
     """
-    calls = [parse(request) for request in requests]
+    calls: list[ProduceCall] = []
+    try:
+        for request in requests:
+            calls.append(parse(request, ELEMENTS - sum(call.elements for call in calls)))
+    except TooManyElements:
+        task = asyncio.get_running_loop().create_task(_begin_many(node, requests, connection), name="produce")
+        _MANY.add(task)
+        task.add_done_callback(_MANY.discard)
+        return
     jobs: dict[str, Work] = {}
     for call in calls:
-        if call.transactional_id is not None:
-            _refuse_all(
-                call, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, "transactions are not offered by this cluster"
-            )
-        elif call.acks not in (-1, 0, 1):
-            _refuse_all(call, ErrorCode.INVALID_REQUIRED_ACKS, f"acks={call.acks}")
-        else:
-            _sort(node, call, jobs)
+        _prepare(node, call, jobs)
     Round(node, requests, calls, connection).start(jobs)
+
+
+#: Requests of many partitions that are being prepared; they are carried out whatever becomes of their connections.
+_MANY: set[asyncio.Task[None]] = set()
+
+
+async def _begin_many(node: Node, requests: Sequence[Request], connection: Connection) -> None:
+    """The same for requests that have many partitions: one after the other, parsed and encoded by a thread."""
+    answers: list[Answer] = []
+    try:
+        for place, request in enumerate(requests):
+            call, jobs = await off_loop(partial(_read, node, request))
+            done: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+            last = place == len(requests) - 1
+            many = call.elements > ELEMENTS
+            Round(node, [request], [call], connection, done.set_result, many=many, last=last).start(jobs)
+            del call, jobs, request
+            answers += await done
+    except MalformedRequest as error:
+        connection.failed(CloseConnection(str(error)))
+    except Exception as error:
+        connection.failed(error)
+    else:
+        connection.answered(answers)
+
+
+def _read(node: Node, request: Request) -> tuple[ProduceCall, dict[str, Work]]:
+    """Any thread."""
+    call = parse(request)
+    jobs: dict[str, Work] = {}
+    _prepare(node, call, jobs)
+    return call, jobs
+
+
+def _prepare(node: Node, call: ProduceCall, jobs: dict[str, Work]) -> None:
+    """Put what can be appended to its directory's work, and errors to the rest. Any thread."""
+    if call.transactional_id is not None:
+        error = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        _refuse_all(call, error, "transactions are not offered by this cluster")
+    elif call.acks not in (-1, 0, 1):
+        _refuse_all(call, ErrorCode.INVALID_REQUIRED_ACKS, f"acks={call.acks}")
+    else:
+        _sort(node, call, jobs)
 
 
 def _refuse_all(call: ProduceCall, error: ErrorCode, message: str) -> None:
@@ -171,12 +220,27 @@ class Round:
     """Requests that are appended together, from the hand-over to the directories' pools to the answer."""
 
     def __init__(
-        self, node: Node, requests: Sequence[Request], calls: Sequence[ProduceCall], connection: Connection
+        self,
+        node: Node,
+        requests: Sequence[Request],
+        calls: Sequence[ProduceCall],
+        connection: Connection,
+        done: Callable[[list[Answer]], None] | None = None,
+        *,
+        many: bool = False,
+        last: bool = True,
     ) -> None:
+        """`done` takes the answers, by default the connection. `many`: the loop does not go through the partitions.
+        `last`: no more of what the connection has begun is behind these requests.
+        """
         self._node = node
         self._requests = requests
         self._calls = calls
         self._connection = connection
+        self._take = done if done is not None else connection.answered
+        self._many = many
+        self._last = last
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, Work] = {}
         self._holds: dict[str, tuple[Hold, Callable[[], None]]] = {}
@@ -255,13 +319,21 @@ class Round:
             self._answer()
             return
         self._acknowledgements = Acknowledgements(items, self._answer)
-        self._acknowledgements.begin()
-        if not self._answered:
+        if self._many:
+            self._later(self._acknowledgements.begin_in_turns())
+        else:
+            self._acknowledgements.begin()
+        if not self._answered and self._last:
             # Followers that are slow must not fill the memory for requests, theirs among them.
             self._requests = [replace(request, frame=b"") for request in self._requests]
             for item in (item for call in self._calls for item in call.items):
                 item.records = None
             self._connection.appended()
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work, name="produce")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _late(self) -> None:
         """A directory hangs: what it was given may or may not be appended, as the error says.
@@ -269,19 +341,32 @@ class Round:
         What it has not begun with it will not append; nor does it keep these records in memory any longer. Or followers
         are late with what is appended.
         """
+        late, self._waiting = self._waiting, {}
+        if self._many:
+            self._later(self._give_up_many(late))
+            return
         if self._acknowledgements is not None:
             self._acknowledgements.give_up()
-        else:
+        self._give_up(late)
+        self._answer()
+
+    async def _give_up_many(self, late: dict[str, Work]) -> None:
+        if self._acknowledgements is not None:
+            await self._acknowledgements.give_up_in_turns()
+        await off_loop(partial(self._give_up, late))
+        self._answer()
+
+    def _give_up(self, late: dict[str, Work]) -> None:
+        """Any thread."""
+        if self._acknowledgements is None:
             for item in (item for call in self._calls for item in call.items if item.state is not None):
                 if not item.error and item.state is not None and item.state.high_watermark < item.next_offset:
                     fail(item, ErrorCode.REQUEST_TIMED_OUT)
-        late, self._waiting = self._waiting, {}
         for work in late.values():
             for place, (item, partition) in enumerate(work):
                 work[place] = (replace(item, records=None), partition)
                 item.error, item.message = ErrorCode.REQUEST_TIMED_OUT, "the log directory did not answer in time"
                 _note(self._node, item)
-        self._answer()
 
     def _answer(self) -> None:
         if self._answered:
@@ -291,19 +376,36 @@ class Round:
             self._timer.cancel()
         for hold, released in self._holds.values():
             hold.forget(released)
+        if self._many:
+            self._later(self._answer_many())
+        else:
+            self._give(*self._encoded())
+
+    async def _answer_many(self) -> None:
+        self._give(*await off_loop(self._encoded))
+
+    def _encoded(self) -> tuple[list[Answer], list[Item]]:
+        """The answers, and the failures that end the connection. Any thread."""
         if self._acknowledgements is not None:
             self._name_leaders()
         answers: list[Answer] = []
+        failures: list[Item] = []
         for request, call in zip(self._requests, self._calls, strict=True):
             if call.acks != 0:
                 answers.append([request.head(), encode(request.version, call.items)])
                 continue
             failed = next((item for item in call.items if item.error), None)
             if failed is not None:
-                self._end_connection(failed)
-        # Directories that are late hold this round, but no requests.
-        self._requests, self._calls = (), ()
-        self._connection.answered(answers)
+                failures.append(failed)
+        # Directories that are late hold this round, but no requests; and where there are many partitions it is this
+        # thread that frees them.
+        self._requests, self._calls, self._acknowledgements = (), (), None
+        return answers, failures
+
+    def _give(self, answers: list[Answer], failures: list[Item]) -> None:
+        for failed in failures:
+            self._end_connection(failed)
+        self._take(answers)
 
     def _end_connection(self, failed: Item) -> None:
         """A producer that waits for no answers learns in no other way, as with Apache Kafka, that it is to look for
@@ -312,9 +414,9 @@ class Round:
         log.info(
             "connection from %s closed: produce with acks=0 to %s-%d failed: %s",
             self._connection.peer,
-            failed.topic,
+            printable(failed.topic),
             failed.partition,
-            failed.message or ErrorCode(failed.error).name,
+            printable(failed.message or ErrorCode(failed.error).name),
         )
         self._connection.finish()
 

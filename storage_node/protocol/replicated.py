@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 from storage_node.errors import ErrorCode
+from storage_node.protocol.off_loop import ELEMENTS
 from storage_node.replication.leading import LeaderState
 
 _MESSAGES = {
@@ -44,21 +45,48 @@ class Acknowledgements:
 
     def begin(self) -> None:
         """Wait from now on; `done` may be called before this returns."""
-        for number, item in list(self._left.items()):
-            if item.state is not None:
+        self._begin(list(self._left.items()))
+        self._all_begun()
+
+    async def begin_in_turns(self) -> None:
+        """The same for many appends, with others served in between."""
+        every = list(self._left.items())
+        for first in range(0, len(every), ELEMENTS):
+            self._begin(every[first : first + ELEMENTS])
+            await asyncio.sleep(0)
+        self._all_begun()
+
+    def _begin(self, items: Sequence[tuple[int, Waiting]]) -> None:
+        for number, item in items:
+            if item.state is not None and number in self._left:
                 handle = item.state.when_replicated(item.next_offset, partial(self._reached, number))
                 self._handles[number] = (item.state, handle)
+
+    def _all_begun(self) -> None:
         self._begun = True
         if not self._left:
             self._done()
 
     def give_up(self) -> None:
         """Whatever is not settled has come too late."""
-        for number, item in self._left.items():
-            state, handle = self._handles[number]
-            state.forget(handle)
+        left, self._left = self._left, {}
+        self._give_up(list(left.items()))
+
+    async def give_up_in_turns(self) -> None:
+        """The same for many appends, with others served in between."""
+        left, self._left = self._left, {}
+        late = list(left.items())
+        for first in range(0, len(late), ELEMENTS):
+            self._give_up(late[first : first + ELEMENTS])
+            await asyncio.sleep(0)
+
+    def _give_up(self, items: Sequence[tuple[int, Waiting]]) -> None:
+        for number, item in items:
+            waits = self._handles.pop(number, None)
+            if waits is not None:
+                state, handle = waits
+                state.forget(handle)
             fail(item, ErrorCode.REQUEST_TIMED_OUT)
-        self._left.clear()
 
     def _reached(self, number: int, code: ErrorCode) -> None:
         """On any thread."""

@@ -12,6 +12,7 @@ import socket
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import uvloop
@@ -34,11 +35,13 @@ from storage_node.protocol import (
     reassignments,
     topics,
 )
-from storage_node.protocol.codec import MalformedRequest
+from storage_node.protocol.codec import MalformedRequest, prepare, prepared
 from storage_node.protocol.connections import Connections, Limits
 from storage_node.protocol.framing import Answer, Connection, Effect
+from storage_node.protocol.off_loop import off_loop
 from storage_node.protocol.receiving import CloseConnection, Frame
-from storage_node.protocol.request import Deferred, Request, read_client_id, read_header
+from storage_node.protocol.request import LARGE, Deferred, Request, read_client_id, read_header
+from storage_node.protocol.side_loop import SideLoop
 from storage_node.protocol.table import API_VERSIONS, APIS, CHANGING, FETCH, JOINING, PRIVATE, PRODUCE
 
 if TYPE_CHECKING:
@@ -87,6 +90,32 @@ HANDLERS: dict[str, Handler] = {
     "private": private.handle,
 }
 
+#: Handlers that go through much of the cluster's metadata, or wait for the controller, and never run on the listener's
+#: loop.
+ASIDE = frozenset(
+    {
+        "describe_topic_partitions",
+        "describe_cluster",
+        "alter_partition_reassignments",
+        "elect_leaders",
+        "list_partition_reassignments",
+        "create_topics",
+        "delete_topics",
+        "create_partitions",
+        "describe_configs",
+        "incremental_alter_configs",
+        "alter_configs",
+        "list_config_resources",
+        "describe_log_dirs",
+    }
+)
+#: Of these only large requests are kept from the listener's loop.
+ASIDE_IF_LARGE = frozenset(
+    {"metadata", "list_offsets", "offset_for_leader_epoch", "delete_records", "find_coordinator", "api_versions"}
+)
+#: Always on the same loop, since its requests wait for one another.
+IN_ORDER = "alter_replica_log_dirs"
+
 #: Handlers that read their requests without kio.
 READS_BY_ITSELF = (PRODUCE, FETCH, PRIVATE)
 
@@ -113,7 +142,11 @@ class Listener:
         self.port = 0
         self.connections: Connections | None = None
         """The table of connections, once the listener has started; its loop's alone but for what says otherwise."""
-        self._probe = probe.wanted()
+        self.probe = probe.wanted()
+        """What times the callbacks of the loop, where the environment asks for it."""
+        self._admin: SideLoop | None = None
+        """Requests of ASIDE that are not large, so that an operator's do not wait for a client's large ones."""
+        self._large: SideLoop | None = None
 
     def bind(self) -> None:
         """Take the address; raises OSError that names it when it cannot be had. Who connects waits for `start`."""
@@ -169,15 +202,19 @@ class Listener:
             self._failure = error
             log.exception("the listener ended")
         finally:
+            for side in (self._admin, self._large):
+                if side is not None:
+                    side.stop()
             ready.set()
 
     def _loop(self) -> asyncio.AbstractEventLoop:
-        return uvloop.new_event_loop() if self._probe is None else probe.loop_with(self._probe)
+        return uvloop.new_event_loop() if self.probe is None else probe.loop_with(self.probe)
 
     async def _serve_until_stopped(self, sock: socket.socket, ready: threading.Event) -> None:
         self.loop = asyncio.get_running_loop()
         table = self.connections = Connections(self._limits)
         self._stopped = asyncio.Event()
+        self._admin, self._large = SideLoop(f"admin-{self._node.id}"), SideLoop(f"large-{self._node.id}")
         self._node.groups.attach(self.loop)
         server = await self.loop.create_server(self._connect, sock=sock, backlog=BACKLOG)
         ready.set()
@@ -199,7 +236,7 @@ class Listener:
     def _connect(self) -> Connection:
         assert self.connections is not None
         connection = Connection(self._begin, _together, _effect, self.connections)
-        return connection if self._probe is None else probe.watch(connection, self._probe)
+        return connection if self.probe is None else probe.watch(connection, self.probe)
 
     def _begin(self, frames: list[Frame], connection: Connection) -> None:
         """Answer frames: produce requests without a task, everything else in one. Raises CloseConnection."""
@@ -216,19 +253,47 @@ class Listener:
 
     async def _serve(self, request: Request, connection: Connection) -> None:
         try:
-            if request.api is API_VERSIONS and request.version >= 3:
-                connection.software = _software(request)
-            if request.large and request.api not in READS_BY_ITSELF:
-                request = replace(request, decoded=await asyncio.to_thread(request.decode))
-            answer = await HANDLERS[request.api.name](self._node, request)
-            if isinstance(answer, Deferred):
-                answer = await asyncio.to_thread(answer.make)
+            if request.api not in READS_BY_ITSELF and request.version >= 0:
+                if not prepared(request.api.key, request.version):
+                    await off_loop(partial(prepare, request.api.key, request.version))
+                if len(request.frame) <= LARGE and request.holds_many():
+                    request = replace(request, many=True)
+            side = self._side(request)
+            if request.version < 0:
+                answer = await self._handle(request, connection)
+            elif side is not None:
+                answer = await side.run(self._handle_aside(request, connection))
+            else:
+                if request.large and request.api not in READS_BY_ITSELF:
+                    request = replace(request, decoded=await off_loop(request.decode))
+                answer = await self._handle(request, connection)
+                if isinstance(answer, Deferred):
+                    answer = await off_loop(answer.make)
         except MalformedRequest as error:
             connection.failed(CloseConnection(str(error)))
         except Exception as error:
             connection.failed(error)
         else:
             connection.answered([answer])
+
+    def _side(self, request: Request) -> SideLoop | None:
+        """The loop that runs the handler of a request; None for the listener's."""
+        name = request.api.name
+        if name == IN_ORDER:
+            return self._admin
+        if name in ASIDE:
+            return self._large if request.large else self._admin
+        return self._large if request.large and name in ASIDE_IF_LARGE else None
+
+    async def _handle(self, request: Request, connection: Connection) -> Answer:
+        if request.api is API_VERSIONS and request.version >= 3:
+            connection.software = _software(request)
+        return await HANDLERS[request.api.name](self._node, request)
+
+    async def _handle_aside(self, request: Request, connection: Connection) -> Answer:
+        """The same on a side loop, where everything may take its time."""
+        answer = await self._handle(replace(request, decoded=request.decode()), connection)
+        return answer.make() if isinstance(answer, Deferred) else answer
 
     def _read(self, frame: Frame, connection: Connection) -> Request:
         header = read_header(frame)

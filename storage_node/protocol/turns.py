@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 from typing import TypeVar
 
+from storage_node.protocol.off_loop import ELEMENTS
+
 T = TypeVar("T")
+R = TypeVar("R")
 
 #: So many are begun before others have their turn.
 TURN = 100
@@ -19,4 +22,14 @@ async def in_turns(work: Iterable[Awaitable[T]]) -> list[T]:
     left = iter(work)
     while few := list(islice(left, TURN)):
         found += await asyncio.gather(*few)
+    return found
+
+
+async def in_slices(items: Sequence[T], work: Callable[[Sequence[T]], Iterable[R]]) -> list[R]:
+    """The results of `work` for slices of `items`, joined; after each slice others have their turn."""
+    found: list[R] = []
+    for first in range(0, len(items), ELEMENTS):
+        if first:
+            await asyncio.sleep(0)
+        found += work(items[first : first + ELEMENTS])
     return found
