@@ -154,9 +154,15 @@ def _members(seen: _Seen) -> list[dict[str, Any]]:
 async def delete_groups(node: Node, request: Request) -> Answer:
     """Delete groups without members, each with its own result."""
     call = request.decode()
-    codes = await in_turns(_delete(node, name) for name in call.groups_names)
-    rows = [{"group_id": name, "error_code": code} for name, code in zip(call.groups_names, codes, strict=True)]
-    return request.encode_many(len(rows), lambda: {"results": rows})
+    names = call.groups_names
+    codes = await in_turns(_delete(node, name) for name in names)
+
+    def rows() -> dict[str, Any]:
+        return {
+            "results": [{"group_id": name, "error_code": int(code)} for name, code in zip(names, codes, strict=True)]
+        }
+
+    return request.encode_many(len(names), rows)
 
 
 async def _delete(node: Node, name: str) -> ErrorCode:
