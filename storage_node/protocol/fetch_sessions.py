@@ -19,6 +19,7 @@ import random
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from storage_node.directories.names import TOPIC_MAX
 from storage_node.errors import ErrorCode
 from storage_node.protocol.fetch_call import CONSUMER, FINAL_EPOCH, TURN, FetchCall, Item, Outline
 from storage_node.protocol.fetch_watch import Watch
@@ -88,6 +89,8 @@ class Session:
         self.by_id = by_id
         self.opened = self.used = now
         self.closed = False
+        self.kept_names = True
+        """Whether all names may be those of topics: others are not remembered, however long they are."""
         self.items: dict[tuple[bytes | str, int], Item] = {}
         self.active: dict[Item, None] = {}
         """What every fetch looks at: partitions with records, with an error, of a follower that has not caught up."""
@@ -111,6 +114,7 @@ class Session:
         for number, asked in enumerate(call.items):
             item = self.items.get(asked.key)
             if item is None:
+                self.kept_names = self.kept_names and len(asked.topic) <= TOPIC_MAX
                 item = self.items[asked.key] = asked
                 self.last(item)
             else:
@@ -214,6 +218,7 @@ class FetchSessions:
             and call.replica == CONSUMER
             and call.max_wait_ms > 0
             and size >= FEWEST_REPEATED
+            and session.kept_names
             and len(self._repeated) < self._slots
             and self._fits(session, size)
         ):
@@ -235,10 +240,10 @@ class FetchSessions:
             if not session.items:
                 self.close(session.id)
                 return False
-            if not self._fits(session, 0):
+            if not (self._fits(session, 0) and session.kept_names):
                 self.close(session.id)
             return True
-        if call.session_epoch == FINAL_EPOCH or not self._room(session, now):
+        if call.session_epoch == FINAL_EPOCH or not session.kept_names or not self._room(session, now):
             return False
         session.opened = session.used = now
         while not session.id or session.id in self._sessions:

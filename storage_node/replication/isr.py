@@ -94,6 +94,14 @@ def fallen_behind(
     )
 
 
+def next_expiry(
+    followers: Mapping[int, Follower], maximal: Collection[int], leader_end: int, now: float, lag: float
+) -> float:
+    """When one that is behind stops counting as caught up, infinity for never; a member's may be over already."""
+    found = ((number, known.caught_up + lag) for number, known in followers.items() if known.end != leader_end)
+    return min((due for number, due in found if due >= now or number in maximal), default=float("inf"))
+
+
 def waited_for(
     followers: Mapping[int, Follower],
     maximal: Collection[int],

@@ -281,14 +281,10 @@ class LeaderState:
 
     def _arm(self, now: float, earliest: float = 0.0) -> None:
         """Have the host look at the time at which time alone may change something, if there is one. Under the mutex."""
-        lag, end = self._host.lag, self._log_end()
-        due = NEVER
-        for number, known in self._followers.items():
-            # (A member that is behind and vouched for is about to be noted by the append that it is behind of.)
-            if known.end != end and self._vouchers.of(number) is None:
-                expires = known.caught_up + lag
-                if expires >= now or number in self._maximal:
-                    due = min(due, expires)
+        lag = self._host.lag
+        # (A member that is behind and vouched for is about to be noted by the append that it is behind of.)
+        noted = {number: known for number, known in self._followers.items() if self._vouchers.of(number) is None}
+        due = isr.next_expiry(noted, self._maximal, self._log_end(), now, lag)
         if self._joining or self._asked:
             due = min(due, max(self._not_before, now + min(lag / 2, PAUSE)))
         due = max(due, earliest)

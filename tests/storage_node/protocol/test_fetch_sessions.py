@@ -213,6 +213,26 @@ def test_sessions_are_bounded_in_number_and_in_partitions(harness: Harness) -> N
     assert one.receive().error_code == 70 and len(node.fetch_sessions) == 0
 
 
+def test_names_that_no_topic_has_are_not_remembered(harness: Harness) -> None:
+    harness.create_topic("t", 2)
+    client = Client(harness)
+
+    def ask(session: int, epoch: int, name: str, wait_ms: int = 0) -> Any:
+        rows = [{"partition": number, "fetch_offset": 0, "partition_max_bytes": 100} for number in range(20)]
+        topics = [{"topic": name, "partitions": rows}] if name else []
+        values = {"session_id": session, "session_epoch": epoch, "max_wait": timedelta(milliseconds=wait_ms)}
+        return client.ask(1, 12, values | {"max_bytes": 100, "min_bytes": 1, "topics": topics})
+
+    assert ask(0, 0, "x" * 249).session_id > 0
+    assert ask(0, 0, "x" * 250).session_id == 0
+    session = ask(0, 0, "t").session_id
+    assert not ask(session, 1, "x" * 32_000).error_code
+    assert ask(session, 2, "").error_code == 70
+    ask(0, -1, "x" * 3_000, wait_ms=10)
+    assert not harness.node.fetch_sessions._repeated
+    client.close()
+
+
 def test_partitions_of_closed_sessions_are_not_watched(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch_sessions, "TURN", 7)
     harness.create_topic("t", 30)
