@@ -1,4 +1,6 @@
-"""Gold: one row per failure of a log directory, from the runs of DirectoryFailure."""
+"""Gold: one row per failure of a log directory, from the runs of DirectoryFailure, and one per replica that is or was
+offline alone, from the commands that nodes have sent to the controller.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from pyspark.sql import types as T
 
 from ops.analytics import schema
 from ops.analytics.gold import CHAIN
-from ops.analytics.silver import conform, seconds_between
+from ops.analytics.silver import attribute, conform, payload, seconds_between
 from workflows.model import names
 
 _TEXT = T.StringType()
@@ -74,6 +76,69 @@ def directory_failures(runs: DataFrame, as_of: datetime) -> DataFrame:
         .withColumn("seconds", seconds_between(F.col("noticed"), F.col("recorded")))
         .where(F.col("node").isNotNull() & F.col("directory").isNotNull()),
         schema.DIRECTORY_FAILURES,
+    )
+
+
+_REPORT = T.ArrayType(_TEXT)
+_COMMANDS = T.ArrayType(
+    T.StructType(
+        [
+            T.StructField("do", _TEXT),
+            T.StructField("node", T.LongType()),
+            T.StructField("replicas", T.ArrayType(_REPORT)),
+            T.StructField("offline", T.ArrayType(_REPORT)),
+        ]
+    )
+)
+
+
+def replica_failures(events: DataFrame, as_of: datetime) -> DataFrame:
+    """The last report of every replica that its node has reported offline, and when it was usable again.
+
+    From the updates that the controller accepted: `report_replicas`, and registrations, which take the place of all
+    reports before them. What the controller refused is counted as well; a node reports it again.
+    """
+    request = payload("acceptedRequest.input.args")
+    sent = (
+        events.where(F.col("event_type") == "WORKFLOW_EXECUTION_UPDATE_ACCEPTED")
+        .where(attribute("acceptedRequest.input.name") == "submit")
+        .withColumn("command", F.explode(F.from_json(F.get_json_object(request, "$.commands"), _COMMANDS)))
+        .select("namespace", "workflow_id", "event_time", "event_id", "command.*")
+    )
+    rows = sent.where(F.col("do") == "report_replicas").withColumn("row", F.explode("replicas"))
+    named = sent.where(F.col("do") == "register").withColumn("row", F.explode("offline"))
+    columns = ["namespace", "workflow_id", "event_time", "event_id", "node", "row"]
+    replica = ["namespace", "workflow_id", "node", "topic", "partition"]
+    when = F.struct("event_time", "event_id")
+    told = (
+        rows.select(columns)
+        .unionByName(named.select(columns))
+        .withColumns({"topic": F.col("row")[0], "partition": F.col("row")[1], "bad": F.col("row")[5] != ""})
+        .groupBy(*replica)
+        .agg(
+            F.max(F.when(F.col("bad"), when)).alias("last"),
+            F.max_by(F.col("row")[5], F.when(F.col("bad"), when)).alias("reason"),
+            F.max_by(F.col("row")[6], F.when(F.col("bad"), when)).alias("file"),
+            F.max(F.when(~F.col("bad"), when)).alias("online"),
+        )
+        .where(F.col("last").isNotNull())
+    )
+    registered = sent.where(F.col("do") == "register").select(
+        "namespace", "workflow_id", "node", when.alias("registered")
+    )
+    joined = told.join(registered, ["namespace", "workflow_id", "node"], "left")
+    later = F.when(F.col("registered") > F.col("last"), F.col("registered")["event_time"])
+    found = joined.groupBy(*replica, "last", "reason", "file", "online").agg(F.min(later).alias("again"))
+    back = F.when(F.col("online") > F.col("last"), F.col("online")["event_time"])
+    return conform(
+        found.withColumns(
+            {
+                "reported": F.col("last")["event_time"],
+                "back": F.least(back, F.col("again")),
+                "as_of": F.lit(as_of),
+            }
+        ),
+        schema.REPLICA_FAILURES,
     )
 
 

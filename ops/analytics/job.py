@@ -46,6 +46,7 @@ class Summary:
         return plain | {
             "moves_table": [asdict(move) for move in self.report.moves],
             "directory_failures": [asdict(failure) for failure in self.report.failures],
+            "replica_failures": [asdict(failure) for failure in self.report.replica_failures],
         }
 
 
@@ -61,6 +62,7 @@ class Frames:
     move_report: DataFrame
     sla_summary: DataFrame
     directory_failures: DataFrame
+    replica_failures: DataFrame
 
 
 Put = Callable[[str, DataFrame], DataFrame]
@@ -124,7 +126,8 @@ def transform(history_events: DataFrame, pending: DataFrame, as_of: datetime, pu
     report = put("move_report", gold.move_report(runs, asked, told, spent, activities, as_of))
     summary = put("sla_summary", gold.sla_summary(report, as_of))
     failed = put("directory_failures", failures.directory_failures(runs, as_of))
-    return Frames(events, runs, activities, told, spent, report, summary, failed)
+    alone = put("replica_failures", failures.replica_failures(events, as_of))
+    return Frames(events, runs, activities, told, spent, report, summary, failed, alone)
 
 
 def _tables(
@@ -143,6 +146,7 @@ def _tables(
             frames.workflow_runs,
             as_of,
             frames.directory_failures,
+            frames.replica_failures,
         )
         counted = frames.latest_events.count()
     return report, counted

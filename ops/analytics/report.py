@@ -108,6 +108,23 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaFailure:
+    """One row of `replica_failures`: a replica whose `file` took it offline, `back` None while it is."""
+
+    node: int
+    topic: str
+    partition: int
+    file: str
+    reason: str
+    reported: str
+    back: str | None
+
+    @property
+    def replica(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything that is shown, as of one time."""
 
@@ -117,6 +134,7 @@ class Report:
     phases: tuple[Phase, ...]
     summary: tuple[Attainment, ...]
     failures: tuple[Failure, ...] = ()
+    replica_failures: tuple[ReplicaFailure, ...] = ()
 
     @property
     def total(self) -> Attainment:
@@ -142,6 +160,7 @@ def build(
     runs: DataFrame,
     as_of: datetime,
     failures: DataFrame | None = None,
+    replica_failures: DataFrame | None = None,
 ) -> Report:
     """Collect the report, oldest move and oldest failure first."""
     named = phases.withColumn(
@@ -164,12 +183,18 @@ def build(
         phases=tuple(intervals),
         summary=tuple(_collect(summary, Attainment)),
         failures=() if failures is None else collect_failures(failures),
+        replica_failures=() if replica_failures is None else collect_replica_failures(replica_failures),
     )
 
 
 def collect_failures(failures: DataFrame) -> tuple[Failure, ...]:
     """The failed directories, the oldest first."""
     return tuple(sorted(_collect(failures, Failure), key=lambda one: (one.noticed, one.workflow_id)))
+
+
+def collect_replica_failures(failures: DataFrame) -> tuple[ReplicaFailure, ...]:
+    """The replicas that are or were offline alone, the oldest report first."""
+    return tuple(sorted(_collect(failures, ReplicaFailure), key=lambda one: (one.reported, one.node, one.replica)))
 
 
 def _collect(table: DataFrame, kind: type[Any]) -> list[Any]:

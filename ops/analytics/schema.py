@@ -248,6 +248,21 @@ DIRECTORY_FAILURES = _table(
     as_of=_TIME,
 )
 
+#: Gold: one row per replica that its node has reported offline in a directory that is online: the last such report.
+#: `back` is when the node reported it online again, or registered without naming it; null while it is offline.
+REPLICA_FAILURES = _table(
+    namespace=_STRING,
+    workflow_id=_STRING,
+    node=_INT,
+    topic=_STRING,
+    partition=_INT,
+    file=_STRING,
+    reason=_STRING,
+    reported=_TIME,
+    back=_TIME,
+    as_of=_TIME,
+)
+
 # Status of a run and state of an activity.
 COMPLETED, FAILED, CANCELLED, TERMINATED, TIMED_OUT, CONTINUED, OPEN = (
     "completed",

@@ -88,6 +88,15 @@ def print_report(report: Report, console: Console | None = None) -> None:
                 style="red",
             )
         )
+    for bad in report.replica_failures:
+        state = f"offline until {bad.back[11:19]}" if bad.back else "offline"
+        out.print(
+            Text(
+                f"{bad.reported[11:19]} node {bad.node}: {bad.replica} {state}, {bad.file or 'no file named'}: "
+                f"{bad.reason}",
+                style="" if bad.back else "red",
+            )
+        )
     if report.total.attainment is not None:
         total = report.total
         interval = f"95 % interval {percent(total.low)} to {percent(total.high)}"

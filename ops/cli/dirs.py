@@ -50,8 +50,12 @@ def list_dirs(
     target = resolve(data, bootstrap)
     where = [nodes.address(target, node)] if node is not None else nodes.addresses(target)
     found = [_look(each) for each in where]
-    columns = ("node", "directory", "state", "replica", "file", "reason")
+    columns = ("node", "directory", "state", "offline replicas", "reason")
     output.show(found, json, columns, (line for each in found for line in _lines(each)), "there are no nodes")
+    for each in found if not json else ():
+        good = [one for one in each["directories"] if one["online"]]
+        for row in [row for one in good for row in one["offline_replicas"]] + each["offline_replicas"]:
+            typer.echo(nodes.failure_line({**row, "node": each["node"]}))
 
 
 def _look(where: NodeAddress) -> dict[str, Any]:
@@ -70,24 +74,12 @@ def _look(where: NodeAddress) -> dict[str, Any]:
 
 
 def _lines(found: dict[str, Any]) -> Iterator[tuple[object, ...]]:
-    node = found["node"]
     if found["error"]:
-        yield node, "-", "unknown", "-", "-", found["error"]
+        yield found["node"], "-", "unknown", "-", found["error"]
     for directory in found["directories"]:
-        bad = directory["offline_replicas"]
-        if not directory["online"]:
-            count = f"{len(bad)} replicas" if bad else "-"
-            yield node, directory["path"], "offline", count, "-", directory["failure"]
-            continue
-        yield node, directory["path"], "online", f"{len(bad)} offline" if bad else "-", "-", "-"
-        for row in bad:
-            yield node, directory["path"], "online", _replica(row), row["file"] or "-", row["reason"]
-    for row in found["offline_replicas"]:
-        yield node, "-", "-", _replica(row), row["file"] or "-", row["reason"]
-
-
-def _replica(row: dict[str, Any]) -> str:
-    return f"{row['topic']}-{row['partition']}"
+        state = "online" if directory["online"] else "offline"
+        count = len(directory["offline_replicas"])
+        yield found["node"], directory["path"], state, count, directory["failure"] or "-"
 
 
 @app.command()

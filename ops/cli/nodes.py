@@ -43,6 +43,17 @@ def offline_replicas(target: Target, topic: str | None = None) -> list[dict[str,
     raise problem or OpsError("there are no nodes in this cluster")
 
 
+def failure_line(row: dict[str, Any]) -> str:
+    """A replica that is offline alone, for people: which file failed, where, why, and what to do. A line of its own, so
+    that long paths stay whole.
+    """
+    replica = f"{row['topic']}-{row['partition']}"
+    return (
+        f"{replica} is offline on node {row['node']}: {row['file'] or row['directory'] or 'no file named'}: "
+        f"{row['reason']}; after a repair: rehome replicas online {row['node']} {replica}"
+    )
+
+
 def call(where: NodeAddress, op: str, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
     """One call to one node. Raises `OpsError` when it does not answer or refuses."""
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -57,14 +57,10 @@ def offline(data: Data = None, bootstrap: Bootstrap = None, json: Json = False) 
     Replicas of a failed log directory, and of a node that is down, are not among them.
     """
     rows = nodes.offline_replicas(resolve(data, bootstrap))
-    output.show(rows, json, COLUMNS, (cells(row) for row in rows), "no replica is offline alone")
-    if rows and not json:
-        typer.echo("after a repair: rehome replicas online NODE TOPIC-PARTITION")
-
-
-COLUMNS = ("replica", "node", "directory", "file", "reason")
-
-
-def cells(row: dict[str, Any]) -> tuple[object, ...]:
-    """A line of the table."""
-    return f"{row['topic']}-{row['partition']}", row["node"], row["directory"] or "-", row["file"] or "-", row["reason"]
+    if json:
+        output.print_json(rows)
+        return
+    for line in map(nodes.failure_line, rows):
+        typer.echo(line)
+    if not rows:
+        typer.echo("no replica is offline alone")

@@ -105,10 +105,7 @@ def describe(name: Name, data: Data = None, bootstrap: Bootstrap = None, json: J
     )
     for rows in failed.values() if not json else ():
         for row in rows:
-            typer.echo(
-                f"{name}-{row['partition']} is offline on node {row['node']}: {row['file'] or row['directory']}: "
-                f"{row['reason']}; after a repair: rehome replicas online {row['node']} {name}-{row['partition']}"
-            )
+            typer.echo(nodes.failure_line(row))
 
 
 def _failed(target: Target, name: str) -> list[dict[str, Any]]:

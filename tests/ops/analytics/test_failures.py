@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ops.analytics.failures import directory_failures
+from ops.analytics.failures import directory_failures, replica_failures
 from ops.analytics.page import render
-from ops.analytics.report import Failure, collect_failures
+from ops.analytics.report import Failure, ReplicaFailure, collect_failures, collect_replica_failures
 from ops.analytics.silver import latest_histories, workflow_runs
 from ops.analytics.table import print_report
 from tests.ops.analytics.bronze import bronze
@@ -120,3 +120,62 @@ def test_the_page_and_the_terminal_say_what_failed() -> None:
     out = io.StringIO()
     print_report(replace(report(), failures=(found,)), Console(file=out, width=200))
     assert "node 2: /data/n2/<d2> failed, 12 replicas offline, 1 moves ended: it hangs" in out.getvalue()
+
+
+def controller(*sent: tuple[float, dict[str, Any]]) -> RunBuilder:
+    """A run of the controller, with the commands that it was sent."""
+    run = RunBuilder("rehome", "run-cluster", workflow_type="Cluster", parameter={}, start=1.0)
+    for at_, command in sent:
+        run.update("submit", at_, {"node": command["node"], "incarnation": "i", "commands": [command]})
+    return run
+
+
+def reports(node: int, *rows: tuple[str, int, str]) -> dict[str, Any]:
+    """A report about replicas: topic, partition and the reason, "" for one that is online again."""
+    listed = [
+        [topic, part, "id", "dir", 0, why, f"/d/{topic}-{part}/0.log" if why else ""] for topic, part, why in rows
+    ]
+    return {"do": "report_replicas", "node": node, "epoch": 3, "replicas": listed}
+
+
+@pytest.mark.spark
+def test_replicas_that_are_offline_alone_and_when_they_came_back(spark: Any, tmp_path: Any) -> None:
+    register = {"do": "register", "node": 2, "host": "h", "directories": []}
+    named = {**register, "offline": reports(2, ("audit", 0, "still bad"))["replicas"]}
+    run = controller(
+        (2.0, {"do": "tell_version", "node": 1}),
+        (3.0, reports(1, ("orders", 0, "Operation not permitted"), ("orders", 1, "Is a directory"))),
+        (4.0, reports(1, ("orders", 1, ""))),
+        (5.0, reports(2, ("audit", 0, "bad"), ("audit", 1, "bad"))),
+        (6.0, named),
+        (7.0, reports(3, ("late", 0, "first"))),
+        (8.0, reports(3, ("late", 0, ""))),
+        (9.0, reports(3, ("late", 0, "again"))),
+    )
+    export(tmp_path, run, moved("a"), at=100)
+    events, _ = bronze(spark, tmp_path)
+    found = collect_replica_failures(replica_failures(latest_histories(events, at(100)), at(100)))
+    assert [
+        (one.node, one.replica, one.reason, one.reported[17:19], one.back and one.back[17:19]) for one in found
+    ] == [
+        (1, "orders-0", "Operation not permitted", "03", None),
+        (1, "orders-1", "Is a directory", "03", "04"),
+        (2, "audit-1", "bad", "05", "06"),
+        (2, "audit-0", "still bad", "06", None),
+        (3, "late-0", "again", "09", None),
+    ]
+    assert found[0].file == "/d/orders-0/0.log"
+
+
+def test_the_page_and_the_terminal_say_which_file_failed() -> None:
+    bad = ReplicaFailure(
+        2, "orders", 3, "/d/<1>/orders-3/7.log", "Operation not permitted", "2026-11-20T10:00:03.500000Z", None
+    )
+    back = replace(bad, partition=4, back="2026-11-20T10:09:03.500000Z")
+    assert "Replicas offline alone" not in render(report())
+    html = render(replace(report(), replica_failures=(bad, back)))
+    assert "/d/&lt;1&gt;/orders-3/7.log" in html and "Operation not permitted" in html and "10:09:03" in html
+    out = io.StringIO()
+    print_report(replace(report(), replica_failures=(bad, back)), Console(file=out, width=200))
+    assert "node 2: orders-3 offline, /d/<1>/orders-3/7.log: Operation not permitted" in out.getvalue()
+    assert "orders-4 offline until 10:09:03" in out.getvalue()

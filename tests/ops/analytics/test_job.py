@@ -30,6 +30,7 @@ TABLES = {
     "move_report": schema.MOVE_REPORT,
     "sla_summary": schema.SLA_SUMMARY,
     "directory_failures": schema.DIRECTORY_FAILURES,
+    "replica_failures": schema.REPLICA_FAILURES,
 }
 
 
