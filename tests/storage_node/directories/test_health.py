@@ -63,6 +63,16 @@ def test_a_hanging_disk_is_found_and_holds_up_nobody(
     faults.clear()  # or else the end would wait for who hangs
 
 
+def test_a_call_that_hangs_alone_is_found(two: list[LogDirectory]) -> None:
+    bad, good = two
+    asked = [(bad, "the swap of t-0", time.monotonic())]
+    watch = health.Watch(two, interval=600.0, deadline=1.0, asked=lambda: asked)
+    watch.start()
+    until(lambda: not bad.online)
+    watch.stop()
+    assert "the swap of t-0 did not answer within 1 s" in str(bad.failure) and good.online
+
+
 def test_a_slow_disk_is_left_alone(two: list[LogDirectory], watch: health.Watch, faults: Faults) -> None:
     slow = two[0]
     rule = faults.hang("fsync", f"{slow.path}/*")

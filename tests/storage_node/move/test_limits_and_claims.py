@@ -132,8 +132,8 @@ def test_a_late_first_request_of_a_run_that_was_cancelled_makes_nothing(tmp_path
 def test_a_swap_that_does_not_catch_up_in_time_is_behind(tmp_path: Path) -> None:
     node, claim = copying(tmp_path, throttle=None)
     eventually(lambda: node.engine.statuses()[0].state is MoveState.CAUGHT_UP)
-    node.engine._swapper._seconds = 0.0
+    node.engine.swapper._seconds = 0.0
     assert node.engine.swap(TP, claim).outcome == BEHIND
-    node.engine._swapper._seconds = 2.0
+    node.engine.swapper._seconds = 2.0
     node.finish(claim)
     node.close()

@@ -5,15 +5,21 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from storage_node.errors import LogDirectoryOffline, RequestTimedOut, StorageError
+from storage_node.housekeeping import TICK
 from storage_node.log.batch import build_batch
+from storage_node.log_hold import Hold, LogHeld
+from storage_node.move import marker as markers
 from storage_node.move.status import MoveState
+from storage_node.partition import Partition
 from storage_node.types import TopicPartition
-from tests.support.io_faults import Faults
+from tests.support.io_faults import Faults, Rule
 from tests.support.node_harness import Harness, running, until
 from tests.support.wire import Client
 
@@ -208,3 +214,206 @@ def test_a_stop_waits_for_no_copier_and_notes_the_copies_of_good_disks(node: Har
     noted = Path(here) / f"t-{elsewhere.partition}.move" / "recovery-point-offset-checkpoint"
     assert noted.read_text().split()[-1] == "1"
     faults.clear()
+
+
+# A target that hangs while a swap holds the log
+
+#: More producers than the source's directory has threads.
+PRODUCERS = 6
+
+
+def hang_in(step: str, node: Harness, faults: Faults, bad: str, monkeypatch: pytest.MonkeyPatch) -> Rule:
+    """Let the swap hang in its target: at the last chunk, at the seal, at the copy's new name."""
+    if step == "seal":
+        return faults.hang("rename", f"{bad}/t-1.move/*")
+    if step == "new name":
+        return faults.hang("rename", f"{bad}/t-1.move")
+    flush = step == "new name's flush"
+    rule = Rule("fsync", bad, 0, hang=True) if flush else Rule("pwritev", f"{bad}/t-1.move/*.log", 0, hang=True)
+    genuine = Partition.hold
+
+    def hold(self: Partition, seconds: float) -> Hold | None:
+        if not flush:
+            self.append(build_batch([b"the last chunk"]))
+        faults.rules.append(rule)  # not before: the target's checkpoints are flushed, too
+        return genuine(self, seconds)
+
+    monkeypatch.setattr(Partition, "hold", hold)
+    return rule
+
+
+def swapping(node: Harness, claim: int) -> threading.Thread:
+    def swap() -> None:
+        with pytest.raises(StorageError):
+            node.node.engine.swap(TP, claim)
+
+    thread = threading.Thread(target=swap, daemon=True)
+    thread.start()
+    return thread
+
+
+def configure(node: Harness, configs: dict[str, str]) -> threading.Thread:
+    """Let the controller change the topic's configs, in a thread: the node's answer is waited for."""
+    topics = node.controller.image.topics
+    change = {"topics": {**topics, "t": replace(topics["t"], configs=configs)}}
+    thread = threading.Thread(target=lambda: node.controller.change(**change), daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.parametrize("step", ["last chunk", "seal", "new name", "new name's flush"])
+def test_swap_that_hangs_in_its_target_blocks_nothing_but_its_own_partition(
+    step: str, tmp_path: Path, faults: Faults, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running(tmp_path, extra=EXTRA) as node:
+        node.controller.hold_moves = True
+        node.create_topic("t", 9)
+        node.settle()
+        here, bad, _ = places(node)
+        neighbours = [number for number in range(9) if number != 1 and node.directory_of("t", number) == here]
+        client = Client(node)
+        for partition in (1, *neighbours):
+            assert client.produce("t", partition, build_batch([b"before"])).error == 0
+        engine, replica = node.node.engine, node.node.partition(TP)
+        assert replica is not None and len(neighbours) == 2
+        claim = engine.create(TP, bad, owner="me").claim
+        engine.start_copy(TP, claim)
+        assert engine.wait(TP, claim, PROMPT).state is MoveState.CAUGHT_UP
+        rule = hang_in(step, node, faults, bad, monkeypatch)
+        swap = swapping(node, claim)
+        until(lambda: rule.hits >= 1)
+        held = replica.log.log_end_offset
+        patient = {"timeout": timedelta(seconds=60)}
+        stuck = [Client(node) for _ in range(PRODUCERS)]
+        for number, producer in enumerate(stuck):
+            data = {"index": 1, "records": build_batch([b"%d" % number])}
+            producer.send(0, 10, patient | {"acks": -1, "topic_data": [{"name": "t", "partition_data": [data]}]})
+        deleter = Client(node)
+        row = {"partition_index": 1, "offset": 1}
+        deleter.send(21, 2, patient | {"topics": [{"name": "t", "partitions": [row]}]})
+
+        # Nobody knows yet that the disk hangs.
+        time.sleep(0.5)
+        assert replica.log.log_end_offset == held
+        for partition in neighbours:
+            client.socket.settimeout(PROMPT)
+            assert client.produce("t", partition, build_batch([b"meanwhile"])).error == 0
+        configured = configure(node, {"retention.ms": "1000000"})
+        configured.join(PROMPT)
+        assert not configured.is_alive() and replica.log.config.retention_ms == 1_000_000
+        with pytest.raises(LogHeld):
+            replica.delete_old_segments(0)
+
+        # The health check finds out; the swap is taken back.
+        node.node.dirs.by_path(bad).fail("it hangs")
+        answers = [producer.receive_produce()[1] for producer in stuck]
+        assert [row.error for row in answers] == [0] * PRODUCERS
+        assert sorted(row.base_offset for row in answers) == list(range(held, held + PRODUCERS))
+        assert deleter.receive()[1].topics[0].partitions[0].error_code == 0
+        assert replica.log.log_start_offset == 1 and replica.directory.name == here
+        assert node.node.dirs.by_path(here).online and node.node.partition(TP) is replica
+        # The sealed copy may come back with its disk, and must be the older one then.
+        sealed = step != "last chunk"
+        assert replica.generation == (2 if sealed else 0)
+        on_disk = markers.read(replica.log.path)
+        assert replica.log.path.name == "t-1" and on_disk is not None and on_disk.generation == replica.generation
+        stored = replica.log.read(held, 1 << 20).data
+
+        # What the disk answers in the end changes nothing any more, nor does its return.
+        faults.clear()
+        swap.join(PROMPT)
+        assert not swap.is_alive()
+        assert node.node.partition(TP) is replica and replica.directory.name == here
+        assert client.produce("t", 1, build_batch([b"after"])).base_offset == held + PRODUCERS
+        for open_client in (client, deleter, *stuck):
+            open_client.close()
+        node.restart(clean=False)
+        again = node.node.partition(TP)
+        assert again is not None and again.directory.name == here and again.generation >= replica.generation
+        assert again.log.log_end_offset == held + PRODUCERS + 1
+        assert again.log.read(held, len(stored)).data == stored
+
+
+def test_a_call_that_hangs_alone_in_a_swap_takes_the_target_offline(tmp_path: Path, faults: Faults) -> None:
+    hasty = {"log.dir.failure.timeout.ms": "2000", "log.dir.health.check.interval.ms": "100"}
+    with running(tmp_path, extra=EXTRA | hasty) as node:
+        node.controller.hold_moves = True
+        node.create_topic("t", 3)
+        node.settle()
+        here, bad, _ = places(node)
+        engine, replica = node.node.engine, node.node.partition(TP)
+        assert replica is not None
+        replica.append(build_batch([b"before"]))
+        claim = engine.create(TP, bad, owner="me").claim
+        engine.start_copy(TP, claim)
+        assert engine.wait(TP, claim, PROMPT).state is MoveState.CAUGHT_UP
+        rule = faults.hang("rename", f"{bad}/t-1.move/*")  # health checks are answered
+        swap = swapping(node, claim)
+        until(lambda: rule.hits >= 1)
+        assert replica.append(build_batch([b"after"])).base_offset == 1
+        assert "the swap of t-1 did not answer within 2 s" in str(node.node.dirs.by_path(bad).failure)
+        assert node.node.dirs.by_path(here).online and replica.generation == 2
+        faults.clear()
+        swap.join(PROMPT)
+        assert not swap.is_alive()
+
+
+@pytest.mark.parametrize("what", ["truncate", "restart", "delete records"])
+def test_changes_of_the_replica_do_not_wait_for_a_copy_that_hangs(what: str, node: Harness, faults: Faults) -> None:
+    here, bad, _ = places(node)
+    engine, replica = node.node.engine, node.node.partition(TP)
+    assert replica is not None
+    for _ in range(9):
+        replica.append(build_batch([b"x" * 1000]))
+    claim = engine.create(TP, bad, owner="me").claim
+    rule = faults.hang("pwritev", f"{bad}/t-1.move/*.log")
+    engine.start_copy(TP, claim)
+    until(lambda: rule.hits >= 1)
+
+    def change() -> None:
+        match what:
+            case "truncate":
+                node.node.offset_files.truncate(replica, 5)
+            case "restart":
+                node.node.offset_files.restart_at(replica, 20)
+            case "delete records":
+                replica.delete_records(5)
+
+    changing = threading.Thread(target=change, daemon=True)
+    changing.start()
+    changing.join(PROMPT)
+    assert not changing.is_alive(), "it waits for the copy's disk"
+    for number in range(3):
+        replica.append(build_batch([b"new %d" % number]))
+    faults.clear()
+    assert engine.wait(TP, claim, PROMPT).state is MoveState.CAUGHT_UP
+    until(lambda: engine.swap(TP, claim).outcome == "swapped")
+    swapped = node.node.partition(TP)
+    assert swapped is not None and swapped.directory.name == bad != here
+    start, end = {"truncate": (0, 8), "restart": (20, 23), "delete records": (5, 13)}[what]
+    assert (swapped.log.log_start_offset, swapped.log.log_end_offset) == (start, end)
+    found = [bytes(value) for offset in range(end - 3, end) for value in [swapped.log.read(offset, 1).data]]
+    assert [b"new %d" % number in value for number, value in enumerate(found)] == [True] * 3
+
+
+def test_checkpoints_that_hang_take_no_thread_from_appends(tmp_path: Path, faults: Faults) -> None:
+    every = {
+        f"{name}.interval.ms": "100"
+        for name in (
+            "replica.high.watermark.checkpoint",
+            "log.flush.offset.checkpoint",
+            "log.flush.start.offset.checkpoint",
+        )
+    }
+    with running(tmp_path, extra=EXTRA | every) as node:
+        node.create_topic("t", 3)
+        node.settle()
+        here = node.directory_of("t", 1)
+        rule = faults.hang("fsync", f"{here}/*checkpoint*")
+        until(lambda: rule.hits >= 1)
+        time.sleep(2 * TICK)  # whatever else is due has begun to wait
+        client = Client(node)
+        client.socket.settimeout(PROMPT)
+        assert client.produce("t", 1, build_batch([b"x"])).error == 0
+        client.close()
+        faults.clear()

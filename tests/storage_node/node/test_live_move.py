@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import TopicPartition as KafkaPartition
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.admin import KafkaAdminClient
 
+from storage_node.move import creator, movers
+from storage_node.move.future import FutureLog
+from storage_node.move.status import MoveState
 from storage_node.types import TopicPartition
 from tests.support.node_harness import Harness, running, until
 
@@ -151,3 +156,40 @@ def test_a_restart_in_the_middle_of_a_copy_goes_on(tmp_path: Path) -> None:
         assert harness.controller.run_move(harness.node, planned) == "swapped"
         assert harness.directory_of("t") == target
         assert [int(m.value().split()[0]) for m in harness.consume("t", 2000)] == list(range(2000))
+
+
+@pytest.mark.parametrize("where", ["a new copy", "a copy found at the start"])
+def test_configs_that_change_while_a_copy_is_being_opened_hold_after_the_swap(
+    where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = where == "a copy found at the start"
+    module, opening = (movers, movers.open_copy) if found else (creator, creator.open_copy)
+    with running(tmp_path, extra={"file.delete.delay.ms": "0"}) as harness:
+        harness.controller.hold_moves = True
+        harness.create_topic("t", 1)
+        harness.settle()
+        harness.produce("t", [b"x" * 100] * 10)
+        tp = TopicPartition("t", 0)
+
+        def slow(*args: Any) -> FutureLog:
+            copy = opening(*args)
+            topics = harness.controller.image.topics
+            changed = replace(topics["t"], configs={"flush.messages": "1", "retention.ms": "60000"})
+            harness.controller.change(topics={**topics, "t": changed})
+            return copy
+
+        if not found:
+            monkeypatch.setattr(module, "open_copy", slow)
+        target = harness.other_directory("t")
+        claim = harness.node.engine.create(tp, target, owner="me").claim
+        if found:
+            monkeypatch.setattr(module, "open_copy", slow)
+            harness.restart()
+            until(lambda: harness.node.metadata.image.topics["t"].configs, what="the configs change")
+        engine = harness.node.engine
+        engine.start_copy(tp, claim)
+        assert engine.wait(tp, claim, 30).state is MoveState.CAUGHT_UP
+        until(lambda: engine.swap(tp, claim).outcome == "swapped")
+        partition = harness.node.partition(tp)
+        assert partition is not None and partition.directory.name == target
+        assert (partition.log.config.flush_messages, partition.log.config.retention_ms) == (1, 60_000)

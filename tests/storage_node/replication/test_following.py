@@ -265,6 +265,22 @@ def test_a_replica_moves_between_disks_while_it_follows(cluster: MemoryCluster) 
     assert place is not None and place.directory == cluster.replica(2, "t").directory.name
 
 
+def test_a_follower_whose_swap_is_under_way_holds_up_no_other(cluster: MemoryCluster) -> None:
+    cluster.create_topic("t", [[1, 2]] * 6)
+    replicas = [cluster.replica(2, "t", partition) for partition in range(6)]
+    held = replicas[0]
+    other = next(replica for replica in replicas[1:] if replica.directory is held.directory)
+    hold = held.hold(10)
+    assert hold is not None
+    for partition in range(6):
+        cluster.produce("t", values(0, 50), partition, acks=1, enable_idempotence=False)
+    until(lambda: other.log.log_end_offset == 50, what="the other one follows, by the same thread")
+    assert held.log.log_end_offset == 0
+    held.release(hold)
+    until(lambda: held.log.log_end_offset == 50, what="it follows again")
+    assert_equal(cluster, "t", nodes=[1, 2])
+
+
 def test_a_copy_under_way_is_cut_off_with_its_replica(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", [[1, 2, 3]])
     cluster.produce("t", values(0, 100))
