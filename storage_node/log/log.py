@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 
 from storage_node.directories.atomic import NoRoom
 from storage_node.errors import LogAppendError, LogReadError, NotEnoughSpace, OffsetOutOfRange
-from storage_node.log import timestamps
+from storage_node.log import recovery, timestamps
 from storage_node.log.admission import Batches, Produced, UnexpectedAppendOffset, admit_copied, admit_produced, inspect
 from storage_node.log.batch import NO_PRODUCER, Buffer
 from storage_node.log.config import LOG_APPEND_TIME
 from storage_node.log.files import Region
 from storage_node.log.maintenance import MaintainedLog
+from storage_node.log.producer_state import ProducerState, snapshot_name
 from storage_node.log.segment import LogClosed, Segment
 from storage_node.log.state import wall_ms
 
@@ -50,6 +51,23 @@ class FetchedData:
 
 #: Bytes that a fetch counts where its offset lies in a sealed segment, as Apache Kafka's DelayedFetch: enough for any.
 PLENTY = 2**62
+
+
+@dataclass(slots=True)
+class _Before:
+    """What a log was before an append, so that it can be cut back to it."""
+
+    segments: tuple[Segment, ...]
+    producers: ProducerState | None = None
+
+    @property
+    def rolled(self) -> bool:
+        """Whether a part of the append was written before a segment was begun for the rest."""
+        return self.producers is not None
+
+    def remember(self, known: ProducerState) -> None:
+        """Keep what is known of producers before the first part is written."""
+        self.producers = ProducerState(dict(known.producers), dict(known.seen_ms))
 
 
 def _base_offset(segment: Segment) -> int:
@@ -102,32 +120,82 @@ class Log(MaintainedLog):
         return Appended(batches[0][1].base_offset, batches[-1][1].last_offset)
 
     def _append(self, data: Buffer, batches: Batches, now_ms: int) -> None:
+        """Append all batches or none: readers see them when the last one is written."""
+        before = _Before(self._segments)
+        try:
+            self._append_all(data, batches, now_ms, before)
+        except OSError as exc:
+            if before.rolled:
+                self._take_back(before, now_ms)
+            if isinstance(exc, NoRoom):
+                raise NotEnoughSpace(f"no space left on {self.directory} to append to {self.tp}") from exc
+            raise LogAppendError(self.directory, f"appending to the log of {self.tp}") from exc
+        self._publish(batches[-1][1].next_offset)
+        if self._end[0] - self._recovery_point >= self.config.flush_messages:
+            self.flush()
+
+    def _append_all(self, data: Buffer, batches: Batches, now_ms: int, before: _Before) -> None:
         config = self.config
         view = memoryview(data)
         active = self._segments[-1]
         first = start = 0
+        for number, (position, header) in enumerate(batches):
+            if active.full(
+                position - start + header.length,
+                header,
+                segment_bytes=config.segment_bytes,
+                segment_ms=config.segment_ms,
+                index_bytes=config.segment_index_bytes,
+                now_ms=now_ms,
+            ):
+                if number > first:
+                    if not before.rolled:
+                        before.remember(self._producers)
+                    self._write(active, view[start:position], batches[first:number], now_ms)
+                active = self._roll(header.base_offset, now_ms)
+                first, start = number, position
+                active.first_timestamp = header.max_timestamp
+        self._write(active, view[start:] if start else data, batches[first:] if first else batches, now_ms)
+
+    def _take_back(self, before: _Before, now_ms: int) -> None:
+        """Cut off what was written of an append that failed later on. Raises LogAppendError where that fails as well:
+        nothing is appended then any more.
+        """
+        self._broken = True
         try:
-            for number, (position, header) in enumerate(batches):
-                if active.full(
-                    position - start + header.length,
-                    header,
-                    segment_bytes=config.segment_bytes,
-                    segment_ms=config.segment_ms,
-                    index_bytes=config.segment_index_bytes,
-                    now_ms=now_ms,
-                ):
-                    if number > first:
-                        self._write(active, view[start:position], batches[first:number], now_ms)
-                    active = self._roll(header.base_offset, now_ms)
-                    first, start = number, position
-                    active.first_timestamp = header.max_timestamp
-            self._write(active, view[start:] if start else data, batches[first:] if first else batches, now_ms)
+            with self._flush_lock:
+                self._cut_back(before, now_ms)
         except OSError as exc:
-            if isinstance(exc, NoRoom):
-                raise NotEnoughSpace(f"no space left on {self.directory} to append to {self.tp}") from exc
-            raise LogAppendError(self.directory, f"appending to the log of {self.tp}") from exc
-        if self._end[0] - self._recovery_point >= config.flush_messages:
-            self.flush()
+            # Not by its number: whatever it is, the files are not what the log takes them for.
+            message = f"cutting off the part of an append that was written to the log of {self.tp} ({exc})"
+            raise LogAppendError(self.directory, message) from None
+        self._broken = False
+
+    def _cut_back(self, before: _Before, now_ms: int) -> None:
+        end, known = self._end[0], before.segments
+        for segment in reversed(self._segments):
+            if segment not in known:
+                segment.remove()
+                segment.purge()
+        kept = [segment for segment in self._segments if segment in known]
+        self._names_dirty = True
+        if kept and kept[-1] is known[-1]:
+            kept[-1].truncate(end)
+        else:
+            kept.append(self._new_segment(end, now_ms))  # the active one was empty, and was replaced
+        self._segments = tuple(kept)
+        for taken in recovery.snapshots(self._home):
+            if taken > end:
+                self._home.unlink(snapshot_name(taken))
+        if before.producers is not None:
+            self._producers = before.producers
+        epochs = self._epochs.truncated_from_end(end + 1)
+        try:
+            self._store_epochs(epochs)
+        except NoRoom:
+            # A start forgets by itself what begins beyond the log's end; written before anything is appended again.
+            self._epochs, self._epochs_stale = epochs, True
+        self._publish(end)
 
     def _write(self, active: Segment, data: Buffer, batches: Batches, now_ms: int) -> None:
         epochs = self._epochs
@@ -136,13 +204,13 @@ class Log(MaintainedLog):
             if header.leader_epoch > latest:
                 epochs = epochs.assign(header.leader_epoch, header.base_offset)
                 latest = header.leader_epoch
-        if epochs is not self._epochs:
-            self._store_epochs(epochs)
+        if epochs is not self._epochs or self._epochs_stale:
+            self._store_epochs(epochs, always=True)
+            self._epochs_stale = False
         active.append(data, batches)
         for _, header in batches:
             if header.producer_id != NO_PRODUCER:
                 self._producers.update(header, now_ms)
-        self._publish(batches[-1][1].next_offset)
 
     # Reading
 

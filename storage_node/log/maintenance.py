@@ -132,7 +132,8 @@ class MaintainedLog(LogState):
     def truncate_to(self, offset: int) -> None:
         """Drop every batch that reaches `offset` or beyond; nothing is done at or beyond the log end offset.
 
-        If `offset` is inside a batch, the log then ends where that batch began. Raises `LogAppendError`.
+        If `offset` is inside a batch, the log then ends where that batch began. Raises `LogAppendError`,
+        `LogFlushError`.
         """
         self._refuse_closed()
         if offset >= self._end[0]:
@@ -156,11 +157,14 @@ class MaintainedLog(LogState):
         self._end = (end, kept, position)
         self._recovery_point = min(self._recovery_point, end)
         self._log_start_offset = min(self._log_start_offset, end)
-        # The newest first, so that a crash in between leaves a log without a hole.
+        # Each step is on the disk before the next. A start takes what is below the recovery point as it finds it: with
+        # the last kept segment cut and later ones still there, or with an epoch forgotten that still has its records,
+        # it would serve another history. The epochs of records that are gone it forgets by itself.
         self._remove(tuple(reversed(gone)), wall_ms())
-        kept[-1].truncate(offset)
         self._names_dirty = False
         self._home.sync()
+        kept[-1].truncate(offset)
+        self._guarded(lambda: kept[-1].flush(indexes=False))
         self._store_epochs(self._epochs.truncated_from_end(end))
         for taken in recovery.snapshots(self._home):
             if taken > end:
@@ -187,6 +191,9 @@ class MaintainedLog(LogState):
         self._producers = ProducerState()
         self._recovery_point = self._log_start_offset = offset
         self._publish(offset)
+        # The old segments are gone on the disk before the epochs of their records are.
+        self._names_dirty = False
+        self._home.sync()
         self._store_epochs(LeaderEpochs())
         self._names_dirty = False
         self._home.sync()

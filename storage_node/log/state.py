@@ -44,6 +44,12 @@ class LogState:
         self._segments: tuple[Segment, ...] = ()
         self._end: tuple[int, tuple[Segment, ...], int] = (0, (), 0)
         """What readers see: log end offset, segments, size of the last one; replaced in one assignment."""
+        self._sealed: tuple[tuple[Segment, ...], int] = ((), 0)
+        """The segments for which the bytes of all but the last were added up, and these bytes."""
+        self._broken = False
+        """Whether a part of an append that failed may be in the files."""
+        self._epochs_stale = False
+        """Whether the file of the epochs has some that were cut off since."""
         self._log_start_offset = 0
         self._recovery_point = 0
         self._epochs = LeaderEpochs()
@@ -161,8 +167,13 @@ class LogState:
 
     @property
     def size(self) -> int:
-        """Bytes of all .log files."""
-        return sum(segment.size for segment in self._segments)
+        """Bytes of all .log files; only the active one grows, so the others are added up once for each roll."""
+        segments = self._segments
+        known, before = self._sealed
+        if known is not segments:
+            before = sum(segment.size for segment in segments[:-1])
+            self._sealed = segments, before
+        return before + segments[-1].size
 
     @property
     def segments(self) -> tuple[Segment, ...]:
@@ -197,6 +208,8 @@ class LogState:
     def _refuse_closed(self) -> None:
         if self._closed:
             raise LogClosed(f"the log of {self.tp} in {self.directory} is closed")
+        if self._broken:
+            raise LogAppendError(self.directory, f"writing to the log of {self.tp}: an append could not be cut off")
 
     def roll(self, now_ms: int | None = None) -> None:
         """Begin a new segment at the log end offset, unless the active one is empty. Raises like an append."""
