@@ -46,7 +46,7 @@ def test_top_level_holds_what_belongs_there() -> None:
 
 def test_files_have_one_purpose_each() -> None:
     sources = [p for part in ("storage_node", "activities", "workflows", "ops") for p in (ROOT / part).rglob("*.py")]
-    long = {str(p.relative_to(ROOT)): n for p in sources if (n := len(p.read_text().splitlines())) > 450}
+    long = {str(p.relative_to(ROOT)): n for p in sources if (n := len(p.read_text().splitlines())) > 600}
     assert not long
 
 
