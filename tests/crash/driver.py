@@ -24,6 +24,7 @@ from pathlib import Path
 from storage_node import failpoints
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
 from storage_node.groups.offsets import Offset
+from storage_node.groups.room import Commit
 from tests.crash.disks import Switch
 from tests.crash.subject import TOPIC, Subject, wait_for_file
 from tests.support.node_harness import until
@@ -265,7 +266,8 @@ def commit(life: Life) -> None:
         until(lambda: groups.loaded)
         for offset in range(3):
             one = Offset(offset, -1, "", 0, node.controller.image.topics[TOPIC].id)
-            assert node.call(groups.commit("group", [(TOPIC, 0, one)])) is ErrorCode.NONE
+            kept = Commit.of("group", groups.data.get("group"), [(TOPIC, 0, one)])
+            assert node.call(groups.commit("group", kept)) is ErrorCode.NONE
 
 
 def doubt(life: Life) -> None:
