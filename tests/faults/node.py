@@ -176,9 +176,11 @@ class FaultyNode(Harness):
         self.target_disk.heal()
         self.restart(clean)
 
-    def stored(self) -> dict[int, bytes]:
-        """All of `t` by offset, straight from the log: each batch holds one record."""
-        log = self.replica.log
+    def stored(self, topic: str = "t") -> dict[int, bytes]:
+        """All of a topic's partition by offset, straight from the log: each batch holds one record."""
+        replica = self.node.partition(TopicPartition(topic, 0))
+        assert replica is not None
+        log = replica.log
         found: dict[int, bytes] = {}
         at = log.log_start_offset
         while at < log.log_end_offset:
@@ -229,11 +231,12 @@ class Writer:
     """Appends numbered records through the listener, one at a time, and notes what was acknowledged and how long it
     took."""
 
-    def __init__(self, node: FaultyNode, topic: str, size: int = 200, pause: float = 0.002) -> None:
+    def __init__(self, node: FaultyNode, topic: str, size: int = 200, pause: float = 0.002, name: str = "") -> None:
         self.acknowledged: dict[int, bytes] = {}
         self.errors: list[int] = []
         self.longest = 0.0
         self._node, self._topic, self._size, self._pause = node, topic, size, pause
+        self._name = name or topic
         self._stop = threading.Event()
         self._client = Client(node)
         self._thread = threading.Thread(target=self._run, name=f"writer-{topic}", daemon=True)
@@ -241,7 +244,7 @@ class Writer:
     def _run(self) -> None:
         number = 0
         while not self._stop.is_set():
-            value = b"%s-%06d-" % (self._topic.encode(), number) + b"y" * self._size
+            value = b"%s-%06d-" % (self._name.encode(), number) + b"y" * self._size
             began = time.monotonic()
             try:
                 row = self._produce(build_batch([value]))
@@ -282,7 +285,7 @@ def undisturbed(node: FaultyNode, bound: float = 3.0) -> Iterator[Writer]:
     assert took < bound, f"a produce to another disk took {took:.2f} s, and {pauses.seconds:.2f} s all stood still"
 
 
-def lost(node: FaultyNode, acknowledged: Mapping[int, bytes]) -> list[int]:
+def lost(node: FaultyNode, acknowledged: Mapping[int, bytes], topic: str = "t") -> list[int]:
     """Offsets that were acknowledged with another value than is stored, or are gone."""
-    stored = node.stored()
+    stored = node.stored(topic)
     return [offset for offset, value in acknowledged.items() if value not in stored.get(offset, b"")]

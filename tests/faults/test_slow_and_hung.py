@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
 
 import pytest
 
@@ -137,3 +139,63 @@ def test_what_a_disk_gives_back_after_it_was_given_up_changes_nothing(start: Sta
     assert writer.errors == []
     node.again()
     assert lost(node, writer.acknowledged) == []
+
+
+#: More producers of the moving partition than its directory has threads for appends.
+PRODUCERS = 6
+NEIGHBOURS = ("near-1", "near-2")
+#: The call in which the target hangs, by what the move does there.
+HUNG_CALLS: dict[str, dict[str, Any]] = {
+    "copy": {"ops": ["write"], "path": r"/t-0\.move/.*\.log$"},
+    "flush": {"ops": ["fsync", "fdatasync"], "path": r"/t-0\.move/.*\.log$"},
+    "marker": {"ops": ["rename"], "path": r"/t-0\.move/"},
+    "new name": {"ops": ["rename"], "path": r"/t-0\.move$"},
+    "everything": {},
+}
+
+
+@pytest.mark.parametrize("call", HUNG_CALLS)
+def test_producers_on_the_source_disk_are_served_while_the_target_hangs(start: Start, call: str) -> None:
+    node = start()  # only the test takes the target offline
+    for topic in NEIGHBOURS:
+        node.place(topic, node.paths[1])
+    node.fill()
+    moving = [Writer(node, "t", name=f"t-{number}") for number in range(PRODUCERS)]
+    near = {topic: Writer(node, topic) for topic in NEIGHBOURS}
+    with ExitStack() as writing:
+        writing.enter_context(undisturbed(node))
+        for writer in (*moving, *near.values()):
+            writing.enter_context(writer)
+        until(lambda: all(len(writer.acknowledged) > 5 for writer in (*moving, *near.values())))
+        reach(node, "copy" if call == "copy" else "swap")
+        node.target_disk.rules(HUNG_CALLS[call] | {"hang": True})
+        goes_on = threading.Thread(target=go_on, args=(node, "swap"))
+        goes_on.start()
+        until(lambda: node.target_disk.hanging > 0, what="the move hangs in its target")
+
+        served_on(list(near.values()), "partitions on the source disk are served")
+        assert node.target.online and node.target_disk.hanging > 0
+
+        node.target.fail("it hangs")
+        served_on([*moving, *near.values()], "all partitions on the source disk are served")
+        goes_on.join(30)
+        assert not goes_on.is_alive(), "a move never ended"
+        status = node.status()
+        assert status is not None and status.state is MoveState.FAILED and status.error == "LogDirOffline"
+        assert node.source.online and node.replica.directory is node.source
+    # The timeout that each produce asks for may end before the swap is taken back.
+    assert {error for writer in moving for error in writer.errors} <= {ErrorCode.REQUEST_TIMED_OUT}
+    assert [writer.errors for writer in near.values()] == [[], []]
+    acknowledged = {offset: value for writer in moving for offset, value in writer.acknowledged.items()}
+    assert len(acknowledged) == sum(len(writer.acknowledged) for writer in moving), "an offset was given twice"
+    with tally("faults injected through FUSE") as counted:
+        counted.count += 1
+    node.again()
+    assert lost(node, acknowledged) == []
+    assert [lost(node, writer.acknowledged, topic) for topic, writer in near.items()] == [[], []]
+
+
+def served_on(writers: list[Writer], what: str) -> None:
+    """Wait until each writer has twenty more records acknowledged."""
+    known = [len(writer.acknowledged) for writer in writers]
+    until(lambda: all(len(w.acknowledged) > before + 20 for w, before in zip(writers, known, strict=True)), 20, what)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -28,10 +29,13 @@ from tests.support.scale import FULL, tally
 pytestmark = [pytest.mark.fuse, pytest.mark.temporal, needs_fuse, pytest.mark.timeout(600)]
 
 PARTITIONS, RECORDS, SLOW = 6, 50, 50_000
+#: Producers of the moving partition, more than its directory has threads for appends; ms for which a disk may hang.
+PRODUCERS, PATIENCE = 6, 8000
 FAULTS: dict[str, dict[str, Any]] = {
     "dies": {"ops": (*CHANGES, *READS), "errno": errno.EIO},
     # Not at close, which asks no real disk anything, and would keep a process that has been killed.
     "hangs": {"ops": (*CHANGES, *READS), "hang": True},
+    "hangs in the swap": {"ops": ("rename",), "path": r"-\d+\.move$", "hang": True},
     "turns read-only": {"ops": CHANGES, "errno": errno.EROFS},
 }
 
@@ -43,7 +47,7 @@ class BadDisk(Crashable):
         super().__init__(data, first_port)
         self.bad = self.disks[2]
         properties = data / "stack" / "node-1" / "server.properties"
-        patient = "\nlog.dir.failure.timeout.ms=3000\nlog.dir.health.check.interval.ms=300\n"
+        patient = f"\nlog.dir.failure.timeout.ms={PATIENCE}\nlog.dir.health.check.interval.ms=300\n"
         properties.write_text(properties.read_text() + patient)
         # What was formatted goes onto the disk.
         formatted = {entry.name: entry.read_bytes() for entry in self.bad.iterdir()}
@@ -81,8 +85,61 @@ def send(bootstrap: str, topic: str, partitions: list[int], count: int) -> dict[
     return answered
 
 
+class Producing:
+    """Idempotent producers, one for each of the given partitions, which may be named several times; they send while
+    the block runs, and note what was acknowledged at which offset.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, partitions: list[int]) -> None:
+        self.acknowledged: dict[int, dict[int, bytes]] = {number: {} for number in partitions}
+        self.failed: list[str] = []
+        self._bootstrap, self._topic = bootstrap, topic
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(target=self._run, args=(name, number)) for name, number in enumerate(partitions)
+        ]
+
+    def _run(self, name: int, partition: int) -> None:
+        settings = {"enable.idempotence": True, "message.timeout.ms": 60000, "linger.ms": 0}
+        producer = Producer({"bootstrap.servers": self._bootstrap, **settings})
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is not None:
+                self.failed.append(f"{partition}: {error}")
+                return
+            before = self.acknowledged[partition].setdefault(message.offset(), message.value())
+            if before != message.value():
+                self.failed.append(f"{partition}: offset {message.offset()} was given twice")
+
+        number = 0
+        while not self._stop.wait(0.05):  # less than the copy is throttled to
+            producer.produce(self._topic, b"%d: %d" % (name, number), partition=partition, on_delivery=delivered)
+            producer.poll(0)
+            number += 1
+        producer.flush(60)
+
+    def go_on(self, partitions: list[int], seconds: float) -> None:
+        """Wait until each partition has ten more records acknowledged."""
+        known = {number: len(self.acknowledged[number]) for number in partitions}
+        until(
+            lambda: all(len(self.acknowledged[number]) > before + 10 for number, before in known.items()),
+            seconds,
+            f"partitions {partitions} take records",
+        )
+
+    def __enter__(self) -> Producing:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(90)
+
+
 @pytest.mark.feature("18-01", "113-17")
-@pytest.mark.parametrize("fault", list(FAULTS) if FULL else ["hangs"])
+@pytest.mark.parametrize("fault", list(FAULTS) if FULL else ["hangs", "hangs in the swap"])
 def test_the_target_of_a_run(stack: BadDisk, fault: str) -> None:
     topic = f"t-{fault.replace(' ', '-')}"
     with KafkaAdmin(stack.bootstrap) as admin:
@@ -93,6 +150,10 @@ def test_the_target_of_a_run(stack: BadDisk, fault: str) -> None:
     there = [number for number in everyone if stack.replica(f"{topic}-{number}") == stack.bad]
     others = [number for number in everyone if number not in there]
     moving = others[0]
+    source = stack.replica(f"{topic}-{moving}")
+    neighbours = [number for number in others[1:] if stack.replica(f"{topic}-{number}") == source]
+    assert neighbours
+    producing = Producing(stack.bootstrap, topic, [moving] * PRODUCERS + neighbours)
 
     async def play() -> ApplicationError:
         client = await Client.connect(stack.temporal)
@@ -101,12 +162,19 @@ def test_the_target_of_a_run(stack: BadDisk, fault: str) -> None:
         copy = stack.disk.backing / f"{topic}-{moving}.move"
         await asyncio.to_thread(until, copy.is_dir, 60, "the copy begins")
         stack.disk.rules(FAULTS[fault])
+        if "hang" in FAULTS[fault]:
+            await asyncio.to_thread(until, lambda: stack.disk.hanging > 0, 60, "the move hangs in its target")
+            await asyncio.to_thread(producing.go_on, neighbours, PATIENCE / 1000 - 2)
         with pytest.raises(WorkflowFailureError) as failed:
             await asyncio.wait_for(handle.result(), 90)
         assert isinstance(failed.value.cause, ApplicationError)
         return failed.value.cause
 
-    reason = asyncio.run(play())
+    with producing:
+        producing.go_on([moving, *neighbours], 30)
+        reason = asyncio.run(play())
+        producing.go_on([moving, *neighbours], 30)
+    assert producing.failed == []
     assert reason.type == "LogDirOffline" and str(stack.bad) in str(reason), reason
     with KafkaAdmin(stack.bootstrap) as admin:
         views = {view.path: view.error for view in admin.log_dirs([1])}
@@ -125,7 +193,12 @@ def test_the_target_of_a_run(stack: BadDisk, fault: str) -> None:
         until(lambda: not [view for view in admin.log_dirs([1]) if view.error], 60, "the directory is back")
         until(lambda: len(offsets(stack, topic)) == PARTITIONS, 60, "all partitions are served")
     ends = offsets(stack, topic)
-    assert all(ends[number] == RECORDS + 20 for number in others) and all(ends[number] >= RECORDS for number in there)
+    sent = {number: len(producing.acknowledged.get(number, ())) for number in others}
+    assert {number: ends[number] for number in others} == {number: RECORDS + 20 + sent[number] for number in others}
+    assert all(ends[number] >= RECORDS for number in there)
+    for number, acknowledged in producing.acknowledged.items():
+        stored = values(stack, topic, number, ends[number])
+        assert {offset: stored.get(offset) for offset in acknowledged} == acknowledged
     with KafkaAdmin(stack.bootstrap) as admin:
         admin.alter_log_dirs(1, {TopicPartition(topic, moving): str(stack.bad)})
         until(lambda: stack.replica(f"{topic}-{moving}") == stack.bad, 60, "the move is made again and ends")
@@ -141,5 +214,19 @@ def offsets(stack: BadDisk, topic: str) -> dict[int, int]:
             found[number] = consumer.get_watermark_offsets(KafkaPartition(topic, number), timeout=5)[1]
         except KafkaException:
             continue
+    consumer.close()
+    return found
+
+
+def values(stack: BadDisk, topic: str, partition: int, end: int) -> dict[int, bytes | None]:
+    """All records of a partition by offset."""
+    consumer = Consumer({"bootstrap.servers": stack.bootstrap, "group.id": "values", "enable.auto.commit": False})
+    consumer.assign([KafkaPartition(topic, partition, 0)])
+    found: dict[int, bytes | None] = {}
+    deadline = time.monotonic() + 60
+    while len(found) < end and time.monotonic() < deadline:
+        for message in consumer.consume(1000, 1.0):
+            if message.error() is None:
+                found[message.offset()] = message.value()
     consumer.close()
     return found
