@@ -20,6 +20,7 @@ from storage_node.errors import RequestRefused, StorageError
 from storage_node.metadata import LOST, ClusterImage
 from storage_node.partition import Partition
 from storage_node.ports import Controller, ReplicaDirectory
+from storage_node.producer_bounds import bound
 from storage_node.replication.balance import LeaderBalance
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ T = TypeVar("T")
 
 #: A removed segment or a lost disk is noticed at most this many seconds late.
 TICK = 1.0
+#: Seconds between two looks at how many producers all logs know: as many as clients can make up meanwhile, few MB.
+PRODUCERS_EVERY = 2.0
 #: Between attempts while the controller does not answer.
 LONGEST_PAUSE = 10.0
 #: AssignReplicasToDirs carries at most this many replicas at once (KIP-858's limit).
@@ -84,11 +87,15 @@ class Housekeeping:
             ("flush", min(config.flush_scheduler_ms, 10_000), self._flush),
         ]
         due = {name: time.monotonic() + interval / 1000 for name, interval, _ in jobs}
+        look = 0.0
         while not self._stopping.wait(min(TICK, min(interval for _, interval, _ in jobs) / 1000)):
             for name, interval, job in jobs:
                 if time.monotonic() >= due[name]:
                     due[name] = time.monotonic() + interval / 1000
                     self._everywhere(name, job)
+            if time.monotonic() >= look:
+                look = time.monotonic() + PRODUCERS_EVERY
+                self._bound_producers()
 
     def _everywhere(self, name: str, job: Callable[[LogDirectory], None]) -> None:
         """Start a job in every directory that is online and not still busy with it."""
@@ -109,6 +116,17 @@ class Housekeeping:
             log.warning("housekeeping in %s: %s", directory.path, error)
         except Exception:
             log.exception("housekeeping in %s", directory.path)
+
+    def _bound_producers(self) -> None:
+        """Count here, where no disk is touched; replicas forget in the threads of their directories."""
+        partitions = self._node.replicas.served.values()
+        forget = bound(partitions)
+        if forget is not None:
+
+            def job(directory: LogDirectory) -> None:
+                self._each(self._node.replicas.in_directory(directory), directory, forget)
+
+            self._everywhere("producers", job)
 
     def _health(self, directory: LogDirectory) -> None:
         directory.verify()

@@ -374,6 +374,15 @@ class Partition(HeldLog, Waiting):
             self.wake(0)
         return count
 
+    def forget_producers(self, producers: int | None, rejected: int | None) -> int:
+        """Keep the newest producers, and notes of rejected first batches, where a number is given; returns how many
+        producers were forgotten. Raises LogHeld.
+        """
+        with self.changing(waits=False):
+            if rejected is not None and len(self.overtaking) > rejected:
+                self.overtaking.forget(rejected)
+            return self.log.forget_producers(producers) if producers is not None else 0
+
     def truncate_to(self, offset: int) -> None:
         """Cut both copies off at `offset`; `OffsetFiles.truncate` also lowers the recovery point on the disk."""
         with self.changing():

@@ -30,6 +30,7 @@ from storage_node.move import marker as markers
 from storage_node.move.boot_plan import BootPlan, Copy, Found, Rename, WriteMarker
 from storage_node.move.marker import Reason
 from storage_node.partition import Partition
+from storage_node.producer_bounds import OpenedLogs
 from storage_node.topic_configs import topic_config
 from storage_node.types import TopicPartition
 
@@ -169,6 +170,8 @@ def _carry_out(
     pools: dict[str, ThreadPoolExecutor] = {}
     jobs: list[_Job | Opened] = []
     waiting = _Waiting(dirs)
+    plans = list(plans)
+    logs = OpenedLogs(len(plans))
     try:
         for plan in plans:
             own = _directory(dirs, plan)
@@ -180,7 +183,7 @@ def _carry_out(
                 name = f"open-{own.path.name}"
                 pools[own.name] = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name)
             touched, applied = _touched(dirs, plan), threading.Event()
-            future = pools[own.name].submit(_open, plan, own, known, image, node, defaults, dirs, applied)
+            future = pools[own.name].submit(_open, plan, own, known, image, node, defaults, dirs, applied, logs)
             jobs.append(_Job(plan, own, touched, future, applied))
         return [job if isinstance(job, Opened) else waiting.result(job) for job in jobs]
     finally:
@@ -351,6 +354,7 @@ def _open(
     defaults: LogConfig,
     dirs: DirectoryManager,
     applied: threading.Event,
+    logs: OpenedLogs,
 ) -> Opened:
     def check() -> None:
         # A disk that answers after it was given up changes nothing more.
@@ -363,7 +367,9 @@ def _open(
         applied.set()
         if plan.state != "online" or plan.path is None:
             return Opened(plan, reason=plan.reason)
-        return Opened(plan, _open_log(plan, plan.path, directory, offsets, image, node, defaults))
+        partition = _open_log(plan, plan.path, directory, offsets, image, node, defaults)
+        logs.add(partition.log)
+        return Opened(plan, partition)
     except StorageError as error:
         # A plan may begin in another directory than where its replica is: with the source of a swap, say.
         dirs.handle(error)

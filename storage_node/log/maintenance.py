@@ -103,6 +103,10 @@ class MaintainedLog(LogState):
 
     # Producers
 
+    def forget_producers(self, most: int) -> int:
+        """Forget the producers that have been silent for longest, until there are `most`; returns how many."""
+        return self._producers.forget(most)
+
     def adopt_producers(self, other: ProducerState) -> None:
         """Know what the producers of another copy did, over a crash too where no record here tells of them.
 

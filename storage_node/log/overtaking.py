@@ -73,6 +73,15 @@ class Overtaking:
         self._notes: dict[int, Note] = {}
         self._early: deque[Note] = deque(maxlen=REMEMBERED)
 
+    def __len__(self) -> int:
+        return len(self._notes) + len(self._early)
+
+    def forget(self, most: int) -> None:
+        """Keep the newest `most` notes."""
+        self._take_in()
+        while len(self._notes) > most:
+            del self._notes[next(iter(self._notes))]
+
     def refused_early(self, note: Note) -> None:
         """Before the replica could be asked; any thread, without a lock."""
         self._early.append(note)

@@ -15,7 +15,7 @@ from storage_node.log.batch import NO_PRODUCER, BatchHeader, checksum
 MAX_SEQUENCE = 2**31 - 1
 REMEMBERED = 5
 #: Producers that a log knows at most: any client may append with an id of its own each time, and Apache Kafka forgets
-#: them only by time (producer.id.expiration.ms).
+#: them only by time (producer.id.expiration.ms). All logs of a node are bounded by storage_node/producer_bounds.py.
 MOST_PRODUCERS = 5_000
 SUFFIX = ".snapshot"
 
@@ -138,10 +138,20 @@ class ProducerState:
             # Who appended last stands last: beyond the bound those go that have been silent for longest.
             known = self.producers.pop(header.producer_id, None) or Producer(header.producer_epoch)
             self.producers[header.producer_id] = known.appended(header)
-            while len(self.producers) > MOST_PRODUCERS:
-                oldest = next(iter(self.producers))
-                del self.producers[oldest]
-                self.seen_ms.pop(oldest, None)
+            self.forget(MOST_PRODUCERS)
+
+    def __len__(self) -> int:
+        return len(self.producers)
+
+    def forget(self, most: int) -> int:
+        """Forget the producers that have been silent for longest, until there are `most`; returns how many."""
+        gone = 0
+        while len(self.producers) > most:
+            oldest = next(iter(self.producers))
+            del self.producers[oldest]
+            self.seen_ms.pop(oldest, None)
+            gone += 1
+        return gone
 
     def take_over(self, other: ProducerState) -> None:
         """Know all that `other` knows, also when its producers were last heard of."""

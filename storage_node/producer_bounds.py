@@ -1,0 +1,84 @@
+"""How much a node remembers of idempotent producers, over all of its logs.
+
+A client may append with a producer id of its own each time, to each of thousands of partitions, so a bound for each log
+bounds no memory. Beyond the node's bound the logs that have the most producers forget those that have been silent for
+longest; a log with fewer than its share keeps all of them.
+
+A log accepts any sequence of a producer id that it does not know, as Apache Kafka does (the records that it knew the
+id by may have been deleted, or producer.id.expiration.ms is over): a batch of a forgotten producer that is sent again
+is appended again. Apache Kafka forgets producers by time alone, and its memory has no bound.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection
+
+from storage_node.errors import RequestRefused
+from storage_node.log import Log
+from storage_node.partition import Partition
+
+log = logging.getLogger(__name__)
+
+#: Producers in all logs of a node, of about 500 bytes each.
+MOST_PRODUCERS = 50_000
+#: Rejected first batches in all replicas of a node, of about 300 bytes each.
+MOST_REJECTED = 25_000
+
+
+def share(counts: Collection[int], most: int) -> int | None:
+    """Return how many each may keep, so that all together keep at most `most`; None where they do already.
+
+    At least one each.
+    """
+    if sum(counts) <= most:
+        return None
+    rising, left = sorted(counts), most
+    for number, count in enumerate(rising):
+        equal = left // (len(rising) - number)
+        if count > equal:
+            return max(1, equal)
+        left -= count
+    return None
+
+
+def bound(partitions: Collection[Partition]) -> Callable[[Partition], None] | None:
+    """Return what makes each replica forget what is beyond its share; None where the node is within its bounds."""
+    producers = share([len(each.log.producers) for each in partitions], MOST_PRODUCERS)
+    rejected = share([len(each.overtaking) for each in partitions], MOST_REJECTED)
+    if producers is None and rejected is None:
+        return None
+
+    def forget(partition: Partition) -> None:
+        try:
+            forgotten = partition.forget_producers(producers, rejected)
+        except RequestRefused:
+            return  # a swap holds the log: the next look
+        if forgotten:
+            log.warning(
+                "%s forgets %d idempotent producers, the least recently used: all logs of this node knew more "
+                "than %d. What these producers send again is appended again",
+                partition.tp,
+                forgotten,
+                MOST_PRODUCERS,
+            )
+
+    return forget
+
+
+class OpenedLogs:
+    """Bounds the producers that logs know when they are opened at a start: none is served yet, and all add up."""
+
+    def __init__(self, logs: int) -> None:
+        """`logs`: how many are opened at most."""
+        self._each = max(1, MOST_PRODUCERS // max(1, logs))
+        self._known = 0
+        self._mutex = threading.Lock()
+
+    def add(self, opened: Log) -> None:
+        """Take note of a log; where the node knows enough producers already, it keeps its share of the bound."""
+        with self._mutex:
+            if self._known + len(opened.producers) > MOST_PRODUCERS:
+                opened.forget_producers(self._each)
+            self._known += len(opened.producers)
