@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from storage_node.errors import CorruptRecord, ErrorCode, RequestRefused
 from storage_node.log.batch import (
@@ -44,8 +45,7 @@ _APPEND_TIME_BIT = 0x08
 Batches = list[tuple[int, BatchHeader]]
 
 
-@dataclass(frozen=True, slots=True)
-class Produced:
+class Produced(NamedTuple):
     """A batch of a producer that was looked through; see `inspect`."""
 
     records: Buffer

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_node.log.batch import Buffer
+from storage_node.log.record_runs import LEAST_RUN, Run, run_of
 from storage_node.log.unpacking import TooLarge
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -78,12 +79,30 @@ def columns(chunks: Iterable[Buffer], count: int, *, packed: bool, exact: bool =
     `packed`: whether the batch is compressed; `exact`: whether nothing may follow the records. Raises ValueError for
     what cannot be read, and `TooLarge`.
     """
+    for found in runs_and_columns(chunks, count, packed=packed, exact=exact, runs=False):
+        if not isinstance(found, Run):
+            yield found
+
+
+def runs_and_columns(
+    chunks: Iterable[Buffer], count: int, *, packed: bool, exact: bool = True, runs: bool = True
+) -> Iterator[Columns | Run]:
+    """The same, with runs in place of columns where records are in order and have one layout."""
     if packed and count > MOST_PACKED_RECORDS:
         raise TooLarge(f"has more than {MOST_PACKED_RECORDS} records")
     stream = _Stream(iter(chunks))
     position = headers = 0
+    whole = count
     while count:
         start = position - stream.base
+        if runs and count >= LEAST_RUN and (run := run_of(stream.data, start, whole - count, count)) is not None:
+            position = stream.base + run.end
+            count -= run.count
+            headers += run.headers
+            if headers > MOST_HEADERS:
+                raise TooLarge(f"has more than {MOST_HEADERS} headers")
+            yield run
+            continue
         view = np.frombuffer(stream.data, np.uint8)
         bodies, ends, needed = _walk(stream.data, view, start, min(count, _AT_ONCE))
         if len(ends):
@@ -212,21 +231,66 @@ def _varint(data: Buffer | _Stream, position: int, most: int) -> tuple[int, int]
             raise ValueError("a varint that is too long")
 
 
-def few(data: bytes, count: int) -> tuple[list[int], list[int]]:
-    """The columns of so many records that take all of `data`; raises ValueError, `TooLarge`."""
+def few(data: Buffer, count: int) -> tuple[list[int], list[int]]:
+    """The columns of so many records that take all of `data`; raises ValueError, `TooLarge`.
+
+    What most records are, with lengths of one or two bytes and no headers, is read here; others by `_one`.
+    """
     offsets: list[int] = []
     times: list[int] = []
-    position = 0
+    end = 0
     try:
         for _ in range(count):
-            position, delta_ms, delta, _headers = _one(data, position)
-            offsets.append(delta)
-            times.append(delta_ms)
+            start = end
+            byte = data[start]
+            at = start + 3
+            if byte > 0x7F:
+                second = data[start + 1]
+                size = byte & 0x7F | second << 7
+                at += 1
+                if second > 0x7F:
+                    size = 1
+            else:
+                size = byte
+            end = at - 2 + (size >> 1)
+            time, delta = data[at - 1], data[at]
+            if (time | delta) > 0x7F or size & 1:
+                end, time, delta, _headers = _one(data, start)
+                offsets.append(delta)
+                times.append(time)
+                continue
+            at += 1
+            size = data[at]
+            if size != 1:
+                if size > 0x7F:
+                    at += 1
+                    second = data[at]
+                    size = size & 0x7F | second << 7 if second < 0x80 else 1
+                if size & 1:
+                    end, time, delta, _headers = _one(data, start)
+                    offsets.append(delta)
+                    times.append(time)
+                    continue
+                at += size >> 1
+            at += 1
+            size = data[at]
+            if size > 0x7F:
+                at += 1
+                second = data[at]
+                size = size & 0x7F | second << 7 if second < 0x80 else 1
+            at += 1 + (size >> 1)
+            if size & 1 or at != end - 1 or data[at]:
+                end, time, delta, _headers = _one(data, start)
+                offsets.append(delta)
+                times.append(time)
+                continue
+            offsets.append((delta >> 1) ^ -(delta & 1))
+            times.append((time >> 1) ^ -(time & 1))
     except IndexError as exc:
         raise ValueError(_TOO_FEW) from exc
-    if position > len(data):
+    if end > len(data):
         raise ValueError(_TOO_FEW)
-    if position < len(data):
+    if end < len(data):
         raise ValueError(_TOO_MANY)
     return offsets, times
 

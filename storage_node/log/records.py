@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from storage_node.errors import CorruptRecord
 from storage_node.log.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer
-from storage_node.log.record_columns import FEW, columns, few
+from storage_node.log.record_columns import FEW, columns, few, runs_and_columns
+from storage_node.log.record_runs import NEAR, Run
 from storage_node.log.unpacking import NONE, TooLarge, unpack
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
+class Seen(NamedTuple):
     """What all records of a batch say together: their oldest and newest timestamps in ms, -1 without one."""
 
     oldest: int
@@ -23,25 +23,39 @@ class Seen:
     """Whether their offset deltas are 0, 1, 2 and so on."""
 
 
+#: So many bytes are copied sooner than looked at one by one through a view.
+_COPIED = 64 << 10
+_FAR = 1 << 62
+
+
 def look_through(batch: Buffer, header: BatchHeader) -> Seen | None:
     """Read all records of a batch, from its header on; None if its compression is not known.
 
     Raises ValueError for what a consumer cannot read, and `TooLarge`.
     """
-    records = memoryview(batch)[HEADER_SIZE : header.length]
-    if header.compression == NONE and header.count <= FEW:
-        offsets, times = few(bytes(records), header.count)
-        return _seen_few(offsets, times, header.base_timestamp)
-    chunks = unpack(records, header.compression)
+    records: Buffer = memoryview(batch)[HEADER_SIZE : header.length]
+    count, base, compression = header.count, header.base_timestamp, header.compression
+    if compression == NONE:
+        if len(records) <= _COPIED:
+            records = bytes(records)
+        if count <= FEW:
+            return _seen_few(*few(records, count), base)
+    chunks = unpack(records, compression)
     if chunks is None:
         return None
     oldest = newest = NO_TIMESTAMP
     first = 0
     in_order = True
-    for found in columns(chunks, header.count, packed=header.compression != NONE):
+    runs = NEAR < base < _FAR
+    for found in runs_and_columns(chunks, count, packed=compression != NONE, runs=runs):
+        if isinstance(found, Run):
+            oldest = base + found.low if oldest == NO_TIMESTAMP else min(oldest, base + found.low)
+            newest = max(newest, base + found.high)
+            first += found.count
+            continue
         offsets_now, times_now = np.asarray(found[0], np.int64), np.asarray(found[1], np.int64)
         in_order = in_order and bool((offsets_now == np.arange(first, first + len(offsets_now))).all())
-        low, high = _bounds(times_now, header.base_timestamp)
+        low, high = _bounds(times_now, base)
         first += len(offsets_now)
         if low != NO_TIMESTAMP:
             oldest = low if oldest == NO_TIMESTAMP else min(oldest, low)

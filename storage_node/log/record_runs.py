@@ -1,0 +1,183 @@
+"""Records of one layout that follow one another, as most batches hold them, checked all at once.
+
+The first of them is read byte by byte. The others can be read if the bytes that say how long something is are those of
+the first record, if their timestamp deltas take as many bytes, and if their offset deltas rise by one. Each such byte
+of all records is one slice with a step, compared as a whole: this costs a few microseconds, however many there are.
+What has another layout is not refused here, it is left to `record_columns`, which reads every record by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from storage_node.log.batch import Buffer
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+LEAST_RUN = 12
+"""Fewer records are sooner read one by one."""
+NEAR = 1 << 35
+"""A timestamp delta of a run is nearer to zero than this, in milliseconds."""
+_MOST_TIME_BYTES = 5
+_MOST_HEADERS = 8
+_ONE_BYTE, _TWO_BYTES = 1 << 6, 1 << 13
+_ASCII = bytes(range(0x80))
+#: Of a byte that another follows, one that is ASCII; of the last byte of a number, one that is not.
+_TURNED = bytes(byte ^ 0x80 for byte in range(256))
+#: Of a number of one byte, one that is larger for a larger number.
+_RANKED = bytes(((byte >> 1) ^ -(byte & 1)) + 64 & 0xFF for byte in range(256))
+_RANK_OF_ZERO = 64
+#: The offset deltas' bytes: of 0 to 63, and both of 64 to 8191.
+_SHORT = bytes(range(0, 0x80, 2))
+_LOW = bytes(2 * delta & 0x7F | 0x80 for delta in range(_TWO_BYTES))
+_HIGH = bytes(2 * delta >> 7 for delta in range(_TWO_BYTES))
+
+_WORDS = np.arange(1 << 16) & 0x7F | np.arange(1 << 16) >> 8 << 7
+#: Numbers by their two bytes, of which the first is the lower one.
+_PAIRS: Ints = (_WORDS >> 1) ^ -(_WORDS & 1)
+
+
+class Run(NamedTuple):
+    """Records whose offset deltas rise by one."""
+
+    count: int  # type: ignore[assignment]  # as in a batch's header
+    end: int
+    """Where the last of them ends."""
+    low: int
+    """The smallest and the largest timestamp delta in ms."""
+    high: int
+    headers: int
+
+
+class _Layout(NamedTuple):
+    """One record: positions in the buffer."""
+
+    end: int
+    time: int
+    offset: int
+    fixed: list[int]
+    """Where the bytes are that all records of a run have in common."""
+    headers: int
+
+
+def run_of(data: Buffer, start: int, first: int, count: int) -> Run | None:
+    """The records from `start` on, up to `count`, that have one layout and offset deltas from `first` on.
+
+    None where they are fewer than `LEAST_RUN`, and where the first of them is not what it should be.
+    """
+    most = min(count, (_ONE_BYTE if first < _ONE_BYTE else _TWO_BYTES) - first)
+    if most < LEAST_RUN:
+        return None
+    try:
+        layout = _layout(data, start)
+    except IndexError:
+        return None
+    if layout is None:
+        return None
+    size = layout.end - start
+    most = min(most, (len(data) - start) // size)
+    cut = partial(_column, data if isinstance(data, bytes) else np.frombuffer(data, np.uint8), size)
+    times: list[bytes] = []
+    for at in layout.fixed:
+        if most < LEAST_RUN:
+            return None
+        column = cut(at, most)
+        if column != column[:1] * most:
+            most -= len(column.lstrip(column[:1]))
+    for at in range(layout.time, layout.offset):
+        column = cut(at, most)
+        times.append(column)
+        ends = column if at == layout.offset - 1 else column.translate(_TURNED)
+        if not ends.isascii():
+            most -= len(ends.lstrip(_ASCII))
+    if most < LEAST_RUN or not _rises(cut, layout.offset, first, most):
+        return None
+    low, high = _bounds([column[:most] for column in times])
+    return Run(most, start + most * size, low, high, most * layout.headers)
+
+
+def _column(data: bytes | Bytes, step: int, at: int, count: int) -> bytes:
+    """The byte there and those at so many steps from it; the views of others than numpy are slow at this."""
+    column = data[at : at + count * step : step]
+    return column if isinstance(column, bytes) else column.tobytes()
+
+
+def _rises(cut: Callable[[int, int], bytes], at: int, first: int, count: int) -> bool:
+    """Whether the offset deltas there are `first` and so on, in as few bytes as they need."""
+    last = first + count
+    if first < _ONE_BYTE:
+        return cut(at, count) == _SHORT[first:last]
+    return cut(at, count) == _LOW[first:last] and cut(at + 1, count) == _HIGH[first:last]
+
+
+def _layout(data: Buffer, start: int) -> _Layout | None:
+    """The layout of a record, None where it is not to be read here. Raises IndexError."""
+    length, at = _number(data, start)
+    fixed = list(range(start, at))
+    end = at + length
+    time = at = at + 1
+    while data[at] > 0x7F:
+        at += 1
+    offset = at = at + 1
+    while data[at] > 0x7F:
+        at += 1
+    at += 1
+    least, left, headers = -1, 2, None
+    while left:
+        size, after = _number(data, at)
+        fixed += range(at, after)
+        if size < least:
+            return None
+        at = after + size if size > 0 else after
+        left -= 1
+        if left:
+            least = -1 if headers is None or left & 1 else 0
+        elif headers is None:
+            headers, after = _number(data, at)
+            fixed += range(at, after)
+            at, left, least = after, 2 * headers, 0
+            if not 0 <= headers <= _MOST_HEADERS:
+                return None
+    if at != end or offset - time > _MOST_TIME_BYTES or length < 0:
+        return None
+    return _Layout(end, time, offset, fixed, headers or 0)
+
+
+def _number(data: Buffer, at: int) -> tuple[int, int]:
+    """A zigzag varint of up to four bytes and where it ends; IndexError for a longer one."""
+    byte = data[at]
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), at + 1
+    value = byte & 0x7F
+    for shift in (7, 14, 21):
+        at += 1
+        byte = data[at]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at + 1
+    raise IndexError(at)
+
+
+def _bounds(times: list[bytes]) -> tuple[int, int]:
+    """The smallest and the largest number of those whose bytes these are."""
+    if len(times) == 1:
+        ranks = times[0].translate(_RANKED)
+        if ranks == ranks[:1] * len(ranks):
+            return ranks[0] - _RANK_OF_ZERO, ranks[0] - _RANK_OF_ZERO
+        return min(ranks) - _RANK_OF_ZERO, max(ranks) - _RANK_OF_ZERO
+    if len(times) == 2:
+        pairs = bytearray(2 * len(times[0]))
+        pairs[::2], pairs[1::2] = times
+        value = _PAIRS.take(np.frombuffer(pairs, "<u2"))
+        return int(value.min()), int(value.max())
+    value = np.zeros(len(times[0]), np.int64)
+    for place, column in enumerate(times):
+        value |= (np.frombuffer(column, np.uint8) & 0x7F).astype(np.int64) << 7 * place
+    value = (value >> 1) ^ -(value & 1)
+    return int(value.min()), int(value.max())

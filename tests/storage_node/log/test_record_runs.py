@@ -1,0 +1,150 @@
+"""Records of one layout are checked all at once: with the same outcome as when each is read by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from storage_node.log import record_columns as rc
+from storage_node.log.batch import HEADER_SIZE, BatchHeader, Buffer
+from storage_node.log.record_runs import _PAIRS, LEAST_RUN, NEAR, Run, run_of
+from storage_node.log.records import Seen, look_through
+from storage_node.log.unpacking import TooLarge
+from tests.support.batches import body_of, record_of, zigzag
+
+NOW = 1_700_000_000_000
+Headers = Sequence[tuple[bytes, bytes | None]]
+
+
+def one_by_one(data: bytes, count: int) -> Seen | str:
+    """What the records say, each read by itself as the protocol has it."""
+    position, offsets, times = 0, [], []
+    try:
+        for _ in range(count):
+            position, time, offset, _headers = rc._one(data, position)
+            offsets.append(offset)
+            times.append(NOW + time)
+        if position != len(data):
+            return "refused"
+    except (IndexError, ValueError):
+        return "refused"
+    except TooLarge:
+        return "too large"
+    if not all(-1 < time < 1 << 63 for time in times):
+        return "untimely"
+    return Seen(min(times), max(times), offsets == list(range(count)))
+
+
+def looked_through(data: Buffer, count: int) -> Seen | str | None:
+    header = BatchHeader(0, HEADER_SIZE + len(data), 0, 2, 0, 0, count - 1, NOW, NOW, -1, -1, -1, count)
+    try:
+        return look_through(bytes(HEADER_SIZE) + data, header)
+    except ValueError:
+        return "refused"
+    except TooLarge:
+        return "too large"
+
+
+def agree(data: bytes, count: int) -> None:
+    expected = one_by_one(data, count)
+    found = looked_through(data, count)
+    if expected == "untimely":
+        assert isinstance(found, Seen)
+        return
+    assert found == expected
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> tuple[bytes, int]:
+    """Up to some hundred records: stretches of one layout each."""
+    records: list[bytes] = []
+    for _ in range(draw(st.integers(1, 4))):
+        count = draw(st.sampled_from([1, 5, LEAST_RUN - 1, LEAST_RUN, 40, 64, 130]))
+        key = draw(st.none() | st.binary(max_size=3))
+        value = draw(st.none() | st.binary(max_size=3) | st.sampled_from([bytes(63), bytes(64), bytes(200)]))
+        headers: Headers = draw(
+            st.lists(st.tuples(st.binary(max_size=2), st.none() | st.binary(max_size=2)), max_size=2)
+        )
+        time, step = (
+            draw(st.sampled_from([0, -1, 30, 63, -64, 8_000, 2**31, -(2**40)])),
+            draw(st.sampled_from([0, 1, -3])),
+        )
+        first = len(records) + draw(st.sampled_from([0, 0, 0, 0, 1, -1]))
+        for number in range(count):
+            body = body_of(first + number, timestamp=time + step * number, key=key, value=value, headers=headers)
+            records.append(record_of(body))
+    return b"".join(records), len(records)
+
+
+@given(batches())
+@example((b"".join(record_of(body_of(n)) for n in range(9_000)), 9_000))
+def test_valid_records_say_the_same(batch: tuple[bytes, int]) -> None:
+    data, count = batch
+    agree(data, count)
+    agree(data, count + 1)
+    if count > 1:
+        agree(data, count - 1)
+
+
+@given(batches(), st.data())
+def test_damaged_records_say_the_same(batch: tuple[bytes, int], data: st.DataObject) -> None:
+    records, count = bytearray(batch[0]), batch[1]
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(records) - 1))
+        records[place] = data.draw(st.sampled_from([0, 1, 2, 3, 0x7F, 0x80, 0x81, 0xFF]) | st.integers(0, 255))
+    agree(bytes(records), count)
+    agree(bytes(records[: data.draw(st.integers(0, len(records)))]), count)
+
+
+@given(st.binary(min_size=6, max_size=14), st.integers(1, 200), st.binary(max_size=4))
+def test_bytes_that_repeat_say_the_same(unit: bytes, count: int, behind: bytes) -> None:
+    agree(unit * count + behind, count)
+    agree(zigzag(len(unit)) + (unit + zigzag(len(unit))) * count, count)
+
+
+@pytest.mark.parametrize("count", [LEAST_RUN, 64, 100, 8_192])
+@pytest.mark.parametrize("wrap", [bytes, memoryview])
+def test_records_of_one_layout_are_one_run(count: int, wrap: type[bytes] | type[memoryview]) -> None:
+    data = b"".join(record_of(body_of(n, timestamp=-7, key=b"k", headers=[(b"h", None)])) for n in range(count))
+    parts = list(rc.runs_and_columns(iter((wrap(data),)), count, packed=False))
+    assert all(isinstance(part, Run) for part in parts) and len(parts) == (1 if count <= 64 else 2)
+    assert sum(part.count for part in parts if isinstance(part, Run)) == count
+
+
+@pytest.mark.parametrize("times", [(0, 0), (-64, 63), (64, 8191), (-8192, -65), (2**20, 2**27 - 1), (2**30, 2**31)])
+def test_a_run_says_its_smallest_and_largest_timestamp(times: tuple[int, int]) -> None:
+    data = b"".join(record_of(body_of(n, timestamp=times[n == 20])) for n in range(64))
+    run = run_of(data, 0, 0, 64)
+    assert run == (64, len(data), *times, 0)
+    assert all(abs(time) < NEAR for time in times)
+
+
+def test_a_record_with_one_bit_of_a_length_changed_is_in_no_run() -> None:
+    record = [
+        record_of(body_of(n, timestamp=100, key=b"k", value=b"v" * 70, headers=[(b"h", b"x")])) for n in range(40)
+    ]
+    data, size = b"".join(record), len(record[0])
+    free = {2, 7, *range(10, 80), 82, 84}
+    for place in range(size):
+        for bit in range(8):
+            damaged = bytearray(data)
+            damaged[20 * size + place] ^= 1 << bit
+            run = run_of(bytes(damaged), 0, 0, 40)
+            if place == 5:
+                assert run is None, "an offset delta out of order"
+                continue
+            assert run is not None
+            kept = place in free or (place in (3, 4) and bit < 7)
+            assert run.count == (40 if kept else 20), (place, bit)
+            agree(bytes(damaged), 40)
+
+
+def test_numbers_of_two_bytes_are_in_the_table() -> None:
+    for value in (64, 100, -65, 8191, -8192):
+        low, high = zigzag(value)
+        assert _PAIRS[low | high << 8] == value
+    assert _PAIRS.dtype == np.int64
