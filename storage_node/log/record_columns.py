@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage_node.log.batch import Buffer
-from storage_node.log.record_runs import LEAST_RUN, Run, run_of
+from storage_node.log.record_runs import LEAST_RUN, LEAST_STRETCH, Run, run_of, stretch_of
 from storage_node.log.unpacking import TooLarge
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -95,13 +95,22 @@ def runs_and_columns(
     whole = count
     while count:
         start = position - stream.base
-        if runs and count >= LEAST_RUN and (run := run_of(stream.data, start, whole - count, count)) is not None:
+        if runs and count >= LEAST_RUN and (run := _run_of(stream.data, start, whole - count, count)) is not None:
             position = stream.base + run.end
             count -= run.count
             headers += run.headers
             if headers > MOST_HEADERS:
                 raise TooLarge(f"has more than {MOST_HEADERS} headers")
             yield run
+            continue
+        if count <= FEW and (few_of := _few_of(stream.data, start, count)) is not None:
+            offsets, times, end, more = few_of
+            position = stream.base + end
+            count = 0
+            headers += more
+            if headers > MOST_HEADERS:
+                raise TooLarge(f"has more than {MOST_HEADERS} headers")
+            yield offsets, times
             continue
         view = np.frombuffer(stream.data, np.uint8)
         bodies, ends, needed = _walk(stream.data, view, start, min(count, _AT_ONCE))
@@ -122,6 +131,33 @@ def runs_and_columns(
         yield found
     if exact and (position < stream.base + len(stream.data) or stream.more(position)):
         raise ValueError(_TOO_MANY)
+
+
+def _run_of(data: Buffer, start: int, first: int, count: int) -> Run | None:
+    found = run_of(data, start, first, count)
+    return stretch_of(data, start, first, count) if found is None and count >= LEAST_STRETCH else found
+
+
+def _few_of(data: Buffer, start: int, count: int) -> tuple[list[int], list[int], int, int] | None:
+    """Like `few`; None where `data` does not have all of them."""
+    try:
+        found = few(data, count, start)
+    except IndexError:
+        return None
+    return found if found[2] <= len(data) else None
+
+
+def all_of(data: Buffer, count: int) -> tuple[list[int], list[int]]:
+    """The columns of so few records that take all of `data`; raises ValueError, `TooLarge`."""
+    try:
+        offsets, times, end, _headers = few(data, count)
+    except IndexError as exc:
+        raise ValueError(_TOO_FEW) from exc
+    if end > len(data):
+        raise ValueError(_TOO_FEW)
+    if end < len(data):
+        raise ValueError(_TOO_MANY)
+    return offsets, times
 
 
 def _large(stream: _Stream, position: int) -> tuple[Columns, int, int]:
@@ -231,34 +267,27 @@ def _varint(data: Buffer | _Stream, position: int, most: int) -> tuple[int, int]
             raise ValueError("a varint that is too long")
 
 
-def few(data: Buffer, count: int) -> tuple[list[int], list[int]]:
-    """The columns of so many records that take all of `data`; raises ValueError, `TooLarge`.
+def few(data: Buffer, count: int, end: int = 0) -> tuple[list[int], list[int], int, int]:
+    """The columns of so many records from `end` on, where they end, and how many headers they have.
 
-    What most records are, with lengths of one or two bytes and no headers, is read here; others by `_one`.
+    What most records are, with lengths of one or two bytes and no headers, is read here; others by `_one`. Raises
+    IndexError where `data` ends before them (they may also end behind it), ValueError, `TooLarge`.
     """
     offsets: list[int] = []
     times: list[int] = []
-    end = 0
-    try:
-        for _ in range(count):
-            start = end
-            byte = data[start]
-            at = start + 3
-            if byte > 0x7F:
-                second = data[start + 1]
-                size = byte & 0x7F | second << 7
-                at += 1
-                if second > 0x7F:
-                    size = 1
-            else:
-                size = byte
-            end = at - 2 + (size >> 1)
-            time, delta = data[at - 1], data[at]
-            if (time | delta) > 0x7F or size & 1:
-                end, time, delta, _headers = _one(data, start)
-                offsets.append(delta)
-                times.append(time)
-                continue
+    headers = 0
+    for _ in range(count):
+        start = end
+        size = data[start]
+        at = start + 3
+        if size > 0x7F:
+            second = data[start + 1]
+            size = size & 0x7F | second << 7 if second < 0x80 else 1
+            at += 1
+        end = at - 2 + (size >> 1)
+        time, delta = data[at - 1], data[at]
+        plain = not (size & 1 or (time | delta) & 0x80)
+        if plain:
             at += 1
             size = data[at]
             if size != 1:
@@ -266,12 +295,9 @@ def few(data: Buffer, count: int) -> tuple[list[int], list[int]]:
                     at += 1
                     second = data[at]
                     size = size & 0x7F | second << 7 if second < 0x80 else 1
-                if size & 1:
-                    end, time, delta, _headers = _one(data, start)
-                    offsets.append(delta)
-                    times.append(time)
-                    continue
+                plain = not size & 1
                 at += size >> 1
+        if plain:
             at += 1
             size = data[at]
             if size > 0x7F:
@@ -279,20 +305,16 @@ def few(data: Buffer, count: int) -> tuple[list[int], list[int]]:
                 second = data[at]
                 size = size & 0x7F | second << 7 if second < 0x80 else 1
             at += 1 + (size >> 1)
-            if size & 1 or at != end - 1 or data[at]:
-                end, time, delta, _headers = _one(data, start)
-                offsets.append(delta)
-                times.append(time)
-                continue
-            offsets.append((delta >> 1) ^ -(delta & 1))
-            times.append((time >> 1) ^ -(time & 1))
-    except IndexError as exc:
-        raise ValueError(_TOO_FEW) from exc
-    if end > len(data):
-        raise ValueError(_TOO_FEW)
-    if end < len(data):
-        raise ValueError(_TOO_MANY)
-    return offsets, times
+            plain = not (size & 1 or at != end - 1 or data[at])
+        if plain:
+            offsets.append(delta >> 1 if not delta & 1 else ~(delta >> 1))
+            times.append(time >> 1 if not time & 1 else ~(time >> 1))
+        else:
+            end, time, delta, more = _one(data, start)
+            offsets.append(delta)
+            times.append(time)
+            headers += more
+    return offsets, times, end, headers
 
 
 def _one(data: Buffer | _Stream, position: int) -> tuple[int, int, int, int]:
@@ -407,7 +429,11 @@ def _skip_headers(data: Buffer, view: Bytes, at: Ints, ends: Ints, headers: Ints
             raise ValueError(_ANOTHER_LENGTH)
         at, ends, headers = at[more], ends[more], headers[more]
     for position, end, count in zip(at.tolist(), ends.tolist(), headers.tolist(), strict=True):
-        if _headers(data, position, end, count) != end:
+        try:
+            after = _headers(data, position, end, count)
+        except IndexError as exc:
+            raise ValueError("a header that is longer than its record") from exc
+        if after != end:
             raise ValueError(_ANOTHER_LENGTH)
     return total
 

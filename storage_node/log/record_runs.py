@@ -19,8 +19,9 @@ from storage_node.log.batch import Buffer
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+Words: TypeAlias = npt.NDArray[np.uint16]
 
-LEAST_RUN = 12
+LEAST_RUN, LEAST_STRETCH = 12, 40
 """Fewer records are sooner read one by one."""
 NEAR = 1 << 35
 """A timestamp delta of a run is nearer to zero than this, in milliseconds."""
@@ -38,9 +39,17 @@ _SHORT = bytes(range(0, 0x80, 2))
 _LOW = bytes(2 * delta & 0x7F | 0x80 for delta in range(_TWO_BYTES))
 _HIGH = bytes(2 * delta >> 7 for delta in range(_TWO_BYTES))
 
-_WORDS = np.arange(1 << 16) & 0x7F | np.arange(1 << 16) >> 8 << 7
-#: Numbers by their two bytes, of which the first is the lower one.
-_PAIRS: Ints = (_WORDS >> 1) ^ -(_WORDS & 1)
+#: What two bytes are that a number of one or two bytes begins with: how many it takes, itself, and how far what it is
+#: the length of goes, both included; far too much where it takes more bytes, or is a length less than -1.
+_WORDS = np.arange(1 << 16)
+_LONGER = _WORDS & 0x80 != 0
+_NO_NUMBER = _LONGER & (_WORDS >> 15 != 0)
+_FAR = 1 << 40
+_TAKES: Ints = np.where(_NO_NUMBER, _FAR, 1 + _LONGER)
+_RAW = np.where(_LONGER, _WORDS & 0x7F | _WORDS >> 8 << 7, _WORDS & 0x7F)
+_NUMBERS: Ints = (_RAW >> 1) ^ -(_RAW & 1)
+_REACHES: Ints = np.where(_NUMBERS < -1, _FAR, _TAKES + np.maximum(_NUMBERS, 0))
+_DELTAS: Ints = np.arange(_TWO_BYTES)
 
 
 class Run(NamedTuple):
@@ -100,6 +109,64 @@ def run_of(data: Buffer, start: int, first: int, count: int) -> Run | None:
         return None
     low, high = _bounds([column[:most] for column in times])
     return Run(most, start + most * size, low, high, most * layout.headers)
+
+
+def stretch_of(data: Buffer, start: int, first: int, count: int) -> Run | None:
+    """Like `run_of` for records of any sizes up to 8 KiB, keys of any, and no headers: as many as `data` has wholly.
+
+    None as well where one of them is not of this kind.
+    """
+    starts = _starts(data, start, min(count, _TWO_BYTES - first))
+    found = len(starts) - 1
+    if found < LEAST_STRETCH:
+        return None
+    view = np.frombuffer(data, np.uint8)
+    words: Words = np.ndarray((len(view) - 1,), "<u2", view, 0, (1,))
+    places = np.array(starts, np.int64)
+    begins, ends = places[:-1], places[1:]
+    try:
+        at = begins + _TAKES.take(words[begins])
+        at += 1
+        word = words[at]
+        times = _NUMBERS.take(word)
+        at += _TAKES.take(word)
+        word = words[at]
+        if _NUMBERS.take(word).tobytes() != _DELTAS[first : first + found].tobytes():
+            return None
+        at += _TAKES.take(word)
+        at += _REACHES.take(words[at])
+        at += _REACHES.take(words[at])
+        headers = view[at].tobytes()
+    except IndexError:
+        return None
+    at += 1
+    if at.tobytes() != ends.tobytes() or headers.count(0) != found:
+        return None
+    return Run(found, starts[-1], int(times.min()), int(times.max()), 0)
+
+
+def _starts(data: Buffer, position: int, count: int) -> list[int]:
+    """Where the next records begin that have lengths of one or two bytes, and where the last of them ends."""
+    starts = [position]
+    add = starts.append
+    try:
+        for _ in range(count):
+            byte = data[position]
+            if byte < 0x80:
+                position += 1 + (byte >> 1)
+            else:
+                second = data[position + 1]
+                if second > 0x7F:
+                    break
+                position += 2 + (second << 6 | (byte & 0x7F) >> 1)
+            if byte & 1:
+                break
+            add(position)
+    except IndexError:
+        pass
+    if starts[-1] > len(data):
+        starts.pop()
+    return starts
 
 
 def _column(data: bytes | Bytes, step: int, at: int, count: int) -> bytes:
@@ -174,7 +241,7 @@ def _bounds(times: list[bytes]) -> tuple[int, int]:
     if len(times) == 2:
         pairs = bytearray(2 * len(times[0]))
         pairs[::2], pairs[1::2] = times
-        value = _PAIRS.take(np.frombuffer(pairs, "<u2"))
+        value = _NUMBERS.take(np.frombuffer(pairs, "<u2"))
         return int(value.min()), int(value.max())
     value = np.zeros(len(times[0]), np.int64)
     for place, column in enumerate(times):

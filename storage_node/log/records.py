@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from storage_node.errors import CorruptRecord
 from storage_node.log.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffer
-from storage_node.log.record_columns import FEW, columns, few, runs_and_columns
-from storage_node.log.record_runs import NEAR, Run
+from storage_node.log.record_columns import all_of, columns, runs_and_columns
+from storage_node.log.record_runs import LEAST_RUN, LEAST_STRETCH, NEAR, Run, run_of
 from storage_node.log.unpacking import NONE, TooLarge, unpack
 
 
@@ -38,24 +39,28 @@ def look_through(batch: Buffer, header: BatchHeader) -> Seen | None:
     if compression == NONE:
         if len(records) <= _COPIED:
             records = bytes(records)
-        if count <= FEW:
-            return _seen_few(*few(records, count), base)
+        if count < LEAST_STRETCH:
+            return _seen_few(records, count, base)
     chunks = unpack(records, compression)
     if chunks is None:
         return None
     oldest = newest = NO_TIMESTAMP
     first = 0
     in_order = True
-    runs = NEAR < base < _FAR
+    runs = _near(base)
     for found in runs_and_columns(chunks, count, packed=compression != NONE, runs=runs):
         if isinstance(found, Run):
             oldest = base + found.low if oldest == NO_TIMESTAMP else min(oldest, base + found.low)
             newest = max(newest, base + found.high)
             first += found.count
             continue
-        offsets_now, times_now = np.asarray(found[0], np.int64), np.asarray(found[1], np.int64)
-        in_order = in_order and bool((offsets_now == np.arange(first, first + len(offsets_now))).all())
-        low, high = _bounds(times_now, base)
+        offsets_now, times_now = found
+        if isinstance(offsets_now, list) or isinstance(times_now, list):
+            in_order = in_order and list(offsets_now) == list(range(first, first + len(offsets_now)))
+            low, high = _bounds_of_few(list(times_now), base)
+        else:
+            in_order = in_order and bool((offsets_now == np.arange(first, first + len(offsets_now))).all())
+            low, high = _bounds(times_now, base)
         first += len(offsets_now)
         if low != NO_TIMESTAMP:
             oldest = low if oldest == NO_TIMESTAMP else min(oldest, low)
@@ -63,13 +68,27 @@ def look_through(batch: Buffer, header: BatchHeader) -> Seen | None:
     return Seen(oldest, newest, in_order)
 
 
-def _seen_few(offsets: list[int], times: list[int], base: int) -> Seen:
+def _near(base: int) -> bool:
+    """Whether no timestamp of a run is around -1, or beyond what Java's numbers hold."""
+    return NEAR < base < _FAR
+
+
+def _seen_few(records: Buffer, count: int, base: int) -> Seen:
+    if count >= LEAST_RUN and _near(base):
+        run = run_of(records, 0, 0, count)
+        if run is not None and run.count == count and run.end == len(records):
+            return Seen(base + run.low, base + run.high, True)
+    offsets, times = all_of(records, count)
+    oldest, newest = _bounds_of_few(times, base)
+    return Seen(oldest, newest, offsets == list(range(count)))
+
+
+def _bounds_of_few(times: Sequence[int], base: int) -> tuple[int, int]:
     oldest, newest = base + min(times), base + max(times)
-    if oldest <= NO_TIMESTAMP or newest >= 1 << 63:
-        stamps = [_wrapped(base + delta) for delta in times]
-        oldest = min((stamp for stamp in stamps if stamp != NO_TIMESTAMP), default=NO_TIMESTAMP)
-        newest = max(NO_TIMESTAMP, *stamps)
-    return Seen(oldest, newest, offsets == list(range(len(offsets))))
+    if oldest > NO_TIMESTAMP and newest < 1 << 63:
+        return oldest, newest
+    stamps = [_wrapped(base + delta) for delta in times]
+    return min((stamp for stamp in stamps if stamp != NO_TIMESTAMP), default=NO_TIMESTAMP), max(NO_TIMESTAMP, *stamps)
 
 
 def _wrapped(timestamp: int) -> int:

@@ -188,6 +188,7 @@ REFUSED: dict[str, tuple[Batch, int]] = {
     "more headers than there are": (Batch(record_of(body_of(header_count=3))), INVALID),
     "fewer headers than there are": (Batch(record_of(body_of(headers=[(b"a", b"b")], header_count=0))), INVALID),
     "2^31-1 headers": (Batch(record_of(body_of(header_count=2**31 - 1))), INVALID),
+    "a header's key beyond its record": (Batch(record_of(KEYLESS + zigzag(1) + b"v" + zigzag(1) + b"\x64h")), INVALID),
     "a header without a key": (Batch(record_of(body_of(headers=[(None, b"b")]))), INVALID),
     "a record of the far future": (Batch(record_of(body_of(timestamp=10**12))), TIMESTAMP),
     "a timestamp delta that overflows": (Batch(record_of(body_of(timestamp=2**62))), TIMESTAMP),
@@ -232,6 +233,10 @@ TAKEN: dict[str, tuple[Batch, int]] = {
 REFUSED_HERE: dict[str, tuple[Batch, int]] = {
     "a key of length -2": (Batch(record_of(b"\0\0\0" + zigzag(-2) + zigzag(1) + b"v" + zigzag(0))), INVALID),
     "a value of length -2": (Batch(record_of(KEYLESS + zigzag(-2) + zigzag(0))), INVALID),
+    "a key's length of more bits than an int has": (
+        Batch(record_of(b"\0\0\0" + b"\x82\x80\x80\x80\x70" + b"k" + zigzag(1) + b"v" + zigzag(0))),
+        INVALID,
+    ),
     "gzip, a record longer than the batch": (
         Batch(packed(record_of(body_of(), longer=5), GZIP), attributes=GZIP),
         INVALID,

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from storage_node.log import record_columns as rc
 from storage_node.log.batch import HEADER_SIZE, BatchHeader, Buffer
-from storage_node.log.record_runs import _PAIRS, LEAST_RUN, NEAR, Run, run_of
+from storage_node.log.record_runs import _FAR, _NUMBERS, _REACHES, _TAKES, LEAST_RUN, NEAR, Run, run_of, stretch_of
 from storage_node.log.records import Seen, look_through
 from storage_node.log.unpacking import TooLarge
 from tests.support.batches import body_of, record_of, zigzag
@@ -64,6 +63,7 @@ def batches(draw: st.DrawFn) -> tuple[bytes, int]:
     records: list[bytes] = []
     for _ in range(draw(st.integers(1, 4))):
         count = draw(st.sampled_from([1, 5, LEAST_RUN - 1, LEAST_RUN, 40, 64, 130]))
+        mixed = draw(st.sampled_from([0, 7]))
         key = draw(st.none() | st.binary(max_size=3))
         value = draw(st.none() | st.binary(max_size=3) | st.sampled_from([bytes(63), bytes(64), bytes(200)]))
         headers: Headers = draw(
@@ -75,7 +75,14 @@ def batches(draw: st.DrawFn) -> tuple[bytes, int]:
         )
         first = len(records) + draw(st.sampled_from([0, 0, 0, 0, 1, -1]))
         for number in range(count):
-            body = body_of(first + number, timestamp=time + step * number, key=key, value=value, headers=headers)
+            more = bytes(number * mixed % 150)
+            body = body_of(
+                first + number,
+                timestamp=time + step * number,
+                key=key if key is None else key + more,
+                value=value if value is None else value + more,
+                headers=headers,
+            )
             records.append(record_of(body))
     return b"".join(records), len(records)
 
@@ -143,8 +150,28 @@ def test_a_record_with_one_bit_of_a_length_changed_is_in_no_run() -> None:
             agree(bytes(damaged), 40)
 
 
-def test_numbers_of_two_bytes_are_in_the_table() -> None:
-    for value in (64, 100, -65, 8191, -8192):
-        low, high = zigzag(value)
-        assert _PAIRS[low | high << 8] == value
-    assert _PAIRS.dtype == np.int64
+@pytest.mark.parametrize("wrap", [bytes, memoryview])
+def test_records_of_any_sizes_are_one_stretch(wrap: type[bytes] | type[memoryview]) -> None:
+    rows = [
+        body_of(
+            n, timestamp=(n * 77) % 900 - 400, key=bytes(n % 90) or None, value=bytes(n * 7 % 400) if n % 3 else None
+        )
+        for n in range(300)
+    ]
+    data = b"".join(map(record_of, rows))
+    run = stretch_of(wrap(data), 0, 0, 300)
+    assert run == (300, len(data), -400, 499, 0)
+    assert (cut := stretch_of(wrap(data[:-1]), 0, 0, 300)) is not None and cut.count == 299
+    for place, other in enumerate(rows[::30]):
+        for wrong in (other[:-1] + b"\2", other[:-1], other + b"\0", b"", other[:3]):
+            damaged = [*rows[: 30 * place], wrong, *rows[30 * place + 1 :]]
+            assert stretch_of(wrap(b"".join(map(record_of, damaged))), 0, 0, 300) is None
+
+
+def test_numbers_of_two_bytes_are_in_the_tables() -> None:
+    for value in range(-8192, 8192):
+        number = zigzag(value)
+        word = int.from_bytes((number + b"\xff")[:2], "little")
+        assert (_NUMBERS[word], _TAKES[word]) == (value, len(number))
+        assert _REACHES[word] == (len(number) + max(value, 0) if value >= -1 else _FAR)
+    assert _TAKES[0xFFFF] == _FAR <= _REACHES[0x8080]
