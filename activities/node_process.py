@@ -11,7 +11,7 @@ import time
 from types import FrameType
 
 from activities.node_runtime import NodeRuntime
-from storage_node import garbage, log_flood, memory
+from storage_node import garbage, interpreter, log_flood, memory
 from storage_node.config import ConfigError, NodeConfig
 from storage_node.directories.errors import StartRefused
 from storage_node.node import Node
@@ -35,6 +35,7 @@ def _halt(sentence: str) -> None:
 def run_node(config_file: str, profile: str | None = None) -> int:
     """Run a node until SIGTERM or SIGINT; answers the exit code. Standard error says why it does not start."""
     log_flood.install()
+    interpreter.share_early()
     stop = threading.Event()
 
     def told(number: int, frame: FrameType | None) -> None:

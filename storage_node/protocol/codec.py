@@ -23,6 +23,7 @@ from kio.schema.errors import ErrorCode as KioErrorCode
 from kio.serial import entity_reader, entity_writer
 
 from storage_node.protocol.table import API_VERSIONS
+from storage_node.protocol.wire import short_message
 
 #: A request with more array elements and tagged fields than this is refused: 20,000 replicas is the most a cluster
 #: holds, and reading a million of anything would hold up everybody else on the loop.
@@ -328,6 +329,8 @@ def _maker(field: dataclasses.Field[Any]) -> Callable[[Any], Any]:
         return lambda items: None if items is None else tuple(items)
     if field.metadata.get("kafka_type") == "error_code":
         return lambda code: KioErrorCode(int(code))
+    if field.name.endswith("error_message"):
+        return lambda text: text and short_message(text)
     return lambda value: value
 
 

@@ -30,7 +30,7 @@ from storage_node.protocol.receiving import CloseConnection
 from storage_node.protocol.replicated import Acknowledgements, fail
 from storage_node.protocol.request import Request
 from storage_node.protocol.topic_ids import same_topic, topic_named
-from storage_node.protocol.wire import array, string
+from storage_node.protocol.wire import array, short_message, string
 from storage_node.replication.leading import LeaderState
 from storage_node.types import TopicPartition
 
@@ -481,7 +481,7 @@ def encode(version: int, items: list[Item]) -> bytes:
             if version >= 8:
                 # No single records are named; a message goes with an error.
                 null = b"\x00" if flexible else b"\xff\xff"
-                out += array(0, flexible) + (string(row.message, flexible) if row.error else null)
+                out += array(0, flexible) + (string(short_message(row.message), flexible) if row.error else null)
             if flexible:
                 out += row.leader.tagged(0) if row.leader is not None and version >= 10 else b"\x00"
         if flexible:

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+#: Characters of an error's message. It may repeat what a peer has sent, and no client reads a string of more than
+#: 32,767 bytes: it takes the whole response for broken.
+LONGEST_MESSAGE: Final = 1000
+
+
+def short_message(text: str) -> str:
+    """An error's message as it goes into a response: cut where it is too long to be read by anybody."""
+    return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
+
 
 def varint(value: int) -> bytes:
     """An unsigned varint."""

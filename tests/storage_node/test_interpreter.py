@@ -37,6 +37,17 @@ def test_node_does_not_start_and_leaves_its_directories_alone(tmp_path: Path) ->
     assert not (Path(path) / ".lock").exists()
 
 
+def test_threads_of_a_node_hand_the_lock_over_early(capsys: pytest.CaptureFixture[str]) -> None:
+    before = sys.getswitchinterval()
+    try:
+        sys.setswitchinterval(0.005)
+        assert worker.main(["node", "--config", "no-such-file"]) == 1
+        assert sys.getswitchinterval() == pytest.approx(interpreter.SWITCH)
+    finally:
+        sys.setswitchinterval(before)
+    assert "no-such-file" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("free_threaded")
 @pytest.mark.parametrize("role", ["node --config no-such-file", "controller --cluster c", "history --cluster c"])
 def test_worker_ends_with_one_sentence(role: str, capsys: pytest.CaptureFixture[str]) -> None:
