@@ -10,6 +10,7 @@ from storage_node.groups.group import Group
 from storage_node.groups.offsets import MEMBERS
 from storage_node.groups.values import GroupRefused, GroupState, Member
 from storage_node.protocol.framing import Answer
+from storage_node.protocol.off_loop import off_loop_when
 from storage_node.protocol.request import Request
 from storage_node.protocol.turns import in_turns
 
@@ -58,8 +59,8 @@ async def list_groups(node: Node, request: Request) -> Answer:
     call = request.decode()
     if not node.groups.loaded:
         return request.encode(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
-    states = {state.lower() for state in getattr(call, "states_filter", None) or ()}
-    types = {kind.lower() for kind in getattr(call, "types_filter", None) or ()}
+    states = await _lowered(getattr(call, "states_filter", None) or ())
+    types = await _lowered(getattr(call, "types_filter", None) or ())
     if types and _CLASSIC not in types:
         return request.encode(groups=[])
     live, kept = node.groups.listed()
@@ -78,6 +79,10 @@ async def list_groups(node: Node, request: Request) -> Answer:
         return {"groups": rows}
 
     return request.encode_many(len(live) + len(kept), groups)
+
+
+async def _lowered(names: Sequence[str]) -> set[str]:
+    return await off_loop_when(len(names), lambda: {name.lower() for name in names})
 
 
 async def describe_groups(node: Node, request: Request) -> Answer:

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from storage_node import garbage
 from storage_node.protocol import probe
 from tests.support.node_harness import running
 
@@ -61,6 +62,7 @@ def main(folder: str, extra: str) -> None:
             harness.create_topic(name, 2)
         found = harness.node.listener.probe
         assert found is not None
+        garbage.settle()  # as a node's process does when it has started
         print(harness.node.port, flush=True)
         for _ in sys.stdin:
             print(json.dumps(found.take()["cpu"]), flush=True)
