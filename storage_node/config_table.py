@@ -193,7 +193,7 @@ _BROKER = (
     _static("log.dir.health.check.interval.ms", LONG, "5000"),
     # Threads that read and append, per directory, so that a slow disk delays only itself.
     _static("num.io.threads.per.data.dir", INT, "4"),
-    # The longest time that a swap may hold a partition's lock before it gives way and copies on.
+    # The longest time that a swap may hold a log before it gives way and copies on.
     _static("replica.move.swap.deadline.ms", LONG, "2000"),
     # Answer the private API to other peers than the loopback.
     _static("private.api.remote.enable", BOOLEAN, "false"),

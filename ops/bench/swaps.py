@@ -1,4 +1,4 @@
-"""The swap: how long clients wait beside it, Apache Kafka in turn, and how long it holds the partition's lock."""
+"""The swap: how long clients wait beside it, Apache Kafka in turn, and how long it holds the log."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _wait_for(folder: Path) -> float:
 
 
 def swap_lock(bench: Bench) -> list[Figure]:
-    """The time under the partition's lock in a hundred swaps beside a producer, alone and with another copy."""
+    """How long a hundred swaps hold the log beside a producer, alone and with another copy."""
     stack = bench.stack
     for topic, size in (("locked", SIZE // 8), ("other", bench.size)):
         clients.create_topic(stack.bootstrap, topic)
@@ -119,7 +119,7 @@ def swap_lock(bench: Bench) -> list[Figure]:
             raise RuntimeError(f"{client.errors} requests were answered with an error beside a swap")
         lines.append(
             Figure(
-                f"the swap's time under the lock, {len(locked)} swaps, {what}: median, p99, worst",
+                f"how long a swap holds the log, {len(locked)} swaps, {what}: median, p99, worst",
                 _spread(locked),
                 f"{_spread(flushes)} (its five flushes by themselves)",
                 statistics.median(locked) / statistics.median(flushes),

@@ -151,7 +151,7 @@ class Copier:
     def step(self, move: Move, *, limited: bool = True, until: float = math.inf) -> int:
         """Copy one chunk; answers its bytes, 0 when the copy has reached the source. Call `leave` after the last one.
 
-        The final copy under the partition's lock is not `limited`: a lock is never held while sleeping. A chunk that
+        The final copy, while the swap holds the log, is not `limited`: writers never wait for a throttle. A chunk that
         the limits do not let pass before `until` (`time.monotonic`) is not copied.
         """
         self.check(move)

@@ -357,7 +357,7 @@ def bytes_found(folder: Path) -> int:
 def carry_history(source: Log, copy: FutureLog) -> None:
     """Take over what batches alone do not carry: leader epochs without records, and producers whose records are gone.
 
-    Called under the partition's lock when both have the same records.
+    Called while the swap holds the log, when both have the same records.
     """
     with copy.writing:
         copy.cut()

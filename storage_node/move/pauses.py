@@ -1,4 +1,4 @@
-"""Large copies pause for a moment while a swap holds its partition's lock: what it flushes is not behind their bytes.
+"""Large copies pause for a moment while a swap holds its log: what it flushes is not behind their bytes.
 
 Nobody waits long for another: a swap only for the blocks that are on their way, a copy not at all while it has just
 paused, so that many swaps in a row do not starve it.

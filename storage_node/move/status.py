@@ -36,8 +36,8 @@ class MoveStatus:
     seconds.
 
     `bytes_copied` counts what the copy holds, `bytes_resumed` how much of it was found valid on disk when this
-    process went on with it. `seconds_stalled` is time spent waiting for flushes, `seconds_locked` the last swap's
-    time under the partition's lock. `bytes_written` is what this process wrote into the copy, `append_rate` how fast
+    process went on with it. `seconds_stalled` is time spent waiting for flushes, `seconds_locked` how long
+    the last swap held the log. `bytes_written` is what this process wrote into the copy, `append_rate` how fast
     the source grows. `stall` is what holds the move now (`stall.StallReason`, "" when it copies), `stall_message` says
     so with names and figures, `seconds_by_reason` is where its time went.
 

@@ -24,7 +24,7 @@ USUAL_MOST = 0.03  # seconds that are never more than usual
 RESOLUTION = 1e-6  # seconds that are not worth sleeping
 MIN_CHUNK = 16 << 10
 MAX_CHUNK = 1 << 20  # without a limit: what stays in a processor's cache from reading to writing
-LIMITED_CHUNK = 2 << 20  # under the partition's lock, where nothing is slept
+LIMITED_CHUNK = 2 << 20  # while a swap holds the log, where nothing is slept
 CHUNK_SECONDS = 0.005
 BLOCK = 4096  # chunks are whole blocks of a disk
 

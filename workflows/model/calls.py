@@ -92,7 +92,7 @@ class MoveRow:
     seconds_copying: float = 0.0
     seconds_throttled: float = 0.0
     seconds_stalled: float = 0.0
-    seconds_locked: float = 0.0  # the swap's time under the partition's lock
+    seconds_locked: float = 0.0  # how long the swap held the log
     attempts: int = 0
     delete_after: float = 0.0  # seconds until the `.delete` of this replica is due
     bytes_written: int = 0  # written by this run's copiers, over all attempts: what was found on disk is not among it
