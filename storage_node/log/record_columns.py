@@ -32,6 +32,7 @@ MOST_HEADERS = 1 << 20
 """Nor is a batch whose records have more headers than that."""
 FEW = 64
 """So many records are sooner read one by one."""
+_FEW_BYTES = 64 << 10
 _FEW_HEADERS = 24
 _NULL = -1
 _KEY_AND_VALUE = range(2)
@@ -95,6 +96,10 @@ def runs_and_columns(
     whole = count
     while count:
         start = position - stream.base
+        if start >= len(stream.data):
+            if stream.more(position):
+                continue
+            raise ValueError(_TOO_FEW)
         if runs and count >= LEAST_RUN and (run := _run_of(stream.data, start, whole - count, count)) is not None:
             position = stream.base + run.end
             count -= run.count
@@ -103,7 +108,8 @@ def runs_and_columns(
                 raise TooLarge(f"has more than {MOST_HEADERS} headers")
             yield run
             continue
-        if count <= FEW and (few_of := _few_of(stream.data, start, count)) is not None:
+        small = not packed or len(stream.data) - start <= _FEW_BYTES
+        if count <= FEW and small and (few_of := _few_of(stream.data, start, count)) is not None:
             offsets, times, end, more = few_of
             position = stream.base + end
             count = 0
