@@ -107,6 +107,26 @@ def test_damaged_records_say_the_same(batch: tuple[bytes, int], data: st.DataObj
     agree(bytes(records[: data.draw(st.integers(0, len(records)))]), count)
 
 
+@given(batches(), st.sampled_from([29, 150, 1_000]), st.integers(-3, 3))
+def test_records_that_come_in_chunks_say_the_same(batch: tuple[bytes, int], size: int, behind: int) -> None:
+    data, count = batch[0] + b"x" * max(behind, 0), batch[1]
+    data = data[: len(data) + min(behind, 0)]
+    low, high, seen = 1 << 63, -1 << 63, 0
+    try:
+        for part in rc.runs_and_columns((data[at : at + size] for at in range(0, len(data), size)), count, packed=True):
+            if isinstance(part, Run):
+                low, high, seen = min(low, part.low), max(high, part.high), seen + part.count
+            else:
+                low, high, seen = min(low, *part[1]), max(high, *part[1]), seen + len(part[0])
+    except ValueError:
+        assert behind
+        return
+    expected = one_by_one(data, count)
+    assert not behind and seen == count
+    if isinstance(expected, Seen):
+        assert (NOW + low, NOW + high) == (expected.oldest, expected.newest)
+
+
 @given(st.binary(min_size=6, max_size=14), st.integers(1, 200), st.binary(max_size=4))
 def test_bytes_that_repeat_say_the_same(unit: bytes, count: int, behind: bytes) -> None:
     agree(unit * count + behind, count)
