@@ -347,7 +347,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
         return KioErrorCode.none
     if kafka_type.startswith("timedelta"):
         return timedelta(0)
-    return {"string": "", "bool": False, "uuid": None, "datetime_i64": None}.get(kafka_type, 0)
+    return {"string": "", "bytes": b"", "bool": False, "uuid": None, "datetime_i64": None}.get(kafka_type, 0)
 
 
 def uuid_of(text: str) -> UUID | None:

@@ -21,9 +21,9 @@ Frame = bytes | memoryview
 #: A frame of which more than this has arrived gets address space for all of itself, so that nothing is copied any more;
 #: the kernel adds memory page by page as bytes arrive.
 GROWTH = 2 * 1024 * 1024
-#: Bytes that are received at once at most. libuv goes on with one connection up to 32 times before it turns to another:
-#: peers that send without a pause get 4 MiB each, which takes 2 to 4 ms.
-LARGEST_READ = 128 * 1024
+#: Bytes of a large frame that a connection receives in one turn of the loop. libuv alone would go on with it up to 32
+#: times: a few peers that send without a pause would hold the others up for tens of milliseconds each time.
+LARGEST_READ = 256 * 1024
 #: The first piece of memory for a frame of which next to nothing has come.
 LEAST = 4096
 
@@ -58,6 +58,10 @@ class FrameReader(asyncio.BufferedProtocol, ABC):
         """So much was read ahead that reading is paused."""
         self._waits = False
         """Reading is paused until the listener has room."""
+        self._rests = False
+        """Reading is paused until the loop's next turn."""
+        self._turn = 0
+        """Bytes of large frames received since the last rest."""
         self._closing = False
         """No further request is begun."""
         self._ended = False
@@ -113,8 +117,22 @@ class FrameReader(asyncio.BufferedProtocol, ABC):
             self._cut_frames(self._table.receive_view[:have])
             return
         self._filled += nbytes
+        self._turn += nbytes
+        if self._turn >= LARGEST_READ:
+            self._rest_until_next_turn()
         if self._filled == self._room:
             self._grow()
+
+    def _rest_until_next_turn(self) -> None:
+        """Leave this turn of the loop to the other connections."""
+        self._rests = True
+        self._pause_reading()
+        asyncio.get_running_loop().call_soon(self._end_rest)
+
+    def _end_rest(self) -> None:
+        self._rests, self._turn = False, 0
+        if not self._closing:
+            self._resume_reading()
 
     def _cut_frames(self, view: memoryview) -> None:
         """Deliver the whole frames in a buffer; what is left of it becomes this connection's own."""
@@ -204,7 +222,14 @@ class FrameReader(asyncio.BufferedProtocol, ABC):
             self.transport.pause_reading()
 
     def _resume_reading(self) -> None:
-        if self._over or self._ahead or self._waits or self.transport is None or self.transport.is_reading():
+        if (
+            self._over
+            or self._ahead
+            or self._waits
+            or self._rests
+            or self.transport is None
+            or self.transport.is_reading()
+        ):
             return
         self.transport.resume_reading()
 

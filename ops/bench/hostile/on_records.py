@@ -75,11 +75,12 @@ def _wide_produce(field: Field) -> None:
 
 def _wide_produce_pipelined(field: Field) -> None:
     data = _wide_produce_frame()
+    count = max(2, field.size(17))
 
     def work(line: Line) -> None:
-        line.socket.sendall(data * 17)
+        line.socket.sendall(data * count)
         field.note(*errors(line.receive(_PRODUCE, _V9)))
-        for _ in range(16):
+        for _ in range(count - 1):
             line.skip()
 
     field.crowd(2, work)
