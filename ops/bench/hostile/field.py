@@ -184,14 +184,16 @@ class Field:
                 line.reset()
 
     def crowd(self, count: int, work: Callable[[Line], object]) -> None:
-        """Repeat `work` on `count` connections at once until the time is up.
+        """Repeat `work` on `count` connections at once until the time is up, and do it once in any case.
 
         A connection that ends is counted as closed, or as without response, and replaced.
         """
 
         def attacker() -> None:
             line: Line | None = None
-            while not self.over:
+            first = True
+            while first or not self.over:
+                first = False
                 try:
                     line = line or self.connect()
                     work(line)

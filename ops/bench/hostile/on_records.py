@@ -57,9 +57,10 @@ def _name(text: bytes) -> bytes:
 
 def _wide_fetch(field: Field) -> None:
     """Written by hand: encoding so many rows takes longer than the attack."""
-    rows = b"".join(struct.pack(">iiqiqiB", n, -1, 0, -1, -1, 1, 0) for n in range(MANY_FETCHED))
+    count = field.size(MANY_FETCHED)
+    rows = b"".join(struct.pack(">iiqiqiB", n, -1, 0, -1, -1, 1, 0) for n in range(count))
     body = struct.pack(">iiiibii", -1, 0, 1, 1 << 20, 0, 0, -1)
-    body += b"\x02" + _name(ATTACKED.encode()) + varint(MANY_FETCHED + 1) + rows + b"\0" + b"\x01\x01\0"
+    body += b"\x02" + _name(ATTACKED.encode()) + varint(count + 1) + rows + b"\0" + b"\x01\x01\0"
     field.crowd(2, field.sender(_FETCH, _V12, raw_frame(_FETCH, _V12, body), 1))
 
 
