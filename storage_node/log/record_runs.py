@@ -84,7 +84,12 @@ def run_of(data: Buffer, start: int, first: int, count: int) -> Run | None:
     if most < LEAST_RUN:
         return None
     try:
-        layout = _layout(data, start)
+        length, body = _number(data, start)
+        end = body + length
+        # Most records of another size begin with another byte.
+        if length < 0 or data[end] != data[start]:
+            return None
+        layout = _layout(data, start, body, end)
     except IndexError:
         return None
     if layout is None:
@@ -183,12 +188,10 @@ def _rises(cut: Callable[[int, int], bytes], at: int, first: int, count: int) ->
     return cut(at, count) == _LOW[first:last] and cut(at + 1, count) == _HIGH[first:last]
 
 
-def _layout(data: Buffer, start: int) -> _Layout | None:
+def _layout(data: Buffer, start: int, body: int, end: int) -> _Layout | None:
     """The layout of a record, None where it is not to be read here. Raises IndexError."""
-    length, at = _number(data, start)
-    fixed = list(range(start, at))
-    end = at + length
-    time = at = at + 1
+    fixed = list(range(start, body))
+    time = at = body + 1
     while data[at] > 0x7F:
         at += 1
     offset = at = at + 1
@@ -211,7 +214,7 @@ def _layout(data: Buffer, start: int) -> _Layout | None:
             at, left, least = after, 2 * headers, 0
             if not 0 <= headers <= _MOST_HEADERS:
                 return None
-    if at != end or offset - time > _MOST_TIME_BYTES or length < 0:
+    if at != end or offset - time > _MOST_TIME_BYTES:
         return None
     return _Layout(end, time, offset, fixed, headers or 0)
 
