@@ -18,10 +18,9 @@ from ops.bench.table import percentile
 from tests.support.binary import ensure_temporal
 
 SECONDS, SCALE, SETTLE = 0.4, 0.1, 5.0
-#: The bench holds the well-behaved client's p99 to 250 ms. Here other tests are beside it, and what queues up during an
-#: attack of this length stays below two seconds: only what holds up the client beyond the attack's end is a defect. It
-#: may also take as many times as long as without an attack; a defect holds it up each time, the machine does not.
-P99, TIMES, ATTEMPTS = 2.0, 20, 3
+#: The bench holds the well-behaved client's p99 to 250 ms. Here other tests are beside it: it may take twice as long,
+#: or as many times as long as without an attack, and a defect holds it up each time, the machine does not.
+P99, TIMES, ATTEMPTS = 0.5, 20, 3
 
 
 @pytest.fixture(scope="module")
