@@ -171,9 +171,11 @@ class ProducerState:
         return len(gone)
 
     def encode(self) -> bytes:
-        """The content of a `.snapshot` file: version 1, CRC-32C of what follows it, the producers."""
+        """The content of a `.snapshot` file: version 1, CRC-32C of what follows it, the producers in the order in which
+        they appended last, so that a log and its copy have the same file.
+        """
         rows = [_HEAD.pack(_VERSION, 0, len(self.producers))]
-        for pid, producer in self.producers.items():
+        for pid, producer in sorted(self.producers.items(), key=_last_append):
             last = producer.batches[-1] if producer.batches else AppendedBatch(_NONE, -1, 0, producer.timestamp)
             batch = (last.last_sequence, last.last_offset, last.offset_delta, producer.timestamp)
             transaction = (producer.coordinator_epoch, producer.transaction_start)
@@ -199,6 +201,11 @@ class ProducerState:
             batches = (AppendedBatch(sequence, offset, delta, timestamp),) if offset >= 0 else ()
             producers[pid] = Producer(epoch, batches, timestamp, coordinator, start)
         return ProducerState(producers)
+
+
+def _last_append(item: tuple[int, Producer]) -> tuple[int, int]:
+    pid, producer = item
+    return (producer.batches[-1].last_offset if producer.batches else _NONE, pid)
 
 
 def _crc(data: bytes | bytearray) -> int:
