@@ -9,7 +9,7 @@ still to be copied (KIP-113).
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from storage_node.directories.directory import LogDirectory
@@ -23,7 +23,7 @@ from storage_node.errors import (
     RequestRefused,
     UnknownTopicOrPartition,
 )
-from storage_node.log.admission import inspect
+from storage_node.log.admission import Produced, inspect
 from storage_node.log.batch import Buffer
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Appended, FetchedData, Log, LogClosed
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
     from storage_node.move.future import FutureLog
 
 NO_HOST = NoHost()
+
+#: Returns, or raises, what `inspect` returned or raised.
+Inspected = Callable[[], Produced]
 
 
 class Partition(HeldLog, Waiting):
@@ -188,12 +191,20 @@ class Partition(HeldLog, Waiting):
 
     # Records
 
-    def append(self, records: Buffer, now_ms: int | None = None, *, within: LogDirectory | None = None) -> Appended:
+    def append(
+        self,
+        records: Buffer,
+        now_ms: int | None = None,
+        *,
+        within: LogDirectory | None = None,
+        inspected: Inspected | None = None,
+    ) -> Appended:
         """Append a producer's batch; raises RequestRefused or StorageError. Waiters are woken.
 
-        `within`: the directory whose thread this is, which raises LogHeld instead of waiting for a swap.
+        `within`: the directory whose thread this is, which raises LogHeld instead of waiting for a swap. `inspected`:
+        what `inspect` returned for these records, where another thread has called it.
         """
-        batch = inspect(records, self.log.config)
+        batch = inspected() if inspected is not None else inspect(records, self.log.config)
         with self.changing(waits=within is None, within=within):
             self.check_usable()
             began = time.monotonic()
@@ -203,15 +214,21 @@ class Partition(HeldLog, Waiting):
         return appended
 
     def append_for_all(
-        self, records: Buffer, now_ms: int | None = None, *, within: LogDirectory | None = None
+        self,
+        records: Buffer,
+        now_ms: int | None = None,
+        *,
+        within: LogDirectory | None = None,
+        inspected: Inspected | None = None,
     ) -> tuple[Appended, LeaderState | None]:
         """Append what all in-sync replicas are to have (acks=all); raises NotEnoughReplicas too, before anything.
 
-        Answers as well where to wait for them, None for a sole replica. `within` as for `append`.
+        Answers as well where to wait for them, None for a sole replica. `within`, `inspected` as for `append`.
         """
         overtaking = self.overtaking
         try:
-            batch = inspect(records, self.log.config)  # not under the lock: it may have much to unpack
+            # Not under the lock: it may have much to unpack.
+            batch = inspected() if inspected is not None else inspect(records, self.log.config)
         except RequestRefused:
             overtaking.refused_unseen(records)
             raise

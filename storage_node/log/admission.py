@@ -34,6 +34,8 @@ from storage_node.log.unpacking import NONE, ZSTD, CannotUnpack, TooLarge
 
 #: As much as tells of which format a batch is, in all formats; the least that any of them takes.
 LOG_OVERHEAD, LEAST_BATCH = 17, 26
+#: A record's length, attributes, two deltas, the lengths of key and value, and the number of headers.
+LEAST_RECORD = 7
 MAGIC_AT = 16
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT = 8
@@ -43,6 +45,13 @@ _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 _APPEND_TIME_BIT = 0x08
 Batches = list[tuple[int, BatchHeader]]
+
+
+#: Bytes of a compressed batch that may unpack to a thousand times as much within a few milliseconds; Zstandard needs
+#: next to none for any size.
+FEW_BYTES = 4096
+#: Records that are looked through within a few milliseconds.
+FEW_RECORDS = 10_000
 
 
 class Produced(NamedTuple):
@@ -60,6 +69,16 @@ class Admitted:
     data: bytearray
     batches: Batches
     duplicate: AppendedBatch | None = None
+
+
+def takes_long(records: Buffer) -> bool:
+    """Whether `inspect` may take more than a few milliseconds, as far as the header of the batch tells."""
+    if len(records) < HEADER_SIZE:
+        return False
+    header = parse(records, 0)
+    if header.compression == NONE:
+        return len(records) > FEW_RECORDS * LEAST_RECORD and header.count > FEW_RECORDS
+    return header.compression == ZSTD or len(records) > FEW_BYTES
 
 
 def inspect(records: Buffer, config: LogConfig) -> Produced:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import struct
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import is_valid_topic
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
-from storage_node.log.admission import is_zstandard
+from storage_node.log.admission import Produced, inspect, is_zstandard, takes_long
 from storage_node.log_hold import Hold, LogHeld
 from storage_node.printable import printable
 from storage_node.protocol.codec import MAX_PARTITIONS, Cursor, MalformedRequest, TooManyElements
@@ -45,6 +47,10 @@ _RESULT_V4 = struct.Struct(">ihqq")
 
 Work = list[tuple["Item", "Partition"]]
 
+#: Look through batches that unpack to very much, or have very many records. As few as there are processors: more would
+#: only take turns.
+_INSPECTORS = ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2), thread_name_prefix="inspect")
+
 #: A directory that hangs must not keep a connection for ever, whatever the client asks for.
 LONGEST_WAIT = 60.0
 
@@ -69,6 +75,8 @@ class Item:
     """What follows the records."""
     state: LeaderState | None = None
     """Where the followers are waited for."""
+    inspection: Future[Produced] | None = None
+    """What was found in the records by a thread for batches that take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,13 +308,30 @@ class Round:
         """Let the directory that has the first partition now append; False where it cannot."""
         directory = work[0][1].directory
         try:
-            directory.submit(self._append, name, directory, work)
+            if heavy := [each for each in work if _is_heavy(each[0])]:
+                # The whole work waits: what one connection sends is appended in its order.
+                _INSPECTORS.submit(self._inspect, name, heavy)
+            else:
+                directory.submit(self._append, name, directory, work)
         except (StorageError, RuntimeError) as error:
             for item, _ in work:
                 item.error, item.message = ErrorCode.KAFKA_STORAGE_ERROR, str(error)
                 _note(self._node, item)
             return False
         return True
+
+    def _inspect(self, name: str, heavy: Work) -> None:
+        """Runs in a thread for batches that take long: nobody else's append waits for what is unpacked here."""
+        for item, partition in heavy:
+            inspection: Future[Produced] = Future()
+            item.inspection = inspection
+            try:
+                # Without records the request was answered meanwhile.
+                inspection.set_result(inspect(item.records or b"", partition.log.config))
+            except Exception as error:
+                inspection.set_exception(error)
+        with contextlib.suppress(RuntimeError):  # the listener has stopped
+            self._loop.call_soon_threadsafe(self._go_on, name)
 
     def _done(self, name: str) -> None:
         if self._waiting.pop(name, None) is not None and not self._waiting:
@@ -327,7 +352,7 @@ class Round:
             # Followers that are slow must not fill the memory for requests, theirs among them.
             self._requests = [replace(request, frame=b"") for request in self._requests]
             for item in (item for call in self._calls for item in call.items):
-                item.records = None
+                item.records = item.inspection = None
             self._connection.appended()
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
@@ -364,7 +389,7 @@ class Round:
                     fail(item, ErrorCode.REQUEST_TIMED_OUT)
         for work in late.values():
             for place, (item, partition) in enumerate(work):
-                work[place] = (replace(item, records=None), partition)
+                work[place] = (replace(item, records=None, inspection=None), partition)
                 item.error, item.message = ErrorCode.REQUEST_TIMED_OUT, "the log directory did not answer in time"
                 _note(self._node, item)
 
@@ -426,6 +451,10 @@ class Round:
                 item.leader = leader_of(self._node, TopicPartition(item.topic, item.partition))
 
 
+def _is_heavy(item: Item) -> bool:
+    return item.inspection is None and item.records is not None and takes_long(item.records)
+
+
 def _append(node: Node, directory: LogDirectory, work: Work) -> tuple[Work, Hold | None]:
     """Runs in the directory's pool; answers what cannot be appended now, in its order, and which swap is in the way.
 
@@ -441,11 +470,12 @@ def _append(node: Node, directory: LogDirectory, work: Work) -> tuple[Work, Hold
         if partition in held:
             left.append((item, partition))
             continue
+        inspected = item.inspection.result if item.inspection is not None else None
         try:
             if item.for_all:
-                appended, item.state = partition.append_for_all(records, within=directory)
+                appended, item.state = partition.append_for_all(records, within=directory, inspected=inspected)
             else:
-                appended = partition.append(records, within=directory)
+                appended = partition.append(records, within=directory, inspected=inspected)
         except LogHeld as error:
             held[partition] = error.hold
             left.append((item, partition))
