@@ -101,6 +101,9 @@ class Swapper:
         failpoint(BEFORE_LOCK)
         with self._pauses.asked():
             if not self._take_over(move, source_path, version, bare):
+                if future.version != version:
+                    # The target's checkpoint says more than the copy has since it was cut.
+                    self._host.checkpoint(move.target, partition)
                 return None
         failpoint(AFTER_REFERENCES)
         source_generation = move.marker.generation - 1

@@ -409,11 +409,13 @@ def test_checkpoints_that_hang_take_no_thread_from_appends(tmp_path: Path, fault
         node.create_topic("t", 3)
         node.settle()
         here = node.directory_of("t", 1)
+        client = Client(node)
+        client.socket.settimeout(PROMPT)
+        # The first append of a leader epoch writes a checkpoint of its own, in the replica's folder.
+        assert client.produce("t", 1, build_batch([b"w"])).error == 0
         rule = faults.hang("fsync", f"{here}/*checkpoint*")
         until(lambda: rule.hits >= 1)
         time.sleep(2 * TICK)  # whatever else is due has begun to wait
-        client = Client(node)
-        client.socket.settimeout(PROMPT)
         assert client.produce("t", 1, build_batch([b"x"])).error == 0
         client.close()
         faults.clear()

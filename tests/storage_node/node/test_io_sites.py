@@ -379,7 +379,9 @@ def test_what_deletes_records_is_not_held_up_by_the_copy_s_disk(node: Harness, f
     end = partition.log.log_end_offset
     assert admin.delete_records({replica: end})[replica]["low_watermark"] == end
     admin.close()
-    assert rule.hits >= 1 and not node.node.dirs.by_path(target).online
+    # The copier applies it to the copy, before it writes anything else there.
+    engine.start_copy(TP, claim)
+    until(lambda: rule.hits >= 1 and not node.node.dirs.by_path(target).online)
     assert node.node.dirs.by_path(source).online and partition.log.log_start_offset == end
     status = engine.status(TP)
     assert status is not None and status.claim == claim and status.error == "LogDirOffline"
