@@ -81,6 +81,16 @@ def test_batches_of_a_connection_keep_their_order_behind_a_heavy_one(
         (b"", False),
         (b"0" * 60, False),
     ],
+    ids=[
+        "one record",
+        "a megabyte",
+        "10,001 records",
+        "few records of gzip",
+        "many bytes of gzip",
+        "zstd",
+        "nothing",
+        "no batch",
+    ],
 )
 def test_a_batch_is_heavy_by_what_its_header_allows(records: bytes, heavy: bool) -> None:
     assert admission.takes_long(records) is heavy
