@@ -54,8 +54,9 @@ def run_node(config_file: str, profile: str | None = None) -> int:
         return 1
     runtime.start(node)
     garbage.settle()
-    reclaimer = memory.reclaimer()
+    collector, reclaimer = garbage.Collector(), memory.reclaimer()
     while not stop.wait(_LOOK):
+        collector.look()
         reclaimer.look(time.monotonic())
     log.info("node %d stops", node.id)
     runtime.stop()

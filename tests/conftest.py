@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
-    """Bytes give no test its name: batches and certificates carry times, and two processes name the same tests alike."""
+    """Bytes give no test its name: they carry times, and all processes must name the same tests alike."""
     return argname if isinstance(val, bytes) and len(val) > 16 else None
 
 

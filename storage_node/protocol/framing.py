@@ -218,6 +218,13 @@ class Connection(FrameReader):
             transport.writelines(cast(list[Buffer], buffers))
         self._go_on()
 
+    def answered_before(self, answers: Sequence[Answer], error: CloseConnection) -> None:
+        """Write the answers of the frames before one that cannot be answered, then close; called on the loop."""
+        log.warning("connection from %s closed: %s", self.peer, printable(str(error)))
+        self._forget()
+        self._closing = True
+        self.answered(answers)
+
     def appended(self) -> None:
         """The frames begun last are not needed any more, only their answers are still to come."""
         under_way = self.under_way

@@ -124,11 +124,13 @@ def parse(request: Request, most: int = MAX_PARTITIONS) -> ProduceCall:
 
 
 def begin(node: Node, requests: Sequence[Request], connection: Connection) -> None:
-    """Append what these requests of one connection hold, in order, and answer them; raises MalformedRequest.
+    """Append what these requests of one connection hold, in order, and answer them.
 
-    They share the way to the disk and back: handing work to another thread costs more than a small append.
+    They share the way to the disk and back: handing work to another thread costs more than a small append. Those before
+    a malformed one are answered before it ends the connection; raises MalformedRequest where it is the first.
     """
     calls: list[ProduceCall] = []
+    done: Callable[[list[Answer]], None] | None = None
     try:
         for request in requests:
             calls.append(parse(request, ELEMENTS - sum(call.elements for call in calls)))
@@ -137,10 +139,15 @@ def begin(node: Node, requests: Sequence[Request], connection: Connection) -> No
         _MANY.add(task)
         task.add_done_callback(_MANY.discard)
         return
+    except MalformedRequest as error:
+        if not calls:
+            raise
+        requests = requests[: len(calls)]
+        done = partial(connection.answered_before, error=CloseConnection(str(error)))
     jobs: dict[str, Work] = {}
     for call in calls:
         _prepare(node, call, jobs)
-    Round(node, requests, calls, connection).start(jobs)
+    Round(node, requests, calls, connection, done).start(jobs)
 
 
 #: Requests of many partitions that are being prepared; they are carried out whatever becomes of their connections.
@@ -160,7 +167,7 @@ async def _begin_many(node: Node, requests: Sequence[Request], connection: Conne
             del call, jobs, request
             answers += await done
     except MalformedRequest as error:
-        connection.failed(CloseConnection(str(error)))
+        connection.answered_before(answers, CloseConnection(str(error)))
     except Exception as error:
         connection.failed(error)
     else:

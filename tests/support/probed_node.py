@@ -63,8 +63,10 @@ def main(folder: str, extra: str) -> None:
         found = harness.node.listener.probe
         assert found is not None
         garbage.settle()  # as a node's process does when it has started
+        collector = garbage.Collector()
         print(harness.node.port, flush=True)
         for _ in sys.stdin:
+            collector.look()
             print(json.dumps(found.take()["cpu"]), flush=True)
     os._exit(0)
 

@@ -11,13 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from kio.index import load_response_schema
+from kio.serial import entity_reader
 
 from storage_node.log.batch import build_batch
 from storage_node.protocol import server
 from storage_node.protocol.framing import READ_AHEAD_FRAMES
 from storage_node.types import TopicPartition
 from tests.support.node_harness import Harness, raw_connection, until
-from tests.support.wire import Client, encode_request
+from tests.support.wire import Client, encode_request, receive_frame
 
 
 @contextmanager
@@ -46,6 +48,33 @@ def held(harness: Harness) -> int:
 def reset(connection: socket.socket) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
+
+
+def produce_frame(rows: int, *, cut: int = 0) -> bytes:
+    """A produce to t-0 with so many more rows of partitions that are not there; `cut`: bytes short of its end."""
+    row = {"index": 0, "records": build_batch([b"record"])}
+    others = [{"index": 7, "records": b""}] * rows
+    values = {"acks": 1, "topic_data": [{"name": "t", "partition_data": [row, *others]}]}
+    frame = encode_request(0, 9, values)[4:]
+    frame = frame[: len(frame) - cut]
+    return struct.pack(">i", len(frame)) + frame
+
+
+@pytest.mark.parametrize("rows", [[0, 0, 0], [29_000], [0, 29_000, 0]], ids=str)
+def test_produce_before_a_malformed_one_is_answered_before_the_connection_ends(
+    harness: Harness, rows: list[int]
+) -> None:
+    """Apache Kafka reads a request when the one before it is answered."""
+    harness.create_topic("t")
+    before = held(harness)
+    with raw_connection(harness) as connection:
+        wanted = b"".join(map(produce_frame, rows))
+        connection.sendall(wanted + produce_frame(0, cut=3) + produce_frame(0))
+        answers = [entity_reader(load_response_schema(0, 9))(receive_frame(connection), 5)[0] for _ in rows]
+        assert [answer.responses[0].partition_responses[0].error_code for answer in answers] == [0] * len(rows)
+        assert connection.recv(1) == b"", "it is closed"
+    assert end_offset(harness) == len(rows)
+    until(lambda: held(harness) == before, what="the memory is given back")
 
 
 @pytest.mark.parametrize(("acks", "count"), [(0, 60), (0, 150), (1, 60), (-1, 60)])

@@ -7,6 +7,7 @@ stops the node, holds up another connection, or takes memory for what a length o
 from __future__ import annotations
 
 import contextlib
+import gc
 import random
 import resource
 import socket
@@ -24,6 +25,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from storage_node.log.batch import build_batch
+from storage_node.protocol import probe
 from storage_node.protocol.codec import MAX_ELEMENTS, MalformedRequest, _build, read_request
 from storage_node.protocol.server import PATIENT
 from storage_node.protocol.table import APIS, Api
@@ -38,6 +40,8 @@ PATIENCE = 2.0
 #: The same where this process does nothing all the while: the machine may stand still, but nothing may hang.
 STANDS_STILL = 30.0
 ANSWER = 20.0
+#: CPU seconds of the longest callback of the listener's loop.
+STALL = 0.020
 #: Bytes by which the process may grow at most, at any moment.
 GROWTH = 250_000_000
 PING = 7_777_777
@@ -64,16 +68,22 @@ class Target:
 
     def renew(self) -> None:
         """The topics that requests may use, as long as none of them deletes them."""
+        # Here and not on the loop's thread, which has no part in what the tests make.
+        gc.collect()
         for name in ("t", "u"):
             if name not in self.harness.node.metadata.image.topics:
                 self.harness.create_topic(name, 2)
 
     def check(self) -> None:
-        """Others are served, soon, and nothing large was taken."""
+        """Others are served, soon, nothing held up the loop, and nothing large was taken."""
         began, worked = time.monotonic(), time.process_time()
         assert len(self.sentinel.ask(18, 0).api_keys) == len(APIS)
         waited, worked = time.monotonic() - began, time.process_time() - worked
         assert waited < STANDS_STILL and min(waited, worked) < PATIENCE, "another connection had to wait"
+        watched = self.harness.node.listener.probe
+        assert watched is not None
+        seconds, what = watched.take()["cpu"]
+        assert seconds <= STALL, f"the loop was held up: {what}: {seconds * 1000:.0f} ms"
         assert _highest() - self.highest < GROWTH
 
     def ask(self, frame: bytes, seconds: float) -> list[bytes] | None:
@@ -103,15 +113,27 @@ def _highest() -> int:
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     # The full sets ask nothing of it for many minutes in between: the sentinel is not closed for being idle.
     extra = {"group.initial.rebalance.delay.ms": "0", "connections.max.idle.ms": str(24 * 3600 * 1000)}
-    with running(Path(tmp_path_factory.mktemp("fuzzed")), dirs=2, extra=extra) as harness:
-        made = Target(harness)
-        yield made
-        made.sentinel.close()
-        assert all(directory.online for directory in harness.node.dirs.directories)
-        harness.produce("sentinel", [b"after"])
-        assert [message.value() for message in harness.consume("sentinel", 2)] == [b"before", b"after"]
-        harness.restart()
-        assert [message.value() for message in harness.consume("sentinel", 2)] == [b"before", b"after"]
+    folder = tmp_path_factory.mktemp("fuzzed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(probe.ENVIRONMENT, str(folder / "probe.json"))
+        gc.disable()
+        try:
+            with running(folder, dirs=2, extra=extra) as harness:
+                yield from fuzzed(harness)
+        finally:
+            gc.enable()
+
+
+def fuzzed(harness: Harness) -> Iterator[Target]:
+    """A target, and at the end what must have come through it."""
+    made = Target(harness)
+    yield made
+    made.sentinel.close()
+    assert all(directory.online for directory in harness.node.dirs.directories)
+    harness.produce("sentinel", [b"after"])
+    assert [message.value() for message in harness.consume("sentinel", 2)] == [b"before", b"after"]
+    harness.restart()
+    assert [message.value() for message in harness.consume("sentinel", 2)] == [b"before", b"after"]
 
 
 def parsed(api: Api, version: int, answer: bytes) -> Any:

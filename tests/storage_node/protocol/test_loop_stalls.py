@@ -158,7 +158,7 @@ def assert_no_stall(node: ProbedNode) -> None:
 
 
 def test_every_api_is_here() -> None:
-    own = {"produce", "fetch"}
+    own = {"produce", "fetch"}  # tests of their own, below
     assert {api.name for api in APIS.values()} == WORST.keys() | own
 
 
@@ -189,6 +189,44 @@ def test_large_frames_of_zeros_do_not_stall_the_loop(node: ProbedNode, key: int)
     head = struct.pack(">hhih1s", key, APIS[key].max_version, 1, 1, b"c")
     node.longest()
     exchange(node, struct.pack(">i", len(head) + FRAME) + head + bytes(FRAME))
+    assert_no_stall(node)
+
+
+def fetch_values(count: int, **more: Any) -> dict[str, Any]:
+    """A fetch of the partitions of t and of others that are not there; `more`: other fields of the request."""
+    rows = [
+        {"partition": number, "fetch_offset": 0, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1}
+        for number in range(count)
+    ]
+    return {
+        "max_wait": timedelta(0),
+        "min_bytes": 1,
+        "max_bytes": 1 << 20,
+        "session_epoch": -1,
+        "topics": [{"topic": "t", "partitions": rows}],
+        **more,
+    }
+
+
+@pytest.mark.parametrize("version", [4, 7, 11, 12])
+def test_a_fetch_of_many_partitions_does_not_stall_the_loop(node: ProbedNode, version: int) -> None:
+    frame = encode_request(1, version, fetch_values(50_000))
+    node.longest()
+    exchange(node, frame * 3, 3)
+    assert_no_stall(node)
+
+
+def test_fetch_sessions_of_many_partitions_do_not_stall_the_loop(node: ProbedNode) -> None:
+    client = Client(node.address)
+    node.longest()
+    made = client.ask(1, 12, fetch_values(50_000, session_epoch=0))
+    assert_no_stall(node)
+    rows = [row["partition"] for row in fetch_values(50_000)["topics"][0]["partitions"]]
+    later = {"session_id": made.session_id, "session_epoch": 1, "topics": []}
+    client.ask(1, 12, fetch_values(0, **later))
+    assert_no_stall(node)
+    forgotten = [{"topic": "t", "partitions": rows[10:]}]
+    client.ask(1, 12, fetch_values(0, **{**later, "session_epoch": 2}, forgotten_topics_data=forgotten))
     assert_no_stall(node)
 
 
