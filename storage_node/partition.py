@@ -292,18 +292,25 @@ class Partition(HeldLog, Waiting):
             raise NotLeaderOrFollower(f"this node leads {self.tp}")
 
     def fetch(
-        self, offset: int, max_bytes: int, *, leader_epoch: int = -1, min_one: bool = True, to_end: bool = False
+        self,
+        offset: int,
+        max_bytes: int,
+        *,
+        leader_epoch: int = -1,
+        min_one: bool = True,
+        to_end: bool = False,
+        at_once: int | None = None,
     ) -> FetchedData:
         """Whole batches from the one that holds `offset`, at most `max_bytes` (but the first whole if `min_one`).
 
-        Below the high watermark, or, for a follower, `to_end` of the log.
+        Below the high watermark, or, for a follower, `to_end` of the log. `at_once`: see `Log.read`.
         """
         while True:
             self.check_usable(leader_epoch)
             log = self.log
             try:
                 upto = log.log_end_offset if to_end else self.high_watermark
-                return log.read(offset, max_bytes, upto=upto, min_one=min_one)
+                return log.read(offset, max_bytes, upto=upto, min_one=min_one, at_once=at_once)
             except (OffsetOutOfRange, LogClosed):
                 # A swap between the two looks at the log is no reason to fail: the copy holds the same offsets.
                 if self.log is log:

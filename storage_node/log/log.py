@@ -46,7 +46,7 @@ class FetchedData:
     base_offset: int
     next_offset: int
     region: Region | None = field(default=None, compare=False)
-    """Where the bytes are, for who wants to read them again; None if there are none."""
+    """Where all bytes are, for who reads them again, or has read only the first; None if there are none."""
 
 
 #: Bytes that a fetch counts where its offset lies in a sealed segment, as Apache Kafka's DelayedFetch: enough for any.
@@ -214,11 +214,14 @@ class Log(MaintainedLog):
 
     # Reading
 
-    def read(self, offset: int, max_bytes: int, *, upto: int | None = None, min_one: bool = True) -> FetchedData:
+    def read(
+        self, offset: int, max_bytes: int, *, upto: int | None = None, min_one: bool = True, at_once: int | None = None
+    ) -> FetchedData:
         """Whole batches from the one that has `offset`, at most `max_bytes` of them, from one segment.
 
         Only batches that end before `upto` (the high watermark, say). `min_one`: the first batch is answered even if
-        it is larger than `max_bytes`. Empty at the end. Raises `OffsetOutOfRange` below the log start offset and
+        it is larger than `max_bytes`. `at_once`: of more than so many bytes only the first are read, and the region
+        says where the others are. Empty at the end. Raises `OffsetOutOfRange` below the log start offset and
         beyond the log end offset, `CorruptRecord` for damaged bytes, `LogReadError`, `LogClosed`.
         """
         end, segments, active_size = self._end
@@ -244,7 +247,7 @@ class Log(MaintainedLog):
                     stop, straddling = segment.find(limit, stop)
                     stop_offset = limit if straddling is None else straddling.base_offset
                     last = True
-                found = segment.read(offset, max_bytes, stop, stop_offset, min_one=min_one)
+                found = segment.read(offset, max_bytes, stop, stop_offset, min_one=min_one, at_once=at_once)
                 if found is not None:
                     return FetchedData(*found)
                 if last:

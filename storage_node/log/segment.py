@@ -321,12 +321,13 @@ class Segment(SegmentFiles):
         return self.indexes()[0].lookup(offset - self.base_offset)
 
     def read(
-        self, offset: int, max_bytes: int, end: int, end_offset: int, *, min_one: bool
+        self, offset: int, max_bytes: int, end: int, end_offset: int, *, min_one: bool, at_once: int | None = None
     ) -> tuple[bytes, int, int, Region | None] | None:
         """(whole batches, base offset, next offset, where) from the one that has `offset`, up to position `end`.
 
-        `end_offset` is the offset at `end`. None if there is no such batch before `end`; no bytes if the first one
-        does not fit in `max_bytes` and is not wanted nevertheless (`min_one`).
+        `end_offset` is the offset at `end`. `at_once`: only the first so many bytes are read. None if there is no such
+        batch before `end`; no bytes if the first one does not fit in `max_bytes` and is not wanted nevertheless
+        (`min_one`).
         """
         file = self.file
         position = self._start_for(offset, file, end)
@@ -346,8 +347,9 @@ class Segment(SegmentFiles):
         else:
             cut, after = self._cut(file, position, position + max_bytes, end)
         count = cut - position
-        data = read_exact(file.fd, count, position)
-        if len(data) < count:
+        wanted = count if at_once is None else min(count, at_once)
+        data = read_exact(file.fd, wanted, position)
+        if len(data) < wanted:
             raise self._damaged(position + len(data))
         # Whoever takes his time with what he reads must not keep more files open than may be.
         region = Region(self, position, count, None if self.home.opened.segments.crowded else file)

@@ -29,6 +29,9 @@ _Result = tuple[bytes | FilePart, int, int, int]
 MOST_BYTES = 64 * 1024 * 1024
 #: More than this is not kept in memory for a reader that takes its time.
 FEW_BYTES = 64 * 1024
+#: More than this is not read from one directory before the answer is begun: what is behind it is read when the peer has
+#: taken that, and whoever asks for 50 MB does not keep a directory's threads from others for as long as these take.
+AT_ONCE = 4 * 1024 * 1024
 #: Between two looks for what a throttle lets through; and without one.
 SOON, LONG = 0.001, 300.0
 #: How long the other directories' data is held back for one that does not answer.
@@ -164,9 +167,15 @@ class Reading:
 
     def _read(self, items: list[Item], budget: Budget) -> list[_Result]:
         """Runs in the directory's pool; for each item its records, error, high watermark and log start offset."""
-        return [self._read_one(item, budget) for item in items]
+        results: list[_Result] = []
+        left = AT_ONCE
+        for item in items:
+            result = self._read_one(item, budget, left)
+            left -= len(result[0])
+            results.append(result)
+        return results
 
-    def _read_one(self, item: Item, budget: Budget) -> _Result:
+    def _read_one(self, item: Item, budget: Budget, at_once: int) -> _Result:
         replica = item.replica
         if replica is None:
             return b"", item.error, item.high_watermark, item.log_start
@@ -175,7 +184,7 @@ class Reading:
         code = 0
         try:
             if granted or first:
-                data = self._one(item, replica, granted, first)
+                data = self._one(item, replica, granted, first, at_once)
         except OffsetOutOfRange:
             code = ErrorCode.OFFSET_OUT_OF_RANGE
         except StorageError as error:
@@ -191,13 +200,13 @@ class Reading:
             return b"", code, -1, -1
         return data, 0, replica.high_watermark, replica.log.log_start_offset
 
-    def _one(self, item: Item, replica: Partition, granted: int, first: bool) -> bytes | FilePart:
+    def _one(self, item: Item, replica: Partition, granted: int, first: bool, at_once: int) -> bytes | FilePart:
         quota = self._quota
         if quota is not None and quota.throttled(replica.tp, self._call.replica):
-            return self._throttled(quota, item, replica, granted)
-        return self._fetch(item, replica, granted, first)
+            return self._throttled(quota, item, replica, granted, at_once)
+        return self._fetch(item, replica, granted, first, at_once)
 
-    def _throttled(self, quota: Side, item: Item, replica: Partition, granted: int) -> bytes | FilePart:
+    def _throttled(self, quota: Side, item: Item, replica: Partition, granted: int, at_once: int) -> bytes | FilePart:
         """As much as the throttle lets through: of the first such partition of an answer at least one batch, which the
         throttle is then owed.
         """
@@ -208,7 +217,7 @@ class Reading:
         whole, self._owes_one = self._owes_one, False
         size = 0
         try:
-            data = self._fetch(item, replica, allowed, whole)
+            data = self._fetch(item, replica, allowed, whole, at_once)
             size = len(data)
         finally:
             quota.give_back(allowed - size)
@@ -216,12 +225,17 @@ class Reading:
             self.held = True
         return data
 
-    def _fetch(self, item: Item, replica: Partition, granted: int, whole: bool) -> bytes | FilePart:
+    def _fetch(self, item: Item, replica: Partition, granted: int, whole: bool, at_once: int) -> bytes | FilePart:
         directory = replica.directory
         found = replica.fetch(
-            item.offset, granted, leader_epoch=item.leader_epoch, min_one=whole, to_end=self._follower
+            item.offset,
+            granted,
+            leader_epoch=item.leader_epoch,
+            min_one=whole,
+            to_end=self._follower,
+            at_once=max(at_once, FEW_BYTES),
         )
-        if found.region is not None and len(found.data) > FEW_BYTES:
+        if found.region is not None and len(found.region) > FEW_BYTES:
             return FilePart(found.data, found.region, directory)
         return found.data
 

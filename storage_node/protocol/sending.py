@@ -1,10 +1,10 @@
 """Sending answers that hold much of a log: a reader that takes its time holds next to no memory.
 
-What was read for an answer is sent at once, as much as the peer takes. What it has not taken within a moment (at once,
-where the answers of all peers hold too much already) is given up, and read again from the log, piece by piece, when the
-peer goes on reading: what is below the high watermark never changes, and a segment stays open for as long as it is
-sent, whatever becomes of its name. (The kernel's way from file to socket was measured as well: on the loopback it takes
-longer than the two copies.)
+What was read for an answer is sent at once, as much as the peer takes; what was not is read when that has gone. What
+the peer has not taken within a moment (at once, where the answers of all peers hold too much already) is given up, and
+read again from the log, piece by piece, when the peer goes on reading: what is below the high watermark never changes,
+and a segment stays open for as long as it is sent, whatever becomes of its name. (The kernel's way from file to socket
+was measured as well: on the loopback it takes longer than the two copies.)
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ Buffer = bytes | bytearray | memoryview
 
 #: How long what was read is kept for a peer that does not take it.
 HOLD_SECONDS = 1.0
-#: Read again at once for a slow reader.
-PIECE = 256 * 1024
+#: Read at once for a peer that takes what it is sent, and for a slow one.
+PIECE, SMALL_PIECE = 2 * 1024 * 1024, 256 * 1024
 #: Sent in one go, before others have their turn on the loop.
 TURN = 4 * 1024 * 1024
 #: Given to the kernel in one call, which takes no more than 1,024.
@@ -34,14 +34,16 @@ LONGEST_PAUSE = 0.05
 
 
 class FilePart:
-    """A part of a log in an answer: its bytes, or where they are once they were given up."""
+    """A part of a log in an answer: its bytes, or where they are while they were not read, or were given up."""
 
-    __slots__ = ("_data", "_directory", "_region", "_sent")
+    __slots__ = ("_data", "_directory", "_piece", "_region", "_sent")
 
     def __init__(self, data: bytes, region: Region, directory: LogDirectory) -> None:
+        """`data`: the first bytes of the region, or all."""
         self._data: memoryview | None = memoryview(data)
         self._region = region
         self._directory = directory
+        self._piece = PIECE
         self._sent = 0
 
     def __len__(self) -> int:
@@ -65,6 +67,7 @@ class FilePart:
     def give_up(self) -> None:
         """Keep no bytes in memory; `read_on` reads them again."""
         self._data = None
+        self._piece = SMALL_PIECE
 
     def read_on(self) -> Future[bytes]:
         """Read the next piece, in the directory's pool; raises StorageError when it is offline, or RuntimeError."""
@@ -72,7 +75,7 @@ class FilePart:
 
     def _read(self) -> bytes:
         try:
-            data = self._region.read(self._sent, PIECE)
+            data = self._region.read(self._sent, self._piece)
         except OSError as error:
             raise LogReadError(self._directory.name, "reading on for a client") from error
         if not data:

@@ -6,7 +6,7 @@ import itertools
 import json
 import struct
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -68,16 +68,26 @@ def _longest_ids(field: Field) -> None:
     ids = itertools.count()
     most = field.size(1_000)
 
-    def values() -> Mapping[str, Any]:
-        return commit(f"{next(ids) % most:010d}".ljust(LONGEST_ID, "g"))
+    def name(number: int) -> str:
+        return f"{number:010d}".ljust(LONGEST_ID, "g")
 
-    field.crowd(2, field.asker(8, 8, values))
+    field.crowd(2, field.asker(8, 8, lambda: commit(name(next(ids) % most))))
+    _delete(field, [name(number) for number in range(most)], 20)
 
 
 def _commits(field: Field) -> None:
     ids = itertools.count()
     most = field.size(20_000)
     field.crowd(4, field.asker(8, 8, lambda: commit(f"committed-{next(ids) % most}")))
+    _delete(field, [f"committed-{number}" for number in range(most)], 500)
+
+
+def _delete(field: Field, groups: Sequence[str], at_once: int) -> None:
+    """Delete groups, as an operator does who finds them: a node that is full of them has no room for others."""
+    line = field.connect()
+    for start in range(0, len(groups), at_once):
+        line.ask(42, 2, groups_names=groups[start : start + at_once])
+    line.reset()
 
 
 def _commits_to_unknown(field: Field) -> None:
@@ -171,10 +181,13 @@ def _taken(field: Field) -> None:
     field.crowd(2, work)
 
 
+#: Commits to more groups than `group.state.max.bytes` has room for.
+FULL = allowed(NONE, "INVALID_COMMIT_OFFSET_SIZE")
+
 GROUPS = (
     Attack("group ids of 8 MiB", "commits, joins and look-ups of them", _long_ids, allowed(CLOSED)),
-    Attack("longest group ids", "commits of groups whose ids have 32,767 characters", _longest_ids, allowed(NONE)),
-    Attack("made-up groups", "commits of 20,000 groups", _commits, allowed(NONE)),
+    Attack("longest group ids", "commits of groups whose ids have 32,767 characters", _longest_ids, FULL),
+    Attack("made-up groups", "commits of 20,000 groups", _commits, FULL),
     Attack("commits to nowhere", "commits for a topic that does not exist", _commits_to_unknown, allowed(UNKNOWN)),
     Attack("join flood", "joins of made-up groups, never completed", _joins, allowed("MEMBER_ID_REQUIRED")),
     Attack("join flood of one", "joins of one group, never completed", _joins_of_one, allowed("MEMBER_ID_REQUIRED")),

@@ -93,7 +93,7 @@ def test_readers_that_do_not_read_hold_no_memory(
             client.send_fetch("t", 0, 0, partition_max_bytes=LARGE)
         waiting += clients
         until(all_given_up, what="all answers are read, and given up")
-    assert sum(len(part.ready) for part in set(given_up)) <= len(waiting) * sending.PIECE
+    assert sum(len(part.ready) for part in set(given_up)) <= len(waiting) * sending.SMALL_PIECE
     # (What one round took, the allocator may keep for the next; it is no reader's, and does not add up.)
     until(lambda: process.memory_info().rss < before + len(waiting) * LARGE // 2, what="their memory is free")
     # What they have not read is read again for them, wherever the partition is by then.
