@@ -102,11 +102,18 @@ class Session:
         """The response to it, where it has no records."""
         self.known: tuple[int, int] | None = None
         """The follower's broker epoch as its last fetch named it, and as it is registered."""
+        self.counted = 0
+        """So many of the partitions that sessions of its kind may have are its own."""
         self._turns = 0
 
     @property
+    def privileged(self) -> bool:
+        """Whether it is a follower's."""
+        return self.replica != CONSUMER
+
+    @property
     def standing(self) -> Standing:
-        return Standing(self.replica != CONSUMER, len(self.items), self.id)
+        return Standing(self.privileged, len(self.items), self.id)
 
     async def ask(self, call: FetchCall) -> list[Item]:
         """Take over what a request changes; returns the items that it names."""
@@ -159,6 +166,8 @@ class FetchSessions:
         self._sessions: dict[int, Session] = {}
         self._repeated: dict[int, Session] = {}
         """By their connection: requests without a session that may come again."""
+        self._held = {True: 0, False: 0}
+        """Partitions of all of these, of followers and of others: no fetch goes through the others' sessions."""
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -166,7 +175,7 @@ class FetchSessions:
     @property
     def partitions(self) -> int:
         """How many partitions all sessions have."""
-        return sum(len(session.items) for session in self._sessions.values())
+        return sum(session.counted for session in self._sessions.values())
 
     def begin(self, call: FetchCall, *, by_id: bool, now: float) -> tuple[Session | None, int]:
         """The session of a request, or the error that it is answered with. Its epoch is the next one's from now on, so
@@ -224,13 +233,17 @@ class FetchSessions:
         ):
             session.repeats = replace(call, items=[]), outlined
             self._repeated[request.connection] = session
+            self._count(session, size)
 
     def _forget(self, connection: int) -> None:
         session = self._repeated.pop(connection, None)
-        if session is not None and not session.lock.locked():
-            session.close()
-        elif session is not None:
+        if session is None:
+            return
+        self._count(session, 0)
+        if session.lock.locked():
             session.repeats = None
+        else:
+            session.close()
 
     def keep(self, session: Session, call: FetchCall, now: float) -> bool:
         """Whether a session lives on after a fetch; a new one gets its id here."""
@@ -240,6 +253,7 @@ class FetchSessions:
             if not session.items:
                 self.close(session.id)
                 return False
+            self._count(session, len(session.items))
             if not (self._fits(session, 0) and session.kept_names):
                 self.close(session.id)
             return True
@@ -249,16 +263,16 @@ class FetchSessions:
         while not session.id or session.id in self._sessions:
             session.id = random.randint(1, LAST_EPOCH)
         self._sessions[session.id] = session
+        self._count(session, len(session.items))
         return True
 
     def _fits(self, session: Session, more: int) -> bool:
         """Whether the sessions of its kind have no more partitions than they may, with so many more."""
-        privileged = session.standing.privileged
-        return self._partitions(privileged) + more <= self._most
+        return self._held[session.privileged] + more <= self._most
 
-    def _partitions(self, privileged: bool) -> int:
-        every = (*self._sessions.values(), *self._repeated.values())
-        return sum(len(session.items) for session in every if session.standing.privileged is privileged)
+    def _count(self, session: Session, partitions: int) -> None:
+        self._held[session.privileged] += partitions - session.counted
+        session.counted = partitions
 
     def _room(self, new: Session, now: float) -> bool:
         standing = new.standing
@@ -267,7 +281,7 @@ class FetchSessions:
             others = {
                 number: (session.standing, session.opened, session.used)
                 for number, session in self._sessions.items()
-                if not crowded or session.standing.privileged is standing.privileged
+                if not crowded or session.privileged is standing.privileged
             }
             gone = victim(others, standing, now)
             if gone is None:
@@ -279,4 +293,5 @@ class FetchSessions:
         """Forget a session, if there is one of this id."""
         session = self._sessions.pop(number, None)
         if session is not None:
+            self._count(session, 0)
             session.close()

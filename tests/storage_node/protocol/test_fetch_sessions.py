@@ -5,6 +5,7 @@ That they are Kafka's on the wire, tests/conformance/apis/test_fetch_sessions.py
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -212,6 +213,34 @@ def test_sessions_are_bounded_in_number_and_in_partitions(harness: Harness) -> N
     one.fetch(dict.fromkeys(range(100, 110), 0))
     one.send()
     assert one.receive().error_code == 70 and len(node.fetch_sessions) == 0
+
+
+def test_partitions_of_all_sessions_are_counted_as_they_come_and_go(harness: Harness) -> None:
+    """The bound holds by a count, which no fetch makes anew."""
+    harness.create_topic("t", 20)
+    sessions, rng = harness.node.fetch_sessions, random.Random(5)
+    fetchers = [Fetcher(harness, "t") for _ in range(6)]
+    client = Client(harness)
+    for _ in range(200):
+        fetcher = rng.choice(fetchers)
+        some = dict.fromkeys(rng.sample(range(20), rng.randint(1, 20)), 0)
+        gone = {"forgotten_topics_data": [fetcher.topic | {"partitions": rng.sample(range(20), 5)}]}
+        match rng.randrange(6) if fetcher.epoch else 0:
+            case 0:
+                fetcher.epoch = 0
+                fetcher.fetch(some)
+            case 1:
+                fetcher.fetch(some)
+            case 2:
+                client.fetch_many([("t", number, 0) for number in some], max_wait_ms=1)
+            case 3:
+                fetcher.session, fetcher.epoch = 0, 0
+            case _:
+                fetcher.send(**gone)
+                fetcher.session = fetcher.session if fetcher.receive().session_id else 0
+                fetcher.epoch = fetcher.epoch if fetcher.session else 0
+        kept = [*sessions._sessions.values(), *sessions._repeated.values()]
+        assert sessions._held == {True: 0, False: sum(len(session.items) for session in kept)}
 
 
 def test_names_that_no_topic_has_are_not_remembered(harness: Harness) -> None:
