@@ -140,16 +140,29 @@ class FetchCall:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A request without a session as bytes: what it says of itself, and its rows with their topics, in any order."""
+    """A request without a session as bytes: what it says of itself, and its topics with their rows, in any order."""
 
     version: int
     frame: bytes
-    rows: frozenset[tuple[bytes, bytes]]
+    blocks: frozenset[tuple[bytes, bytes]]
+    """Topics by name or id, each with all rows that stand together under it."""
+    count: int
+    """How many rows there are."""
 
-    def items(self, other: Outline) -> list[Item]:
-        """The partitions of which this one says something else than the other."""
+    def items(self, other: Outline) -> list[Item] | None:
+        """The partitions of which this one says something else than the other; None where it names others than that.
+
+        (Of a request that goes round with its partitions most topics are as they were, and are not looked into.)
+        """
+        if (self.version, self.frame, self.count) != (other.version, other.frame, other.count):
+            return None
+        rows, before = self._rows(self.blocks - other.blocks), other._rows(other.blocks - self.blocks)
+        if rows.keys() != before.keys():
+            return None
         found = []
-        for name, row in self.rows - other.rows:
+        for (name, number), row in rows.items():
+            if before[name, number] == row:
+                continue
             cursor = Cursor(row)
             if self.version >= 13:
                 found.append(_flexible_item(cursor, "", name))
@@ -158,6 +171,15 @@ class Outline:
             else:
                 found.append(_item(cursor, name.decode(), self.version))
         return found
+
+    def _rows(self, blocks: frozenset[tuple[bytes, bytes]]) -> dict[tuple[bytes, bytes], bytes]:
+        """Rows by topic and partition."""
+        size = _ROW.size if self.version >= 12 else _ROW_V9
+        return {
+            (name, block[start : start + 4]): block[start : start + size]
+            for name, block in blocks
+            for start in range(0, len(block), size)
+        }
 
 
 def outline(request: Request) -> Outline | None:
@@ -176,7 +198,8 @@ def outline(request: Request) -> Outline | None:
     if cursor.int32() != FINAL_EPOCH:
         return None
     head, size = bytes(frame[request.position : cursor.position]), _ROW.size if flexible else _ROW_V9
-    rows: list[tuple[bytes, bytes]] = []
+    blocks: set[tuple[bytes, bytes]] = set()
+    total = 0
     for _ in range(cursor.count(flexible)):
         topic, topic_id = cursor.topic(flexible, by_id)
         name = topic_id or topic.encode()
@@ -188,11 +211,9 @@ def outline(request: Request) -> Outline | None:
             if block[size - 1 :: size].strip(b"\0"):
                 return None  # tagged fields
             cursor.tagged()
-        rows += [(name, block[start : start + size]) for start in range(0, len(block), size)]
-    found = frozenset(rows)
-    if len(found) != len(rows):
-        return None
-    return Outline(version, head + bytes(frame[cursor.position :]), found)
+        blocks.add((name, block))
+        total += count
+    return Outline(version, head + bytes(frame[cursor.position :]), frozenset(blocks), total)
 
 
 async def parse(request: Request) -> FetchCall:

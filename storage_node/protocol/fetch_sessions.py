@@ -206,10 +206,8 @@ class FetchSessions:
         if session is None or session.closed or session.repeats is None or outlined is None:
             return None
         call, known = session.repeats
-        if (outlined.version, outlined.frame) != (known.version, known.frame) or len(outlined.rows) != len(known.rows):
-            return None
         named = outlined.items(known)
-        if len(session.items) != len(known.rows) or any(item.key not in session.items for item in named):
+        if named is None:
             return None
         session.used = now
         session.repeats = call, outlined
@@ -227,6 +225,7 @@ class FetchSessions:
             and call.replica == CONSUMER
             and call.max_wait_ms > 0
             and size >= FEWEST_REPEATED
+            and size == outlined.count  # no partition twice
             and session.kept_names
             and len(self._repeated) < self._slots
             and self._fits(session, size)
