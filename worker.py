@@ -26,7 +26,13 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities import connection, housekeeping
+from activities import connection, state_file
+from activities.client_state import ClientHealth
+from activities.cluster_run import ClusterRun, paused_sentence
+from activities.housekeeping import Housekeeper
+from activities.serving import serve
+from activities.supervision import supervise
+from activities.temporal_client import TemporalClient
 from storage_node import interpreter
 from workflows.model import names
 
@@ -36,7 +42,6 @@ log = logging.getLogger("rehome")
 STICKY = timedelta(seconds=2)
 GRACE = timedelta(seconds=2)  # for activities under way when a role stops
 HEARTBEATS = timedelta(seconds=2)  # between heartbeats of an export that reach the server
-PAUSE = 1.0  # seconds before failed workers are started again
 
 ORCHESTRATOR = "orchestrator"
 HISTORY = "history"
@@ -73,6 +78,12 @@ def parser() -> argparse.ArgumentParser:
             default=os.environ.get("REHOME_EXPORT_KEEP_DAYS", "0"),
             help="remove exports that are older (default: $REHOME_EXPORT_KEEP_DAYS, or 0: keep all)",
         )
+        one.add_argument(
+            "--state-file",
+            metavar="FILE",
+            default=os.environ.get("REHOME_STATE_FILE", ""),
+            help="where the process writes the state of its connection to Temporal (default: $REHOME_STATE_FILE)",
+        )
     for each in roles.choices.values():
         each.add_argument("--profile", metavar="NAME", help="profile of Temporal's configuration file")
     return top
@@ -100,7 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     roles = (ORCHESTRATOR, HISTORY) if given.role == "controller" else (given.role,)
     export = str(Path(given.export_dir).absolute()), given.export_keep_days
     try:
-        asyncio.run(_until_stopped(lambda: _above(given.role, roles, given.cluster, export, given.profile)))
+        connection.settings(given.role, given.profile)  # what cannot be read at the start ends it
+        asyncio.run(_until_stopped(lambda: _above(given, roles, export)))
     except KeyboardInterrupt:
         return 0
     except Exception as error:
@@ -127,35 +139,42 @@ async def _until_stopped(work: Callable[[], Awaitable[None]]) -> None:
     await working
 
 
-async def _above(role: str, roles: Sequence[str], cluster: str, export: tuple[str, int], profile: str | None) -> None:
-    """The roles above the nodes, until cancelled; `export` is where exports go, and for how many days."""
-    client = await connection.connect_forever(role, profile)
-    log.info("%s of %s is connected to namespace %s", role, cluster, client.namespace)
+async def _above(given: argparse.Namespace, roles: Sequence[str], export: tuple[str, int]) -> None:
+    """The roles above the nodes, until cancelled; `export` is where exports go, and for how many days.
+
+    Each part is started again when it fails: neither an error nor the server's absence ends the process.
+    """
+    cluster, health = given.cluster, ClientHealth(f"the {given.role} of {given.cluster}")
+    temporal = TemporalClient(given.role, health, given.profile)
     renewed = asyncio.Event()
+
+    def saw(run: ClusterRun | None) -> None:
+        health.note("controller", paused_sentence(cluster, run))
+
+    house = Housekeeper(temporal.get, cluster, *export, renewed.set, saw)
+    parts: dict[str, Callable[[], Awaitable[None]]] = {"the client": temporal.run}
+    if ORCHESTRATOR in roles:
+        parts["workflows"] = lambda: _serve(temporal, lambda client: _orchestrator(client, cluster), renewed)
+        parts["housekeeping"] = house.run
+    if HISTORY in roles:
+        parts["exports"] = lambda: _serve(temporal, lambda client: _history(client, cluster), asyncio.Event())
+    if given.state_file:
+        parts["the state file"] = lambda: state_file.keep(Path(given.state_file), given.role, lambda: health.state)
     async with asyncio.TaskGroup() as group:
-        if ORCHESTRATOR in roles:
-            group.create_task(_serve(lambda: _orchestrator(client, cluster), renewed))
-            group.create_task(housekeeping.keep_house(client, cluster, *export, renewed.set))
-        if HISTORY in roles:
-            group.create_task(_serve(lambda: _history(client, cluster), asyncio.Event()))
+        for part, work in parts.items():
+            group.create_task(supervise(part, work, health))
 
 
-async def _serve(make: Callable[[], Worker], renewed: asyncio.Event) -> None:
-    """Run a worker until cancelled; one that fails, or is to be renewed, is replaced."""
+async def _serve(temporal: TemporalClient, make: Callable[[Client], Worker], renewed: asyncio.Event) -> None:
+    """Run a worker until cancelled or until it fails; replace it when it is to be renewed, or the client was."""
     while True:
+        client = await temporal.get()
         renewed.clear()
-        worker = make()
-        running = asyncio.create_task(worker.run())
-        renewal = asyncio.create_task(renewed.wait())
-        try:
-            await asyncio.wait({running, renewal}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            renewal.cancel()
-            await worker.shutdown()
-            (ended,) = await asyncio.gather(running, return_exceptions=True)
-        if isinstance(ended, Exception):
-            log.error("the worker on %s failed and is started again", worker.task_queue, exc_info=ended)
-            await asyncio.sleep(PAUSE)
+        await serve([make(client)], _wait(renewed), temporal.replaced(client))
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
 
 
 def _orchestrator(client: Client, cluster: str) -> Worker:

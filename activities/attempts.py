@@ -25,6 +25,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 from temporalio.worker import ActivityInboundInterceptor, ExecuteActivityInput, Interceptor
 
+from activities.describing import describe_run
 from workflows.errors import NODE_RESTARTED
 
 log = logging.getLogger(__name__)
@@ -150,15 +151,12 @@ async def started_by(client: Client, workflow_id: str, worker: str) -> frozenset
     More than a journal has: also what was on its way to the worker, or its result on its way back, when it was killed.
     Raises RPCError when the server cannot be reached.
     """
-    try:
-        described = await client.get_workflow_handle(workflow_id).describe(rpc_timeout=timedelta(seconds=5))
-    except RPCError as refused:
-        if refused.status == RPCStatusCode.NOT_FOUND:
-            return frozenset()
-        raise
+    described = await describe_run(client, workflow_id, timeout=timedelta(seconds=5))
+    if described is None:
+        return frozenset()
     return frozenset(
         Attempt(workflow_id, described.run_id, pending.activity_id)
-        for pending in described.raw_description.pending_activities
+        for pending in described.raw.pending_activities
         if pending.state == PendingActivityState.PENDING_ACTIVITY_STATE_STARTED
         and pending.last_worker_identity.startswith(worker)
     )

@@ -73,12 +73,19 @@ class Batcher:
             raise GaveUp(f"the controller did not answer within {seconds or 0:.1f} s", sent=waiting.sent) from None
 
     async def run(self) -> None:
-        """Send batches, one after the other, until cancelled."""
+        """Send batches, one after the other, until cancelled. To be run again if it fails: what waits is sent then."""
+        if self._waiting:
+            self._wake.set()
         while True:
             await self._wake.wait()
             self._wake.clear()
             while batch := self._take():
-                await self._deliver(batch)
+                try:
+                    await self._deliver(batch)
+                except BaseException as error:
+                    # Under way or not: with another update id it might be carried out twice, so it is not sent again.
+                    _settle(batch, GaveUp(f"the update ended without an answer ({error!r})", sent=True))
+                    raise
 
     def _take(self) -> list[_Waiting]:
         batch: list[_Waiting] = []

@@ -47,7 +47,9 @@ REASSIGN = "alter_reassignments"
 
 
 class ClusterLink:
-    """Lives on the client's event loop. `registered` is called after every registration that was taken."""
+    """Lives on the client's event loop. `registered` is called after every registration that was taken, `seen` with the
+    `Cluster` that is open, at each look.
+    """
 
     def __init__(
         self,
@@ -55,19 +57,19 @@ class ClusterLink:
         node: Node,
         client: Callable[[], Awaitable[Client]],
         registered: Callable[[], None] = lambda: None,
+        seen: Callable[[ClusterRun | None], None] = lambda run: None,
     ) -> None:
-        self._cluster, self._node, self._client, self._on_registered = cluster, node, client, registered
+        self._cluster, self._node, self._client = cluster, node, client
+        self._on_registered, self._on_seen = registered, seen
         self._batcher = Batcher(self._send)
         self._must_register = asyncio.Event()
         self._must_register.set()
         self._registered = asyncio.Event()
         self._applying: set[asyncio.Future[tuple[int, int]]] = set()
 
-    async def run(self) -> None:
-        """Send what is submitted and keep the node registered, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._batcher.run())
-            group.create_task(self._keep_registered())
+    async def send_updates(self) -> None:
+        """Send what is submitted, until cancelled. To be run again if it fails."""
+        await self._batcher.run()
 
     async def submit(self, command: Command, seconds: float | None, *, first: bool = False) -> list[Any]:
         """The results of one command, after the node is registered; raises GaveUp after `seconds`, or Rejected."""
@@ -159,7 +161,8 @@ class ClusterLink:
         if not self._registered.is_set():
             self._must_register.set()
 
-    async def _keep_registered(self) -> None:
+    async def keep_registered(self) -> None:
+        """Register whenever it has to be, until cancelled. To be run again if it fails: it then registers anew."""
         before: ClusterRun | None = None  # as seen last, and registered with
         pause = PAUSE
         while True:
@@ -184,9 +187,11 @@ class ClusterLink:
     async def _current_cluster(self) -> ClusterRun | None:
         """The `Cluster` that runs now, None when there is none or nobody answers."""
         try:
-            return await cluster_run.current(await self._client(), self._cluster)
+            run = await cluster_run.current(await self._client(), self._cluster)
         except RPCError:
             return None
+        self._on_seen(run)
+        return run
 
     async def _register(self) -> bool:
         one = await asyncio.to_thread(self._node.registration)

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from temporalio.client import Client, WorkflowExecutionStatus
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.client import Client
 
+from activities.describing import describe_run
 from workflows.model import names
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterRun:
-    """A run of `Cluster`: the first of its chain, its own id, its events."""
+    """A run of `Cluster`: the first of its chain, its own id, its events, and whether an operator has paused it."""
 
     first: str
     run: str
     length: int
+    paused: bool = False
 
     def replaces(self, before: ClusterRun) -> bool:
         """Whether it may know less than what was there before.
@@ -28,14 +29,19 @@ class ClusterRun:
 
 
 async def current(client: Client, cluster: str) -> ClusterRun | None:
-    """The `Cluster` that runs now, None when there is none; raises RPCError when the server cannot be asked."""
-    try:
-        found = await client.get_workflow_handle(names.cluster_id(cluster)).describe()
-    except RPCError as error:
-        if error.status == RPCStatusCode.NOT_FOUND:
-            return None
-        raise
-    if found.status != WorkflowExecutionStatus.RUNNING:
+    """The `Cluster` that is open now, None when there is none; raises RPCError when the server cannot be asked."""
+    found = await describe_run(client, names.cluster_id(cluster))
+    if found is None or found.ended is not None:
         return None
-    first = found.raw_description.workflow_execution_info.first_run_id or found.run_id
-    return ClusterRun(first, found.run_id, found.history_length)
+    return ClusterRun(found.first, found.run_id, found.length, found.paused)
+
+
+def paused_sentence(cluster: str, run: ClusterRun | None) -> str:
+    """What operators are told of a paused `Cluster`; "" for one that is not paused."""
+    if run is None or not run.paused:
+        return ""
+    workflow_id = names.cluster_id(cluster)
+    return (
+        f"the run {workflow_id} of the controller is paused: changes of the metadata wait, and nobody is elected; "
+        f"let it go on with: temporal workflow unpause --workflow-id {workflow_id}"
+    )

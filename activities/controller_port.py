@@ -59,7 +59,8 @@ class ControllerPort:
         self._node = -1
 
     def attach(self, node: int, link: ClusterLink, starter: MoveStarter, failures: FailureStarter) -> None:
-        """From now on the port works; called on its loop."""
+        """From now on the port works, also after a `close`; called on its loop."""
+        self._closed = False
         self._node, self._link, self._starter, self._failures = node, link, starter, failures
         waiting, self._waiting = self._waiting, []
         for call in waiting:

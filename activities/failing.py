@@ -10,8 +10,8 @@ from typing import Any
 from temporalio.client import Client
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
-from temporalio.service import RPCError
 
+from activities.supervision import until_done
 from storage_node.ports import DirectoryFailed, EndedMove
 from workflows.model import names
 
@@ -46,17 +46,12 @@ class FailureStarter:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _start(self, failure: DirectoryFailed, taken: Callable[[], None]) -> None:
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                await self._start_once(await self._client(), failure)
-            except RPCError as error:
-                log.info("the failure of %s is not told yet, trying again: %s", failure.path, error)
-                await asyncio.sleep(pause)
-                pause = min(LONGEST_PAUSE, pause * 1.6)
-                continue
-            taken()
-            return
+        async def attempt() -> None:
+            await self._start_once(await self._client(), failure)
+
+        what = f"the failure of {failure.path} is not told yet"
+        await until_done(what, attempt, pause=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        taken()
 
     async def _start_once(self, client: Client, failure: DirectoryFailed) -> None:
         workflow_id = names.directory_failure_id(self._cluster, self._node, failure.directory_id, failure.noticed)

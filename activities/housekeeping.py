@@ -38,35 +38,54 @@ RETENTION = timedelta(hours=720)  # histories are kept at least so long: the exp
 EVERY = timedelta(hours=1)  # exports
 
 
-async def keep_house(
-    client: Client, cluster: str, export_directory: str, keep_days: int, renew: Callable[[], None]
-) -> None:
-    """Keep all of it in order until cancelled.
+class Housekeeper:
+    """Keeps all of it in order.
 
     `Cluster` is started when it does not run: at first, when it was terminated, and when the database is a new one,
     which then lacks the rest as well. `renew` is called when the database may be an older one than before: what a
     workflow worker remembers of its runs is then of a future that never was, and it would fail their tasks for ever.
     """
-    before: ClusterRun | None = None
-    rest_is_due, away = True, False
-    while True:
-        try:
-            await client.service_client.check_health(timeout=timedelta(seconds=HEALTH))
-            run = await cluster_run.current(client, cluster)
-            if away or (before is not None and run is not None and run.run == before.run and run.replaces(before)):
-                log.warning("the Temporal server was away or has an older database: the worker starts afresh")
-                renew()
-            before, away = run, False
-            if run is None:
-                await _start(client, cluster)
-                rest_is_due = True
-            if rest_is_due:
-                rest_is_due = not await _keep_rest(client, cluster, export_directory, keep_days)
-        except RPCError as error:
-            if not away:
-                log.warning("Temporal does not answer: %s", error)
-            away = True
-        await asyncio.sleep(WATCH)
+
+    def __init__(
+        self,
+        client: Callable[[], Awaitable[Client]],
+        cluster: str,
+        export_directory: str,
+        keep_days: int,
+        renew: Callable[[], None],
+        seen: Callable[[ClusterRun | None], None] = lambda run: None,
+    ) -> None:
+        """`seen` is called with the `Cluster` that is open, at each look."""
+        self._client, self._cluster = client, cluster
+        self._export_directory, self._keep_days = export_directory, keep_days
+        self._renew, self._seen = renew, seen
+        self._before: ClusterRun | None = None
+        self._rest_is_due, self._away = True, False
+
+    async def run(self) -> None:
+        """Keep house until cancelled. To be run again if it fails; what it knows of the run before stays."""
+        while True:
+            try:
+                await self._look(await self._client())
+            except RPCError as error:
+                if not self._away:
+                    log.info("Temporal does not answer: %s", error)
+                self._away = True
+            await asyncio.sleep(WATCH)
+
+    async def _look(self, client: Client) -> None:
+        await client.service_client.check_health(timeout=timedelta(seconds=HEALTH))
+        run, before = await cluster_run.current(client, self._cluster), self._before
+        if self._away or (before is not None and run is not None and run.run == before.run and run.replaces(before)):
+            log.warning("the Temporal server was away or has an older database: the worker starts afresh")
+            self._renew()
+        self._before, self._away = run, False
+        self._seen(run)
+        if run is None:
+            await _start(client, self._cluster)
+            self._rest_is_due = True
+        if self._rest_is_due:
+            self._rest_is_due = not await _keep_rest(client, self._cluster, self._export_directory, self._keep_days)
 
 
 async def _start(client: Client, cluster: str) -> None:

@@ -2,7 +2,8 @@
 
 The node serves whether or not Temporal is there. This side connects (for as long as it takes), ends what the last
 start of the node left running, keeps the node registered, serves its two queues, reports and looks after moves that
-nobody drives.
+nobody drives. Each of these is a part that is started again when it fails (`activities/supervision.py`), and so is the
+whole; the node's private API shows the state of them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,17 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 from activities import connection, orphans
-from activities.attempts import AttemptJournal, JournalInterceptor, fail_dead_attempts, started_by
+from activities.attempts import Attempt, AttemptJournal, JournalInterceptor, fail_dead_attempts, started_by
+from activities.client_state import ClientHealth
 from activities.cluster_link import ClusterLink
+from activities.cluster_run import ClusterRun, paused_sentence
 from activities.controller_port import ControllerPort
 from activities.failing import FailureStarter
 from activities.node import NodeActivities
+from activities.serving import serve
 from activities.starter import MoveStarter
+from activities.supervision import innermost, supervise
+from activities.temporal_client import TemporalClient
 from storage_node.errors import RequestTimedOut
 from workflows.model import names
 
@@ -44,7 +50,9 @@ MOVES_THROTTLE = timedelta(seconds=2)
 GRACE = timedelta(seconds=3)  # for activities under way when the node stops
 GOODBYE = 1.0  # seconds for telling the controller that the node stops
 JOIN = 6.0  # seconds that `stop` waits for the thread; more than GRACE and GOODBYE together
-PAUSE = 1.0
+PAUSE = 1.0  # seconds before what failed is tried again
+LONGEST_PAUSE = 30.0  # before the whole side is started again
+THREAD = "Temporal's thread"
 
 
 class NodeRuntime:
@@ -53,39 +61,62 @@ class NodeRuntime:
     def __init__(self, profile: str | None = None, overrides: Mapping[str, Any] | None = None) -> None:
         self._profile, self._overrides = profile, overrides
         self._loop = asyncio.new_event_loop()
+        self._stop = threading.Event()
         self._stopping: asyncio.Event | None = None
         self._thread: threading.Thread | None = None
         self.controller = ControllerPort(self._loop)
+        self.health = ClientHealth("the node")
 
     def start(self, node: Node) -> None:
         """Begin, on a thread of its own; returns at once."""
+        node.controller_client = lambda: self.health.state.as_dict()
         self._thread = threading.Thread(target=self._main, args=(node,), name="temporal", daemon=True)
         self._thread.start()
 
     def stop(self, timeout: float = JOIN) -> None:
         """Say goodbye to the controller, leave what is under way and end; the node still serves while this happens."""
+        self._stop.set()
         thread = self._thread
         if thread is None:
             self._loop.close()
             return
-        if thread.is_alive():
+        with contextlib.suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(lambda: self._stopping.set() if self._stopping else None)
-            thread.join(timeout)
+        thread.join(timeout)
         if thread.is_alive():
             log.warning("Temporal's side did not end within %s s and is left behind", timeout)
 
     def _main(self, node: Node) -> None:
+        """Run Temporal's side until it is stopped; whatever ends it before that, it is started again."""
         asyncio.set_event_loop(self._loop)
+        pause = PAUSE
+        while not self._stop.is_set():
+            self.health.started(THREAD)
+            try:
+                self._loop.run_until_complete(self._run(node))
+            except BaseException as error:
+                self.health.failed(THREAD, innermost(error), pause)
+                self._leave_nothing()
+            self._stop.wait(pause)
+            pause = min(LONGEST_PAUSE, 2 * pause)
+        self._loop.close()
+
+    def _leave_nothing(self) -> None:
+        """Cancel what a side that failed has left on the loop."""
         try:
-            self._loop.run_until_complete(self._run(node))
-        except Exception:
-            log.exception("Temporal's side of the node ended; moves and changes of the metadata stand still")
-        finally:
-            self._loop.close()
+            left = asyncio.all_tasks(self._loop)
+            for task in left:
+                task.cancel()
+            if left:
+                self._loop.run_until_complete(asyncio.wait(left, timeout=GOODBYE))
+        except BaseException:
+            log.exception("what was left of Temporal's side could not be ended")
 
     async def _run(self, node: Node) -> None:
         self._stopping = asyncio.Event()
-        session = _Session(node, self.controller, self._profile, self._overrides)
+        if self._stop.is_set():
+            return
+        session = _Session(node, self.controller, self.health, self._profile, self._overrides)
         work = asyncio.create_task(session.run())
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait({work, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -96,34 +127,41 @@ class NodeRuntime:
         try:
             await work
         except asyncio.CancelledError:
+            if not self._stop.is_set():
+                raise
             log.debug("Temporal's side has ended")
 
 
 class _Session:
-    """What happens between start and stop."""
+    """What happens between start and stop: parts that are started again, each by itself, when they fail."""
 
     def __init__(
-        self, node: Node, port: ControllerPort, profile: str | None, overrides: Mapping[str, Any] | None
+        self,
+        node: Node,
+        port: ControllerPort,
+        health: ClientHealth,
+        profile: str | None,
+        overrides: Mapping[str, Any] | None,
     ) -> None:
-        self._node, self._port = node, port
-        self._profile, self._overrides = profile, overrides
+        self._node, self._port, self._health = node, port, health
         self._cluster = node.cluster_id
         self._role = f"node-{node.id}"
-        self._connected: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._temporal = TemporalClient(self._role, health, profile, overrides)
         self._journal = AttemptJournal(Path(node.config.metadata_log_dir))
+        self._dead: frozenset[Attempt] | None = None  # left by the last start; None once they are ended
         self._activities = NodeActivities(node, port, self._pushed)
         blocking = self._activities.blocking
         engine = node.engine
         self._starter = MoveStarter(
             self._cluster,
             node.id,
-            self._client,
+            self._temporal.get,
             lambda tp, claim, reason: blocking(engine.cancel, tp, claim, reason),
             lambda tp: blocking(engine.next_claim, tp),
         )
-        self._failures = FailureStarter(self._cluster, node.id, self._client)
+        self._failures = FailureStarter(self._cluster, node.id, self._temporal.get)
         # What the metadata says of where replicas are may be out of date; the node compares and reports.
-        self._link = ClusterLink(self._cluster, node, self._client, node.directories_changed)
+        self._link = ClusterLink(self._cluster, node, self._temporal.get, node.directories_changed, self._saw)
 
         loop = asyncio.get_running_loop()
 
@@ -136,13 +174,20 @@ class _Session:
         node.on_directory_failure(tell)
 
     async def run(self) -> None:
+        """Run all parts until cancelled."""
         self._port.attach(self._node.id, self._link, self._starter, self._failures)
-        dead = self._journal.left_behind()
+        self._dead = self._journal.left_behind()
+        parts: dict[str, Callable[[], Awaitable[None]]] = {
+            "the client": self._temporal.run,
+            "sending updates": self._link.send_updates,
+            "registering": self._link.keep_registered,
+            "serving the queues": self._serve,
+            "looking after moves without a run": self._watch_orphans,
+        }
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._connect())
-                group.create_task(self._link.run())
-                group.create_task(self._serve(dead))
+                for part, work in parts.items():
+                    group.create_task(supervise(part, work, self._health))
         finally:
             await self._port.close()
             await self._starter.close()
@@ -150,33 +195,29 @@ class _Session:
             self._activities.close()
             await asyncio.to_thread(self._journal.close)
 
-    async def _connect(self) -> None:
-        self._connected.set_result(await connection.connect_forever(self._role, self._profile, self._overrides))
-
-    async def _client(self) -> Client:
-        return await asyncio.shield(self._connected)
-
     def _pushed(self, register: bool) -> None:
         if register:
             self._link.register_again()
         else:
             self._link.heard()
 
-    async def _serve(self, dead: Iterable[Any]) -> None:
-        client = await self._client()
-        await self._end_dead(client, list(dead))
-        watch = asyncio.create_task(orphans.watch(self._node.engine.statuses, self._activities.attached, self._starter))
-        try:
-            while True:
-                try:
-                    await self._work(client)
-                except Exception:
-                    log.exception("the node's workers failed and are started again")
-                await asyncio.sleep(PAUSE)
-        finally:
-            watch.cancel()
+    def _saw(self, run: ClusterRun | None) -> None:
+        self._health.note("controller", paused_sentence(self._cluster, run))
 
-    async def _end_dead(self, client: Client, dead: Sequence[Any]) -> None:
+    async def _watch_orphans(self) -> None:
+        await self._temporal.get()
+        await orphans.watch(self._node.engine.statuses, self._activities.attached, self._starter)
+
+    async def _serve(self) -> None:
+        """Serve both queues, with the client that there is, until cancelled or until a worker fails."""
+        while True:
+            client = await self._temporal.get()
+            if self._dead is not None:
+                await self._end_dead(client, self._dead)
+                self._dead = None
+            await serve(self._workers(client), self._temporal.replaced(client))
+
+    async def _end_dead(self, client: Client, dead: Iterable[Attempt]) -> None:
         """Fail what the last start left running, so that its next attempts come at once.
 
         The controller tells a node nothing new while a push to it is under way: one that was lost with the process
@@ -191,22 +232,13 @@ class _Session:
                 log.info("the attempts of the last start are not ended yet: %s", error)
                 await asyncio.sleep(PAUSE)
                 continue
+            except Exception:
+                # Ending them saves time, nothing else: the server ends them when their timeouts are over.
+                log.exception("the attempts of the last start are left to their timeouts")
+                return
             if left:
                 log.info("%d activities of the last start were ended, %d of them still open", len(left), ended)
             return
-
-    async def _work(self, client: Client) -> None:
-        """Serve both queues until cancelled or one of the workers fails."""
-        workers = self._workers(client)
-        running = [asyncio.create_task(worker.run()) for worker in workers]
-        try:
-            await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            await asyncio.gather(*(worker.shutdown() for worker in workers), return_exceptions=True)
-            ended = await asyncio.gather(*running, return_exceptions=True)
-        for result in ended:
-            if isinstance(result, Exception):
-                raise result
 
     def _workers(self, client: Client) -> list[Worker]:
         interceptors = [JournalInterceptor(self._journal)]
@@ -233,7 +265,7 @@ class _Session:
 
     async def say_goodbye(self) -> None:
         """Tell the controller that this start of the node ends, if it can be told."""
-        if not self._connected.done():
+        if not self._temporal.connected:
             return
         try:
             await self._port.leave(self._node.incarnation, GOODBYE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,8 +15,6 @@ from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
     from storage_node.move.status import MoveStatus
-
-log = logging.getLogger(__name__)
 
 LOOK = 1.0  # seconds between two looks
 GRACE = 5.0  # seconds a `.move` may be without an activity before its run is asked for
@@ -90,10 +87,5 @@ async def watch(
 
     while True:
         await asyncio.sleep(LOOK)
-        try:
-            lone = orphans.due(statuses(), cared_for, time.monotonic())
-        except Exception:
-            log.exception("looking for moves without a run failed")
-            continue
-        for status in lone:
+        for status in orphans.due(statuses(), cared_for, time.monotonic()):
             starter.adopt(status.owner, status.run_id, planned(status), status.throttle)

@@ -14,12 +14,14 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
-from temporalio.client import Client, WorkflowExecutionDescription, WorkflowExecutionStatus
+from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
+from activities.describing import RunDescription, describe_run
 from activities.lanes import Lane, lanes
+from activities.supervision import until_done
 from storage_node.ports import PlannedMove
 from storage_node.types import TopicPartition
 from workflows.model import names
@@ -43,11 +45,14 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """A run as the server describes it; `first` is shared by a run and what it was reset or continued to."""
+    """A run as the server describes it; `first` is shared by a run and what it was reset or continued to.
+
+    `ended` is how it ended, None while it is open: also when it is paused.
+    """
 
     run_id: str
     first: str
-    status: WorkflowExecutionStatus | None
+    ended: WorkflowExecutionStatus | None
 
 
 def decide(owner_run: RunFacts | None, newest: RunFacts | None) -> Fate:
@@ -60,8 +65,8 @@ def decide(owner_run: RunFacts | None, newest: RunFacts | None) -> Fate:
         return Fate.ADOPT
     if newest is not None and newest.first == owner_run.first:
         owner_run = newest
-    match owner_run.status:
-        case WorkflowExecutionStatus.RUNNING | WorkflowExecutionStatus.CONTINUED_AS_NEW:
+    match owner_run.ended:
+        case None | WorkflowExecutionStatus.CONTINUED_AS_NEW:
             return Fate.LEAVE
         case WorkflowExecutionStatus.CANCELED | WorkflowExecutionStatus.TERMINATED:
             return Fate.CANCEL
@@ -125,17 +130,14 @@ class MoveStarter:
         task.add_done_callback(finished)
 
     async def _start(self, lane: Lane, throttle: int | None) -> None:
-        token, pause = uuid.uuid4().hex, FIRST_PAUSE
-        while True:
-            try:
-                async with self._gate:
-                    await self._start_once(await self._client(), lane, throttle, token)
-                self._remember(lane)
-                return
-            except RPCError as error:
-                log.info("%s was not started, trying again: %s", lane.summary(), error)
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE, pause * 1.6)
+        token = uuid.uuid4().hex
+
+        async def attempt() -> None:
+            async with self._gate:
+                await self._start_once(await self._client(), lane, throttle, token)
+
+        await until_done(f"{lane.summary()} was not started", attempt, pause=FIRST_PAUSE, longest=LONGEST_PAUSE)
+        self._remember(lane)
 
     def _remember(self, lane: Lane) -> None:
         workflow_id = lane.workflow_id(self._cluster, self._node)
@@ -163,8 +165,8 @@ class MoveStarter:
             await start(WorkflowIDReusePolicy.REJECT_DUPLICATE)
         except WorkflowAlreadyStartedError:
             # Ours, if an answer got lost; or a closed run of an earlier life of this cluster that used the same id.
-            found = await client.get_workflow_handle(workflow_id).describe()
-            if found.status == WorkflowExecutionStatus.RUNNING or await found.memo_value(TOKEN, "") == token:
+            found = await describe_run(client, workflow_id)
+            if found is not None and (found.ended is None or await _token(client, found) == token):
                 return
             try:
                 await start(WorkflowIDReusePolicy.ALLOW_DUPLICATE)
@@ -183,31 +185,32 @@ class MoveStarter:
             await self._start(Lane((replace(move, claim=claim),)), throttle)
 
     async def _fate(self, owner: str, run_id: str) -> Fate:
-        pause = FIRST_PAUSE
-        while True:
-            try:
-                client = await self._client()
-                newest = await _describe(client, owner, "")
-                mine = newest
-                if newest is not None and run_id and newest.run_id != run_id:
-                    mine = await _describe(client, owner, run_id)
-                return decide(mine, newest)
-            except RPCError as error:
-                log.info("what became of %s is not known yet: %s", owner, error)
-            await asyncio.sleep(pause)
-            pause = min(LONGEST_PAUSE, pause * 1.6)
+        async def attempt() -> Fate:
+            client = await self._client()
+            newest = await _describe(client, owner, "")
+            mine = newest
+            if newest is not None and run_id and newest.run_id != run_id:
+                mine = await _describe(client, owner, run_id)
+            return decide(mine, newest)
+
+        what = f"what became of {owner} is not known yet"
+        return await until_done(what, attempt, pause=FIRST_PAUSE, longest=LONGEST_PAUSE)
+
+
+async def _token(client: Client, found: RunDescription) -> object:
+    """The memo field `TOKEN` of a run, "" where it has none."""
+    fields = found.raw.workflow_execution_info.memo.fields
+    if TOKEN not in fields:
+        return ""
+    return (await client.data_converter.decode([fields[TOKEN]]))[0]
 
 
 async def _describe(client: Client, workflow_id: str, run_id: str) -> RunFacts | None:
     """A run as the server knows it, None when it does not; raises RPCError when the server cannot be asked."""
     try:
-        found = await client.get_workflow_handle(workflow_id, run_id=run_id or None).describe()
+        found = await describe_run(client, workflow_id, run_id)
     except RPCError as error:
-        if error.status in (RPCStatusCode.NOT_FOUND, RPCStatusCode.INVALID_ARGUMENT):
+        if error.status is RPCStatusCode.INVALID_ARGUMENT:
             return None
         raise
-    return RunFacts(found.run_id, _first_run(found), found.status)
-
-
-def _first_run(found: WorkflowExecutionDescription) -> str:
-    return found.raw_description.workflow_execution_info.first_run_id or found.run_id
+    return None if found is None else RunFacts(found.run_id, found.first, found.ended)

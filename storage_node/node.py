@@ -99,6 +99,8 @@ class Node:
         self.replicas.changed = self.offline_reports.changed
         self.halt: Callable[[str], None] = log.critical
         """Called with one sentence when the node cannot go on: its metadata directory, or the last one, has failed."""
+        self.controller_client: Callable[[], dict[str, Any] | None] = lambda: None
+        """The state of the client by which this node reaches its controller, as JSON; None where there is none."""
         self.recovered_bytes = 0
         self._watch: health.Watch
         self.dirs: DirectoryManager

@@ -1,4 +1,4 @@
-"""rehome node: what one node is told directly, with or without Temporal."""
+"""rehome node: what one node reports and is told directly, with or without Temporal."""
 
 from __future__ import annotations
 
@@ -9,10 +9,32 @@ import typer
 from ops.cli import nodes, output
 from ops.cli.options import Bootstrap, Data, Json
 from ops.cli.target import resolve
+from ops.stack import clients
 
-app = typer.Typer(help="Tell one node something, without Temporal.", no_args_is_help=True)
+app = typer.Typer(help="Ask or tell one node something, without Temporal.", no_args_is_help=True)
 
 Node = Annotated[int, typer.Argument(metavar="NODE", min=0, help="The node's id.")]
+
+
+@app.command("status")
+def status(node: Node, data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
+    """How one node is: its metadata's version, directories, replicas, moves, and how it reaches Temporal."""
+    where = nodes.address(resolve(data, bootstrap), node)
+    found = nodes.call(where, "status")
+    client = clients.of_answer(nodes.call(where, "controller-client"))
+    if json:
+        output.print_json({**found, "temporal_client": client})
+        return
+    typer.echo(f"node {node} at {where}, metadata {found['generation']}.{found['version']}")
+    typer.echo(f"temporal client: {clients.short(client)}")
+    for line in clients.lines(f"node {node}", client):
+        typer.echo(line)
+    for row in found["directories"]:
+        typer.echo(f"{row['path']}: {'online' if row['online'] else 'offline: ' + row['failure']}")
+    typer.echo(
+        f"{found['replicas']} replicas, {found['led']} led, {len(found['offline'])} offline; "
+        f"{found['moves']} moves{', stopped' if found['moves_stopped'] else ''}"
+    )
 
 
 @app.command("stop-moves")

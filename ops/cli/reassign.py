@@ -13,6 +13,7 @@ from uuid import uuid4
 import typer
 from temporalio.client import Client
 
+from activities.describing import describe_run
 from ops.cli import log_dirs, output, reassign_throttle, runs
 from ops.cli import reassign_plan as plans
 from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, NoAnswer, Reassignment, UnknownTopic, sizes_of
@@ -341,8 +342,8 @@ class _Reassign:
 
         async def work(client: Client) -> None:
             for workflow_id, mine in self._by_run.items():
-                status = (await client.get_workflow_handle(workflow_id).describe()).status
-                if status is None or status.name == "RUNNING":
+                found_run = await describe_run(client, workflow_id)
+                if found_run is None or found_run.ended is None:
                     continue
                 why = f"its run ended: {workflow_id}"
                 try:

@@ -10,11 +10,13 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import exceptions as failures
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
+from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities import connection
+from activities import connection, temporal_errors
+from activities.describing import describe_run
+from activities.temporal_errors import BadConfiguration, Kind
 from ops.cli.target import Target
 from ops.stack.errors import OpsError
 from workflows.model import names
@@ -56,11 +58,14 @@ async def connect(target: Target) -> Client:
     overrides = {"target_host": address, "namespace": target.namespace}
     try:
         return await asyncio.wait_for(Client.connect(**connection.settings("cli", None, overrides)), CONNECT_SECONDS)
-    except (RuntimeError, OSError, TimeoutError) as error:
-        raise OpsError(
-            f"cannot reach Temporal at {address}: {str(error).rstrip('.') or 'no answer'}; "
-            "is it running? see: rehome stack status"
-        ) from error
+    except (BadConfiguration, RuntimeError, OSError, TimeoutError) as error:
+        problem = temporal_errors.classify(error)
+        if problem.kind is Kind.UNREACHABLE:
+            why_not = problem.detail or "no answer"
+            raise OpsError(
+                f"cannot reach Temporal at {address}: {why_not}; is it running? see: rehome stack status"
+            ) from error
+        raise OpsError(temporal_errors.sentence(problem, address, target.namespace)) from error
 
 
 async def open_moves(client: Client, cluster: str, kind: str = names.MOVE_REPLICA) -> list[OpenRun]:
@@ -98,12 +103,10 @@ async def _fenced(client: Client, cluster: str) -> list[int]:
 async def _attempt(client: Client, workflow_id: str, run_id: str) -> int:
     """The attempt of the step under way, as the server counts it; 0 between two steps."""
     try:
-        described = await client.get_workflow_handle(workflow_id, run_id=run_id).describe(
-            rpc_timeout=timedelta(seconds=PROGRESS_SECONDS)
-        )
+        described = await describe_run(client, workflow_id, run_id, timedelta(seconds=PROGRESS_SECONDS))
     except RPCError:
         return 0
-    return max((int(each.attempt) for each in described.raw_description.pending_activities), default=0)
+    return max((int(each.attempt) for each in described.raw.pending_activities), default=0) if described else 0
 
 
 async def progress_of(client: Client, workflow_id: str, run_id: str) -> list[OpenRun]:
@@ -173,10 +176,11 @@ async def cancel(client: Client, workflow_id: str, *, wait_seconds: float | None
     """Ask a run to cancel; with `wait_seconds` wait until it has ended. The status it has then, in lower case."""
     handle = client.get_workflow_handle(workflow_id)
     try:
-        before = await handle.describe()
-        if before.status is not WorkflowExecutionStatus.RUNNING:
-            status = before.status.name.lower() if before.status else "unknown"
-            raise OpsError(f"{workflow_id} cannot be cancelled: it has ended already ({status})")
+        before = await describe_run(client, workflow_id)
+        if before is None:
+            raise OpsError(f"there is no open run with the id {workflow_id}; see: rehome moves")
+        if before.ended is not None:
+            raise OpsError(f"{workflow_id} cannot be cancelled: it has ended already ({before.ended.name.lower()})")
         await handle.cancel()
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:

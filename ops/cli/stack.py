@@ -9,7 +9,7 @@ import typer
 from ops.cli import output
 from ops.cli.options import Data, Json
 from ops.cli.target import data_folder
-from ops.stack import foreground, state
+from ops.stack import clients, foreground, state
 from ops.stack.interrupts import interruptible, uninterrupted
 from ops.stack.stack import Stack
 
@@ -67,15 +67,31 @@ def down(data: Data = None, json: Json = False) -> None:
 
 @app.command()
 def status(data: Data = None, json: Json = False) -> None:
-    """What runs: each process with its pid, addresses, directories and the command line that starts it again."""
+    """What runs: each process with its pid, addresses and directories, and how it reaches Temporal. With --json also
+    the command line that starts it again.
+    """
     rows = Stack(data_folder(data)).status()
     output.show(
         rows,
         json,
-        ("name", "state", "pid", "address", "directories"),
-        ([row["name"], _state(row), row["pid"] or "-", _address(row), _directories(row)] for row in rows),
+        ("name", "state", "pid", "temporal client", "address", "directories"),
+        (
+            [
+                row["name"],
+                _state(row),
+                row["pid"] or "-",
+                clients.short(row["temporal_client"]),
+                _address(row),
+                _directories(row),
+            ]
+            for row in rows
+        ),
         "no processes",
     )
+    if not json:
+        for row in rows:
+            for line in clients.lines(row["name"], row["temporal_client"]):
+                typer.echo(line)
 
 
 @app.command()

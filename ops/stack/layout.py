@@ -7,6 +7,7 @@ Everything lives below one data folder:
     temporal/temporal.db           the Temporal dev server's database
     node-1/server.properties       one folder per node, with its log directories disk-a, disk-b, ...
     logs/<process>.log             standard output and error of each process
+    logs/controller.state          the state of the controller's connection to Temporal
     export/                        where histories are exported to
 """
 
@@ -83,6 +84,11 @@ class StackSpec:
     @property
     def exports(self) -> Path:
         return self.data / "export"
+
+    @property
+    def controller_state(self) -> Path:
+        """Where the controller, which listens at no port, writes the state of its connection to Temporal."""
+        return self.data / "logs" / f"{CONTROLLER}.state"
 
     def ports(self) -> dict[int, str]:
         """Every port the stack listens on, and for what."""
@@ -186,7 +192,7 @@ def _controller(spec: StackSpec) -> ProcessSpec:
         CONTROLLER,
         (sys.executable, str(WORKER), "controller", "--cluster", spec.cluster),
         spec.data / "logs" / f"{CONTROLLER}.log",
-        environment=_environment(spec),
+        environment={**_environment(spec), "REHOME_STATE_FILE": str(spec.controller_state)},
         directories=(spec.exports,),
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import javaproperties
 
-from ops.stack import health, layout, ports, processes, state, temporal_server
+from ops.stack import clients, health, layout, ports, processes, state, temporal_server
 from ops.stack.errors import OpsError, UsageError
 from ops.stack.interrupts import uninterrupted
 from ops.stack.layout import CONTROLLER, TEMPORAL, ProcessSpec, StackSpec
@@ -57,6 +57,7 @@ class Stack:
         current = state.require(self.data)
         running = self._running(current)
         rows: list[dict[str, Any]] = []
+        found = clients.states(current.spec, self._layout(current), running)
         for process in self._layout(current):
             record = running.get(process.name)
             up = record is not None
@@ -70,6 +71,7 @@ class Stack:
                     "directories": [str(path) for path in process.directories],
                     "command": process.command_line,
                     "log": str(process.log),
+                    "temporal_client": found[process.name],
                 }
             )
         return rows

@@ -101,6 +101,12 @@ def _status(node: Node, call: dict[str, Any]) -> dict[str, Any]:
     return node.status()
 
 
+def _controller_client(node: Node, call: dict[str, Any]) -> dict[str, Any]:
+    """How the node reaches its controller: an operator sees it although the controller is away."""
+    generation, version = node.metadata.image.age
+    return {"node": node.id, "generation": generation, "version": version, "client": node.controller_client()}
+
+
 def _connections(node: Node, call: dict[str, Any]) -> dict[str, Any]:
     return node.listener.view()
 
@@ -166,6 +172,7 @@ OPERATIONS: dict[str, Operation] = {
     "moves": _moves,
     "status": _status,
     "connections": _connections,
+    "controller-client": _controller_client,
     "cancel-move": _cancel_move,
     "replicas-online": _replicas_online,
     "offline-replicas": _offline_replicas,

@@ -68,6 +68,8 @@ class Cluster:
     ports: dict[int, int] = field(default_factory=dict)
     #: What all its processes have in their environment.
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: What they run.
+    program: Path = PROGRAM
 
     # Processes
 
@@ -102,7 +104,7 @@ class Cluster:
         new.replace(self.points)
 
     def _environment(self, more: Mapping[str, str] | None = None) -> dict[str, str]:
-        return {
+        values = {
             **os.environ,
             "TEMPORAL_ADDRESS": self.server.address,
             "TEMPORAL_NAMESPACE": "default",
@@ -113,6 +115,7 @@ class Cluster:
             **self.environment,
             **(more or {}),
         }
+        return {name: value for name, value in values.items() if value}  # "" takes one out
 
     def _start(self, name: str, *arguments: str, more: Mapping[str, str] | None = None) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -120,7 +123,7 @@ class Cluster:
         self.passed.mkdir(exist_ok=True)
         log = (self.folder / f"{name}.log").open("ab")
         self.processes[name] = subprocess.Popen(
-            [sys.executable, str(PROGRAM), *arguments],
+            [sys.executable, str(self.program), *arguments],
             cwd=ROOT,
             env=self._environment(more),
             stdin=subprocess.DEVNULL,
@@ -389,9 +392,10 @@ def running(
     settings: Mapping[str, str] | None = None,
     directories: int = 2,
     environment: Mapping[str, str] | None = None,
+    program: Path = PROGRAM,
 ) -> Iterator[Cluster]:
     """A cluster with a controller and registered nodes."""
-    cluster = Cluster(server, name, folder, directories, environment=environment or {})
+    cluster = Cluster(server, name, folder, directories, environment=environment or {}, program=program)
     try:
         cluster.start_controller()
         for node in range(1, nodes + 1):

@@ -12,7 +12,7 @@ from datetime import timedelta
 import storage_node.admin
 import storage_node.alter_log_dirs
 import worker
-from activities import cluster_link, copying, creating, housekeeping, node_runtime, orphans
+from activities import cluster_link, copying, creating, housekeeping, node_runtime, orphans, temporal_client
 from workflows import options
 
 #: Seconds that a request for a directory waits for the controller, where a test is to see that it gives up.
@@ -31,6 +31,7 @@ def hurry() -> None:
     cluster_link.PAUSE = 0.3
     cluster_link.LONGEST_PAUSE = 1.0
     housekeeping.WATCH = 0.3
+    temporal_client.WATCH = 0.5
     # How long a `.move` may be without its run.
     orphans.LOOK = 0.2
     orphans.GRACE = 1.0

@@ -9,15 +9,18 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from temporalio.api.enums.v1 import WorkflowExecutionStatus as RawStatus
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest, DescribeWorkflowExecutionResponse
 from temporalio.client import Client
 from temporalio.client import WorkflowExecutionStatus as Status
 
+from activities import starter as starting
 from activities.starter import Fate, MoveStarter, RunFacts, decide
 from storage_node.ports import PlannedMove
 from storage_node.types import TopicPartition
 
 
-def run(run_id: str, status: Status, first: str = "") -> RunFacts:
+def run(run_id: str, status: Status | None, first: str = "") -> RunFacts:
     return RunFacts(run_id, first or run_id, status)
 
 
@@ -25,7 +28,8 @@ def run(run_id: str, status: Status, first: str = "") -> RunFacts:
 @pytest.mark.parametrize(
     ("status", "fate"),
     [
-        (Status.RUNNING, Fate.LEAVE),
+        (None, Fate.LEAVE),
+        (Status.CONTINUED_AS_NEW, Fate.LEAVE),
         (Status.CANCELED, Fate.CANCEL),
         (Status.TERMINATED, Fate.CANCEL),
         (Status.FAILED, Fate.ADOPT),
@@ -33,43 +37,58 @@ def run(run_id: str, status: Status, first: str = "") -> RunFacts:
         (Status.TIMED_OUT, Fate.ADOPT),
     ],
 )
-def test_by_status(status: Status, fate: Fate) -> None:
+def test_by_status(status: Status | None, fate: Fate) -> None:
     assert decide(run("r", status), run("r", status)) is fate
 
 
 def test_an_unknown_run_is_adopted() -> None:
     assert decide(None, None) is Fate.ADOPT
-    assert decide(None, run("another", Status.RUNNING)) is Fate.ADOPT
+    assert decide(None, run("another", None)) is Fate.ADOPT
 
 
 def test_a_later_run_of_the_same_id_counts_only_if_it_continues_the_first() -> None:
     terminated = run("a", Status.TERMINATED)
-    assert decide(terminated, run("b", Status.RUNNING)) is Fate.CANCEL
-    assert decide(terminated, run("b", Status.RUNNING, first="a")) is Fate.LEAVE
+    assert decide(terminated, run("b", None)) is Fate.CANCEL
+    assert decide(terminated, run("b", None, first="a")) is Fate.LEAVE
 
 
+PAUSED = RawStatus.WORKFLOW_EXECUTION_STATUS_PAUSED
+UNHEARD_OF = 77  # a status of a later server
 TP = TopicPartition("t", 0)
 PLANNED = PlannedMove(TP, "/a", "/b", 7, 3, 100)
 
 
 class Server:
-    """A client that takes starts and knows what runs they made; `fate` is the status of all of them."""
+    """A client that takes starts and knows what runs they made; `status` is the server's number for that of all of
+    them. It raises `errors` first, one per call.
+    """
 
-    def __init__(self, status: Status = Status.RUNNING) -> None:
-        self.status = status
+    namespace = "default"
+
+    def __init__(self, status: int = Status.RUNNING, *errors: BaseException) -> None:
+        self.status, self.errors = status, list(errors)
         self.started: list[tuple[str, object]] = []
         self.asked: list[str] = []
+        self.workflow_service = SimpleNamespace(describe_workflow_execution=self._describe)
 
     async def start_workflow(self, workflow: str, parameter: object, *, id: str, **more: object) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
         self.started.append((id, parameter))
 
-    def get_workflow_handle(self, workflow_id: str, **more: object) -> SimpleNamespace:
-        async def describe() -> SimpleNamespace:
-            self.asked.append(workflow_id)
-            raw = SimpleNamespace(workflow_execution_info=SimpleNamespace(first_run_id="r"))
-            return SimpleNamespace(run_id="r", status=self.status, raw_description=raw)
-
-        return SimpleNamespace(describe=describe)
+    async def _describe(
+        self, request: DescribeWorkflowExecutionRequest, **more: object
+    ) -> DescribeWorkflowExecutionResponse:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.asked.append(request.execution.workflow_id)
+        found = DescribeWorkflowExecutionResponse()
+        info = found.workflow_execution_info
+        info.execution.run_id = info.first_run_id = "r"
+        info.status = cast(Any, self.status)
+        if self.status not in (Status.RUNNING, PAUSED, UNHEARD_OF):
+            info.close_time.FromSeconds(1)
+        return found
 
 
 def play(server: Server, scene: Callable[[MoveStarter], Coroutine[Any, Any, None]]) -> list[int]:
@@ -129,4 +148,34 @@ def test_the_copy_of_a_terminated_run_is_removed() -> None:
         starter.adopt("somebody's", "r", PLANNED)
 
     server = Server(Status.TERMINATED)
+    assert play(server, scene) == [7] and server.started == []
+
+
+@pytest.mark.parametrize("status", [PAUSED, UNHEARD_OF], ids=["paused", "of a later server"])
+def test_an_open_run_keeps_its_move_whatever_its_status(status: int) -> None:
+    async def scene(starter: MoveStarter) -> None:
+        starter.adopt("somebody's", "r", PLANNED)
+
+    server = Server(status)
+    assert play(server, scene) == [] and server.started == [] and server.asked == ["somebody's"]
+
+
+def test_a_run_is_started_whatever_fails_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "FIRST_PAUSE", 0.0)
+
+    async def scene(starter: MoveStarter) -> None:
+        starter.start([PLANNED], None)
+
+    server = Server(Status.RUNNING, ValueError("odd"), asyncio.CancelledError(), KeyError("odd"))
+    assert play(server, scene) == []
+    assert [id for id, _ in server.started] == ["c/move/1/t-0/7"]
+
+
+def test_the_run_of_a_move_is_asked_for_whatever_fails_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting, "FIRST_PAUSE", 0.0)
+
+    async def scene(starter: MoveStarter) -> None:
+        starter.adopt("somebody's", "r", PLANNED)
+
+    server = Server(Status.TERMINATED, ValueError("odd"), asyncio.CancelledError())
     assert play(server, scene) == [7] and server.started == []

@@ -45,8 +45,11 @@ _FIRST_PORT, _PORTS_EACH = 11000, 1000
 #: Another run of the tests on this machine begins elsewhere.
 _port = itertools.count(random.randrange(_PORTS_EACH))
 
-#: The dev stack's server settings: without them a timer takes a second and a workflow ten activities a second.
+#: The dev stack's server settings: without them a timer takes a second and a workflow ten activities a second. And
+#: runs can be paused, which a server has to be told.
 SETTINGS = (
+    "--dynamic-config-value",
+    "frontend.WorkflowPauseEnabled=true",
     "--dynamic-config-value",
     "history.transferProcessorMaxPollRPS=2000",
     "--dynamic-config-value",

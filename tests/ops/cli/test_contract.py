@@ -30,6 +30,7 @@ COMMANDS = [
     ["cancel"],
     ["reassign"],
     ["reassignments"],
+    ["node", "status"],
     ["node", "stop-moves"],
     ["node", "resume-moves"],
     ["node", "connections"],

@@ -204,6 +204,11 @@ def test_status_says_how_to_start_each_process_again(stack: Stack, rehome: Rehom
     rows = rehome("stack", "status")
     assert [row["name"] for row in rows] == ["temporal", "controller", "node-1", "node-2"]
     assert all(row["ready"] and row["pid"] for row in rows)
+    clients = [row["temporal_client"] for row in rows]
+    assert clients[0] is None
+    assert all(one["connected"] and one["address"] == stack.spec().temporal_address for one in clients[1:])
+    assert all(one["restarted"] == [] and one["notes"] == [] for one in clients[1:])
+    assert rehome("node", "status", "1")["temporal_client"] == clients[2]
     assert rows[2]["addresses"] == {"kafka": stack.spec().node_address(1)}
     assert [Path(path).name for path in rows[2]["directories"]] == ["disk-a", "disk-b", "disk-c"]
     assert "worker.py node --config" in rows[2]["command"]
