@@ -19,7 +19,7 @@ from temporalio.service import RPCError
 
 from activities import temporal_errors
 from activities.supervision import PartEnded, Repeats, describe
-from activities.temporal_errors import Problem
+from activities.temporal_errors import Kind, Problem
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,9 @@ def instant(seconds: float) -> str:
 class ClientHealth:
     """Keeps a process's `ClientState`, and writes what changes to its log. Safe for threads."""
 
-    def __init__(self, role: str, wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, role: str, wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._role, self._wall, self._clock = role, wall, clock
         self._lock = threading.Lock()
         self._state = ClientState(False, wall(), kind="starting", reason="not connected to Temporal yet")
@@ -149,7 +151,8 @@ class ClientHealth:
             written = self._limit(part).passes(text, self._clock(), type(error).__name__)
         if written:
             # What the server or the connection says needs no stack; everything else is an error of ours.
-            stack = None if isinstance(error, (RPCError, OSError, PartEnded)) else error
+            ours = temporal_errors.classify(error).kind is Kind.OTHER and not isinstance(error, (RPCError, PartEnded))
+            stack = error if ours else None
             told = "%s: %s failed (%s) and is started again in %.1f s; failure %d of it"
             log.error(told, self._role, part, text, pause, now.restarts, exc_info=stack)
 

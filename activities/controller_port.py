@@ -18,6 +18,7 @@ from activities.cluster_link import ClusterLink
 from activities.failing import FailureStarter
 from activities.replica_reports import report_rows
 from activities.starter import MoveStarter
+from activities.supervision import is_being_cancelled
 from storage_node.errors import MAY_COME, NOTHING_CHANGED, ErrorCode, RequestTimedOut
 from storage_node.ports import (
     ChangeResult,
@@ -237,7 +238,13 @@ class ControllerPort:
             work.close()
             raise GaveUp("the node stops", sent=False)
         future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-        return await asyncio.wait_for(future, None if seconds is None else seconds + SLACK)
+        try:
+            return await asyncio.wait_for(future, None if seconds is None else seconds + SLACK)
+        except asyncio.CancelledError:
+            if is_being_cancelled():
+                raise
+            # All that ran on the port's loop was cancelled, since it failed; the caller still needs a response.
+            raise GaveUp("the link to the controller failed and is started again", sent=True) from None
 
     # Runs
 

@@ -67,7 +67,7 @@ async def supervise(
             raise
         except BaseException as raised:
             error = innermost(raised)
-        if _is_being_cancelled():  # whatever the work made of it
+        if is_being_cancelled():  # whatever the work made of it
             raise asyncio.CancelledError from error
         if time.monotonic() - began >= CALM:
             wait = first
@@ -94,7 +94,7 @@ async def until_done(
         except RPCError as error:
             log.info("%s, trying again: %s", what, error)
         except (asyncio.CancelledError, Exception) as error:
-            if _is_being_cancelled():
+            if is_being_cancelled():
                 raise
             if limit.passes(describe(error), time.monotonic()):
                 log.warning("%s, trying again: %s", what, describe(error), exc_info=error)
@@ -139,6 +139,7 @@ def describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _is_being_cancelled() -> bool:
+def is_being_cancelled() -> bool:
+    """Whether somebody has cancelled the running task, so that a `CancelledError` is not of some other task's."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -56,7 +56,7 @@ _BY_TEXT = (
     (Kind.TLS, _TLS),
     (Kind.UNAUTHORIZED, r"code: (Unauthenticated|PermissionDenied)|unauthori[sz]ed|permission denied"),
     (Kind.NO_NAMESPACE, r"namespace\b.*\bnot found"),
-    (Kind.CONFIGURATION, r"invalid uri|invalid target url|relative URL|invalid headers|InvalidUri|invalid port"),
+    (Kind.CONFIGURATION, r"invalid uri|invalid target url|relative URL|invalid headers|InvalidUri|invalid port|private key or neither"),
     (
         Kind.UNREACHABLE,
         r"tcp connect error|dns error|connection refused|timed out|timeout|transport error|unavailable"
@@ -78,7 +78,7 @@ _HEAD = re.compile(
 _WORDS = (
     re.compile(r'error: "((?:[^"\\]|\\.)+)"'),
     re.compile(r"(received fatal alert: \w+)"),
-    re.compile(r"error: ((?:InvalidCertificate|NoCertificates|AlertReceived|InvalidMessage)\([^)]*\)?\)?)"),
+    re.compile(r"error: ((?:InvalidCertificate|AlertReceived|InvalidMessage)\(.+\)) \}\)\)"),
     re.compile(r'message: "((?:[^"\\]|\\.)+)"'),
 )
 
@@ -104,14 +104,14 @@ def classify(error: BaseException, *, tls: bool | None = None) -> Problem:
             return Problem(Kind.UNAUTHORIZED, detail)
         if error.status is RPCStatusCode.NOT_FOUND and "namespace" in detail.lower():
             return Problem(Kind.NO_NAMESPACE, detail)
-    if isinstance(error, (RPCError, RuntimeError, OSError)):
+    if isinstance(error, (RPCError, RuntimeError, OSError, ValueError)):
         for kind, pattern in _BY_TEXT:
             if re.search(pattern, str(error), re.IGNORECASE):
                 return Problem(kind, detail)
     if isinstance(error, RPCError):
         return Problem(_BY_STATUS.get(error.status, Kind.OTHER), detail)
     if isinstance(error, (OSError, TimeoutError)):
-        return Problem(Kind.UNREACHABLE, detail)
+        return Problem(Kind.UNREACHABLE, detail or "it does not respond in time")
     return Problem(Kind.OTHER, f"{type(error).__name__}: {detail}" if detail else type(error).__name__)
 
 

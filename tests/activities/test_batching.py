@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from activities.batching import Answer, Batcher, Command, GaveUp, Rejected
+from tests.activities.test_supervision import Panic
 
 Send = Callable[[str, list[Command]], Awaitable[list[Answer]]]
 
@@ -136,3 +137,35 @@ def test_a_refusal_reaches_every_caller_and_the_next_batch_goes_on() -> None:
         assert await batcher.submit({}, 30) == {"fine": True}
 
     drive(send, scenario)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), Panic()], ids=repr)
+def test_a_batcher_that_is_run_again_sends_what_waits_and_nothing_twice(error: BaseException) -> None:
+    sent: list[list[int]] = []
+    gate = asyncio.Event()
+
+    async def send(update: str, commands: list[Command]) -> list[Answer]:
+        sent.append([command["n"] for command in commands])
+        await gate.wait()
+        if len(sent) == 1:
+            raise error
+        return [{"n": command["n"]} for command in commands]
+
+    async def scenario() -> None:
+        batcher = Batcher(send)
+        first_run = asyncio.create_task(batcher.run())
+        one = asyncio.create_task(batcher.submit({"n": 1}, 30))
+        await until(lambda: bool(sent))
+        two = asyncio.create_task(batcher.submit({"n": 2}, 30))
+        await until(lambda: len(batcher._waiting) == 1)
+        gate.set()
+        await asyncio.wait({first_run})
+        with pytest.raises(GaveUp) as gave_up:
+            await one
+        assert gave_up.value.sent, "it may have been carried out"
+        second_run = asyncio.create_task(batcher.run())
+        assert await two == {"n": 2}
+        second_run.cancel()
+        assert sent == [[1], [2]]
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))

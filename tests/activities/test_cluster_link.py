@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as RawStatus
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 from temporalio.client import Client
@@ -62,4 +61,6 @@ def test_a_run_is_there_until_the_server_names_its_end() -> None:
     assert current(78, ended=True) is None
     assert current(0, unknown=True) is None
     assert paused_sentence("c", paused).endswith("temporal workflow unpause --workflow-id c")
-    assert paused_sentence("c", current(RawStatus.WORKFLOW_EXECUTION_STATUS_RUNNING)) == paused_sentence("c", None) == ""
+    assert (
+        paused_sentence("c", current(RawStatus.WORKFLOW_EXECUTION_STATUS_RUNNING)) == paused_sentence("c", None) == ""
+    )

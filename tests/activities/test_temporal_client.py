@@ -270,8 +270,8 @@ def test_one_look_that_a_busy_server_misses_is_no_outage(
         (
             RuntimeError(
                 "Failed client connect: `get_system_info` call error after connection: Status { code: Unknown, "
-                'message: "transport error", source: Some(tonic::transport::Error(Transport, hyper::Error(Io, Custom { kind: '
-                'InvalidData, error: "received fatal alert: CertificateExpired" }))) }'
+                'message: "transport error", source: Some(tonic::transport::Error(Transport, hyper::Error(Io, Custom '
+                '{ kind: InvalidData, error: "received fatal alert: CertificateExpired" }))) }'
             ),
             Kind.TLS,
             "received fatal alert: CertificateExpired",
@@ -292,7 +292,9 @@ def test_one_look_that_a_busy_server_misses_is_no_outage(
         ),
         (RPCError("workflow not found", RPCStatusCode.NOT_FOUND, b""), Kind.OTHER, "workflow not found"),
         (RuntimeError("Worker validation failed: Namespace n was not found"), Kind.NO_NAMESPACE, None),
-        (TimeoutError(), Kind.UNREACHABLE, ""),
+        (TimeoutError(), Kind.UNREACHABLE, "it does not respond in time"),
+        (ValueError("invalid target URL: invalid port number"), Kind.CONFIGURATION, None),
+        (ValueError("Must have both client cert and private key or neither"), Kind.CONFIGURATION, None),
         (
             ValueError("8 is not a valid WorkflowExecutionStatus"),
             Kind.OTHER,
@@ -307,6 +309,16 @@ def test_what_an_error_means(error: Exception, kind: Kind, detail: str | None) -
     assert found.kind is kind
     if detail is not None:
         assert found.detail == detail
+
+
+@pytest.mark.parametrize("end", ["hyper::Error(Io, Kind(ConnectionReset))", "operation was canceled"])
+def test_a_new_connection_that_is_closed_without_a_word_is_about_tls(end: str) -> None:
+    error = RuntimeError(f"Failed client connect: `get_system_info` call error after connection: {end}")
+    mine, none = temporal_errors.classify(error, tls=True), temporal_errors.classify(error, tls=False)
+    assert mine.kind is Kind.TLS and "rejects the client's certificate" in mine.detail
+    assert none.kind is Kind.UNREACHABLE and "expects TLS" in none.detail
+    later = RPCError("connection reset by peer", RPCStatusCode.UNAVAILABLE, b"")
+    assert temporal_errors.classify(later, tls=True).kind is Kind.UNREACHABLE, "a server that was stopped"
 
 
 @pytest.mark.parametrize("kind", list(Kind))
