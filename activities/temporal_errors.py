@@ -56,7 +56,10 @@ _BY_TEXT = (
     (Kind.TLS, _TLS),
     (Kind.UNAUTHORIZED, r"code: (Unauthenticated|PermissionDenied)|unauthori[sz]ed|permission denied"),
     (Kind.NO_NAMESPACE, r"namespace\b.*\bnot found"),
-    (Kind.CONFIGURATION, r"invalid uri|invalid target url|relative URL|invalid headers|InvalidUri|invalid port|private key or neither"),
+    (
+        Kind.CONFIGURATION,
+        r"invalid uri|invalid target url|relative URL|invalid headers|InvalidUri|invalid port|private key or neither",
+    ),
     (
         Kind.UNREACHABLE,
         r"tcp connect error|dns error|connection refused|timed out|timeout|transport error|unavailable"

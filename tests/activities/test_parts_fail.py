@@ -55,7 +55,7 @@ def test_every_part_is_there_and_none_was_started_again(cluster: Cluster) -> Non
 
 
 def make(cluster: Cluster, topic: str) -> None:
-    """Make a topic while a part fails: the client always has a response, at worst that it is not known what happened."""
+    """Make a topic while a part fails: the client always has a response, at worst that the outcome is not known."""
     try:
         cluster.create_topic(topic)
     except KafkaException as error:
