@@ -259,11 +259,15 @@ class LogDirRequests:
 
     async def _try(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove | ErrorCode:
         """Make one `.move`, in place of one to elsewhere; answers the move or why there is none."""
-        tp = partition.tp
+        tp, admitted = partition.tp, False
         try:
             if not raised.error:
                 self._refuse_stopped()
-                # Not before: without an answer from the controller what is under way goes on.
+                # Not before: without an answer from the controller, or room in the new directory, what is under way
+                # goes on.
+                admitted = self._moves_elsewhere(tp, target)
+                if admitted:
+                    await self._unless_hung(target.background(self._node.engine.admit, tp, target.name), (target,))
                 await self._cancel_other(tp, target)
                 if partition.generation >= raised.value:
                     # What was under way has become the replica meanwhile, or was about to.
@@ -271,7 +275,7 @@ class LogDirRequests:
             if raised.error:
                 log.info("move of %s to %s: %s", tp, target.path, raised.message)
                 return ErrorCode(raised.error)
-            return await self._create(partition, target, raised)
+            return await self._create(partition, target, raised, admitted)
         except (RequestRefused, StorageError) as error:
             if isinstance(error, StorageError):
                 await asyncio.to_thread(self._node.storage_failed, error)
@@ -303,9 +307,11 @@ class LogDirRequests:
         except RequestRefused as error:
             return [ChangeResult(error.code, error.message)] * len(rows)
 
-    async def _create(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove:
+    async def _create(
+        self, partition: Partition, target: LogDirectory, raised: ChangeResult, admitted: bool
+    ) -> PlannedMove:
         """In the target's background: a disk that hangs holds up only its own moves; what it makes later is undone."""
-        making = target.background(self._make, partition, target, raised)
+        making = target.background(self._make, partition, target, raised, admitted)
         try:
             return await self._unless_hung(making, (target, partition.directory))
         except (LogDirectoryOffline, RequestTimedOut):
@@ -322,12 +328,20 @@ class LogDirRequests:
         except StorageError as error:
             self._node.storage_failed(error)
 
-    def _make(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove:
+    def _make(self, partition: Partition, target: LogDirectory, raised: ChangeResult, admitted: bool) -> PlannedMove:
         engine = self._node.engine
         known = engine.status(partition.tp)
         # What a run may still hold is taken from it first; where there is nothing, the claim comes with the copy.
         claim = engine.next_claim(partition.tp) if known is not None and is_open(known) else 0
-        status = engine.create(partition.tp, target.name, claim=claim, generation=raised.value, owner="", run_id="")
+        status = engine.create(
+            partition.tp,
+            target.name,
+            claim=claim,
+            generation=raised.value,
+            owner="",
+            run_id="",
+            admitted=admitted,
+        )
         return PlannedMove(
             partition.tp, status.source, target.name, status.claim, status.generation, partition.log.size
         )

@@ -184,6 +184,8 @@ class MoveReplica:
             if row is None:
                 message = f"The node said nothing about {replica.key[0]}-{replica.key[1]}; look at its log."
                 row = moves.failed_rows([replica], errors.NODE_FAILURE, message)[0]
+            if replica.rejected(row) and (order := self._orders.get(replica.key)) is not None:
+                self._orders[replica.key] = replace(order, refused=row.message, kind=row.error)
             after = replica.after(row, now)
             if after.phase == moves.FAILED and replica.phase != CANCELLING and row.error in _LEAVES_A_COPY:
                 after = after.to(CANCELLING)
@@ -332,7 +334,9 @@ class MoveReplica:
 
     @workflow.update(description="Move one replica to another directory instead: {topic, partition, directory}")
     async def set_target(self, order: Any) -> dict[str, Any]:
-        """Answers when the `.move` in the new directory is there; fails with TooLate when the swap was faster."""
+        """Answers when the `.move` in the new directory is there; fails with TooLate when the swap was faster, or with
+        the node's reason for rejecting the directory: the move goes on to the earlier one then.
+        """
         key = orders.replica_of(order, self._replicas, "directory")
         directory = orders.directory_of(order)
         await self._give(key, Order(directory), lambda replica: replica.phase != moves.CREATING)
@@ -361,9 +365,9 @@ class MoveReplica:
         self._orders[key] = order
         await self._interrupt()
         await workflow.wait_condition(lambda: self._orders[key].taken)
+        await workflow.wait_condition(lambda: bool(self._orders[key].refused) or carried_out(self._replicas[key]))
         if refused := self._orders[key].refused:
-            raise refuse(refused, TOO_LATE)
-        await workflow.wait_condition(lambda: carried_out(self._replicas[key]))
+            raise refuse(refused, self._orders[key].kind)
 
     async def _interrupt(self) -> None:
         """Stop the step under way, if any, and wait until it has ended; a swap that runs already ends by itself."""

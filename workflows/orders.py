@@ -21,12 +21,13 @@ T = TypeVar("T")
 @dataclass(frozen=True, slots=True)
 class Order:
     """What an update asks for one replica: another directory, or (None) to drop it. `refused` is the reason if it came
-    too late.
+    too late, or if its node rejected the directory; `kind` is the reason's stable type.
     """
 
     directory: str | None = None
     taken: bool = False
     refused: str = ""
+    kind: str = TOO_LATE
 
 
 def refuse(problem: str, kind: str = errors.INVALID_PLAN) -> ApplicationError:

@@ -81,6 +81,11 @@ class LogDirectory:
     def online(self) -> bool:
         return self._failure is None
 
+    def shares_disk_with(self, other: LogDirectory) -> bool:
+        """Whether what is deleted in the other directory makes room in this one, as of the start."""
+        mine, theirs = self._identity, other._identity
+        return mine is not None and theirs is not None and mine[0] == theirs[0]
+
     @property
     def failure(self) -> str | None:
         """Why the directory is offline; None while it is online."""

@@ -25,13 +25,16 @@ from storage_node.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Who asks, under which claim and generation (0: to be issued), at which rate."""
+    """Who asks, under which claim and generation (0: to be issued), at which rate; `admitted`: the target was found to
+    have room (`Creator.admit`) before the copy that this one replaces was cancelled.
+    """
 
     claim: int = 0
     generation: int = 0
     owner: str = ""
     run_id: str = ""
     throttle: int | None = None
+    admitted: bool = False
 
 
 class Creator:
@@ -67,6 +70,11 @@ class Creator:
                 request = replace(request, claim=newest + 1)
             if move.target is target:
                 return self._adopt(move, request)
+            if partition.directory is not target:
+                # Checked first: a target that is refused leaves the running copy alone.
+                self._check(partition, target, request.generation)
+                self._check_room(partition, target, move)
+                request = replace(request, admitted=True)
             self._cancel(tp, None, "another directory was asked for")
             ended_run = move.marker.run_id if move.marker.run_id != request.run_id else ""
         if partition.directory is target:
@@ -74,6 +82,32 @@ class Creator:
         if move is None:
             self._refuse_ended(partition, request)
         return self._make(partition, target, request, ended_run)
+
+    def admit(self, tp: TopicPartition, target_path: Path | str) -> None:
+        """See `MoveEngine.admit`."""
+        partition, target = self._node.partition(tp), self._node.directory(target_path)
+        self._check(partition, target, 0)
+        self._check_room(partition, target, self._registry.get(tp))
+
+    def _check(self, partition: PartitionLike, target: LogDirectory, generation: int) -> None:
+        """Raise whatever speaks against a new copy in `target`, but for its room. Changes nothing."""
+        tp = partition.tp
+        self._switch.refuse()
+        movable(tp)
+        target.check_online()
+        partition.directory.check_online()
+        if generation and generation <= partition.generation:
+            raise Superseded(f"{tp} is at generation {partition.generation}, the move was to give it {generation}")
+        for name in (replica_name(tp), move_name(tp)):
+            with io_errors(target.name, f"looking for {name}"):
+                there = (target.path / name).exists()
+            if there:
+                raise RequestRefused(f"{target.path / name} exists and is not known; look at it and move it away")
+
+    def _check_room(self, partition: PartitionLike, target: LogDirectory, replaced: Move | None) -> None:
+        """Raise NotEnoughSpace unless `target` has room, also by the end of the copy that is replaced."""
+        freed = replaced.bytes_held if replaced is not None and target.shares_disk_with(replaced.target) else 0
+        check_space(target, partition.log.size, self._registry.spoken_for(target) - freed)
 
     def _refuse_ended(self, partition: PartitionLike, request: Request) -> None:
         if not request.claim:
@@ -96,20 +130,9 @@ class Creator:
 
     def _make(self, partition: PartitionLike, target: LogDirectory, request: Request, ended_run: str) -> MoveStatus:
         tp = partition.tp
-        self._switch.refuse()
-        movable(tp)
-        target.check_online()
-        partition.directory.check_online()
-        if request.generation and request.generation <= partition.generation:
-            raise Superseded(
-                f"{tp} is at generation {partition.generation}, the move was to give it {request.generation}"
-            )
-        for name in (replica_name(tp), move_name(tp)):
-            with io_errors(target.name, f"looking for {name}"):
-                there = (target.path / name).exists()
-            if there:
-                raise RequestRefused(f"{target.path / name} exists and is not known; look at it and move it away")
-        check_space(target, partition.log.size, self._registry.spoken_for(target))
+        self._check(partition, target, request.generation)
+        if not request.admitted:
+            self._check_room(partition, target, None)
         claim = request.claim or self._registry.newest_claim(partition) + 1
         source = write_source(partition, claim, target.id, ended_run)
         self._registry.learn(tp, claim)

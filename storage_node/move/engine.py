@@ -101,16 +101,28 @@ class MoveEngine:
         owner: str = "",
         run_id: str = "",
         throttle: int | None = None,
+        admitted: bool = False,
     ) -> MoveStatus:
         """Make the `.move`, durable, and answer; nothing is copied yet.
 
         A `.move` of the same claim, or with no claim given of the same owner, is taken as made before; a newer claim
         takes over a move or gives it another target. `generation` is the one that the metadata gave the move, `claim`
-        0 lets a new one be issued. Raises ReplicaBusy, StaleClaim, Superseded, MovesStopped, LogDirNotFound,
-        InvalidTopic, NotEnoughSpace, UnknownTopicOrPartition, StorageError; nothing is left on disk then.
+        0 lets a new one be issued, `admitted` says that `admit` has found room. Raises ReplicaBusy, StaleClaim,
+        Superseded, MovesStopped, LogDirNotFound, InvalidTopic, NotEnoughSpace, UnknownTopicOrPartition, StorageError;
+        nothing is left on disk then. A move that was to get another target goes on to the one it has, unless the
+        target's disk itself failed at making the `.move`.
         """
         with self._changing(tp):
-            return self._creator.create(tp, target_path, Request(claim, generation, owner, run_id, throttle))
+            return self._creator.create(tp, target_path, Request(claim, generation, owner, run_id, throttle, admitted))
+
+    def admit(self, tp: TopicPartition, target_path: Path | str) -> None:
+        """Check whether a new copy could be made in a directory, in place of the one under way; changes nothing.
+
+        Raises MovesStopped, LogDirNotFound, InvalidTopic, NotEnoughSpace, UnknownTopicOrPartition, RequestRefused,
+        StorageError.
+        """
+        with self._changing(tp):
+            self._creator.admit(tp, target_path)
 
     # Copying
 

@@ -100,10 +100,14 @@ class Move:
         return max(0, self.partition.log.log_end_offset - future.log_end_offset) if future is not None else 0
 
     @property
+    def bytes_held(self) -> int:
+        """Bytes that the copy has on its disk, as of now."""
+        return self.future.size if self.future is not None else self.bytes_found
+
+    @property
     def bytes_left(self) -> int:
         """Bytes that are still to be copied, as of now."""
-        future = self.future
-        return max(0, self.partition.log.size - (future.size if future is not None else self.bytes_found))
+        return max(0, self.partition.log.size - self.bytes_held)
 
     # State
 

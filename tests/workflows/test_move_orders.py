@@ -84,6 +84,35 @@ def test_a_new_target_is_made_in_place_of_the_old_one(play: Callable[..., None],
     play(scene)
 
 
+@pytest.mark.parametrize("again", ["the copy goes on", "nor can the earlier one be made"])
+def test_a_new_target_that_its_node_rejects_is_refused_and_the_move_goes_on(
+    play: Callable[..., None], again: str
+) -> None:
+    full = {"outcome": "failed", "error": "TargetFull", "message": "10 bytes left"}
+
+    async def scene(it: Scene) -> None:
+        handle = await it.copying([one(0), one(1)])
+        goes_on = again == "the copy goes on"
+        it.node.script[calls.CREATE_MOVE, 1] = [full] if goes_on else [full, {**full, "error": "LogDirOffline"}]
+        order = {"topic": "t", "partition": 1, "directory": "/disk/c"}
+        with pytest.raises(WorkflowUpdateFailedError) as caught:
+            await handle.execute_update("set_target", order)
+        assert isinstance(caught.value.cause, ApplicationError)
+        assert (caught.value.cause.type, caught.value.cause.message) == ("TargetFull", "10 bytes left")
+        await until(lambda: len(it.node.calls_of(calls.CREATE_MOVE)) == 3)
+        asked = [(move.partition, move.directory) for move in it.node.calls_of(calls.CREATE_MOVE)[2].replicas]
+        assert asked == [(1, "/disk/b")]
+        it.node.hold.set()
+        rows = rows_of(await handle.result())
+        assert (rows[0]["outcome"], rows[0]["directory"]) == ("deleted", "/disk/b")
+        ended = ("deleted", "", "") if goes_on else ("failed", "LogDirOffline", "10 bytes left")
+        assert (rows[1]["outcome"], rows[1]["error"], rows[1]["message"]) == ended
+        assert rows[1]["directory"] == "/disk/b"
+        assert calls.CANCEL_MOVE not in it.node.order
+
+    play(scene)
+
+
 def test_an_order_that_the_swap_outruns_is_refused(play: Callable[..., None]) -> None:
     async def scene(it: Scene) -> None:
         it.node.hold_swap.clear()

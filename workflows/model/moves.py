@@ -109,7 +109,8 @@ class Replica:
     (epoch s).
 
     `live` is the node's last report of the copy under way, `heard` when the node last said anything of this replica
-    (epoch s; 0: never).
+    (epoch s; 0: never). `before` is the directory it was moved to before a new target that its node has not taken yet,
+    "" without one.
     """
 
     move: ReplicaMove
@@ -118,6 +119,7 @@ class Replica:
     due: float = 0.0
     live: Mapping[str, Any] | None = None
     heard: float = 0.0
+    before: str = ""
 
     @staticmethod
     def asked(move: ReplicaMove) -> Replica:
@@ -146,7 +148,18 @@ class Replica:
         copy counts anew.
         """
         row = replace(self.row, directory=directory, bytes_copied=0, bytes_resumed=0)
-        return replace(self, move=replace(self.move, directory=directory), row=row, phase=CREATING, live=None)
+        return replace(
+            self,
+            move=replace(self.move, directory=directory),
+            row=row,
+            phase=CREATING,
+            live=None,
+            before=self.before or self.move.directory,
+        )
+
+    def rejected(self, row: MoveRow) -> bool:
+        """Whether its node cannot make the copy in the new target: `after` takes it back to the one before."""
+        return bool(self.before) and self.phase == CREATING and row.outcome == calls.FAILED
 
     def after(self, row: MoveRow, now: float) -> Replica:
         """The replica after its step's row: the next phase by TRANSITIONS, facts added up, claim and generation as the
@@ -155,6 +168,9 @@ class Replica:
         An outcome that the table does not know for this phase is a failure of the node's side and ends the replica as
         failed.
         """
+        if self.rejected(row):
+            # Whether the copy there is still whole, or has to begin anew, the node knows.
+            return replace(self.aimed_at(self.before), before="", heard=now)
         phase = TRANSITIONS.get((self.phase, row.outcome))
         if phase is None and self.phase == DELETING:
             phase = DONE
@@ -169,7 +185,7 @@ class Replica:
         held = merge_rows(self.row, replace(row, outcome=self.row.outcome) if late else row)
         move = replace(self.move, claim=row.claim or self.move.claim, generation=row.generation or self.move.generation)
         due = now + max(row.delete_after, 0.0)
-        return replace(self, move=move, phase=phase, row=held, due=due, live=None, heard=now)
+        return replace(self, move=move, phase=phase, row=held, due=due, live=None, heard=now, before="")
 
     def reported(self, live: Mapping[str, Any], now: float) -> Replica:
         """The replica after a report of its copy."""

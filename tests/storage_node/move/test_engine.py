@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,10 +11,12 @@ import pytest
 from storage_node.directories.directory import Usage
 from storage_node.errors import (
     InvalidTopic,
+    LogDirectoryOffline,
     LogDirNotFound,
     MovesStopped,
     NotEnoughSpace,
     ReplicaBusy,
+    RequestRefused,
     StaleClaim,
     Superseded,
     UnknownTopicOrPartition,
@@ -366,6 +369,72 @@ def test_what_cannot_be_moved(make: Make, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(NotEnoughSpace, match="10 bytes left"):
         node.engine.create(TP, node.path("b"))
     assert node.listing()["b"] == []
+
+
+def fill_up(node: SmallNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node.dir("c"), "usage", lambda: Usage(1 << 20, 100))
+    monkeypatch.setattr(node.dir("c"), "shares_disk_with", lambda other: False)
+
+
+#: What makes the directory `c` no target, the error, and what the move asks for then: directory and generation.
+REFUSALS: dict[str, tuple[Callable[[SmallNode, pytest.MonkeyPatch], object], type[Exception], str, int]] = {
+    "full": (fill_up, NotEnoughSpace, "c", 2),
+    "unknown": (lambda node, _: None, LogDirNotFound, "nowhere", 2),
+    "offline": (lambda node, _: node.dir("c").fail("pulled out"), LogDirectoryOffline, "c", 2),
+    "taken": (lambda node, _: (node.dir("c").path / "t-0").mkdir(), RequestRefused, "c", 2),
+    "stopped": (lambda node, _: node.engine.stop_moves(), MovesStopped, "c", 2),
+    "overtaken": (lambda node, _: setattr(node.partitions[TP], "generation", 2), Superseded, "c", 2),
+}
+
+
+@pytest.mark.parametrize("trouble", REFUSALS)
+def test_a_new_target_that_is_refused_leaves_the_copy_to_the_old_one(
+    make: Make, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    arrange, error, name, generation = REFUSALS[trouble]
+    node = make(names=("a", "b", "c"))
+    node.add()
+    node.fill(300)
+    claim = node.engine.create(TP, node.path("b"), owner="run", run_id="r").claim
+    node.engine.start_copy(TP, claim)
+    assert node.engine.wait(TP, claim, 20).state is MoveState.CAUGHT_UP
+    arrange(node, monkeypatch)
+    before, path = node.listing(), str(node.dir("c").path.parent / name)
+    with pytest.raises(error):
+        node.engine.create(TP, path, claim=claim, generation=generation, owner="run", run_id="r")
+    if trouble != "overtaken":
+        with pytest.raises(error):
+            node.engine.admit(TP, path)
+    assert node.listing() == before
+    (status,) = node.engine.statuses()
+    assert (status.claim, status.directory, status.owner) == (claim, node.path("b"), "run")
+    node.partitions[TP].generation = 0
+    if trouble == "stopped":
+        node.engine.resume_moves()
+    node.finish(claim)
+    assert node.partitions[TP].directory is node.dir("b")
+
+
+def test_a_copy_makes_room_for_the_one_that_replaces_it_on_the_same_disk(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make(names=("a", "b", "c"))
+    node.add()
+    node.fill(3000)
+    size = node.partitions[TP].log.size
+    claim = node.engine.create(TP, node.path("b")).claim
+    node.engine.start_copy(TP, claim)
+    assert node.engine.wait(TP, claim, 20).state is MoveState.CAUGHT_UP
+    monkeypatch.setattr(node.dir("c"), "usage", lambda: Usage(10 * size, size // 10 + (2 << 20)))
+    monkeypatch.setattr(node.dir("c"), "shares_disk_with", lambda other: False)
+    with pytest.raises(NotEnoughSpace):
+        node.engine.create(TP, node.path("c"), claim=claim)
+    monkeypatch.undo()
+    monkeypatch.setattr(node.dir("c"), "usage", lambda: Usage(10 * size, size // 10 + (2 << 20)))
+    assert node.dir("c").shares_disk_with(node.dir("b"))
+    node.engine.create(TP, node.path("c"), claim=claim)
+    node.finish(claim)
+    assert node.partitions[TP].directory is node.dir("c")
 
 
 @pytest.mark.conformance(65, 72)

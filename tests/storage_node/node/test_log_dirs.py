@@ -15,7 +15,7 @@ import pytest
 from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, KafkaAdminClient
 
 from storage_node import alter_log_dirs, images
-from storage_node.directories.directory import LogDirectory
+from storage_node.directories.directory import LogDirectory, Usage
 from storage_node.metadata import NodeImage, PartitionImage, TopicImage
 from storage_node.move.status import MoveState
 from storage_node.replicas import NewReplica
@@ -267,6 +267,36 @@ def test_while_moves_are_stopped_a_new_target_leaves_the_stopped_move_alone(
     harness.node.engine.resume_moves()
     (planned,) = harness.controller.planned
     assert harness.controller.run_move(harness.node, planned) == "swapped"
+
+
+@pytest.mark.parametrize("trouble", ["full", "taken", "hangs"])
+def test_a_new_target_that_is_refused_leaves_the_running_copy_alone(
+    harness: Harness, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    harness.controller.hold_moves = True
+    harness.create_topic("t")
+    harness.produce("t", [b"x"] * 10)
+    first, second = (path for path in harness.paths if path != harness.directory_of("t"))
+    assert ask(admin, {("t", 0): first}) == {("t", 0): NONE}
+    hanging, usage = threading.Event(), LogDirectory.usage
+
+    def in_trouble(directory: LogDirectory) -> Usage:
+        if directory.name == second and trouble == "hangs":
+            assert hanging.wait(30)
+        return Usage(1 << 30, 10) if directory.name == second and trouble == "full" else usage(directory)
+
+    monkeypatch.setattr(LogDirectory, "usage", in_trouble)
+    monkeypatch.setattr(alter_log_dirs, "DEFAULT_TIMEOUT", 1.0)
+    if trouble == "taken":
+        (Path(second) / "t-0.move").mkdir()
+    (code,) = ask(admin, {("t", 0): second}).values()
+    hanging.set()
+    assert code == {"full": STORAGE_ERROR, "taken": "UnknownError", "hangs": "RequestTimedOutError"}[trouble]
+    status = harness.node.engine.status(TopicPartition("t", 0))
+    assert status is not None and (status.directory, status.state.under_way) == (first, True)
+    (planned,) = harness.controller.planned
+    assert harness.controller.run_move(harness.node, planned) == "swapped"
+    assert harness.directory_of("t") == first
 
 
 @pytest.mark.conformance(18)
