@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,7 @@ from ops.cli import log_dirs, output, reassign_throttle, runs
 from ops.cli import reassign_plan as plans
 from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, NoAnswer, Reassignment, UnknownTopic, sizes_of
 from ops.cli.options import Bootstrap, Cluster, Data, Json, TemporalAddress
-from ops.cli.reassign_plan import BAD, Row, partition_of
+from ops.cli.reassign_plan import BAD, NOT_REACHED, Row, partition_of
 from ops.cli.target import Target, resolve
 from ops.cli.waiting import bars
 from ops.stack.errors import OpsError, UsageError
@@ -99,7 +99,7 @@ def reassign(
                 if rate is not None:
                     work.until_unthrottled()
                 reassign_throttle.take_back(admin, file)
-    _print(rows, json, waited=wait or cancel)
+    _print(rows, json, waited=wait or cancel, bad=BAD if cancel else NOT_REACHED)
 
 
 def _left(file: Path, throttled: bool, handed_over: bool) -> str:
@@ -113,17 +113,18 @@ def _left(file: Path, throttled: bool, handed_over: bool) -> str:
     )
 
 
-def _print(rows: Sequence[Row], as_json: bool, *, waited: bool) -> None:
+def _print(rows: Sequence[Row], as_json: bool, *, waited: bool, bad: Collection[str]) -> None:
+    """Show the rows; raises `OpsError` with the first of those whose outcome is in `bad`."""
     if as_json:
         output.print_json([row.as_json() for row in rows])
     else:
         output.console().print(output.table(plans.COLUMNS, [row.cells() for row in rows]))
         if not waited and any(row.outcome in (plans.STARTED, plans.UNDER_WAY) for row in rows):
             typer.echo("watch it with: rehome reassignments --watch")
-    bad = [row for row in rows if row.outcome in BAD]
-    if bad:
-        more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-        raise OpsError(f"{bad[0].partition} is not on {plans.listed(bad[0].target)}: {bad[0].message}{more}")
+    missed = [row for row in rows if row.outcome in bad]
+    if missed:
+        more = f" (and {len(missed) - 1} more)" if len(missed) > 1 else ""
+        raise OpsError(f"{missed[0].partition} is not on {plans.listed(missed[0].target)}: {missed[0].message}{more}")
 
 
 class _Reassign:
@@ -318,7 +319,7 @@ class _Reassign:
                         begun.add(tp)
                     over = plans.ended(row, now, under_way.get(tp)) if tp in begun else None
                     # Who describes a partition may know less than who says what is under way: bad news has to last.
-                    doubts[tp] = doubts.get(tp, 0) + 1 if over is not None and over.outcome in BAD else 0
+                    doubts[tp] = doubts.get(tp, 0) + 1 if over is not None and over.outcome in NOT_REACHED else 0
                     if over is not None and doubts[tp] in (0, SURE):
                         final[tp] = over
                     one = plans.line(under_way[tp], held.get(tp), sizes, ()) if tp in under_way else None
@@ -345,14 +346,16 @@ class _Reassign:
                 found_run = await describe_run(client, workflow_id)
                 if found_run is None or found_run.ended is None:
                     continue
-                why = f"its run ended: {workflow_id}"
+                outcome, why = plans.FAILED, f"its run ended: {workflow_id}"
                 try:
                     await runs.result_of(client, workflow_id)
+                except runs.RunCancelled as error:
+                    outcome, why = plans.CANCELLED, str(error)
                 except OpsError as error:
                     why = str(error)
                 for tp in mine:
                     if tp in going and tp not in begun:
-                        found[tp] = plans.replaced(going[tp], plans.FAILED, why)
+                        found[tp] = plans.replaced(going[tp], outcome, why)
 
         runs.with_temporal(self._target, work)
         return found
@@ -383,7 +386,7 @@ class _Reassign:
         async def work(client: Client) -> None:
             for workflow_id in self._directing:
                 # Of what did not get there the metadata has said so already.
-                mine = [tp for tp in self._by_run[workflow_id] if final[tp].outcome not in BAD]
+                mine = [tp for tp in self._by_run[workflow_id] if final[tp].outcome not in NOT_REACHED]
                 try:
                     result = await runs.result_of(client, workflow_id)
                 except OpsError as error:

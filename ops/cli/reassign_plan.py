@@ -23,10 +23,12 @@ STARTED = "started"
 DONE = "done"
 CANCELLED = "cancelled"
 NOTHING = "nothing_under_way"  # there is nothing to cancel
-SUPERSEDED = "superseded"  # another target was asked for meanwhile, or a cancel
+SUPERSEDED = "superseded"  # another target was requested meanwhile
 FAILED = "failed"
 REFUSED = "refused"
 BAD = (SUPERSEDED, FAILED, REFUSED)
+#: How a partition ends that does not get where the file says, once its reassignment was started.
+NOT_REACHED = (*BAD, CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +143,10 @@ def standing(
 
 
 def ended(row: Row, replicas: Sequence[int] | None, under_way: Reassignment | None) -> Row | None:
-    """How a partition that was started has ended by the metadata; None while it is under way."""
+    """How a partition that was started has ended by the metadata; None while it is under way.
+
+    One that is back on the nodes it was on was cancelled, by whichever way.
+    """
     if replicas is None:
         return replaced(row, FAILED, "its topic was deleted")
     if under_way is not None and under_way.target == row.target:
@@ -150,7 +155,9 @@ def ended(row: Row, replicas: Sequence[int] | None, under_way: Reassignment | No
         return replaced(row, SUPERSEDED, f"it goes to {listed(under_way.target)} now")
     if tuple(replicas) == row.target:
         return replaced(row, DONE)
-    return replaced(row, SUPERSEDED, f"it is on {listed(replicas)} now: it was cancelled, or sent elsewhere")
+    if set(replicas) == set(row.source):
+        return replaced(row, CANCELLED, f"cancelled: back on node {listed(replicas)}")
+    return replaced(row, SUPERSEDED, f"it is on {listed(replicas)} now: another target was requested")
 
 
 def replaced(row: Row, outcome: str, message: str = "") -> Row:

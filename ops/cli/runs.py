@@ -28,6 +28,10 @@ PROGRESS_SECONDS = 3.0
 AT_ONCE = 16  # runs that are asked side by side
 
 
+class RunCancelled(OpsError):
+    """A run ended as cancelled."""
+
+
 @dataclass(frozen=True, slots=True)
 class OpenRun:
     """An open MoveReplica run, what its query `progress` answered (None: no answer in time), and its step's attempt."""
@@ -146,11 +150,14 @@ async def start_move(
 
 
 async def result_of(client: Client, workflow_id: str, run_id: str | None = None) -> Any:
-    """Wait for a run's result. Raises `OpsError` with the reason of a run that did not complete."""
+    """Wait for a run's result. Raises `OpsError` with the reason of a run that did not complete: `RunCancelled` for one
+    that was cancelled.
+    """
     try:
         return await client.get_workflow_handle(workflow_id, run_id=run_id).result()
     except WorkflowFailureError as error:
-        raise OpsError(f"{workflow_id} {why(error)}") from error
+        kind = RunCancelled if isinstance(error.cause, failures.CancelledError) else OpsError
+        raise kind(f"{workflow_id} {why(error)}") from error
 
 
 def why(error: BaseException) -> str:

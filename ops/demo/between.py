@@ -64,7 +64,7 @@ class Between:
                 process.wait()
         self.screen.plain(out)
         # It fails by design: one of its partitions did not get where the file says.
-        if process.returncode != COMMAND_FAILED or "it was cancelled" not in " ".join((out + err).split()):
+        if process.returncode != COMMAND_FAILED or "cancelled: back on node" not in " ".join((out + err).split()):
             said = (err or out).strip()[-300:]
             raise OpsError(f"rehome reassign ended unexpectedly (exit code {process.returncode}): {said}")
         self.screen.line(f"exit code {COMMAND_FAILED}: {chosen[0]} did not get where the file says, by the cancel")

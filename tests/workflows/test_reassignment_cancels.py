@@ -35,6 +35,8 @@ def test_a_cancel_has_one_result_whichever_way_it_comes(
         with pytest.raises(WorkflowFailureError) as caught:
             await it.run().result()
         assert isinstance(caught.value.cause, CancelledError)
+        (row,) = (await it.run().query("progress"))["partitions"]
+        assert (row["outcome"], row["phase"]) == ("cancelled", "cancelled")
         partition = await it.partition()
         assert (partition.replicas, partition.assignment.reassigning) == ((1, 3), False)
         # What was added is gone from its disks before the run says that it is over.

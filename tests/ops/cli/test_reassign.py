@@ -196,6 +196,41 @@ def test_ctrl_c_ends_the_waiting_and_nothing_else(
 
 @pytest.mark.temporal
 @pytest.mark.timeout(400)
+@pytest.mark.parametrize("way", ["kafka", "rehome", "temporal"])
+def test_waiting_for_a_cancelled_reassignment_ends_with_the_outcome_cancelled(
+    rehome: Rehome, topic: str, tmp_path: Path, data: Path, stack: Stack, way: str
+) -> None:
+    here, there = other(rehome, topic)
+    file = plan(tmp_path, topic, [there])
+    program = "from ops.cli.entry import main; main()"
+    call = ["reassign", str(file), "--wait", "--throttle", "100KB", "--data", str(data), "--json"]
+    waiting = subprocess.Popen([sys.executable, "-c", program, *call], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        line = until(lambda: shown_with_its_run(rehome, topic), 60, "it is under way, seen through by a run")
+        if way == "kafka":
+            with KafkaAdmin(stack.spec().bootstrap) as admin:
+                assert admin.reassign({TopicPartition(topic, 0): None}) == {TopicPartition(topic, 0): ""}
+        elif way == "rehome":
+            assert rehome("reassign", str(file), "--cancel")[0]["outcome"] == "cancelled"
+        else:
+            rehome("cancel", line["id"])
+        printed, said = waiting.communicate(timeout=60)
+    finally:
+        waiting.kill()
+    (row,) = json.loads(printed)
+    assert (row["outcome"], row["message"]) == ("cancelled", f"cancelled: back on node {here}"), said
+    assert waiting.returncode == 1 and f"cancelled: back on node {here}" in said.decode()
+    assert described(rehome, topic)["replicas"] == [here]
+
+
+def shown_with_its_run(rehome: Rehome, topic: str) -> dict[str, Any] | None:
+    """The reassignment of a topic, once it is listed with the run that the command has started."""
+    lines = rehome("reassignments")["reassignments"]
+    return next((line for line in lines if line["topic"] == topic and "/cli-" in line["id"]), None)
+
+
+@pytest.mark.temporal
+@pytest.mark.timeout(400)
 def test_nothing_is_changed_where_anything_is_wrong(rehome: Rehome, topic: str, tmp_path: Path) -> None:
     here, there = other(rehome, topic)
     assert "node 9, but the cluster has 1,2" in rehome("reassign", str(plan(tmp_path, topic, [9])), code=1)
@@ -243,14 +278,17 @@ def test_how_a_partition_stands_to_the_file() -> None:
 
 
 def test_how_one_that_was_started_has_ended() -> None:
-    row = Row(T0, (1,), (2,), plans.STARTED)
-    assert plans.ended(row, [2, 1], Reassignment(T0, (2, 1), (2,), (1,))) is None
+    row = Row(T0, (1, 4), (2,), plans.STARTED)
+    assert plans.ended(row, [2, 1, 4], Reassignment(T0, (2, 1, 4), (2,), (1, 4))) is None
     assert plans.ended(row, [2], None) == plans.replaced(row, plans.DONE)
-    for replicas, under_way in (([1], None), ([3, 1], Reassignment(T0, (3, 1), (3,), (1,)))):
-        found = plans.ended(row, replicas, under_way)
-        assert found is not None and found.outcome == plans.SUPERSEDED
-    gone = plans.ended(row, None, None)
-    assert gone is not None and gone.outcome == plans.FAILED
+    for replicas, under_way, outcome, message in (
+        ([1, 4], None, plans.CANCELLED, "cancelled: back on node 1,4"),
+        ([4, 1], None, plans.CANCELLED, "cancelled: back on node 4,1"),
+        ([3], None, plans.SUPERSEDED, "it is on 3 now: another target was requested"),
+        ([3, 1], Reassignment(T0, (3, 1), (3,), (1,)), plans.SUPERSEDED, "it goes to 3 now"),
+        (None, None, plans.FAILED, "its topic was deleted"),
+    ):
+        assert plans.ended(row, replicas, under_way) == plans.replaced(row, outcome, message)
 
 
 @pytest.mark.feature("113-42")
