@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from temporalio import activity
 
 from activities import rows
+from activities.awaiting_moves import AwaitMoves
 from activities.copying import LaneCopy
 from activities.creating import MoveCreator
 from activities.errors import classify, disowned, expected, raise_application_error
@@ -66,6 +67,7 @@ class NodeActivities:
         self._creator = MoveCreator(node, controller, self.blocking, self._bases)
         self._attached: dict[TopicPartition, int] = {}
         self._reassigning = ReassignActivities(node, self.blocking)
+        self._awaiting = AwaitMoves(node)
 
     @property
     def short(self) -> list[Callable[..., Any]]:
@@ -83,7 +85,7 @@ class NodeActivities:
     @property
     def moves(self) -> list[Callable[..., Any]]:
         """What the queue of copies serves."""
-        return [self.copy, *self._reassigning.long]
+        return [self.copy, self._awaiting.await_moves, *self._reassigning.long]
 
     def attached(self, tp: TopicPartition) -> bool:
         """Whether an activity of a run is at work on this replica right now."""

@@ -23,5 +23,6 @@ def __getattr__(name: str) -> Any:
     from workflows.move_replica import MoveReplica
     from workflows.node_lease import NodeLease
     from workflows.partition_reassignment import PartitionReassignment
+    from workflows.throttle_lease import ThrottleLease
 
-    return [Cluster, NodeLease, MoveReplica, PartitionReassignment, DirectoryFailure, ExportHistory]
+    return [Cluster, NodeLease, MoveReplica, PartitionReassignment, ThrottleLease, DirectoryFailure, ExportHistory]

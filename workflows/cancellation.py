@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
-from typing import Any
+from collections.abc import Awaitable, Coroutine
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
 from workflows import options
 from workflows.model import names
+
+T = TypeVar("T")
 
 
 def asked() -> bool:
@@ -25,6 +27,14 @@ async def uncancelled(waiting: Awaitable[Any]) -> None:
     except asyncio.CancelledError:
         if not asked():
             raise
+
+
+async def patiently(work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
+    """Do something to its end, whatever is asked of the run meanwhile."""
+    task = work if isinstance(work, asyncio.Task) else asyncio.create_task(work)
+    while not task.done():
+        await uncancelled(workflow.wait_condition(task.done))
+    return task.result()
 
 
 async def handlers_finished() -> None:

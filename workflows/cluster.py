@@ -16,7 +16,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflow
 from temporalio.workflow import ParentClosePolicy
 
 from workflows import errors, options
-from workflows.model import calls, controller, names
+from workflows.model import calls, controller, names, throttles
 from workflows.model.calls import ImageCall, ImageResult, LeaseCall, ProbeCall, ProbeResult
 from workflows.model.controller import Controller
 from workflows.model.outcome import Reassigned
@@ -69,6 +69,7 @@ class Cluster:
         self._fault: BaseException | None = None
         self._watchers = Watchers.of(parameter.get("watched", ())) if isinstance(parameter, Mapping) else Watchers()
         self._answered: dict[str, dict[str, Any]] = {}
+        self._leases_of = 0  # the generation whose throttle leases have been looked at
 
     @workflow.run
     async def run(self, parameter: Any = None) -> None:
@@ -125,6 +126,9 @@ class Cluster:
             if node not in self._probing:
                 self._probing.add(node)
                 self._spawn(self._probe(node, incarnation))
+        if self._it.pair[0] != self._leases_of:
+            self._leases_of = self._it.pair[0]
+            self._spawn(self._release_left())
         asked, self._asked = self._asked, []
         for each in asked:
             self._spawn(self._answer(each))
@@ -261,6 +265,22 @@ class Cluster:
         except ApplicationError:
             workflow.logger.info("The run %s that asked is gone", workflow_id)
 
+    async def _release_left(self, but: str = "") -> None:
+        """End the throttle leases of runs that are gone (terminated, or lost with the server's database): at the start
+        of this run, after the metadata was rebuilt, and when another lease begins (`but`: its holder).
+        """
+        for holder in throttles.holders(self._it.state) if self._it.state is not None else ():
+            if holder == but:
+                continue
+            workflow_id, _, run_id = holder.rpartition(" ")
+            run = workflow.get_external_workflow_handle(workflow_id, run_id=run_id)
+            try:
+                await run.signal("answered", {"request": 0})
+            except ApplicationError:
+                workflow.logger.info("The run %s that held throttles is gone", workflow_id)
+                self._it.carry_out({"do": "release_throttles", "holder": holder})
+                self._awake = True
+
     async def _cancel(self, workflow_id: str, run_id: str) -> None:
         try:
             await workflow.get_external_workflow_handle(workflow_id, run_id=run_id).cancel()
@@ -370,6 +390,8 @@ class Cluster:
         answer = self._answered.get(asked.run_id)
         if answer is None or answer["request"] != asked.request:
             answer = carry_out(asked, self._it)
+            if asked.hold:
+                self._spawn(self._release_left(asked.holder))
             self._tell_watchers(asked.run)
             self._watchers.watch(under_way(answer, self._it.state), asked.run)
             if "error" not in answer:

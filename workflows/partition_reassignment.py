@@ -12,6 +12,7 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, ChildWorkflowError, FailureError
 
 from workflows import cancellation, errors, options
+from workflows.asking import Asking
 from workflows.model import calls, names
 from workflows.model import reassignment_runs as runs
 from workflows.model.calls import ReassignResult
@@ -58,9 +59,7 @@ class PartitionReassignment:
         self._cancel_now = True  # the controller is to be asked as soon as the run is asked to cancel, and again
         self._cancel_pause = options.CANCEL_AGAIN_AFTER
         self._following: dict[int, Handle] = {}
-        self._requests = 0
-        self._answer: dict[str, Any] | None = None
-        self._controller_away = False
+        self._asking = Asking()
         self._voices = Voices()
         self._reached: dict[Key, list[list[Any]]] = {}
         self._short: dict[Key, str] = {}
@@ -80,7 +79,7 @@ class PartitionReassignment:
             await self._submit()
         await self._see_through()
         if self._throttles:
-            await self._patiently(self._ask([], [], self._throttles))
+            await self._patiently(self._asking.ask(release={}))
             self._throttles = {}
         await self._clear_and_direct()
         self._phases.enter(VERIFYING, workflow.time())
@@ -114,7 +113,7 @@ class PartitionReassignment:
             self._parts |= {part.key: replace(part, verdict=calls.CANCELLED) for part in wanted}
         elif wanted:
             rows = [[part.topic, part.partition, list(part.target), None] for part in wanted]
-            answer = await self._patiently(self._ask(rows, []))
+            answer = await self._patiently(self._asking.ask(rows, hold=self._throttles))
             self._pair = (int(answer.get("generation", 0)), int(answer.get("version", 0)))
             made = {(each.topic, each.partition): each for each in map(read_change, answer.get("made", []))}
             for part, result in zip(wanted, answer.get("results", []), strict=True):
@@ -123,40 +122,6 @@ class PartitionReassignment:
                     self._parts[part.key] = part.failed(errors.REASSIGNMENT_REFUSED, message)
                 elif part.key in made:
                     self._parts[part.key] = part.begun(made[part.key])
-
-    async def _ask(
-        self, changes: list[list[Any]], looks: list[Key], release: Mapping[str, Any] | None = None
-    ) -> dict[str, Any]:
-        """Signal the controller until it answers; it carries a request out once, however often it hears of it."""
-        self._requests += 1
-        request, info = self._requests, workflow.info()
-        controller = workflow.get_external_workflow_handle(names.cluster_id(info.task_queue))
-        told = {
-            "request": request,
-            "changes": changes,
-            "looks": [list(key) for key in looks],
-            "workflow_id": info.workflow_id,
-            "run_id": info.run_id,
-            **({"release": release} if release else {}),
-        }
-
-        def answered() -> bool:
-            return self._answer is not None and self._answer.get("request") == request
-
-        pause = options.ASK_AGAIN_AFTER
-        while not answered():
-            try:
-                await controller.signal("reassign", told)
-                await workflow.wait_condition(answered, timeout=pause)
-            except ApplicationError:
-                self._controller_away = True
-                await workflow.sleep(pause, summary="until there is a controller")
-            except TimeoutError:
-                self._controller_away = True
-            pause = min(2 * pause, options.ASK_AGAIN_AFTER_MAX)
-        self._controller_away = False
-        assert self._answer is not None
-        return self._answer
 
     # --- until the replica set is final
 
@@ -179,7 +144,7 @@ class PartitionReassignment:
                     self._cancel_pause = min(2 * self._cancel_pause, options.LOOK_AGAIN_AFTER_MAX)
                 else:
                     again = min(2 * again, options.LOOK_AGAIN_AFTER_MAX)
-                    self._take(await self._patiently(self._ask([], [part.key for part in open_parts])))
+                    self._take(await self._patiently(self._asking.ask((), [part.key for part in open_parts])))
         for handle in self._following.values():
             handle.cancel()
 
@@ -188,7 +153,7 @@ class PartitionReassignment:
         reassignment goes on, the reason stands in its row, and it is asked again, after twice as long each time.
         """
         rows = [[part.topic, part.partition, None, list(part.target)] for part in parts]
-        answer = await self._patiently(self._ask(rows, [part.key for part in parts]))
+        answer = await self._patiently(self._asking.ask(rows, [part.key for part in parts]))
         self._take(answer)
         for part, result in zip(parts, answer.get("results", []), strict=False):
             if result.get("error"):
@@ -218,7 +183,7 @@ class PartitionReassignment:
                 self._voices.asked.pop(node, None)
             self._changed = True
 
-    def _take(self, told: dict[str, Any]) -> None:
+    def _take(self, told: Mapping[str, Any]) -> None:
         """A word of the controller about partitions: rows as `Standing.row`, or [topic, partition] of one that is
         gone.
         """
@@ -329,7 +294,7 @@ class PartitionReassignment:
         done = [part for part in self._parts.values() if part.verdict == calls.JOINED]
         if not done:
             return
-        answer = await self._patiently(self._ask([], [part.key for part in done]))
+        answer = await self._patiently(self._asking.ask((), [part.key for part in done]))
         for row in answer.get("rows", []):
             now = Standing.of(row) if len(row) > 2 else None
             if now is not None and now.key in self._parts:
@@ -384,11 +349,8 @@ class PartitionReassignment:
         await asyncio.gather(*work)
 
     async def _patiently(self, work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
-        """Do something to its end, whatever is asked of the run meanwhile."""
-        task = work if isinstance(work, asyncio.Task) else asyncio.create_task(work)
-        while not task.done():
-            await cancellation.uncancelled(workflow.wait_condition(task.done))
-        return task.result()
+        """See `cancellation.patiently`."""
+        return await cancellation.patiently(work)
 
     # --- what people, the nodes and the controller say meanwhile
 
@@ -396,7 +358,7 @@ class PartitionReassignment:
     def progress(self) -> dict[str, Any]:
         """How far the run is; of copies what their node reported last, and how long ago that was."""
         clock = time.time()  # of whoever asks: the run's own clock stands still while nothing happens
-        waiting = ["the controller"] if self._controller_away else []
+        waiting = ["the controller"] if self._asking.away else []
         waiting += [f"node {node}" for node in self._voices.silent(clock)]
         return {
             "workflow_id": workflow.info().workflow_id,
@@ -420,8 +382,7 @@ class PartitionReassignment:
     @workflow.signal(description="The controller answers what the run asked")
     def answered(self, answer: dict[str, Any]) -> None:
         """{"request", "results", "made", "rows", "generation", "version"}, or "error" when it is to be asked again."""
-        if not answer.get("error"):
-            self._answer = answer
+        self._asking.take(answer)
 
     @workflow.signal(description="The controller tells that partitions have another target, or none any more")
     def retargeted(self, told: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from ops.cli import log_dirs, output, reassign_plan
+from ops.cli import log_dirs, move_throttle, output, reassign_plan
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.cli.log_dirs import Answer, Standing, Wish
 from ops.cli.target import Target
@@ -17,7 +17,6 @@ from ops.stack.errors import OpsError, UsageError
 from storage_node.types import TopicPartition
 from workflows.model import plan
 
-THROTTLE = "replica.alter.log.dirs.io.max.bytes.per.second"
 LOOK_SECONDS = 0.5
 
 
@@ -35,18 +34,27 @@ def read_wishes(file: Path) -> list[Wish]:
 
 
 def run(target: Target, file: Path, *, rate: int | None, patience: float, wait: bool, as_json: bool) -> None:
-    """Ask for every move of the file; with `wait` show progress until each replica is where it is to be."""
+    """Ask for every move of the file; with `wait` show progress until each replica is where it is to be.
+
+    With a `rate` the nodes have it as their throttle while the moves are under way.
+    """
     wishes = read_wishes(file)
+    if rate is not None and not wait and not target.temporal_address:
+        raise UsageError(
+            "--throttle ends with the moves, and without Temporal only this command can end it: give --wait as well"
+        )
     with KafkaAdmin(target.need_kafka()) as admin:
-        if rate is not None:
-            for node in sorted({wish.node for wish in wishes}):
-                admin.set_node_config(node, {THROTTLE: str(rate)})
+        throttle = None if rate is None else move_throttle.begin(target, admin, file, wishes, rate, patience)
         answers = log_dirs.ask(admin, wishes, patience=patience)
         refused = [answer for answer in answers if answer.outcome == log_dirs.REFUSED]
+        accepted = [answer.wish for answer in answers if answer.outcome == log_dirs.ACCEPTED]
+        if throttle is not None:
+            throttle.requested(accepted)
         rows: Sequence[Answer | Standing] = answers
         if wait:
-            accepted = [answer.wish for answer in answers if answer.outcome == log_dirs.ACCEPTED]
             ended = {standing.wish: standing for standing in _wait(admin, accepted)}
+            if throttle is not None:
+                throttle.ended()
             rows = [ended.get(answer.wish, answer) for answer in answers]
             lost = [s for s in ended.values() if s.state != log_dirs.IN_PLACE]
         else:

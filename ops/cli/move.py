@@ -51,7 +51,8 @@ def move(
         typer.Option(
             "--throttle",
             metavar="RATE",
-            help="Bytes per second, such as 20MB: of this run, or with --file of each node named in it (it stays set).",
+            help="Bytes per second, such as 20MB: of this run, or with --file of each node named in it, while these "
+            "moves are under way. With --file and without Temporal it needs --wait.",
         ),
     ] = None,
     sla: Annotated[

@@ -93,7 +93,7 @@ def reassign(
                 rows = work.wait(rows) if wait else work.begun(rows)
             except KeyboardInterrupt:
                 if work.begins:
-                    output.say(_left(file, rate is not None, not reassign_throttle.note_of(file).exists()))
+                    output.say(_left(file, rate is not None, work.hands_over))
                 raise
             if wait:
                 if rate is not None:
@@ -179,22 +179,22 @@ class _Reassign:
             reassign_throttle.take_back(self._admin, file)
         if rate is None or not open_rows:
             return self._begin(rows, None)
-        ours, beside = self._held() if self.hands_over else ([], [])
-        mine, sentences = reassign_throttle.throttle(self._admin, file, open_rows, rate, ours, beside)
+        if self.hands_over:
+            reassign_throttle.take_back(self._admin, file)  # of a call that knew no runs
+            mine, sentences = reassign_throttle.to_lease(self._admin, open_rows, rate, *self._held())
+        else:
+            mine, sentences = reassign_throttle.throttle(self._admin, file, open_rows, rate)
         for sentence in sentences:
             output.say(sentence)
-        rows = self._begin(rows, mine)
-        if self.hands_over:
-            reassign_throttle.handed_over(file)
-        return rows
+        return self._begin(rows, mine)
 
     @property
     def hands_over(self) -> bool:
-        """Whether there are runs that take throttles back."""
+        """Whether there are runs that hold throttles."""
         return bool(self._target.temporal_address)
 
     def _held(self) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-        """The throttles that open runs are to take back: those that see partitions of this file alone, and others."""
+        """The throttles that open runs hold: those that see partitions of this file alone, and others."""
         found = runs.with_temporal(
             self._target, lambda client: runs.open_moves(client, self._target.cluster, names.PARTITION_REASSIGNMENT)
         )
@@ -208,8 +208,8 @@ class _Reassign:
         return sets
 
     def _begin(self, rows: Sequence[Row], mine: reassign_throttle.Throttles | None) -> list[Row]:
-        """Ask for what is to be changed: by a run for directories and throttles (`mine` were set), where there are
-        runs, else by Kafka's API.
+        """Ask for what is to be changed: by a run for directories and throttles (it holds its part of `mine`), where
+        there are runs, else by Kafka's API.
         """
         entries = {partition_of(entry): entry for entry in self._entries}
         changing = [row for row in rows if row.outcome == plans.TO_CHANGE]
@@ -375,7 +375,7 @@ class _Reassign:
         return {}
 
     def until_unthrottled(self) -> None:
-        """Until the runs have taken back what they were given; not for long, since they do it in any case."""
+        """Until the runs have given back what they held; not for long, since they do it in any case."""
         until = time.monotonic() + PATIENCE
         while self.hands_over and self._held()[0] and time.monotonic() < until:
             time.sleep(LOOK_SECONDS)

@@ -1,14 +1,14 @@
 """KIP-73's throttles around a reassignment: set before it, taken back after it, and only what was set here.
 
-Where there are runs, they take it back, whoever is awake (`workflows.model.throttles`). Until they have it, and where
-there are none, what was set stands in a file beside the plan, so that a second call takes back what an interrupted
-first one has set.
+Where there are runs, they hold them on lease (`workflows.model.throttles`), and this command sets nothing. Where there
+are none, it sets them, and what was set stands in a file beside the plan, so that a second call takes back what an
+interrupted first one has set.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -93,33 +93,40 @@ def to_take_back(mine: Throttles, nodes: Mapping[str, Mapping[str, str]]) -> Thr
     return Throttles(mine.topics, {node: values for node, values in rates.items() if values})
 
 
-def throttle(
+def to_lease(
     admin: KafkaAdmin,
-    file: Path,
     rows: Sequence[Row],
     rate: int,
     held: Iterable[Mapping[str, Any]] = (),
     beside: Iterable[Mapping[str, Any]] = (),
 ) -> tuple[Throttles, list[str]]:
-    """Set the throttles, noting first what is set; answers it, and sentences about nodes that keep the rate of others.
+    """What runs are to hold for these rows; and sentences about nodes that keep the rate of others.
 
-    `held`: what open runs of this plan hold, which counts as set here; `beside`: those of other plans, whose rates the
-    nodes keep until the last of all is done.
+    `held`: what open runs of this plan hold, and goes on to the new rate; `beside`: those of other plans, whose rates
+    the nodes keep until the last of all is done.
     """
-    before, shared = _noted(file), Throttles()
+    before, shared = Throttles(), Throttles()
     for each in held:
         before = before.with_all(each)
     for each in beside:
         shared = shared.with_all(each)
-    topics = admin.configs("topic", sorted({row.partition.topic for row in rows}))
-    nodes = admin.configs("broker", sorted({str(node) for row in rows for node in (*row.source, *row.target)}))
-    wanted = to_set(rows, rate, topics, nodes, before)
-    mine = Throttles({**_noted(file).topics, **wanted.topics}, {**_noted(file).nodes, **wanted.nodes})
-    _note(file, mine)
+    nodes = _rates(admin, rows)
+    wanted = to_set(rows, rate, {}, nodes, before)
     for node, rates in shared.nodes.items():
         same = {key: value for key, value in rates.items() if nodes.get(node, {}).get(key) == value}
         if same:
-            mine.nodes[node] = {**same, **mine.nodes.get(node, {})}
+            wanted.nodes[node] = {**same, **wanted.nodes.get(node, {})}
+    return wanted, _kept(nodes, {node: [k for k in r if r[k] == str(rate)] for node, r in wanted.nodes.items()})
+
+
+def throttle(admin: KafkaAdmin, file: Path, rows: Sequence[Row], rate: int) -> tuple[Throttles, list[str]]:
+    """Set the throttles, noting first what is set; returns it, and sentences about nodes that keep others' rates."""
+    before = _noted(file)
+    topics = admin.configs("topic", sorted({row.partition.topic for row in rows}))
+    nodes = _rates(admin, rows)
+    wanted = to_set(rows, rate, topics, nodes, before)
+    mine = Throttles({**before.topics, **wanted.topics}, {**before.nodes, **wanted.nodes})
+    _note(file, mine)
     admin.change_configs("broker", {node: _each("SET", values) for node, values in wanted.nodes.items()})
     admin.change_configs(
         "topic",
@@ -128,16 +135,20 @@ def throttle(
             for topic, lists in wanted.topics.items()
         },
     )
-    return mine, [
+    return mine, _kept(nodes, wanted.nodes)
+
+
+def _rates(admin: KafkaAdmin, rows: Sequence[Row]) -> dict[str, dict[str, str]]:
+    return admin.configs("broker", sorted({str(node) for row in rows for node in (*row.source, *row.target)}))
+
+
+def _kept(nodes: Mapping[str, Mapping[str, str]], wanted: Mapping[str, Collection[str]]) -> list[str]:
+    """A sentence for each node that has a rate (`nodes`: what is set) which is not to be changed."""
+    return [
         f"node {node} keeps the throttle of others: {', '.join(values[key] for key in RATES if key in values)}"
         for node, values in nodes.items()
-        if any(key in values and key not in wanted.nodes.get(node, {}) for key in RATES)
+        if any(key in values and key not in wanted.get(node, ()) for key in RATES)
     ]
-
-
-def handed_over(file: Path) -> None:
-    """Runs take back what was set for this plan from now on."""
-    note_of(file).unlink(missing_ok=True)
 
 
 def take_back(admin: KafkaAdmin, file: Path) -> bool:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ops.cli.file_move import THROTTLE
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.stack import ports
 from ops.stack.stack import Stack
 from tests.support.binary import ensure_temporal
+from workflows.model.throttles import MOVE_RATE as THROTTLE
 
 
 class Crashable:

@@ -10,11 +10,11 @@ import pytest
 from confluent_kafka import Producer
 
 from ops.cli import main as cli
-from ops.cli.file_move import THROTTLE
 from ops.cli.kafka_admin import KafkaAdmin
 from storage_node.types import TopicPartition
 from tests.e2e.conftest import Crashable
 from tests.support.node_harness import until
+from workflows.model.throttles import MOVE_RATE as THROTTLE
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 

@@ -17,7 +17,7 @@ from temporalio.worker import Worker
 from tests.support.temporal import TemporalServer
 from tests.workflows.fakes import TICK, FakeMember, FakeNode, FakeProber, orchestrator, until_true
 from workflows.model import calls, image, names
-from workflows.model.calls import ReassignCall, ReassignResult, ReplicaRow
+from workflows.model.calls import AwaitMovesCall, ReassignCall, ReassignResult, ReplicaRow
 from workflows.model.reassignment_runs import UNDER_WAY, Standing, judge
 from workflows.model.state import ClusterState, Partition, Topic
 
@@ -39,6 +39,8 @@ class FakeHolder(FakeMember):
         self.unknown_directories: set[str] = set()
         self.hold_deletion = asyncio.Event()
         self.hold_deletion.set()
+        self.moving: set[tuple[str, int]] = set()  # replicas that are being copied between its directories
+        self.awaited: list[list[Any]] = []
         self.seen: list[tuple[str, ReassignCall]] = []
 
     def take(self, text: str) -> None:
@@ -137,6 +139,13 @@ class FakeHolder(FakeMember):
             ]
         )
 
+    @activity.defn(name=calls.AWAIT_MOVES)
+    async def await_moves(self, call: AwaitMovesCall) -> None:
+        self.awaited.append(call.replicas)
+        while any((topic, partition) in self.moving for topic, partition in call.replicas):
+            activity.heartbeat()
+            await asyncio.sleep(TICK)
+
     @asynccontextmanager
     async def running(self, client: Client, cluster: str) -> AsyncIterator[FakeMember]:
         mover = FakeNode(self.node)
@@ -154,7 +163,7 @@ class FakeHolder(FakeMember):
             Worker(
                 client,
                 task_queue=names.moves_queue(cluster, self.node),
-                activities=[mover.copy, self.catch_up, self.await_deletion],
+                activities=[mover.copy, self.catch_up, self.await_deletion, self.await_moves],
                 max_heartbeat_throttle_interval=timedelta(milliseconds=200),
             ),
         ):

@@ -11,9 +11,10 @@ from temporalio.client import WorkflowExecutionStatus, WorkflowFailureError
 from tests.support.temporal import TemporalServer
 from tests.workflows.conftest import Recorder
 from tests.workflows.fakes import until_true
+from tests.workflows.model.replicated import with_isr
 from tests.workflows.reassign_scene import Cluster, failure, run
 from workflows import options
-from workflows.model import calls, throttles
+from workflows.model import calls, image, throttles
 from workflows.model.state import ClusterState, pack
 
 pytestmark = pytest.mark.temporal
@@ -171,7 +172,7 @@ def test_what_is_done_at_once_has_a_run_as_well(
 
 
 @pytest.mark.parametrize("end", ["done", "cancelled"])
-def test_a_throttle_goes_with_the_run_that_was_given_it(
+def test_a_run_holds_its_throttles_until_its_replicas_are_copied(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder, end: str
 ) -> None:
     leaders, followers = throttles.LISTS
@@ -187,18 +188,19 @@ def test_a_throttle_goes_with_the_run_that_was_given_it(
             return dict(state.topics["t"].configs), nodes
 
         await it.up()
-        await configure("topic", "t", {leaders: "0:1,7:7", followers: "0:2"})
-        for node in ("1", "2"):
-            await configure("broker", node, {throttles.RATES[0]: "1000"})
+        await configure("topic", "t", {leaders: "7:7"})
+        await configure("broker", "1", {throttles.RATES[0]: "5"})
         held = {
             "topics": {"t": {leaders: ["0:1"], followers: ["0:2"]}},
-            "nodes": {"2": {throttles.RATES[0]: "1000"}},  # that of node 1 is somebody else's
+            "nodes": {"1": {throttles.RATES[0]: "1000"}, "2": {throttles.RATES[0]: "1000"}},
         }
         partitions = [{"topic": "t", "partition": 0, "replicas": [2]}]
         mine = await it.start({"version": 1, "partitions": partitions, "throttles": held})
         await it.open(mine, "catching_up")
         assert (await mine.query("progress"))["throttles"]["nodes"] == held["nodes"]
-        assert (await configs())[0] == {leaders: "0:1,7:7", followers: "0:2"}
+        lists, nodes = await configs()
+        assert lists == {leaders: "7:7,0:1", followers: "0:2"}
+        assert {node: nodes[node] for node in ("1", "2")} == held["nodes"]
         for node in (1, 2):
             it.node(node).hold_deletion.clear()  # what is deleted is not waited for
         if end == "done":
@@ -206,7 +208,7 @@ def test_a_throttle_goes_with_the_run_that_was_given_it(
         else:
             await mine.cancel()
         await it.open(mine, "deleting")
-        assert await configs() == ({leaders: "7:7"}, {"1": {throttles.RATES[0]: "1000"}})
+        assert await configs() == ({leaders: "7:7"}, {"1": {throttles.RATES[0]: "5"}})
         for node in (1, 2):
             it.node(node).hold_deletion.set()
         if end == "done":
@@ -215,6 +217,40 @@ def test_a_throttle_goes_with_the_run_that_was_given_it(
         else:
             with pytest.raises(WorkflowFailureError):
                 await mine.result()
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_a_cancel_while_the_controller_is_unavailable_leaves_no_throttle(
+    temporal_server: TemporalServer, task_queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "ASK_AGAIN_AFTER", timedelta(seconds=0.3))
+    monkeypatch.setattr(options, "ASK_AGAIN_AFTER_MAX", timedelta(seconds=1))
+
+    async def scene(it: Cluster) -> None:
+        await it.up()
+        held = {"topics": {}, "nodes": {"2": {throttles.RATES[0]: "1000"}}}
+        partitions = [{"topic": "t", "partition": 0, "replicas": [2]}]
+        mine = await it.start({"version": 1, "partitions": partitions, "throttles": held})
+        await it.open(mine, "catching_up")
+        state = ClusterState.of(await it.handle.query("state"))
+        await it.handle.terminate("lost")
+        it.handle = await it.client.start_workflow("Cluster", {}, id=it.name, task_queue=it.name)
+        # The node knows that its replica has joined; the new controller collects, and cannot end the lease yet.
+        done = with_isr(state, [1, 2], 0)
+        it.node(2).take(image.whole(done)[0])
+
+        async def waiting() -> bool:
+            return bool((await mine.query("progress"))["waiting_for"] == "the controller")
+
+        await until_true(waiting)
+        await mine.cancel()
+        await it.handle.terminate("found again")
+        carried = {"v": 1, "state": pack(done.rows()), "suspects": [], "known": [], "collecting": False}
+        it.handle = await it.client.start_workflow("Cluster", carried, id=it.name, task_queue=it.name)
+        assert (await mine.result())["rows"][0]["outcome"] == "done"
+        found = ClusterState.of(await it.handle.query("state"))
+        assert found.configs["broker", "2"].values == {}
 
     run(temporal_server, task_queue, scene)
 

@@ -41,6 +41,8 @@ SCENARIOS = {
     "reassign-topic-deleted",
     "reassign-then-moved",
     "reassign-throttled",
+    "throttle-lease",
+    "throttle-lease-cancelled",
     "reassign-cancel-refused",
     "reassign-directed-beside-deletion",
     "cluster-reassigned",

@@ -22,6 +22,7 @@ EXPORT_HISTORIES = "export_histories"
 PLACE_REPLICAS = "place_replicas"
 CATCH_UP = "catch_up"
 AWAIT_DELETION = "await_deletion"
+AWAIT_MOVES = "await_moves"
 
 # What became of one replica in one step (`MoveRow.outcome`).
 CREATED = "created"  # `.move` and marker are on disk
@@ -237,6 +238,18 @@ class ReplicaRow:
 @dataclass(frozen=True)
 class ReassignResult:
     rows: list[ReplicaRow] = field(default_factory=list)
+
+
+Replica = tuple[str, int]
+"""Topic and partition."""
+
+
+@dataclass(frozen=True)
+class AwaitMovesCall:
+    """Until nothing of these replicas, [topic, partition] each, is copied between directories of the node."""
+
+    node: int
+    replicas: list[list[Any]]
 
 
 Row = TypeVar("Row", MoveRow, ReplicaRow)

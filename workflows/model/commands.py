@@ -16,6 +16,7 @@ A command is a JSON object; `do` names it, and what else it takes stands at its 
     {"do": "alter_partitions", ...}    in_sync.alter_partitions
     {"do": "alter_reassignments", ...} reassignments.alter_reassignments
     {"do": "elect_leaders", ...}       reassignments.elect_leaders
+    {"do": "hold_throttles", ...}      throttles.hold
     {"do": "release_throttles", ...}   throttles.release
     {"do": "tell_version"}             nothing is changed; the answer brings the node up to date
 
@@ -61,6 +62,7 @@ _COMMANDS: Mapping[str, Callable[[ClusterState, Mapping[str, Any], NewId], Chang
     "alter_partitions": in_sync.alter_partitions,
     "alter_reassignments": reassignments.alter_reassignments,
     "elect_leaders": reassignments.elect_leaders,
+    "hold_throttles": throttles.hold,
     "release_throttles": throttles.release,
     "tell_version": lambda state, _command, _new_id: Change(state, [{"version": state.version}]),
 }

@@ -8,6 +8,7 @@ MOVE_REPLICA = "MoveReplica"
 EXPORT_HISTORY = "ExportHistory"
 DIRECTORY_FAILURE = "DirectoryFailure"
 PARTITION_REASSIGNMENT = "PartitionReassignment"
+THROTTLE_LEASE = "ThrottleLease"
 
 
 def cluster_queue(cluster: str) -> str:
@@ -49,6 +50,11 @@ def reassign_id(cluster: str, topic: str, partition: int, count: int) -> str:
     """The id of a run that the controller starts: its first partition and how many more there are."""
     more = f"+{count - 1}" if count > 1 else ""
     return f"{cluster}/reassign/{topic}-{partition}{more}"
+
+
+def throttle_id(cluster: str, name: str) -> str:
+    """The id of a run that holds throttles, for a command."""
+    return f"{cluster}/throttle/{name}"
 
 
 def directory_failure_id(cluster: str, node: int, directory_id: str, noticed: float) -> str:

@@ -19,7 +19,7 @@ LARGEST_GROUP = 50
 @dataclass(frozen=True, slots=True)
 class Request:
     """A run's parameter. `made`: the controller has made the change already, at the pair of its state then;
-    `throttles`: what is to be taken back at the end, see `throttles.parse`.
+    `throttles`: what the run leases until its replicas are copied, see `throttles.parse`.
     """
 
     parts: tuple[Part, ...]
@@ -59,8 +59,8 @@ def parse(parameter: Any) -> Request:
 
     People give one object {"topic", "partition", "replicas", "log_dirs"} or a list of them, or the JSON of
     kafka-reassign-partitions, or a string that holds any of these; `log_dirs` may be missing. Beside the JSON's
-    partitions, "throttles" are those that the run takes back at its end. The controller gives what `made_by_controller`
-    makes.
+    partitions, "throttles" are those that the run holds until its replicas are copied. The controller gives what
+    `made_by_controller` makes.
     """
     if isinstance(parameter, str):
         parameter = plan.loads(parameter)

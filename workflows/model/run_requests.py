@@ -20,7 +20,8 @@ NOT_MEANT: Result = {"error": Code.NO_REASSIGNMENT_IN_PROGRESS, "message": ""}
 @dataclass(frozen=True, slots=True)
 class Asked:
     """What a run asks: changes as (topic, partition, target or None, the target that a cancel is meant for), and
-    partitions to look at; `release`: throttles to take back, as `throttles.release` reads them.
+    partitions to look at; `hold`: throttles that it leases, as `throttles.parse` reads them; `release`: its lease ends,
+    {} for all of it, or as `throttles.release` reads it.
     """
 
     request: int
@@ -28,12 +29,18 @@ class Asked:
     run_id: str
     changes: tuple[tuple[str, int, tuple[int, ...] | None, tuple[int, ...]], ...]
     looks: tuple[Key, ...]
+    hold: Mapping[str, Any] | None = None
     release: Mapping[str, Any] | None = None
 
     @property
     def run(self) -> Run:
         """Who asks."""
         return self.workflow_id, self.run_id
+
+    @property
+    def holder(self) -> str:
+        """Its name as the holder of a lease: workflow id and run id, which has no space."""
+        return f"{self.workflow_id} {self.run_id}"
 
     @staticmethod
     def of(told: Mapping[str, Any]) -> Asked:
@@ -47,6 +54,7 @@ class Asked:
                 for topic, partition, target, expected in told["changes"]
             ),
             tuple((str(topic), int(partition)) for topic, partition in told["looks"]),
+            told.get("hold"),
             told.get("release"),
         )
 
@@ -98,9 +106,11 @@ def carry_out(asked: Asked, controller: Controller) -> dict[str, Any]:
     if before is None:
         return {"request": asked.request, "error": "the controller collects the nodes' metadata"}
     command, meant = asked.command(before)
+    if isinstance(asked.hold, Mapping):  # before anything is copied
+        controller.carry_out({**asked.hold, "do": "hold_throttles", "holder": asked.holder})
     change = controller.carry_out(command) if any(meant) else None
     if isinstance(asked.release, Mapping):
-        controller.carry_out({**asked.release, "do": "release_throttles"})
+        controller.carry_out({**asked.release, "do": "release_throttles", "holder": asked.holder})
     taken = iter(change.results if change is not None else ())
     results = [next(taken, NOT_MEANT) if in_it else NOT_MEANT for in_it in meant]
     after = controller.state or before

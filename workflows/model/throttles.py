@@ -1,13 +1,20 @@
-"""KIP-73's throttles that end with a reassignment: what its run was given to take back, and how that is done. Pure.
+"""Throttles on lease: a run holds them while its replicas are copied, and the controller puts back what was set before.
 
-Who sets them gives the run what it has set itself, and nothing else: lists and rates that were there before stay. Runs
-of one plan share the nodes' rates; the last of them takes a node's rate back.
+A lease names config values of nodes (KIP-73's rates, and the rate of moves between directories of KIP-113) and entries
+of the topics' lists of throttled replicas. The controller sets them and records what it replaced, in one command. On
+one config several leases may be held: the newest one's value applies, then that of the newest that is left, and after
+the last the value from before the first. Leases may end in any order. A value that an operator sets meanwhile is the
+operator's: no lease changes it at its end. Pure.
+
+The record is a row among the dynamic configs (`RECORD`), so that it travels with them: through continue-as-new, in the
+images, and into a controller that is rebuilt from those.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workflows.model import fields
@@ -16,53 +23,68 @@ from workflows.model.state import ClusterState, Configs
 
 LISTS = ("leader.replication.throttled.replicas", "follower.replication.throttled.replicas")
 RATES = ("leader.replication.throttled.rate", "follower.replication.throttled.rate")
+MOVE_RATE = "replica.alter.log.dirs.io.max.bytes.per.second"
+
+#: Kind and name of the row that holds the leases. Nodes pass it on and read nothing from it.
+RECORD = ("lease", "throttles")
 
 
 def parse(value: Any, path: str = "$.throttles") -> dict[str, Any]:
-    """Read {"topics": {topic: {list: [entries]}}, "nodes": {node: {rate: value}}, "others": {topic: [partitions]}}.
+    """Read {"topics": {topic: {list: [entries]}}, "nodes": {node: {rate: value}}}, what a lease is to hold.
 
-    `topics` and `nodes` were set for this run's partitions; `others` are the plan's partitions that other runs see
-    through. Raises BadField.
+    Raises BadField.
     """
-    row = fields.an_object(value, path, ("topics", "nodes", "others"))
+    row = fields.an_object(value, path, ("topics", "nodes"))
     topics: dict[str, dict[str, list[str]]] = {}
     for topic, lists in fields.an_object(row.get("topics") or {}, f"{path}.topics").items():
         here = f"{path}.topics.{topic}"
         topics[topic] = {
-            key: [fields.a_string(each, f"{here}.{key}") for each in fields.a_list(entries, f"{here}.{key}")]
+            key: [_entry(each, f"{here}.{key}") for each in fields.a_list(entries, f"{here}.{key}")]
             for key, entries in fields.an_object(lists, here, LISTS).items()
         }
     nodes: dict[str, dict[str, str]] = {}
     for node, rates in fields.an_object(row.get("nodes") or {}, f"{path}.nodes").items():
         here = f"{path}.nodes.{node}"
+        if not _is_node(node):
+            raise fields.BadField(here, "is not a node's id")
         nodes[node] = {
-            key: fields.a_string(rate, f"{here}.{key}") for key, rate in fields.an_object(rates, here, RATES).items()
+            key: _rate(rate, f"{here}.{key}")
+            for key, rate in fields.an_object(rates, here, (*RATES, MOVE_RATE)).items()
         }
-    others = {
-        topic: [fields.a_number(each, f"{path}.others.{topic}") for each in fields.a_list(numbers, f"{path}.others")]
-        for topic, numbers in fields.an_object(row.get("others") or {}, f"{path}.others").items()
-    }
-    return {"topics": topics, "nodes": nodes, "others": others}
+    return {"topics": topics, "nodes": nodes}
+
+
+def _is_node(text: Any) -> bool:
+    return isinstance(text, str) and text.isascii() and text.isdecimal() and str(int(text)) == text
+
+
+def _rate(value: Any, path: str) -> str:
+    text = fields.a_string(value, path)
+    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 63):
+        raise fields.BadField(path, f"is '{text}', but must be bytes per second, a whole number above 0")
+    return text
+
+
+def _entry(value: Any, path: str) -> str:
+    text = fields.a_string(value, path)
+    partition, colon, node = text.partition(":")
+    if not (colon and _is_node(partition) and _is_node(node)):
+        raise fields.BadField(path, f"has '{text}', which is not partition:node")
+    return text
 
 
 def of_group(throttles: Mapping[str, Any], group: Iterable[tuple[str, int]]) -> dict[str, Any]:
-    """The share of a run that sees these partitions through, of what was set for a whole plan."""
+    """The share of a run that sees these partitions through, of what is wanted for a whole plan: the entries of its
+    partitions, and all rates.
+    """
     mine = set(group)
-
-    def shared(wanted: bool) -> dict[str, dict[str, list[str]]]:
-        found: dict[str, dict[str, list[str]]] = {}
-        for topic, lists in throttles["topics"].items():
-            for key, entries in lists.items():
-                held = [each for each in entries if ((topic, _partition(each)) in mine) is wanted]
-                if held:
-                    found.setdefault(topic, {})[key] = held
-        return found
-
-    others = {
-        topic: sorted({_partition(each) for entries in lists.values() for each in entries})
-        for topic, lists in shared(False).items()
-    }
-    return {"topics": shared(True), "nodes": throttles["nodes"], "others": others}
+    topics: dict[str, dict[str, list[str]]] = {}
+    for topic, lists in throttles["topics"].items():
+        for key, entries in lists.items():
+            held = [each for each in entries if (topic, _partition(each)) in mine]
+            if held:
+                topics.setdefault(topic, {})[key] = held
+    return {"topics": topics, "nodes": throttles["nodes"]}
 
 
 def _partition(entry: str) -> int:
@@ -70,49 +92,196 @@ def _partition(entry: str) -> int:
     return int(number) if number.isdigit() else -1
 
 
-def release(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:
-    """{"topics", "nodes", "others"} as `parse` reads them: take these entries out of the topics' lists, and the rates
-    of nodes that nobody needs any more: none of the plan's other partitions, and no other that is being reassigned.
+# --- the record
 
-    A rate that somebody has changed since is theirs. Done again, nothing changes.
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """The leases on one config of one node: what was set before the first (None: nothing), and by holder what each
+    wants, the newest last.
     """
-    wanted = parse({key: command[key] for key in ("topics", "nodes", "others") if key in command}, "$")
-    after = state
-    for name, lists in wanted["topics"].items():
-        topic = after.topics.get(name)
-        if topic is None:
-            continue
-        values = dict(topic.configs)
-        for key, entries in lists.items():
-            _subtract(values, key, entries)
-        if values != topic.configs:
-            after = after.with_topics(replace(topic, configs=values))
-    needed = _needed(after, wanted["others"])
+
+    before: str | None
+    claims: tuple[tuple[str, str], ...]
+
+    @property
+    def applies(self) -> str:
+        return self.claims[-1][1]
+
+    def without(self, holder: str) -> tuple[tuple[str, str], ...]:
+        return tuple(each for each in self.claims if each[0] != holder)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """The leases on one list of one topic (by its id): each entry that a lease has added, with its holders."""
+
+    topic_id: str
+    holders: Mapping[str, tuple[str, ...]]
+
+    def without(self, holder: str) -> dict[str, tuple[str, ...]]:
+        return {entry: tuple(each for each in held if each != holder) for entry, held in self.holders.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Record:
+    values: Mapping[tuple[str, str], _Value]  # by node and config
+    entries: Mapping[tuple[str, str], _Entries]  # by topic and config
+
+    @staticmethod
+    def of(state: ClusterState) -> _Record:
+        values: dict[tuple[str, str], _Value] = {}
+        entries: dict[tuple[str, str], _Entries] = {}
+        row = state.configs.get(RECORD)
+        for name, text in row.values.items() if row is not None else ():
+            kind, resource, key = name.split("/", 2)
+            before, claims = json.loads(text)
+            if kind == "broker":
+                values[resource, key] = _Value(before, tuple((holder, value) for holder, value in claims))
+            else:
+                entries[resource, key] = _Entries(before, {entry: tuple(holders) for entry, holders in claims})
+        return _Record(values, entries)
+
+    def into(self, state: ClusterState) -> ClusterState:
+        values = {
+            f"broker/{node}/{key}": _text([each.before, list(map(list, each.claims))])
+            for (node, key), each in self.values.items()
+        } | {
+            f"topic/{topic}/{key}": _text([each.topic_id, [[one, list(held)] for one, held in each.holders.items()]])
+            for (topic, key), each in self.entries.items()
+        }
+        known = state.configs.get(RECORD, Configs(*RECORD, {}))
+        return state if values == known.values else state.with_configs(replace(known, values=values))
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def holders(state: ClusterState) -> list[str]:
+    """Who holds a lease, in order of their names."""
+    record = _Record.of(state)
+    found = {holder for each in record.values.values() for holder, _ in each.claims}
+    found |= {holder for each in record.entries.values() for held in each.holders.values() for holder in held}
+    return sorted(found)
+
+
+# --- the commands
+
+
+def hold(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:
+    """{"holder", "topics", "nodes"}: set these values and add these entries, as a lease of `holder`.
+
+    A holder's earlier claim to a config is replaced. An entry that an operator has listed, or a list that names all
+    replicas, is not the lease's. Nodes and topics that do not exist are left out. Done again, nothing changes.
+    """
+    holder = fields.a_string(fields.need(command, "holder", "$"), "$.holder")
+    wanted = parse({key: command[key] for key in ("topics", "nodes") if key in command}, "$")
+    record = _Record.of(state)
+    values: dict[tuple[str, str], _Value] = {}
     for node, rates in wanted["nodes"].items():
-        known = after.configs.get(("broker", node), Configs("broker", node, {}))
-        gone = {key for key, rate in rates.items() if known.values.get(key) == rate} if node not in needed else set()
-        if gone:
-            values = {key: value for key, value in known.values.items() if key not in gone}
-            after = after.with_configs(replace(known, values=values))
+        for key, rate in rates.items() if int(node) in state.nodes else ():
+            now, known = _node_value(state, node, key), record.values.get((node, key))
+            if known is not None and (holder, rate) in known.claims:
+                continue
+            if known is None or known.applies != now:  # the first lease, or an operator has set another value since
+                values[node, key] = _Value(now, ((holder, rate),))
+            else:
+                values[node, key] = replace(known, claims=(*known.without(holder), (holder, rate)))
+    entries: dict[tuple[str, str], _Entries] = {}
+    for name, lists in wanted["topics"].items():
+        topic = state.topics.get(name)
+        for key, wished in lists.items() if topic is not None else ():
+            assert topic is not None
+            listed, held = _items(topic.configs.get(key, "")), record.entries.get((name, key))
+            mine = dict(held.holders) if held is not None and held.topic_id == topic.id else {}
+            for entry in () if "*" in listed else wished:
+                if entry in mine or entry not in listed:
+                    mine[entry] = tuple(dict.fromkeys((*mine.get(entry, ()), holder)))
+            if mine and (held is None or mine != held.holders):
+                entries[name, key] = _Entries(topic.id, mine)
+    # The record comes first: of an image that was cut between the two, nothing stays set without being recorded.
+    after = _Record({**record.values, **values}, {**record.entries, **entries}).into(state)
+    for (node, key), each in values.items():
+        after = _set(after, node, key, each.applies)
+    for (name, key), each_list in entries.items():
+        before = record.entries.get((name, key))
+        known_before = before.holders if before is not None else {}
+        listed = _items(after.topics[name].configs.get(key, ""))
+        new = [one for one, by in each_list.holders.items() if by != known_before.get(one) and one not in listed]
+        after = _listing(after, name, key, [*listed, *new])
+    return _done(after)
+
+
+def release(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:
+    """{"holder", "nodes"?: [node]}: end the lease of `holder`, or the part of it that is about these nodes' values.
+
+    What nobody else holds is as it was before the first lease; what an operator has changed since stays as it is. Done
+    again, nothing changes.
+    """
+    holder = fields.a_string(fields.need(command, "holder", "$"), "$.holder")
+    nodes = command.get("nodes")
+    only = (
+        None if nodes is None else {str(fields.a_number(each, "$.nodes")) for each in fields.a_list(nodes, "$.nodes")}
+    )
+    record = _Record.of(state)
+    values, entries = dict(record.values), dict(record.entries)
+    after = state
+    for (node, key), held in record.values.items():
+        claims = held.without(holder)
+        if claims == held.claims or (only is not None and node not in only):
+            continue
+        if _node_value(state, node, key) != held.applies:
+            del values[node, key]  # an operator has set another
+            continue
+        after = _set(after, node, key, claims[-1][1] if claims else held.before)
+        if claims:
+            values[node, key] = replace(held, claims=claims)
+        else:
+            del values[node, key]
+    for (name, key), listed in record.entries.items() if only is None else ():
+        left = listed.without(holder)
+        gone = {entry for entry, held_by in left.items() if not held_by}
+        if not gone and left == listed.holders:
+            continue
+        topic = after.topics.get(name)
+        if topic is not None and topic.id == listed.topic_id:
+            after = _listing(
+                after, name, key, [each for each in _items(topic.configs.get(key, "")) if each not in gone]
+            )
+        kept = {entry: held_by for entry, held_by in left.items() if held_by}
+        if kept:
+            entries[name, key] = replace(listed, holders=kept)
+        else:
+            del entries[name, key]
+    return _done(_Record(values, entries).into(after))
+
+
+def _done(after: ClusterState) -> Change:
     return Change(after, [{"version": after.version}])
 
 
-def _subtract(values: dict[str, str], key: str, entries: Sequence[str]) -> None:
-    held = [each.strip() for each in values.get(key, "").split(",") if each.strip()]
-    left = [each for each in held if each not in entries]
-    if left:
-        values[key] = ",".join(left)
-    else:
-        values.pop(key, None)
+def _node_value(state: ClusterState, node: str, key: str) -> str | None:
+    known = state.configs.get(("broker", node))
+    return None if known is None else known.values.get(key)
 
 
-def _needed(state: ClusterState, others: Mapping[str, Sequence[int]]) -> set[str]:
-    """The nodes for which one of these partitions is listed, or one that is being reassigned."""
-    found: set[str] = set()
-    for topic in state.topics.values():
-        entries = {each.strip() for key in LISTS for each in topic.configs.get(key, "").split(",")} - {""}
-        if entries:
-            wanted = {part.index for part in topic.partitions if part.assignment.reassigning}
-            wanted |= set(others.get(topic.name, ()))
-            found |= {each.partition(":")[2] for each in entries if _partition(each) in wanted}
-    return found
+def _items(text: str) -> list[str]:
+    return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def _set(state: ClusterState, node: str, key: str, value: str | None) -> ClusterState:
+    known = state.configs.get(("broker", node), Configs("broker", node, {}))
+    values = {name: each for name, each in known.values.items() if name != key}
+    if value is not None:
+        values[key] = value
+    return state if values == known.values else state.with_configs(replace(known, values=values))
+
+
+def _listing(state: ClusterState, name: str, key: str, listed: Sequence[str]) -> ClusterState:
+    topic = state.topics[name]
+    values = {each: value for each, value in topic.configs.items() if each != key}
+    if listed:
+        values[key] = ",".join(listed)
+    same = _items(topic.configs.get(key, "")) == list(listed)
+    return state if same else state.with_topics(replace(topic, configs=values))

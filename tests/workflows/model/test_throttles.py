@@ -1,24 +1,37 @@
-"""Throttles that end with a reassignment: what is taken back, when, and what is left alone."""
+"""Throttles on lease: what is set, what is put back, and when an operator's value stays."""
 
 from __future__ import annotations
 
+from itertools import permutations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from tests.workflows.model.replicated import reassign, replicated, with_isr
+from tests.workflows.model.replicated import replicated
 from tests.workflows.model.support import done, refused
-from workflows.model import throttles
+from workflows.model import image, throttles
 from workflows.model.fields import BadField
 from workflows.model.reassignment_request import parse
-from workflows.model.state import ClusterState
+from workflows.model.state import ClusterState, Configs
+from workflows.model.throttle_request import parse as parse_lease
 
 LEADERS, FOLLOWERS = throttles.LISTS
 OUT, IN = throttles.RATES
+MOVES = throttles.MOVE_RATE
 
 
-def set_configs(state: ClusterState, kind: str, name: str, values: dict[str, str]) -> ClusterState:
+def set_configs(state: ClusterState, kind: str, name: str, values: dict[str, str | None]) -> ClusterState:
     return done(state, {"do": "alter_configs", "kind": kind, "name": name, "changes": values})
+
+
+def hold(state: ClusterState, holder: str, **what: Any) -> ClusterState:
+    return done(state, {"do": "hold_throttles", "holder": holder, **what})
+
+
+def release(state: ClusterState, holder: str, **what: Any) -> ClusterState:
+    return done(state, {"do": "release_throttles", "holder": holder, **what})
 
 
 def throttled(state: ClusterState) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
@@ -27,86 +40,203 @@ def throttled(state: ClusterState) -> tuple[dict[str, str], dict[str, dict[str, 
     return dict(state.topics["t"].configs), {name: values for name, values in nodes.items() if values}
 
 
-#: What was set for two partitions, from node 1 to node 2.
+def rate(state: ClusterState, node: str = "1", key: str = MOVES) -> str | None:
+    return state.configs.get(("broker", node), Configs("broker", node, {})).values.get(key)
+
+
+def record(state: ClusterState) -> dict[str, str]:
+    return dict(state.configs[throttles.RECORD].values)
+
+
+#: What two partitions need, from node 1 to node 2.
 PLAN: dict[str, Any] = {
     "topics": {"t": {LEADERS: ["0:1", "1:1"], FOLLOWERS: ["0:2", "1:2"]}},
     "nodes": {"1": {OUT: "100", IN: "100"}, "2": {OUT: "100", IN: "100"}},
 }
 
 
-def before(**hand: str) -> ClusterState:
-    state = done(replicated([1], [1], [1]), reassign((0, [2]), (1, [2])))
-    lists = {key: ",".join(entries) for key, entries in PLAN["topics"]["t"].items()}
-    lists |= {key: f"{lists[key]},{entry}" for key, entry in hand.items()}
-    state = set_configs(state, "topic", "t", lists)
-    for node, rates in PLAN["nodes"].items():
-        state = set_configs(state, "broker", node, rates)
-    return state
+def cluster() -> ClusterState:
+    return replicated([1], [1], [1])
 
 
-def release(*partitions: int) -> dict[str, Any]:
-    return {"do": "release_throttles", **throttles.of_group(PLAN, [("t", index) for index in partitions])}
+@pytest.mark.parametrize("before", [None, "7"])
+def test_a_lease_sets_its_values_and_puts_back_what_was_there(before: str | None) -> None:
+    state = set_configs(cluster(), "broker", "1", {MOVES: before, OUT: before})
+    state = set_configs(state, "topic", "t", {LEADERS: "2:1", "retention.ms": "5"})
+    there = throttled(state)
+    state = hold(state, "run", topics=PLAN["topics"], nodes={"1": {MOVES: "100", OUT: "100"}, "2": {IN: "9"}})
+    assert throttled(state) == (
+        {LEADERS: "2:1,0:1,1:1", FOLLOWERS: "0:2,1:2", "retention.ms": "5"},
+        {"1": {MOVES: "100", OUT: "100"}, "2": {IN: "9"}},
+    )
+    assert throttles.holders(state) == ["run"]
+    assert hold(state, "run", topics=PLAN["topics"], nodes={"1": {MOVES: "100"}}) is state  # received twice
+    state = release(state, "run")
+    assert throttled(state) == there
+    assert record(state) == {} and throttles.holders(state) == []
+    assert release(state, "run") is state  # received twice
 
 
-def test_all_of_it_goes_with_the_last_run_of_the_plan() -> None:
-    state = with_isr(before(), [1, 2], 0)
-    state = done(state, release(0))
+@pytest.mark.parametrize("order", list(permutations(["first", "second", "third"])))
+@pytest.mark.parametrize("before", [None, "7"])
+def test_overlapping_leases_may_end_in_any_order(before: str | None, order: tuple[str, ...]) -> None:
+    state = set_configs(cluster(), "broker", "1", {MOVES: before})
+    wanted = {"first": "100", "second": "200", "third": "300"}
+    for holder, value in wanted.items():
+        state = hold(state, holder, nodes={"1": {MOVES: value}}, topics={"t": {LEADERS: ["0:1", f"{len(holder)}:9"]}})
+        assert rate(state) == value, "the newest applies"
+    left = dict(wanted)
+    for holder in order:
+        state = release(state, holder)
+        del left[holder]
+        assert rate(state) == (list(left.values())[-1] if left else before)
+        assert ("0:1" in state.topics["t"].configs.get(LEADERS, "")) == bool(left)
+    assert state.topics["t"].configs == {} and record(state) == {}
+
+
+def test_the_runs_of_one_plan_share_its_rates_and_hold_their_own_entries() -> None:
+    state = cluster()
+    for index in (0, 1):
+        state = hold(state, f"run {index}", **throttles.of_group(PLAN, [("t", index)]))
+    state = release(state, "run 0")
     assert throttled(state) == ({LEADERS: "1:1", FOLLOWERS: "1:2"}, PLAN["nodes"])
-    state = done(with_isr(state, [1, 2], 1), release(1))
-    assert throttled(state) == ({}, {})
-    assert done(state, release(1)) is state  # heard again
+    assert throttled(release(state, "run 1")) == ({}, {})
 
 
-def test_a_run_that_has_not_begun_keeps_the_rates() -> None:
-    """The runs of a plan are started one after the other; the first may have ended before the last has asked."""
-    state = done(before(), reassign((1, None)))
-    state = done(with_isr(state, [1, 2], 0), release(0))
-    assert throttled(state)[1] == PLAN["nodes"]
+def test_a_second_claim_of_a_holder_replaces_its_first() -> None:
+    state = hold(hold(cluster(), "run", nodes={"1": {MOVES: "100"}}), "run", nodes={"1": {MOVES: "200"}})
+    assert rate(state) == "200"
+    assert rate(release(state, "run")) is None
 
 
-def test_what_others_have_set_stays() -> None:
-    state = set_configs(before(**{LEADERS: "2:1"}), "broker", "1", {OUT: "5"})
-    state = set_configs(state, "broker", "3", {OUT: "7"})
-    state = with_isr(with_isr(state, [1, 2], 0), [1, 2], 1)
-    assert throttled(done(state, release(0, 1))) == ({LEADERS: "2:1"}, {"1": {OUT: "5"}, "3": {OUT: "7"}})
-    # A list that says all is somebody's wish, and no reason to keep a rate.
-    state = set_configs(before(), "topic", "t", {LEADERS: "*", FOLLOWERS: "0:2,1:2"})
-    state = with_isr(with_isr(state, [1, 2], 0), [1, 2], 1)
-    assert throttled(done(state, release(0, 1))) == ({LEADERS: "*"}, {})
+@pytest.mark.parametrize("theirs", ["9", None])
+def test_what_an_operator_changes_meanwhile_stays(theirs: str | None) -> None:
+    state = hold(cluster(), "run", topics=PLAN["topics"], nodes={"1": {MOVES: "100", OUT: "100"}})
+    state = set_configs(state, "broker", "1", {MOVES: theirs})
+    state = set_configs(state, "topic", "t", {LEADERS: "1:1,2:2", FOLLOWERS: None})
+    # Another lease on top of it puts back the operator's value, and the first one leaves it alone.
+    later = hold(state, "later", nodes={"1": {MOVES: "300"}})
+    assert rate(later) == "300"
+    for order in (("run", "later"), ("later", "run")):
+        after = release(release(later, order[0]), order[1])
+        assert (rate(after), rate(after, key=OUT)) == (theirs, None)
+    after = release(state, "run")
+    assert (rate(after), rate(after, key=OUT)) == (theirs, None)
+    assert after.topics["t"].configs == {LEADERS: "2:2"} and record(after) == {}
 
 
-def test_another_plan_under_way_keeps_the_rate_of_its_nodes() -> None:
-    state = before(**{LEADERS: "2:1", FOLLOWERS: "2:4"})
-    state = with_isr(with_isr(done(state, reassign((2, [4]))), [1, 2], 0), [1, 2], 1)
-    state = done(state, release(0, 1))
-    assert throttled(state) == ({LEADERS: "2:1", FOLLOWERS: "2:4"}, {"1": PLAN["nodes"]["1"]})
-    theirs = {"topics": {"t": {LEADERS: ["2:1"], FOLLOWERS: ["2:4"]}}, "nodes": {"1": PLAN["nodes"]["1"]}}
-    state = done(with_isr(state, [1, 4], 2), {"do": "release_throttles", **theirs})
-    assert throttled(state) == ({}, {})
+def test_entries_and_stars_of_an_operator_are_not_the_leases() -> None:
+    state = set_configs(cluster(), "topic", "t", {LEADERS: "0:1,7:7", FOLLOWERS: "*"})
+    held = hold(state, "run", topics=PLAN["topics"])
+    assert held.topics["t"].configs == {LEADERS: "0:1,7:7,1:1", FOLLOWERS: "*"}
+    assert release(held, "run").topics["t"].configs == {LEADERS: "0:1,7:7", FOLLOWERS: "*"}
 
 
-def test_a_topic_that_is_gone_is_no_reason_to_keep_anything() -> None:
-    state = done(before(), {"do": "delete_topics", "names": ["t"]})
-    state = done(state, release(0, 1))
-    assert {name for (kind, name), held in state.configs.items() if held.values} == set()
+def test_a_part_of_a_lease_ends_with_a_node() -> None:
+    state = hold(cluster(), "run", topics=PLAN["topics"], nodes={"1": {MOVES: "5"}, "2": {MOVES: "5"}})
+    state = release(state, "run", nodes=[2])
+    assert throttled(state)[1] == {"1": {MOVES: "5"}} and state.topics["t"].configs
+    assert throttled(release(state, "run")) == ({}, {})
+
+
+def test_nodes_and_topics_that_are_not_there_or_go_meanwhile_are_passed_over() -> None:
+    state = hold(cluster(), "run", topics={"gone": {LEADERS: ["0:1"]}}, nodes={"77": {MOVES: "5"}})
+    assert state.version == cluster().version
+    state = hold(cluster(), "run", topics=PLAN["topics"])
+    state = done(state, {"do": "delete_topics", "names": ["t"]})
+    topic = {"name": "t", "partitions": 1, "replication_factor": 1, "configs": {LEADERS: "0:1"}, "assignment": []}
+    again = done(state, {"do": "create_topics", "topics": [topic], "validate_only": False})
+    after = release(again, "run")
+    assert after.topics["t"].configs == {LEADERS: "0:1"} and record(after) == {}, "it is another topic"
+    assert record(release(state, "run")) == {}
+
+
+def test_leases_outlive_the_controller_and_what_is_rebuilt_from_its_images() -> None:
+    state = hold(cluster(), "run", **PLAN)
+    assert throttled(release(ClusterState.of(state.rows()), "run")) == ({}, {})
+    held = image.decode(image.whole(state)[0])
+    assert held.configs[throttles.RECORD].values == state.configs[throttles.RECORD].values
+
+
+def test_no_part_of_an_image_holds_a_throttle_without_its_record() -> None:
+    """An image may be cut between any two rows, and a node be lost behind each part."""
+    before = cluster()
+    state = hold(before, "run", **PLAN)
+    recorded = state.configs[throttles.RECORD].changed
+    assert all(each.changed > recorded for (kind, _), each in state.configs.items() if kind == "broker")
+    assert state.topics["t"].changed > recorded
+    after = release(state, "run")
+    assert after.configs[throttles.RECORD].changed == after.version
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("hold"), st.sampled_from("abc"), st.sampled_from(["100", "200"])),
+        st.tuples(st.just("release"), st.sampled_from("abc"), st.none()),
+        st.tuples(st.just("operator"), st.none(), st.sampled_from(["7", "8", None])),
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS)
+def test_after_all_leases_the_operators_last_value_is_there(steps: list[tuple[str, str | None, str | None]]) -> None:
+    state, theirs = cluster(), None
+    for what, holder, value in steps:
+        if what == "hold":
+            state = hold(state, holder or "", nodes={"1": {MOVES: value}})
+        elif what == "release":
+            state = release(state, holder or "")
+        else:
+            state, theirs = set_configs(state, "broker", "1", {MOVES: value}), value
+    for holder in "cab":
+        state = release(state, holder)
+    assert rate(state) == theirs
+    assert throttles.holders(state) == []
 
 
 @pytest.mark.parametrize(
     ("value", "path"),
     [
         ([], "$.throttles"),
-        ({"rates": {}}, "$.throttles"),
-        ({"topics": {"t": {"retention.ms": ["0:1"]}}}, "$.throttles.topics.t"),
+        ({"rates": {}}, "$.throttles.rates"),
+        ({"topics": {"t": {"retention.ms": ["0:1"]}}}, "$.throttles.topics.t.retention.ms"),
+        ({"topics": {"t": {LEADERS: ["0"]}}}, f"$.throttles.topics.t.{LEADERS}"),
+        ({"topics": {"t": {LEADERS: ["0:1,1:1"]}}}, f"$.throttles.topics.t.{LEADERS}"),
         ({"nodes": {"1": {OUT: 5}}}, f"$.throttles.nodes.1.{OUT}"),
-        ({"others": {"t": ["x"]}}, "$.throttles.others.t"),
+        ({"nodes": {"1": {OUT: "much"}}}, f"$.throttles.nodes.1.{OUT}"),
+        ({"nodes": {"1": {OUT: "0"}}}, f"$.throttles.nodes.1.{OUT}"),
+        ({"nodes": {"one": {}}}, "$.throttles.nodes.one"),
+        ({"nodes": {"1": {"log.retention.ms": "5"}}}, "$.throttles.nodes.1.log.retention.ms"),
     ],
 )
 def test_what_cannot_be_read_is_told_with_its_path(value: Any, path: str) -> None:
     rows = [{"topic": "t", "partition": 0, "replicas": [2]}]
-    with pytest.raises(BadField) as caught:
-        parse({"version": 1, "partitions": rows, "throttles": value})
-    assert caught.value.path.startswith(path)
+    for read in (
+        lambda: parse({"version": 1, "partitions": rows, "throttles": value}),
+        lambda: parse_lease({"throttles": value, "replicas": []}),
+    ):
+        with pytest.raises(BadField) as caught:
+            read()
+        assert caught.value.path == path
     assert parse({"version": 1, "partitions": rows}).throttles == {}
-    if isinstance(value, dict):
-        error, message = refused(replicated([1]), {"do": "release_throttles", "nodes": {"1": {OUT: 5}}})
-        assert error == 42 and OUT in message
+    if isinstance(value, dict) and "rates" not in value:
+        error, message = refused(replicated([1]), {"do": "hold_throttles", "holder": "run", **value})
+        assert error == 42 and path.replace("$.throttles", "$") in message
+
+
+@pytest.mark.parametrize(
+    ("parameter", "path"),
+    [
+        (None, "$"),
+        ({}, "$.throttles"),
+        ({"throttles": {}}, "$.replicas"),
+        ({"throttles": {}, "replicas": [[1, "t"]]}, "$.replicas[0]"),
+        ({"throttles": {}, "replicas": [["1", "t", 0]]}, "$.replicas[0][0]"),
+        ({"throttles": {}, "replicas": [], "patience": -1}, "$.patience"),
+    ],
+)
+def test_a_lease_that_cannot_be_read_is_told_with_its_path(parameter: Any, path: str) -> None:
+    with pytest.raises(BadField) as caught:
+        parse_lease(parameter)
+    assert caught.value.path == path

@@ -1,0 +1,55 @@
+"""What a lease on throttles of moves is started with, read strictly. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workflows.model import fields, throttles
+from workflows.model.calls import Replica
+
+#: Seconds that a lease waits at most for the word which moves were accepted.
+LONGEST_PATIENCE = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class ThrottleRequest:
+    """`throttles` as `workflows.model.throttles.parse` returns them; `replicas` that are to move, by node; `patience`:
+    seconds to wait for the word which of their moves were accepted.
+    """
+
+    throttles: Mapping[str, Any]
+    replicas: Mapping[int, list[Replica]]
+    patience: float
+
+    @property
+    def nodes(self) -> list[int]:
+        """The nodes whose values are leased."""
+        return sorted(int(node) for node in self.throttles["nodes"])
+
+
+def parse(parameter: Any) -> ThrottleRequest:
+    """Read {"throttles": {"nodes": {node: {config: value}}}, "replicas": [[node, topic, partition]], "patience"?}.
+
+    Raises BadField.
+    """
+    row = fields.an_object(parameter, "$", ("throttles", "replicas", "patience"))
+    held = throttles.parse(fields.need(row, "throttles", "$"))
+    patience = fields.a_number(row.get("patience", 0), "$.patience", 0, LONGEST_PATIENCE)
+    return ThrottleRequest(held, read_replicas({"replicas": fields.need(row, "replicas", "$")}), float(patience))
+
+
+def read_replicas(told: Any) -> dict[int, list[Replica]]:
+    """Read {"replicas": [[node, topic, partition]]}, by node. Raises BadField."""
+    rows = fields.a_list(fields.need(fields.an_object(told, "$"), "replicas", "$"), "$.replicas")
+    found: dict[int, list[Replica]] = {}
+    for place, row in enumerate(rows):
+        path = f"$.replicas[{place}]"
+        each: Sequence[Any] = fields.a_list(row, path)
+        if len(each) != 3:
+            raise fields.BadField(path, "must have a node, a topic and a partition")
+        node = fields.a_number(each[0], f"{path}[0]", 0, (1 << 31) - 1)
+        replica = fields.a_string(each[1], f"{path}[1]"), fields.a_number(each[2], f"{path}[2]", 0, (1 << 31) - 1)
+        found.setdefault(node, []).append(replica)
+    return found

@@ -1,0 +1,157 @@
+"""ThrottleLease: throttles of nodes apply while replicas move between their directories, and end with these moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+from temporalio import workflow
+from temporalio.exceptions import ActivityError, CancelledError
+from temporalio.workflow import ActivityCancellationType, ActivityHandle
+
+from workflows import cancellation, errors, options
+from workflows.asking import Asking
+from workflows.model import calls, names
+from workflows.model.calls import AwaitMovesCall
+from workflows.model.fields import BadField
+from workflows.model.phases import Phases
+from workflows.model.throttle_request import ThrottleRequest, parse, read_replicas
+
+ASKING = "asking"  # the controller sets the throttles
+HOLDING = "holding"  # the moves are requested
+WATCHING = "watching"  # the moves are under way
+RELEASING = "releasing"  # the controller puts back what was set before
+
+
+@workflow.defn(name=names.THROTTLE_LEASE)
+class ThrottleLease:
+    """Have the controller set throttles; once the moves of each node have ended, have it put back what was set before.
+
+    The command that requests the moves starts the run first, waits for `held`, and says which moves were accepted by
+    the signal `requested`. A command that dies before that says nothing: after a while the run watches all replicas of
+    its parameter. A cancel ends the lease at once.
+    """
+
+    @workflow.init
+    def __init__(self, parameter: Any) -> None:
+        self._problem: BadField | None = None
+        self._request = ThrottleRequest({}, {}, 0.0)
+        try:
+            self._request = parse(parameter)
+        except BadField as problem:
+            self._problem = problem
+        self._asking = Asking()
+        self._held = self._released = False
+        self._moving: dict[int, list[calls.Replica]] | None = None
+        self._waiting: dict[int, ActivityHandle[None]] = {}
+        self._phases = Phases()
+
+    @workflow.run
+    async def run(self, parameter: Any) -> dict[str, Any]:
+        """Return the run's phases. Fails with InvalidPlan and the path of a bad field; a cancel ends it cancelled."""
+        if self._problem is not None:
+            raise errors.invalid_plan(self._problem)
+        if not cancellation.asked():
+            self._phases.enter(ASKING, workflow.time())
+            await cancellation.patiently(self._asking.ask(hold=self._request.throttles))
+            self._held = True
+            self._phases.enter(HOLDING, workflow.time())
+            await self._until_requested()
+            self._phases.enter(WATCHING, workflow.time())
+            await self._watch()
+            self._phases.enter(RELEASING, workflow.time())
+            await cancellation.patiently(self._asking.ask(release={}))
+        self._released = True
+        self._phases.enter(None, workflow.time())
+        await cancellation.handlers_finished()
+        if cancellation.asked():
+            raise CancelledError("The lease was cancelled.")
+        return {"phases": self._phases.rows()}
+
+    async def _until_requested(self) -> None:
+        try:
+            await cancellation.uncancelled(
+                workflow.wait_condition(
+                    lambda: self._moving is not None or cancellation.asked(),
+                    timeout=timedelta(seconds=self._request.patience),
+                )
+            )
+        except TimeoutError:
+            workflow.logger.info("Nobody has said which moves were accepted: all of them are watched")
+
+    async def _watch(self) -> None:
+        """Wait for the moves of each node; a node whose moves have ended has its throttle back at once."""
+        moving = self._moving if self._moving is not None else self._request.replicas
+        self._waiting = {node: self._start(node, replicas) for node, replicas in sorted(moving.items()) if replicas}
+        idle = [node for node in self._request.nodes if node not in self._waiting]
+        while self._waiting and not cancellation.asked():
+            if idle:
+                await cancellation.patiently(self._asking.ask(release={"nodes": idle}))
+            await cancellation.uncancelled(
+                workflow.wait_condition(
+                    lambda: cancellation.asked() or any(handle.done() for handle in self._waiting.values())
+                )
+            )
+            idle = [node for node, handle in self._waiting.items() if handle.done()]
+            for node in idle:
+                await self._ended(node, self._waiting.pop(node))
+        for handle in self._waiting.values():
+            handle.cancel()
+
+    @staticmethod
+    async def _ended(node: int, handle: ActivityHandle[None]) -> None:
+        try:
+            await handle
+        except ActivityError as failure:
+            workflow.logger.warning("Node %d does not say whether its moves have ended: %s", node, failure.cause)
+
+    @staticmethod
+    def _start(node: int, replicas: Sequence[calls.Replica]) -> ActivityHandle[None]:
+        """However long the node is away: its copies go on with its start."""
+        info = workflow.info()
+        return workflow.start_activity(
+            calls.AWAIT_MOVES,
+            AwaitMovesCall(node, [list(each) for each in replicas]),
+            result_type=type(None),
+            task_queue=names.moves_queue(info.task_queue, node),
+            start_to_close_timeout=options.FOLLOW_TIMEOUT,
+            heartbeat_timeout=options.FOLLOW_HEARTBEAT_TIMEOUT,
+            retry_policy=options.MOVE_RETRY,
+            cancellation_type=ActivityCancellationType.TRY_CANCEL,
+            summary=f"{len(replicas)} replicas",
+        )
+
+    # --- what the command, people and the controller say meanwhile
+
+    @workflow.query(description="Phase, throttles, and the nodes whose moves are under way")
+    def progress(self) -> dict[str, Any]:
+        """How far the run is."""
+        return {
+            "workflow_id": workflow.info().workflow_id,
+            "cancelling": cancellation.asked(),
+            "phase": self._phases.current,
+            "throttles": {} if self._released else self._request.throttles,
+            "waiting_for": "the controller" if self._asking.away else "",
+            "nodes": sorted(self._waiting),
+            "phases": self._phases.rows(),
+        }
+
+    @workflow.update(description="Wait until the controller has set the throttles")
+    async def held(self) -> dict[str, Any]:
+        """Returns once they are in the metadata; also when the lease has ended."""
+        await workflow.wait_condition(lambda: self._held or self._released or self._problem is not None)
+        return {"held": self._held and not self._released}
+
+    @workflow.signal(description="Which moves were accepted: {replicas: [[node, topic, partition]]}")
+    def requested(self, told: Any) -> None:
+        """The lease lasts until these have ended; what cannot be read is ignored."""
+        try:
+            self._moving = read_replicas(told)
+        except BadField as problem:
+            workflow.logger.warning("A signal that cannot be read is ignored: %s", problem)
+
+    @workflow.signal(description="The controller answers what the run asked")
+    def answered(self, answer: Any) -> None:
+        """See `Asking`."""
+        self._asking.take(answer)
