@@ -346,16 +346,16 @@ class _Reassign:
                 found_run = await describe_run(client, workflow_id)
                 if found_run is None or found_run.ended is None:
                     continue
-                outcome, why = plans.FAILED, f"its run ended: {workflow_id}"
+                why, cancelled = f"its run ended: {workflow_id}", False
                 try:
                     await runs.result_of(client, workflow_id)
-                except runs.RunCancelled as error:
-                    outcome, why = plans.CANCELLED, str(error)
+                except runs.RunCancelled:
+                    cancelled = True
                 except OpsError as error:
                     why = str(error)
-                for tp in mine:
-                    if tp in going and tp not in begun:
-                        found[tp] = plans.replaced(going[tp], outcome, why)
+                for row in (going[tp] for tp in mine if tp in going and tp not in begun):
+                    ended = plans.cancelled(row, row.source) if cancelled else plans.replaced(row, plans.FAILED, why)
+                    found[row.partition] = ended
 
         runs.with_temporal(self._target, work)
         return found

@@ -156,8 +156,13 @@ def ended(row: Row, replicas: Sequence[int] | None, under_way: Reassignment | No
     if tuple(replicas) == row.target:
         return replaced(row, DONE)
     if set(replicas) == set(row.source):
-        return replaced(row, CANCELLED, f"cancelled: back on node {listed(replicas)}")
+        return cancelled(row, replicas)
     return replaced(row, SUPERSEDED, f"it is on {listed(replicas)} now: another target was requested")
+
+
+def cancelled(row: Row, replicas: Iterable[int]) -> Row:
+    """The row of a partition whose reassignment was cancelled, and that is on these nodes now."""
+    return replaced(row, CANCELLED, f"cancelled: back on node {listed(replicas)}")
 
 
 def replaced(row: Row, outcome: str, message: str = "") -> Row:
