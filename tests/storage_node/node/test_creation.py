@@ -16,6 +16,7 @@ from storage_node.log.config import LogConfig
 from storage_node.metadata import ClusterImage, PartitionImage, TopicImage
 from storage_node.move import boot_apply
 from storage_node.move.boot_plan import BootPlan
+from storage_node.producer_bounds import OpenedLogs
 from storage_node.types import TopicPartition
 from tests.support.io_faults import Faults
 from tests.support.node_harness import Harness, until
@@ -116,7 +117,7 @@ def test_every_replica_that_a_failed_directory_concerns_is_decided_again(
 
     monkeypatch.setattr(boot_apply, "apply", fails)
     offsets = start_up.Offsets({}, {}, {}, clean=False)
-    common = dirs.by_path(good), offsets, ClusterImage(), 1, LogConfig(), dirs, threading.Event()
+    common = dirs.by_path(good), offsets, ClusterImage(), 1, LogConfig(), dirs, threading.Event(), OpenedLogs(len(TPS))
     opened = [start_up._open(BootPlan(tp, (), "online"), *common) for tp in TPS]
     assert all(each.again for each in opened)
     assert dirs.by_path(good).online and not dirs.by_path(bad).online
