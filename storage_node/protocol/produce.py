@@ -75,6 +75,8 @@ class Item:
     """What follows the records."""
     state: LeaderState | None = None
     """Where the followers are waited for."""
+    heavy: bool = False
+    """Whether the records take long to look through, and were not yet."""
     inspection: Future[Produced] | None = None
     """What was found in the records by a thread for batches that take long."""
 
@@ -219,6 +221,7 @@ def _sort(node: Node, call: ProduceCall, jobs: dict[str, Work]) -> None:
         else:
             if early and (note := early.take(item.topic_id or item.topic, item.partition, item.records)) is not None:
                 partition.overtaking.refused_early(note)
+            item.heavy = item.records is not None and takes_long(item.records)
             jobs.setdefault(partition.directory.name, []).append((item, partition))
 
 
@@ -315,7 +318,7 @@ class Round:
         """Let the directory that has the first partition now append; False where it cannot."""
         directory = work[0][1].directory
         try:
-            if heavy := [each for each in work if _is_heavy(each[0])]:
+            if heavy := [each for each in work if each[0].heavy]:
                 # The whole work waits: what one connection sends is appended in its order.
                 _INSPECTORS.submit(self._inspect, name, heavy)
             else:
@@ -331,7 +334,7 @@ class Round:
         """Runs in a thread for batches that take long: nobody else's append waits for what is unpacked here."""
         for item, partition in heavy:
             inspection: Future[Produced] = Future()
-            item.inspection = inspection
+            item.inspection, item.heavy = inspection, False
             try:
                 # Without records the request was answered meanwhile.
                 inspection.set_result(inspect(item.records or b"", partition.log.config))
@@ -456,10 +459,6 @@ class Round:
         for item in (item for call in self._calls for item in call.items):
             if item.error == ErrorCode.NOT_LEADER_OR_FOLLOWER and item.leader is None:
                 item.leader = leader_of(self._node, TopicPartition(item.topic, item.partition))
-
-
-def _is_heavy(item: Item) -> bool:
-    return item.inspection is None and item.records is not None and takes_long(item.records)
 
 
 def _append(node: Node, directory: LogDirectory, work: Work) -> tuple[Work, Hold | None]:
