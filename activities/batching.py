@@ -2,15 +2,15 @@
 
 Temporal refuses more than ten updates under way per workflow, and an update costs the same for one command as for a
 hundred. A caller that gives up (its request's timeout is over) leaves the batch; a batch under way is never sent a
-second time beside itself, and one that met an error is sent again with the same update id for as long as anyone waits
-for it.
+second time beside itself, and one that met an error is sent again under the same number for as long as anyone waits for
+it. By the number the controller knows it again, and knows that an earlier one comes too late.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
-import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -21,6 +21,10 @@ log = logging.getLogger(__name__)
 MAX_COMMANDS = 500  # in one update
 FIRST_PAUSE = 0.1  # seconds before a failed update is sent again
 LONGEST_PAUSE = 2.0
+
+#: The numbers of this process's batches: they rise for as long as a node's incarnation lasts, whatever is started anew
+#: within it.
+_numbers = itertools.count(1)
 
 Command = dict[str, Any]
 Answer = dict[str, Any]
@@ -48,9 +52,9 @@ class _Waiting:
 
 
 class Batcher:
-    """Lives on one event loop. `send(update id, commands)` answers one result per command, or raises."""
+    """Lives on one event loop. `send(number, commands)` answers one result per command, or raises."""
 
-    def __init__(self, send: Callable[[str, list[Command]], Awaitable[list[Answer]]]) -> None:
+    def __init__(self, send: Callable[[int, list[Command]], Awaitable[list[Answer]]]) -> None:
         self._send = send
         self._waiting: deque[_Waiting] = deque()
         self._wake = asyncio.Event()
@@ -97,10 +101,10 @@ class Batcher:
         return batch
 
     async def _deliver(self, batch: list[_Waiting]) -> None:
-        update, pause = uuid.uuid4().hex, FIRST_PAUSE
+        number, pause = next(_numbers), FIRST_PAUSE
         while True:
             try:
-                answers = await self._send(update, [waiting.command for waiting in batch])
+                answers = await self._send(number, [waiting.command for waiting in batch])
             except Rejected as refused:
                 _settle(batch, refused)
                 return

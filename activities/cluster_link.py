@@ -91,17 +91,20 @@ class ClusterLink:
         answer = await self._batcher.submit(command, seconds, first=first)
         return list(answer["results"])
 
-    async def _send(self, update: str, commands: list[Command]) -> list[dict[str, Any]]:
+    async def _send(self, number: int, commands: list[Command]) -> list[dict[str, Any]]:
         client = await self._client()
         generation, version = self._node.metadata.image.age
         payload = {
             "node": self._node.id,
             "incarnation": self._node.incarnation,
+            "number": number,
             "generation": generation,
             "version": version,
             "commands": commands,
         }
         handle = client.get_workflow_handle(names.cluster_id(self._cluster))
+        # One run of the workflow knows an update by its id, those that follow know a batch by its number.
+        update = f"{self._node.id}/{self._node.incarnation}/{number}"
         try:
             answer = await handle.execute_update("submit", payload, id=update, result_type=dict[str, Any])
         except WorkflowUpdateFailedError as error:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from temporalio import workflow
@@ -16,16 +16,15 @@ from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflow
 from temporalio.workflow import ParentClosePolicy
 
 from workflows import errors, options
-from workflows.model import calls, controller, names, throttles
+from workflows.model import calls, controller, names, outbound, throttles
 from workflows.model.calls import ImageCall, ImageResult, LeaseCall, ProbeCall, ProbeResult
+from workflows.model.carried_runs import CarriedRuns
 from workflows.model.controller import Controller
+from workflows.model.outbound import Outbound
 from workflows.model.outcome import Reassigned
 from workflows.model.reassignment_request import groups, made_by_controller, summary
 from workflows.model.run_requests import Asked, carry_out, under_way
-from workflows.model.watchers import Run, Watchers
-
-#: A run that did not get its answer asks again: so many of the last ones are kept.
-REMEMBERED_ANSWERS = 100
+from workflows.model.watchers import Run
 
 #: Reassignments that are done at once have a run as well, for the deletions and for the history.
 SETTLED = "runs-of-what-is-done-at-once"
@@ -48,7 +47,7 @@ class Cluster:
     Handlers only change the state; `run` carries out what follows from it: images for the nodes (one push per node
     under way, what changes meanwhile goes into the next), leases, probes and fencing. The parameter is None or {} for a
     cluster without memory, which first collects what its nodes know; a continue-as-new passes what `Controller.carry`
-    packs.
+    and `CarriedRuns.carry` pack.
     """
 
     @workflow.init
@@ -61,14 +60,13 @@ class Cluster:
         self._probing: set[int] = set()
         self._failures: dict[int, int] = {}
         self._leases: dict[int, tuple[str, object]] = {}
-        self._lapsed = dict(self._it.suspects)  # by node the incarnation whose lease has told that it ended
-        self._asked: list[dict[str, Any]] = []
+        carried = CarriedRuns.start(parameter)
+        self._watchers, self._answers, self._outbox = carried.watchers, carried.answers, carried.outbox
+        self._lapsed = {**self._it.suspects, **carried.lapsed}
         self._waiting_quietly = False
         self._asking = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
-        self._watchers = Watchers.of(parameter.get("watched", ())) if isinstance(parameter, Mapping) else Watchers()
-        self._answered: dict[str, dict[str, Any]] = {}
         self._leases_of = 0  # the generation whose throttle leases have been looked at
 
     @workflow.run
@@ -79,9 +77,9 @@ class Cluster:
             if self._fault is not None:
                 raise self._fault
             length = workflow.info().get_current_history_length()
-            if length >= self._it.continue_at[1]:
+            if length >= self._it.continue_at[1] and len(self._outbox) <= options.CARRIED_OUTBOUND:
                 await self._drain()
-                await self._continue()
+                self._continue()
             self._dispatch()
             if length < self._it.continue_at[0] or self._it.suspects:
                 await workflow.wait_condition(lambda: self._awake)
@@ -89,28 +87,41 @@ class Cluster:
             try:
                 await workflow.wait_condition(lambda: self._awake, timeout=options.QUIET_FOR)
             except TimeoutError:
-                if not self._in_flight:
-                    await self._continue()
+                await workflow.wait_condition(workflow.all_handlers_finished)  # and all else that came with the timer
+                if not self._awake and not self._in_flight and not len(self._outbox):
+                    self._continue()
 
     async def _drain(self) -> None:
-        """Wait until nothing is under way that would end at the wrong moment.
+        """Wait until nothing is under way that would end at the wrong moment, or would be lost.
+
+        The server drops child starts, signals and cancels that it has not carried out when their run closes: nothing of
+        that kind is begun any more, it is carried; what was begun is waited for, and carried if that takes too long.
 
         The server refuses to continue a run for which something has just come in, and what was answered together with
         that fails in the caller (who asks again): so this happens on a timer, not on an update.
         """
         with contextlib.suppress(TimeoutError):
-            await workflow.wait_condition(lambda: not self._in_flight, timeout=options.PUSH_PICK_UP_TIMEOUT)
+            await workflow.wait_condition(
+                lambda: not self._in_flight and not self._outbox.in_flight, timeout=options.PUSH_PICK_UP_TIMEOUT
+            )
+        if self._outbox.in_flight:
+            with contextlib.suppress(TimeoutError):
+                await workflow.wait_condition(lambda: not self._outbox.in_flight, timeout=options.OUTBOUND_TIMEOUT)
         await workflow.sleep(options.CONTINUE_PAUSE)
-
-    async def _continue(self) -> None:
+        # True only once all else that this task has brought was done.
         await workflow.wait_condition(workflow.all_handlers_finished)
-        watched = {"watched": self._watchers.rows()} if len(self._watchers) else {}
-        workflow.continue_as_new({**self._it.carry(), **watched})
+
+    def _continue(self) -> None:
+        """Nothing may come between what is carried here and the end of the run: no await."""
+        held = CarriedRuns(self._watchers, self._answers, self._outbox, self._lapsed)
+        workflow.continue_as_new({**self._it.carry(), **held.carry()})
 
     # --- what follows from the state
 
     def _dispatch(self) -> None:
         """Start whatever is due and not under way yet."""
+        for number, one in self._outbox.take():
+            self._spawn(self._send(number, one))
         for node in self._it.to_push():
             if node not in self._pushing:
                 self._pushing.add(node)
@@ -129,9 +140,6 @@ class Cluster:
         if self._it.pair[0] != self._leases_of:
             self._leases_of = self._it.pair[0]
             self._spawn(self._release_left())
-        asked, self._asked = self._asked, []
-        for each in asked:
-            self._spawn(self._answer(each))
         if self._it.to_ask() and not self._asking:
             self._asking = True
             self._spawn(self._ask_again())
@@ -205,6 +213,7 @@ class Cluster:
         """
         mine, lapsed = self._leases[node][1], self._lapsed.get(node) == incarnation
         policy = WorkflowIDReusePolicy.TERMINATE_IF_RUNNING if lapsed else WorkflowIDReusePolicy.ALLOW_DUPLICATE
+        self._in_flight += 1
         try:
             child = await workflow.start_child_workflow(
                 names.NODE_LEASE,
@@ -214,11 +223,14 @@ class Cluster:
                 id_reuse_policy=policy,
                 result_type=str,
             )
-            await child
         except WorkflowAlreadyStartedError:
             return  # from before a continue-as-new, or of a controller that was lost: its signal comes here
-        except ChildWorkflowError:
-            pass  # terminated by hand: the node is asked
+        finally:
+            self._in_flight -= 1
+        if lapsed and self._lapsed.get(node) == incarnation:
+            del self._lapsed[node]  # followed by this one
+        with contextlib.suppress(ChildWorkflowError):  # terminated by hand: the node is asked
+            await child
         if self._leases.get(node, ("", None))[1] is mine:
             self._suspect(node, incarnation)
 
@@ -253,17 +265,25 @@ class Cluster:
             self._probing.discard(node)
             self._awake = True
 
-    async def _answer(self, question: Mapping[str, Any]) -> None:
-        node = int(question.get("node", -1))
-        answer = {"node": node, "known": self._it.may_know(node)}
-        await self._reply(str(question.get("workflow_id")), str(question.get("run_id")), "located", answer)
+    def _reply(self, run: Run, signal: str, answer: dict[str, Any]) -> None:
+        self._outbox.add(Outbound(outbound.SIGNAL, *run, signal, answer))
+        self._awake = True
 
-    async def _reply(self, workflow_id: str, run_id: str, signal: str, answer: dict[str, Any]) -> None:
-        asker = workflow.get_external_workflow_handle(workflow_id, run_id=run_id or None)
+    async def _send(self, number: int, one: Outbound) -> None:
+        """Send a command to another run; returns once the server has taken it, or the run is gone."""
         try:
-            await asker.signal(signal, answer)
+            if one.kind == outbound.START:
+                await self._start_run(number, one)
+            elif one.kind == outbound.CANCEL:
+                await workflow.get_external_workflow_handle(one.workflow_id, run_id=one.run_id or None).cancel()
+            else:
+                run = workflow.get_external_workflow_handle(one.workflow_id, run_id=one.run_id or None)
+                await run.signal(one.name, one.payload)
         except ApplicationError:
-            workflow.logger.info("The run %s that asked is gone", workflow_id)
+            workflow.logger.info("The run %s is gone, it gets no %s", one.workflow_id, one.name or one.kind)
+        finally:
+            self._outbox.sent(number)
+            self._awake = True
 
     async def _release_left(self, but: str = "") -> None:
         """End the throttle leases of runs that are gone (terminated, or lost with the server's database): at the start
@@ -281,12 +301,6 @@ class Cluster:
                 self._it.carry_out({"do": "release_throttles", "holder": holder})
                 self._awake = True
 
-    async def _cancel(self, workflow_id: str, run_id: str) -> None:
-        try:
-            await workflow.get_external_workflow_handle(workflow_id, run_id=run_id).cancel()
-        except ApplicationError:
-            workflow.logger.info("The run %s to be cancelled is gone", workflow_id)
-
     # --- runs that see reassignments through
 
     def _see_through(self) -> None:
@@ -296,30 +310,33 @@ class Cluster:
         settled = self._it.take_settled()
         for group in groups(settled) if settled and workflow.patched(SETTLED) else ():
             run = names.reassign_id(self._it.cluster, group[0].topic, group[0].partition, len(group))
-            self._spawn(self._start_run(run, group))
+            self._begin(run, group)
         for group in groups(changes):
             run = names.reassign_id(self._it.cluster, group[0].topic, group[0].partition, len(group))
             self._watchers.watch(group, (run, ""))
-            self._spawn(self._start_run(run, group))
+            self._begin(run, group)
 
     def _tell_watchers(self, but: Run | None = None) -> None:
         pair = {"generation": self._it.pair[0], "version": self._it.pair[1]}
         for run, rows in self._watchers.changed(self._it.state).items():
             if run != but:
-                self._spawn(self._reply(*run, "retargeted", {"rows": rows, **pair}))
+                self._reply(run, "retargeted", {"rows": rows, **pair})
 
-    async def _start_run(self, run: str, group: Sequence[Reassigned]) -> None:
-        """Start a run; where one of that id is still at work (at an earlier target, or at deleting), under another."""
-        generation, version = self._it.pair
-        for workflow_id in (run, f"{run}/{generation}.{version}"):
-            self._watchers.renamed((run, ""), (workflow_id, ""))
+    def _begin(self, run: str, group: Sequence[Reassigned]) -> None:
+        self._outbox.add(Outbound(outbound.START, run, "", summary(group), made_by_controller(group, self._it.pair)))
+
+    async def _start_run(self, number: int, one: Outbound) -> None:
+        for workflow_id in one.start_ids:
+            if workflow_id != one.workflow_id:
+                self._watchers.renamed((one.workflow_id, ""), (workflow_id, ""))
+                self._outbox.renamed(number, workflow_id)
             try:
                 await workflow.start_child_workflow(
                     names.PARTITION_REASSIGNMENT,
-                    made_by_controller(group, (generation, version)),
+                    one.payload,
                     id=workflow_id,
                     parent_close_policy=ParentClosePolicy.ABANDON,
-                    static_summary=summary(group),
+                    static_summary=one.name,
                 )
                 return
             except WorkflowAlreadyStartedError:
@@ -360,22 +377,23 @@ class Cluster:
     @workflow.signal(description="A run asks whether a node is known: {node, workflow_id, run_id}")
     def locate(self, question: dict[str, Any]) -> None:
         """Answered by the signal `located`."""
-        self._asked.append(question)
-        self._awake = True
+        node = int(question.get("node", -1))
+        run = str(question.get("workflow_id")), str(question.get("run_id"))
+        self._reply(run, "located", {"node": node, "known": self._it.may_know(node)})
 
     @workflow.signal(
         description="A run whose replicas were all dropped wants to end as cancelled: {workflow_id, run_id}"
     )
     def cancel_run(self, run: dict[str, Any]) -> None:
         """A run cannot cancel itself."""
-        self._spawn(self._cancel(str(run.get("workflow_id")), str(run.get("run_id"))))
+        self._outbox.add(Outbound(outbound.CANCEL, str(run.get("workflow_id")), str(run.get("run_id"))))
+        self._awake = True
 
     @workflow.signal(description="A DirectoryFailure run tells of a failed directory: {notice, workflow_id, run_id}")
     def directory_failed(self, told: dict[str, Any]) -> None:
         """Answered by the signal `recorded`, once the metadata has it; told again, nothing changes."""
         answer = self._it.directory_failed(told.get("notice"))
-        self._spawn(self._reply(str(told.get("workflow_id")), str(told.get("run_id")), "recorded", answer))
-        self._awake = True
+        self._reply((str(told.get("workflow_id")), str(told.get("run_id"))), "recorded", answer)
 
     @workflow.signal(
         description="A run asks for reassignments, or how they stand: {request, changes, looks, workflow_id, run_id}"
@@ -387,16 +405,17 @@ class Cluster:
         except (KeyError, TypeError, ValueError) as problem:
             workflow.logger.warning("A signal that cannot be read is ignored: %r", problem)
             return
-        answer = self._answered.get(asked.run_id)
-        if answer is None or answer["request"] != asked.request:
+        if self._answers.heard(asked):
+            answer = self._answers.again(asked, self._it.state)
+        else:
             answer = carry_out(asked, self._it)
             if asked.hold:
                 self._spawn(self._release_left(asked.holder))
             self._tell_watchers(asked.run)
             self._watchers.watch(under_way(answer, self._it.state), asked.run)
-            if "error" not in answer:
-                self._answered = dict([*self._answered.items(), (asked.run_id, answer)][-REMEMBERED_ANSWERS:])
-        self._spawn(self._reply(*asked.run, "answered", answer))
+            self._answers.remember(asked, answer)
+        if answer is not None:
+            self._reply(asked.run, "answered", answer)
         self._awake = True
 
     @workflow.query(description="All metadata as rows, or {} while collecting")

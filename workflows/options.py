@@ -86,6 +86,11 @@ CONTINUE_AT = (1_000, 3_000)
 QUIET_FOR = timedelta(seconds=1)
 #: At the higher figure it happens on a timer of this length, so that no update is answered in the same task.
 CONTINUE_PAUSE = timedelta(milliseconds=50)
+#: Child starts, signals and cancels that the server has not acknowledged are waited for so long before: it carries them
+#: out by itself, in milliseconds. What needs longer is sent again by the run that follows.
+OUTBOUND_TIMEOUT = timedelta(seconds=20)
+#: Of these so many are carried at most; where more wait, the run sends them first.
+CARRIED_OUTBOUND = 500
 
 # --- a failed directory
 

@@ -10,7 +10,7 @@ import pytest
 from activities.batching import Answer, Batcher, Command, GaveUp, Rejected
 from tests.activities.test_supervision import Panic
 
-Send = Callable[[str, list[Command]], Awaitable[list[Answer]]]
+Send = Callable[[int, list[Command]], Awaitable[list[Answer]]]
 
 
 def drive(send: Send, scenario: Callable[[Batcher], Awaitable[None]]) -> None:
@@ -39,7 +39,7 @@ def test_what_waits_meanwhile_goes_into_one_batch() -> None:
     under_way = 0
     gate = asyncio.Event()
 
-    async def send(update: str, commands: list[Command]) -> list[Answer]:
+    async def send(number: int, commands: list[Command]) -> list[Answer]:
         nonlocal under_way
         under_way += 1
         assert under_way == 1
@@ -62,11 +62,11 @@ def test_what_waits_meanwhile_goes_into_one_batch() -> None:
     drive(send, scenario)
 
 
-def test_a_failed_update_is_sent_again_with_the_same_id() -> None:
-    seen: list[str] = []
+def test_a_failed_batch_is_sent_again_under_the_same_number() -> None:
+    seen: list[int] = []
 
-    async def send(update: str, commands: list[Command]) -> list[Answer]:
-        seen.append(update)
+    async def send(number: int, commands: list[Command]) -> list[Answer]:
+        seen.append(number)
         if len(seen) < 3:
             raise ConnectionError("away")
         return [{} for _ in commands]
@@ -82,7 +82,7 @@ def test_callers_give_up_by_themselves_and_what_nobody_waits_for_is_not_sent() -
     sent: list[list[int]] = []
     gate = asyncio.Event()
 
-    async def send(update: str, commands: list[Command]) -> list[Answer]:
+    async def send(number: int, commands: list[Command]) -> list[Answer]:
         sent.append([command["n"] for command in commands])
         await gate.wait()
         return [{} for _ in commands]
@@ -105,7 +105,7 @@ def test_callers_give_up_by_themselves_and_what_nobody_waits_for_is_not_sent() -
 def test_who_gives_up_a_command_that_is_under_way_is_told_that_it_was_sent() -> None:
     gate, carried_out = asyncio.Event(), []
 
-    async def send(update: str, commands: list[Command]) -> list[Answer]:
+    async def send(number: int, commands: list[Command]) -> list[Answer]:
         await gate.wait()
         carried_out.extend(command["n"] for command in commands)
         return [{} for _ in commands]
@@ -124,7 +124,7 @@ def test_who_gives_up_a_command_that_is_under_way_is_told_that_it_was_sent() -> 
 def test_a_refusal_reaches_every_caller_and_the_next_batch_goes_on() -> None:
     refuse = True
 
-    async def send(update: str, commands: list[Command]) -> list[Answer]:
+    async def send(number: int, commands: list[Command]) -> list[Answer]:
         if refuse:
             raise Rejected("malformed")
         return [{"fine": True} for _ in commands]

@@ -54,7 +54,7 @@ class Line:
     async def _submit(self, command: Command, seconds: float | None, *, first: bool = False) -> list[Any]:
         return list((await self._batcher.submit(command, seconds, first=first))["results"])
 
-    async def _send(self, update: str, commands: list[Command]) -> list[Answer]:
+    async def _send(self, number: int, commands: list[Command]) -> list[Answer]:
         asked = [str(command["do"]) for command in commands]
         if HELD.intersection(asked):
             self.under_way.set()

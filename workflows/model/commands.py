@@ -20,9 +20,9 @@ A command is a JSON object; `do` names it, and what else it takes stands at its 
     {"do": "release_throttles", ...}   throttles.release
     {"do": "tell_version"}             nothing is changed; the answer brings the node up to date
 
-Every change is compare-and-set on an epoch, an id or a generation: a command that is delivered twice (its reply was
-lost, or it was sent again after a continue-as-new) changes nothing the second time. What is malformed is refused with
-INVALID_REQUEST and the path of the bad field; nothing raises out of here.
+A batch of commands that is delivered twice (its reply was lost, or it was sent again after a continue-as-new) is
+carried out once, see batches.py; and what nodes report is compare-and-set on an epoch, an id or a generation. What is
+malformed is refused with INVALID_REQUEST and the path of the bad field; nothing raises out of here.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from workflows.model import commands, fields, image, recover, registration
+from workflows.model.batches import Batches
 from workflows.model.calls import ImageResult
 from workflows.model.image import Image
 from workflows.model.outcome import Change, Code, Reassigned, Refused, Result
@@ -23,10 +24,11 @@ Pair = tuple[int, int]
 
 
 def check_batch(batch: Any) -> None:
-    """Raise BadField unless this is a batch: {"node", "incarnation", "generation", "version", "commands"}."""
+    """Raise BadField unless this is a batch: {"node", "incarnation", "number", "generation", "version", "commands"}."""
     row = fields.an_object(batch, "$")
     fields.a_number(fields.need(row, "node", "$"), "$.node", 0, (1 << 31) - 1)
     fields.a_string(fields.need(row, "incarnation", "$"), "$.incarnation")
+    fields.a_number(row.get("number", 0), "$.number")
     fields.a_number(row.get("generation", 0), "$.generation")
     fields.a_number(row.get("version", 0), "$.version")
     rows = fields.a_list(fields.need(row, "commands", "$"), "$.commands")
@@ -54,6 +56,7 @@ class Controller:
         self._registrations: dict[int, Mapping[str, Any]] = {}
         self._known: dict[int, Pair] = {}
         self._applied: dict[int, Pair] = {}
+        self._batches = Batches()
         self._urgent = 0
 
     @staticmethod
@@ -71,6 +74,7 @@ class Controller:
         it.suspects = {int(node): str(incarnation) for node, incarnation in carried["suspects"]}
         it._known = {int(node): (generation, version) for node, generation, version in carried["known"]}
         it._applied = {int(node): (generation, version) for node, generation, version in carried.get("applied", [])}
+        it._batches = Batches.of(unpack(carried["batches"])) if carried.get("batches") else Batches()
         if carried["collecting"]:
             it._collect(held, frozenset(carried["without"]))
         elif held is not None:
@@ -82,6 +86,7 @@ class Controller:
         again.
         """
         held = self.state or self._memory
+        batches = self._batches.rows()
         return {
             "v": 1,
             "continue_at": list(self.continue_at),
@@ -90,13 +95,14 @@ class Controller:
             "without": sorted(self.collecting.without) if self.collecting else [],
             "known": [[node, *pair] for node, pair in sorted(self._known.items())],
             "applied": [[node, *pair] for node, pair in sorted(self._applied.items())],
+            "batches": pack(batches) if batches else "",
             "suspects": [[node, incarnation] for node, incarnation in sorted(self.suspects.items())],
         }
 
     # --- commands
 
     def submit(self, batch: Mapping[str, Any], new_id: Callable[[], str]) -> dict[str, Any]:
-        """Apply a node's commands, in order.
+        """Apply a node's commands, in order; those of a batch that is sent again were applied, see `Batches`.
 
         The answer: `generation` and `version` after it (0, 0 while collecting); `results`, per command a list with one
         result per item; `image`, what the node lacks (whole or a delta, "" for nothing); `register`: the node is to
@@ -106,7 +112,11 @@ class Controller:
         pair = (int(batch.get("generation", 0)), int(batch.get("version", 0)))
         if self.state is not None and pair > self.state.pair:
             self._collect(self.state, frozenset())
-        results = [self._one(node, incarnation, pair, command, new_id) for command in batch["commands"]]
+        number, batched = int(batch.get("number", 0)), batch["commands"]
+        results = self._batches.results(node, incarnation, number, len(batched))
+        if results is None:
+            results = [self._one(node, incarnation, pair, command, new_id) for command in batched]
+            self._remember(node, incarnation, number, results)
         state = self.state
         if state is None:
             awaited = list(self.collecting.awaited) if self.collecting else []
@@ -120,6 +130,12 @@ class Controller:
         elif pair[0] == state.generation:
             self._known[node] = max(self._known.get(node, (0, 0)), pair)
         return self._reply(state.pair, results, images[0] if images else "")
+
+    def _remember(self, node: int, incarnation: str, number: int, results: list[list[Result]]) -> None:
+        """Only of registered nodes: what others sent, and all while collecting, was refused."""
+        known = self.state.nodes.get(node) if self.state is not None else None
+        if known is not None and known.incarnation == incarnation:
+            self._batches.remember(node, incarnation, number, results)
 
     @staticmethod
     def _reply(

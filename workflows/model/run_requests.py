@@ -13,6 +13,9 @@ from workflows.model.reassignment_runs import Key
 from workflows.model.state import ClusterState
 from workflows.model.watchers import Run, standing
 
+#: Answers to runs are kept up to so many changes and runs in all, the latest first.
+REMEMBERED_ROWS = 10_000
+
 #: The answer to a cancel that is not meant for what is under way now.
 NOT_MEANT: Result = {"error": Code.NO_REASSIGNMENT_IN_PROGRESS, "message": ""}
 
@@ -115,15 +118,79 @@ def carry_out(asked: Asked, controller: Controller) -> dict[str, Any]:
     results = [next(taken, NOT_MEANT) if in_it else NOT_MEANT for in_it in meant]
     after = controller.state or before
     changes = made(asked, results, before, after)
-    found = ((key, standing(after, key)) for key in asked.looks)
+    return _answer(asked, results, [change_row(each) for each in changes], after)
+
+
+def _answer(asked: Asked, results: list[Result], changes: list[list[Any]], state: ClusterState) -> dict[str, Any]:
+    found = ((key, standing(state, key)) for key in asked.looks)
     return {
         "request": asked.request,
         "results": results,
-        "made": [change_row(each) for each in changes],
+        "made": changes,
         "rows": [list(key) if now is None else now.row() for key, now in found],
-        "generation": after.generation,
-        "version": after.version,
+        "generation": state.generation,
+        "version": state.version,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    request: int
+    results: list[Result]
+    made: list[list[Any]]
+
+    @property
+    def size(self) -> int:
+        return 1 + len(self.results)
+
+
+class Answers:
+    """The last request of each run and what came of it: a run that did not get its answer asks again, and is answered
+    without the change being made a second time, in the place of a later one.
+    """
+
+    def __init__(self) -> None:
+        self._last: dict[str, _Answered] = {}
+        self._size = 0
+
+    def heard(self, asked: Asked) -> bool:
+        """Whether this was carried out."""
+        known = self._last.get(asked.run_id)
+        return known is not None and asked.request <= known.request
+
+    def again(self, asked: Asked, state: ClusterState | None) -> dict[str, Any] | None:
+        """The answer to what was carried out, with its partitions as they are now; None when nobody waits for it: the
+        run has asked for something else since, or there is nothing to look at while collecting, and it will ask again.
+        """
+        known = self._last.get(asked.run_id)
+        if known is None or state is None or asked.request != known.request:
+            return None
+        return _answer(asked, known.results, known.made, state)
+
+    def remember(self, asked: Asked, answer: Mapping[str, Any]) -> None:
+        """A request was carried out; the answers that are out of bounds go, the oldest first."""
+        if "error" in answer:
+            return
+        if (before := self._last.pop(asked.run_id, None)) is not None:
+            self._size -= before.size
+        self._last[asked.run_id] = _Answered(asked.request, answer["results"], answer["made"])
+        self._size += self._last[asked.run_id].size
+        while self._size > REMEMBERED_ROWS and len(self._last) > 1:
+            oldest = next(iter(self._last))
+            self._size -= self._last.pop(oldest).size
+
+    def rows(self) -> list[list[Any]]:
+        """For a continue-as-new."""
+        return [[run, each.request, each.results, each.made] for run, each in self._last.items()]
+
+    @staticmethod
+    def of(rows: Sequence[Sequence[Any]]) -> Answers:
+        """What such rows say."""
+        it = Answers()
+        for run, request, results, changes in rows:
+            it._last[str(run)] = _Answered(int(request), results, changes)
+            it._size += it._last[str(run)].size
+        return it
 
 
 def under_way(answer: Mapping[str, Any], state: ClusterState | None) -> list[Reassigned]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from workflows.model import run_requests
 from workflows.model.assignment import Assignment
 from workflows.model.controller import Controller
 from workflows.model.outcome import Reassigned
-from workflows.model.run_requests import Asked, carry_out, under_way
+from workflows.model.run_requests import Answers, Asked, carry_out, under_way
 from workflows.model.state import ClusterState, Directory, Node, Partition, Topic
 from workflows.model.watchers import Watchers
 
@@ -60,8 +63,8 @@ def test_watchers_survive_a_continue_as_new() -> None:
     assert set(again.changed(state(HOME, HOME))) == {("run/1.5", ""), OTHER}
 
 
-def asked(*changes: Any, looks: Any = ()) -> Asked:
-    told = {"request": 1, "workflow_id": "w", "run_id": "r", "changes": list(changes), "looks": list(looks)}
+def asked(*changes: Any, looks: Any = (), request: int = 1, run: str = "r") -> Asked:
+    told = {"request": request, "workflow_id": "w", "run_id": run, "changes": list(changes), "looks": list(looks)}
     return Asked.of(told)
 
 
@@ -93,3 +96,42 @@ def test_a_cancel_is_only_for_the_target_that_it_is_meant_for() -> None:
 
 def test_while_it_collects_a_run_is_to_ask_again() -> None:
     assert carry_out(asked(["t", 0, [2], None]), Controller.start("c", None))["error"]
+
+
+def test_a_request_that_is_heard_again_is_answered_from_memory_also_after_a_continue_as_new() -> None:
+    it, answers = controller(HOME, HOME), Answers()
+    first = asked(["t", 0, [2], None], looks=[["t", 0]])
+    assert not answers.heard(first)
+    answer = carry_out(first, it)
+    answers.remember(first, answer)
+    carry_out(asked(["t", 0, [3], None], run="another"), it)
+    answers = Answers.of(answers.rows())
+    again = answers.again(first, it.state)
+    assert answers.heard(first) and again is not None
+    assert (again["results"], again["made"]) == (answer["results"], answer["made"])
+    # The partitions are as they are now: the later target holds.
+    assert again["rows"][0][3:5] == [[1, 2, 3], [3]] or again["rows"][0][4] == [3]
+    assert again["version"] == it.pair[1] > answer["version"]
+
+
+def test_an_earlier_request_of_a_run_and_one_heard_while_collecting_are_not_answered() -> None:
+    it, answers = controller(HOME, HOME), Answers()
+    for request in (1, 2):
+        one = asked(["t", 0, [2], None], request=request)
+        answers.remember(one, carry_out(one, it))
+    assert answers.heard(asked(request=1)) and answers.again(asked(request=1), it.state) is None
+    assert answers.again(asked(request=2), None) is None, "it asks again"
+    assert not answers.heard(asked(request=3)) and not answers.heard(asked(run="another"))
+    refused = asked(request=3)
+    answers.remember(refused, carry_out(refused, Controller.start("c", None)))
+    assert not answers.heard(refused), "what was put off is carried out when it is asked again"
+
+
+def test_the_answers_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_requests, "REMEMBERED_ROWS", 5)
+    it, answers = controller(HOME, HOME), Answers()
+    for run in ("a", "b", "c"):
+        one = asked(["t", 0, [2], None], run=run)
+        answers.remember(one, carry_out(one, it))
+    assert [answers.heard(asked(run=run)) for run in ("a", "b", "c")] == [False, True, True]
+    assert len(Answers.of(answers.rows()).rows()) == 2

@@ -1,0 +1,135 @@
+"""A batch that is sent again is answered as it was the first time, and changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.workflows.model.support import create, new_id, registration
+from workflows.model import batches as batches_module
+from workflows.model.batches import Batches
+from workflows.model.controller import Controller
+from workflows.model.state import unpack
+
+
+def batch(node: int, number: int, *commands: Any, incarnation: str = "") -> dict[str, Any]:
+    return {"node": node, "incarnation": incarnation or f"i{node}", "number": number, "commands": list(commands)}
+
+
+def reassign(partition: int, *target: int) -> dict[str, Any]:
+    return {"do": "alter_reassignments", "partitions": [["t", partition, list(target)]]}
+
+
+def serving(nodes: int = 3) -> Controller:
+    it = Controller.start("c", {})
+    for node in range(1, nodes + 1):
+        it.submit(batch(node, 1, registration(node)), new_id)
+    it.submit(batch(1, 2, create("t", 2)), new_id)
+    return it
+
+
+def continued(it: Controller) -> Controller:
+    return Controller.start("c", it.carry())
+
+
+def results(it: Controller, sent: dict[str, Any]) -> Any:
+    return it.submit(sent, new_id)["results"]
+
+
+def test_a_create_that_is_sent_again_gets_its_first_answer() -> None:
+    it = serving()
+    sent = batch(2, 2, create("u"), {"do": "next_producer_ids", "count": 5})
+    first = results(it, sent)
+    it = continued(it)
+    version = it.pair
+    assert results(it, sent) == first and first[0][0]["topic_id"]
+    assert it.pair == version
+    assert results(it, batch(2, 3, create("u")))[0][0]["error"] == 36, "another create is one of its own"
+
+
+def test_a_target_that_is_sent_again_does_not_take_the_place_of_a_later_one() -> None:
+    it = serving()
+    sent = batch(2, 2, reassign(0, 2))
+    first = results(it, sent)
+    it = continued(it)
+    results(it, batch(3, 2, reassign(0, 3)))
+    assert results(it, sent) == first
+    assert it.state is not None and it.state.topics["t"].partitions[0].assignment.target == (3,)
+
+
+def test_an_earlier_batch_of_the_same_incarnation_comes_too_late() -> None:
+    it = serving()
+    results(it, batch(2, 3, reassign(0, 3)))
+    late = results(continued(it), batch(2, 2, reassign(0, 2), create("u")))
+    assert [one["error"] for (one,) in late] == [7, 7]
+
+
+def test_another_incarnation_counts_from_one() -> None:
+    it = serving()
+    results(it, batch(2, 9, create("u")))
+    again = registration(2, "i2-again")
+    found = results(it, batch(2, 1, again, create("v"), incarnation="i2-again"))
+    assert [one.get("error", 0) for (one,) in found] == [0, 0]
+
+
+def test_a_batch_without_a_number_is_always_carried_out() -> None:
+    it = serving()
+    assert [results(it, batch(2, 0, create("u")))[0][0].get("error", 0) for _ in range(2)] == [0, 36]
+
+
+def test_what_is_refused_to_strangers_is_not_remembered() -> None:
+    it = serving()
+    for node in range(10, 200):
+        results(it, batch(node, 5, create("u")))
+    assert len(unpack(it.carry()["batches"])) == 3
+
+
+def test_the_results_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches_module, "REMEMBERED_RESULTS", 3)
+    it = Batches()
+    it.remember(1, "i1", 1, [[{"value": 1}], [{"value": 2}]])
+    it.remember(2, "i2", 1, [[{"value": 3}], [{"value": 4}]])
+    # The older ones have gone, but not that the batch was carried out.
+    assert it.results(2, "i2", 1, 2) == [[{"value": 3}], [{"value": 4}]]
+    found = it.results(1, "i1", 1, 2)
+    assert found is not None and [one["error"] for (one,) in found] == [7, 7]
+    assert Batches.of(it.rows()).rows() == it.rows()
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("create"), st.integers(1, 3), st.sampled_from(["u", "v"])),
+        st.tuples(st.just("reassign"), st.integers(1, 3), st.sampled_from([(1,), (2,), (3,), (2, 3)])),
+        st.tuples(st.just("again"), st.integers(1, 3), st.just(None)),
+        st.tuples(st.just("continue"), st.just(0), st.just(None)),
+    ),
+    max_size=30,
+)
+
+
+@given(steps)
+def test_a_continued_controller_answers_as_one_that_never_was(story: list[tuple[str, int, Any]]) -> None:
+    """Against one that never continues, and to whom no batch comes twice."""
+    ids = [f"id{number:020d}" for number in range(100)]
+    it, ideal = serving(), serving()
+    ideal = Controller.start("c", it.carry())
+    made, wished = iter(ids), iter(ids)
+    last: dict[int, tuple[dict[str, Any], Any]] = {}
+    for step, node, what in story:
+        if step == "continue":
+            it = continued(it)
+        elif step == "again":
+            if node in last:
+                sent, first = last[node]
+                assert it.submit(sent, lambda: next(made))["results"] == first
+        else:
+            command = create(what) if step == "create" else reassign(0, *what)
+            number = last[node][0]["number"] + 1 if node in last else 9
+            sent = batch(node, number, command)
+            first = ideal.submit(sent, lambda: next(wished))["results"]
+            assert it.submit(sent, lambda: next(made))["results"] == first
+            last[node] = sent, first
+    assert it.state == ideal.state

@@ -1,0 +1,353 @@
+"""What the controller was asked, or has begun, just when its run continues as new: it comes to the same end as in a run
+that never does.
+
+Updates and signals come with any of the workflow tasks around the one that continues, and the server carries out child
+starts, signals and cancels as late as it likes; those of a closed run it drops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import event, given, settings
+from hypothesis import strategies as st
+from temporalio.client import WorkflowHandle
+from temporalio.service import RPCError, RPCStatusCode
+
+from tests.support.activations import DrivenRuns, Sent
+from tests.support.temporal import TemporalServer
+from tests.workflows.fakes import FakeMember, FakeProber, orchestrator, until_true
+from workflows.cluster import Cluster
+from workflows.model import calls, image, names
+from workflows.model.calls import ImageResult, ProbeResult
+
+NODES = (1, 2, 3)
+PARTITIONS = 4
+NEVER, SOON = (1 << 40, 1 << 40), (45, 60)
+
+
+def do(kind: str, call: Any) -> Any:
+    """The nodes' activities: an image is applied, a probe is answered."""
+    if kind == calls.APPLY_IMAGE:
+        known = [image.decode(text) for text in call["images"]]
+        return ImageResult(*(known[-1].pair if known else (0, 0)), f"i{call['node']}")
+    assert kind == calls.PROBE_NODE
+    return ProbeResult(f"i{call['node']}")
+
+
+@dataclass
+class Scene:
+    """Three nodes and a topic; nodes send one batch at a time, runs ask one thing at a time."""
+
+    continue_at: tuple[int, int] = SOON
+    numbers: Counter[int] = field(default_factory=Counter)
+    batches: dict[int, tuple[str, dict[str, Any]]] = field(default_factory=dict)
+    requests: Counter[str] = field(default_factory=Counter)
+    asked: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tasks: int = 0
+    continued: list[int] = field(default_factory=list)
+    """The tasks that continued as new."""
+    at_the_end: Counter[str] = field(default_factory=Counter)
+    """What came with them."""
+
+    def __post_init__(self) -> None:
+        self.runs = DrivenRuns(Cluster, "c", {"continue_at": list(NEVER)}, do)
+        for node in NODES:
+            self.batch(node, _registration(node))
+            self.runs.task()
+        self.batch(1, {"do": "create_topics", "topics": [{"name": "t", "partitions": PARTITIONS}]})
+        self.runs.settle()
+        self.runs.sent.clear()
+        # What a run carries is where the next one begins: so this cluster is given the figures of the test.
+        carried = _carried(self.runs)
+        self.runs.close()
+        self.runs = DrivenRuns(Cluster, "c", carried | {"continue_at": list(self.continue_at)}, do)
+        self.runs.open = {f"c/lease/{node}/i{node}" for node in NODES}
+
+    # --- what nodes and runs do
+
+    def batch(self, node: int, *commands: dict[str, Any]) -> None:
+        """A node's next batch, once the last one was answered; until then it sends that one again."""
+        last = self.batches.get(node)
+        if last is not None and last[0] not in self.runs.answers:
+            self.again(node)
+            return
+        self.numbers[node] += 1
+        number = self.numbers[node]
+        batch = {"node": node, "incarnation": f"i{node}", "number": number, "commands": list(commands)}
+        self.batches[node] = f"{node}/{number}", batch
+        self.again(node)
+
+    def again(self, node: int) -> None:
+        """The answer was lost: the same batch under the same id."""
+        if node in self.batches:
+            self.runs.update("submit", *self.batches[node])
+
+    def create(self, node: int, name: str) -> None:
+        self.batch(node, {"do": "create_topics", "topics": [{"name": name, "partitions": 1}]})
+
+    def reassign(self, node: int, partition: int, target: tuple[int, ...]) -> None:
+        self.batch(node, {"do": "alter_reassignments", "partitions": [["t", partition, list(target)]]})
+
+    def run_asks(self, run: int, partition: int, target: tuple[int, ...]) -> None:
+        """A run asks for a reassignment, and hears how the others are."""
+        name = f"run-{run}"
+        self.requests[name] += 1
+        self.asked[name] = {
+            "request": self.requests[name],
+            "changes": [["t", partition, list(target), None]],
+            "looks": [["t", each] for each in range(PARTITIONS)],
+            "workflow_id": f"c/{name}",
+            "run_id": name,
+        }
+        self.run_asks_again(run)
+
+    def run_asks_again(self, run: int) -> None:
+        if (told := self.asked.get(f"run-{run}")) is not None:
+            self.runs.signal("reassign", told)
+
+    def locate(self, node: int) -> None:
+        self.runs.signal("locate", {"node": node, "workflow_id": f"c/move-{node}", "run_id": f"m{node}"})
+
+    def cancel(self, run: int) -> None:
+        self.runs.signal("cancel_run", {"workflow_id": f"c/move-{run}", "run_id": f"m{run}"})
+
+    def directory_failed(self, node: int) -> None:
+        self.runs.signal("directory_failed", {"notice": {}, "workflow_id": f"c/failure-{node}", "run_id": f"f{node}"})
+
+    def lease_ended(self, node: int) -> None:
+        self.runs.signal("lease_ended", {"node": node, "incarnation": f"i{node}", "reason": "not renewed"})
+
+    # --- what became of it
+
+    def settle(self) -> None:
+        """Nodes send what was not answered until it is; the server carries out everything."""
+        self.runs.settle()
+        for node, (update, _) in self.batches.items():
+            if update not in self.runs.answers:
+                self.again(node)
+        self.runs.settle()
+
+    def outcome(self) -> dict[str, Any]:
+        """Everything that somebody outside has noticed, topic ids replaced by names. Of what was sent twice, one; and
+        the rows for other runs without the run: what runs are called depends on which of them have ended.
+        """
+        state = _state(self.runs)
+        ids = {row[1]: row[0] for row in state["topics"]}
+
+        def same(value: Any) -> str:
+            text = json.dumps(value, sort_keys=True)
+            for topic_id, name in ids.items():
+                text = text.replace(topic_id, name)
+            return text
+
+        told = [each for each in self.runs.sent if each.name != "NodeLease"]
+        return {
+            "state": same(state),
+            "answers": {update: same(_results(found[0])) for update, found in self.runs.answers.items()},
+            "runs": {same(each.content) for each in told if each.kind == "start"},
+            "signals": {same([_receiver(each), each.name, each.content]) for each in told if each.kind == "signal"},
+            "cancels": {each.workflow_id for each in told if each.kind == "cancel"},
+        }
+
+    def answers_differ(self) -> list[str]:
+        """The batches that were answered in two ways."""
+        return [
+            update
+            for update, found in self.runs.answers.items()
+            if len({json.dumps(_results(one), sort_keys=True) for one in found}) > 1
+        ]
+
+
+def _receiver(each: Sent) -> str:
+    return "" if each.name == "retargeted" else each.workflow_id
+
+
+def _results(answer: dict[str, Any]) -> Any:
+    return answer.get("results", answer)
+
+
+def _registration(node: int) -> dict[str, Any]:
+    directories = [[f"dir-{node}", "/a", 1]]
+    return {
+        "do": "register",
+        "node": node,
+        "incarnation": f"i{node}",
+        "host": "h",
+        "port": 1,
+        "directories": directories,
+    }
+
+
+def _carried(runs: DrivenRuns) -> dict[str, Any]:
+    it: Cluster = runs._instance._object  # type: ignore[attr-defined]
+    return it._it.carry()
+
+
+def _state(runs: DrivenRuns) -> dict[str, Any]:
+    it: Cluster = runs._instance._object  # type: ignore[attr-defined]
+    assert it._it.state is not None
+    return it._it.state.rows()
+
+
+Action = tuple[str, tuple[Any, ...]]
+nodes, partitions = st.sampled_from(NODES), st.integers(0, PARTITIONS - 1)
+targets = st.sampled_from([(1,), (2,), (3,), (2, 3), (3, 1)])
+actions: st.SearchStrategy[Action] = st.one_of(
+    st.tuples(st.just("create"), st.tuples(nodes, st.sampled_from(["u", "v"]))),
+    st.tuples(st.just("reassign"), st.tuples(nodes, partitions, targets)),
+    st.tuples(st.just("again"), st.tuples(nodes)),
+    st.tuples(st.just("run_asks"), st.tuples(st.integers(1, 2), partitions, targets)),
+    st.tuples(st.just("run_asks_again"), st.tuples(st.integers(1, 2))),
+    st.tuples(st.just("locate"), st.tuples(st.integers(1, 5))),
+    st.tuples(st.just("cancel"), st.tuples(st.integers(1, 2))),
+    st.tuples(st.just("directory_failed"), st.tuples(nodes)),
+    st.tuples(st.just("lease_ended"), st.tuples(nodes)),
+)
+
+
+@dataclass(frozen=True)
+class Task:
+    """What comes with one workflow task: actions, so many commands that the server has carried out, whether the nodes'
+    activities have ended and whether time has passed until the next timer.
+    """
+
+    actions: tuple[Action, ...]
+    sent: int
+    work: bool
+    time: bool
+
+
+tasks = st.builds(
+    Task, st.lists(actions, max_size=3).map(tuple), st.sampled_from([0, 0, 1, 99]), st.booleans(), st.booleans()
+)
+
+
+def play(story: Sequence[Task], continue_at: tuple[int, int]) -> Scene:
+    it = Scene(continue_at)
+    for task in story:
+        it.tasks += 1
+        it.runs.carry_out(task.sent)
+        if task.work:
+            it.runs.finish()
+        if task.time:
+            it.runs.fire()
+        for name, arguments in task.actions:
+            getattr(it, name)(*arguments)
+        if it.runs.task():
+            it.continued.append(it.tasks)
+            it.at_the_end.update(name for name, _ in task.actions)
+    it.settle()
+    it.runs.close()
+    return it
+
+
+@given(st.lists(tasks, min_size=5, max_size=25))
+@settings(max_examples=100)
+def test_a_controller_that_continues_as_new_comes_to_the_same_end(story: list[Task]) -> None:
+    ideal, real = play(story, NEVER), play(story, SOON)
+    assert real.outcome() == ideal.outcome()
+    assert real.answers_differ() == []
+    for name in real.at_the_end:
+        event(f"with the very task that continued as new came: {name}")
+
+
+REST = Task((), 99, True, True)
+FILLED = Task((("locate", (1,)),), 99, True, False)
+#: A run that continues because its history is long, and one that does in a quiet second.
+LONG, QUIET = [FILLED] * 10 + [REST] * 4, [FILLED] * 7 + [REST] * 12
+EACH = {
+    "a reassignment": ("reassign", (1, 0, (2, 3))),
+    "a topic": ("create", (1, "u")),
+    "a batch that is sent again": ("again", (1,)),
+    "a run that asks": ("run_asks", (1, 0, (2,))),
+    "a run that asks for a node": ("locate", (4,)),
+    "a run that wants to be cancelled": ("cancel", (1,)),
+    "a failed directory": ("directory_failed", (2,)),
+    "a lease that ended": ("lease_ended", (2,)),
+}
+
+
+@pytest.mark.parametrize("story", [LONG, QUIET], ids=["long", "quiet"])
+@pytest.mark.parametrize("before", [3, 2, 1, 0])
+@pytest.mark.parametrize("what", EACH)
+def test_what_comes_with_the_tasks_around_a_continue_as_new_is_done(what: str, before: int, story: list[Task]) -> None:
+    at = play(story, SOON).continued[0] - 1 - before
+    here = story[at]
+    told = [*story[:at], Task((EACH[what],), 0, here.work, here.time), *story[at + 1 :]]
+    real = play(told, SOON)
+    assert real.continued and real.outcome() == play(told, NEVER).outcome()
+    assert story is QUIET or before or real.continued[0] == at + 1, "nothing comes with the very task that continues"
+
+
+# --- on a real server
+
+
+class Numbering(FakeMember):
+    """A node that numbers its batches."""
+
+    sent = 0
+
+    def batch(self, *commands: dict[str, Any]) -> dict[str, Any]:
+        self.sent += 1
+        return super().batch(*commands) | {"number": self.sent}
+
+
+@pytest.mark.temporal
+def test_every_reassignment_gets_its_run_however_often_the_controller_continues(
+    temporal_server: TemporalServer, task_queue: str
+) -> None:
+    members = [Numbering(node) for node in NODES]
+    prober, each = FakeProber(*members), 12
+
+    async def scene(stack: AsyncExitStack) -> None:
+        client = await temporal_server.client()
+        await stack.enter_async_context(orchestrator(client, task_queue, prober.probe_node))
+        for member in members:
+            await stack.enter_async_context(member.running(client, task_queue))
+        parameter = {"continue_at": [50, 60]}
+        cluster = await client.start_workflow("Cluster", parameter, id=task_queue, task_queue=task_queue)
+        for member in members:
+            await member.submit(cluster, _registration(member.node))
+        first = (await cluster.describe()).run_id
+        topics = {member.node: [f"t-{member.node}-{number}" for number in range(each)] for member in members}
+        rows = [{"name": name, "assignment": [[node]]} for node, found in topics.items() for name in found]
+        await members[0].submit(cluster, {"do": "create_topics", "topics": rows})
+
+        async def sends(member: FakeMember) -> None:
+            for name in topics[member.node]:
+                rows = [[name, 0, [member.node % len(NODES) + 1]]]
+                reply = await member.submit(cluster, {"do": "alter_reassignments", "partitions": rows})
+                assert not reply["results"][0][0].get("error"), reply
+
+        await asyncio.gather(*(sends(member) for member in members))
+        assert (await cluster.describe()).run_id != first
+        for name in (name for found in topics.values() for name in found):
+            run = client.get_workflow_handle(names.reassign_id(task_queue, name, 0, 1))
+
+            async def begun(run: WorkflowHandle[Any, Any] = run) -> bool:
+                return await _begun(run)
+
+            await until_true(begun, 30)
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            await asyncio.wait_for(scene(stack), 80)
+
+    asyncio.run(main())
+
+
+async def _begun(run: WorkflowHandle[Any, Any]) -> bool:
+    try:
+        await run.describe()
+    except RPCError as missing:
+        assert missing.status == RPCStatusCode.NOT_FOUND
+        return False
+    return True

@@ -1,0 +1,111 @@
+"""What the controller sends to other runs: child starts, signals and cancels, each until the server has taken it. Pure.
+
+A command that a workflow gives is carried out by the server afterwards, and only if the run that gave it is still open
+then. So the controller counts as sent what the server has acknowledged, and carries the rest into the run that follows.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+START, SIGNAL, CANCEL = "start", "signal", "cancel"
+
+#: So many at a time wait for the server's acknowledgement. It takes some twenty a second where it is busy, and whoever
+#: waits for all of them should not wait for long; more than 2,000 of a kind it refuses.
+IN_FLIGHT = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Outbound:
+    """One of them. `name` is the signal's, or the summary of a start; `payload` its argument; `run_id` "" is whichever
+    run of that id is open.
+    """
+
+    kind: str
+    workflow_id: str
+    run_id: str = ""
+    name: str = ""
+    payload: Any = None
+
+    def row(self) -> list[Any]:
+        """For a continue-as-new."""
+        return [self.kind, self.workflow_id, self.run_id, self.name, self.payload]
+
+    @property
+    def start_ids(self) -> tuple[str, str]:
+        """The ids to start a run under: where one of the first is still at work (at an earlier target, or at deleting),
+        the second, which names the change.
+        """
+        made: Mapping[str, Any] = self.payload
+        return self.workflow_id, f"{self.workflow_id}/{made['generation']}.{made['version']}"
+
+
+class Outbox:
+    """`take` gives what may be sent now, `sent` takes it out. In the order in which they were added; of those for one
+    workflow id the next one only after the server has taken the one before, since it keeps to no order.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Outbound] = deque()
+        self._in_flight: dict[int, Outbound] = {}
+        self._next = 1
+
+    def __len__(self) -> int:
+        """How many the server has not acknowledged, those in flight included."""
+        return len(self._waiting) + len(self._in_flight)
+
+    @property
+    def in_flight(self) -> int:
+        """How many were given to the server and not acknowledged yet."""
+        return len(self._in_flight)
+
+    def add(self, one: Outbound) -> None:
+        """Send this, after all that waits."""
+        self._waiting.append(one)
+
+    def take(self) -> list[tuple[int, Outbound]]:
+        """What is to be given to the server now, with the number for `sent`."""
+        taken: list[tuple[int, Outbound]] = []
+        busy = {one.workflow_id for one in self._in_flight.values()}
+        behind: list[Outbound] = []
+        while self._waiting and len(self._in_flight) < IN_FLIGHT:
+            one = self._waiting.popleft()
+            if one.workflow_id in busy:
+                behind.append(one)
+                continue
+            busy.add(one.workflow_id)
+            taken.append((self._next, one))
+            self._in_flight[self._next] = one
+            self._next += 1
+        self._waiting.extendleft(reversed(behind))
+        return taken
+
+    def renamed(self, number: int, workflow_id: str) -> None:
+        """A start in flight is tried under another id: what waits behind it is for that run, too."""
+        before = self._in_flight[number]
+        self._in_flight[number] = replace(before, workflow_id=workflow_id)
+        self._waiting = deque(
+            replace(one, workflow_id=workflow_id) if (one.workflow_id, one.run_id) == (before.workflow_id, "") else one
+            for one in self._waiting
+        )
+
+    def sent(self, number: int) -> None:
+        """The server has acknowledged it, or refused it for good: the run it is for is gone."""
+        self._in_flight.pop(number, None)
+
+    def rows(self) -> list[list[Any]]:
+        """For a continue-as-new: all that is not acknowledged. What was in flight is sent a second time; its receivers
+        take it once.
+        """
+        return [one.row() for one in (*self._in_flight.values(), *self._waiting)]
+
+    @staticmethod
+    def of(rows: Sequence[Sequence[Any]]) -> Outbox:
+        """What such rows say, none of it in flight."""
+        it = Outbox()
+        for kind, workflow_id, run_id, name, payload in rows:
+            it.add(Outbound(str(kind), str(workflow_id), str(run_id), str(name), payload))
+        return it
