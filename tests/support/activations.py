@@ -57,13 +57,19 @@ class DrivenRuns:
     """The chain of runs of one workflow.
 
     Jobs are collected by `update`, `signal`, `carry_out`, `finish` and `fire`; `task` gives all of them to the run at
-    once. `do` does an activity: it gets its type and parameter, and returns the result.
+    once. `do` does an activity: it gets its type and parameter, and returns the result. Every run draws its own ids,
+    other chains those of another `seed`.
     """
 
     def __init__(
-        self, kind: type, workflow_id: str, parameter: Any, do: Callable[[str, Any], Any] = lambda _type, _call: None
+        self,
+        kind: type,
+        workflow_id: str,
+        parameter: Any,
+        do: Callable[[str, Any], Any] = lambda _type, _call: None,
+        seed: int = 0,
     ) -> None:
-        self._kind, self._id, self._do = kind, workflow_id, do
+        self._kind, self._id, self._do, self._seed = kind, workflow_id, do, seed
         self.now = 0.0
         self.answers: dict[str, list[Any]] = {}
         """By update id what the run, or for a repeated id the server, has answered."""
@@ -200,7 +206,7 @@ class DrivenRuns:
         start = job.initialize_workflow
         start.workflow_type, start.workflow_id = self._definition.name or "", self._id
         start.arguments.extend(arguments)
-        start.randomness_seed = len(self.carried)
+        start.randomness_seed = self._seed + len(self.carried)
         self._jobs = [job]
 
     @property
@@ -240,7 +246,7 @@ class DrivenRuns:
             interceptor_classes=[],
             defn=self._definition,
             info=info,
-            randomness_seed=len(self.carried),
+            randomness_seed=self._seed + len(self.carried),
             extern_functions={},
             disable_eager_activity_execution=False,
             worker_level_failure_exception_types=[],

@@ -68,7 +68,7 @@ class Scene:
         # What a run carries is where the next one begins: so this cluster is given the figures of the test.
         carried = _carried(self.runs)
         self.runs.close()
-        self.runs = DrivenRuns(Cluster, "c", carried | {"continue_at": list(self.continue_at)}, do)
+        self.runs = DrivenRuns(Cluster, "c", carried | {"continue_at": list(self.continue_at)}, do, seed=1_000)
         self.runs.open = {f"c/lease/{node}/i{node}" for node in NODES}
 
     # --- what nodes and runs do
