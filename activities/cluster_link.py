@@ -197,10 +197,13 @@ class ClusterLink:
         return run
 
     async def _register(self) -> bool:
-        one = await asyncio.to_thread(self._node.registration)
-        command = registration_command(one)
+        one = await asyncio.to_thread(self._node.registration, with_image=False)
+        cluster = self._node.metadata.image.cluster
         try:
-            result = (await self._ask(command, PATIENCE, first=True))[0]
+            result = (await self._ask(registration_command(one, cluster), PATIENCE, first=True))[0]
+            if result.get("wants_image"):  # it collects what the nodes know
+                one = await asyncio.to_thread(self._node.registration)
+                result = (await self._ask(registration_command(one, cluster), PATIENCE, first=True))[0]
         except (GaveUp, Rejected) as error:
             log.warning("node %s is not registered yet: %s", one.node, error)
             return False
@@ -212,8 +215,11 @@ class ClusterLink:
         return True
 
 
-def registration_command(one: Registration) -> Command:
-    """A node's registration as the controller takes it."""
+def registration_command(one: Registration, cluster: str = "") -> Command:
+    """A node's registration as the controller takes it; `cluster` is the one that its image is of, "" without one.
+
+    The image itself is large, and stays in the run's history: it is sent when the controller says that it lacks it.
+    """
     return {
         "do": "register",
         "node": one.node,
@@ -226,6 +232,7 @@ def registration_command(one: Registration) -> Command:
         "generation": one.known_generation,
         "version": one.known_version,
         "image": one.image,
+        **({"cluster": cluster} if cluster else {}),
         "lost": [
             [row.partition.topic, row.partition.partition, row.topic_id, row.directory_id, row.generation]
             for row in one.lost

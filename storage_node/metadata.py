@@ -14,7 +14,7 @@ import threading
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from storage_node.types import TopicPartition
@@ -141,6 +141,7 @@ class ClusterImage:
         """The image after a decoded whole image or delta; raises BadImage when a row is malformed."""
         try:
             topics = {topic.name: topic for topic in map(_topic, row["topics"])}
+            changed = {str(name): list(map(_partition, rows)) for name, rows in row.get("partitions", ())}
             gone = {str(topic_id): str(name) for name, topic_id in row["gone"]}
             nodes = {node.node: node for node in map(_node, row["nodes"])}
             configs = {(str(kind), str(name)): dict(values) for kind, name, values in row["configs"]}
@@ -152,6 +153,8 @@ class ClusterImage:
         if whole:
             return ClusterImage(cluster, generation, version, topics, gone, nodes, configs, controller)
         kept = {name: topic for name, topic in self.topics.items() if topic.id not in gone}
+        for name, partitions in changed.items():
+            kept[name] = _with_partitions(kept.get(name), name, partitions)
         return ClusterImage(
             cluster,
             generation,
@@ -217,6 +220,14 @@ def _topic(row: Any) -> TopicImage:
         {str(key): str(value) for key, value in configs.items()},
         {image.partition: image for image in map(_partition, partitions)},
     )
+
+
+def _with_partitions(topic: TopicImage | None, name: str, partitions: list[PartitionImage]) -> TopicImage:
+    """A topic of which these partitions have changed; raises BadImage for one that is not there."""
+    held = topic.partitions if topic is not None else {}
+    if topic is None or any(each.partition not in held for each in partitions):
+        raise BadImage(f"a delta changes partitions of {name} that the image it builds on does not have")
+    return replace(topic, partitions={**held, **{each.partition: each for each in partitions}})
 
 
 def _partition(row: Any) -> PartitionImage:

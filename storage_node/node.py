@@ -282,8 +282,8 @@ class Node:
         own, default = (image or self.metadata.image).dynamic_configs(self.id)
         return BrokerValues(own, default, self.config.values)
 
-    def registration(self) -> Registration:
-        """What a starting node tells the controller, with the newest image on its disks."""
+    def registration(self, *, with_image: bool = True) -> Registration:
+        """What a starting node tells the controller, with the newest image on its disks, which is made anew for it."""
         image = self.metadata.image
         return Registration(
             self.id,
@@ -293,7 +293,7 @@ class Node:
             tuple(DirectoryRegistration(d.id, d.name, d.online) for d in self.dirs.directories),
             image.generation,
             image.version,
-            image.encode() if image.version else "",
+            image.encode() if image.version and with_image else "",
             self.failures.lost(),
             self.offline_reports.registered(),
             self.config.rack,

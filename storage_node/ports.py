@@ -42,7 +42,8 @@ class Registration:
     """A starting node: a new incarnation with its addresses and directories.
 
     `known_generation` and `known_version` are those of the newest cluster image on its disks (0, 0 without one);
-    `image` is that image itself, so that a controller that lost its own state can be rebuilt from the nodes.
+    `image` is that image itself, "" where it is left out, so that a controller that lost its own state can be rebuilt
+    from the nodes.
     """
 
     node: int

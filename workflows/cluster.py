@@ -23,6 +23,7 @@ from workflows.model.controller import Controller
 from workflows.model.outbound import Outbound
 from workflows.model.outcome import Reassigned
 from workflows.model.reassignment_request import groups, made_by_controller, summary
+from workflows.model.renewal import Renewal
 from workflows.model.run_requests import Asked, carry_out, under_way
 from workflows.model.watchers import Run
 
@@ -72,16 +73,17 @@ class Cluster:
     @workflow.run
     async def run(self, parameter: Any = None) -> None:
         """Serve until terminated."""
+        began = workflow.info().get_current_history_size()
         while True:
             self._awake = False
             if self._fault is not None:
                 raise self._fault
-            length = workflow.info().get_current_history_length()
-            if length >= self._it.continue_at[1] and len(self._outbox) <= options.CARRIED_OUTBOUND:
+            due = self._renewal(began)
+            if due is Renewal.NOW and len(self._outbox) <= options.CARRIED_OUTBOUND:
                 await self._drain()
                 self._continue()
             self._dispatch()
-            if length < self._it.continue_at[0] or self._it.suspects:
+            if due is Renewal.NOT_YET or self._it.suspects:
                 await workflow.wait_condition(lambda: self._awake)
                 continue
             try:
@@ -90,6 +92,12 @@ class Cluster:
                 await workflow.wait_condition(workflow.all_handlers_finished)  # and all else that came with the timer
                 if not self._awake and not self._in_flight and not len(self._outbox):
                     self._continue()
+
+    def _renewal(self, began: int) -> Renewal:
+        """Whether the run, which began with so many bytes, is to continue as new."""
+        info = workflow.info()
+        grown = info.get_current_history_size() - began
+        return self._it.continue_at.due(info.get_current_history_length(), grown, self._it.changes)
 
     async def _drain(self) -> None:
         """Wait until nothing is under way that would end at the wrong moment, or would be lost.
@@ -122,10 +130,12 @@ class Cluster:
         """Start whatever is due and not under way yet."""
         for number, one in self._outbox.take():
             self._spawn(self._send(number, one))
+        together = 0
         for node in self._it.to_push():
             if node not in self._pushing:
                 self._pushing.add(node)
-                self._spawn(self._push(node))
+                self._spawn(self._push(node, together // options.PUSH_TOGETHER))
+                together += self._it.lacks(node)
         if self._it.quietly_changed and not self._waiting_quietly:
             self._waiting_quietly = True
             self._spawn(self._push_quiet_changes())
@@ -155,10 +165,16 @@ class Cluster:
         if not task.cancelled() and task.exception() is not None:
             self._fault, self._awake = task.exception(), True
 
-    async def _push(self, node: int) -> None:
-        """Tell a node what is new for it; after a push that did not help, wait before the next one."""
+    async def _push(self, node: int, turn: int) -> None:
+        """Tell a node what is new for it, when its turn comes; after a push that did not help, wait before the next
+        one.
+        """
         try:
-            due, images = self._it.pair, self._it.images_for(node)
+            if turn:
+                await workflow.sleep(turn * options.PUSH_APART)
+            # A replay gives out nothing: to pack what was sent would cost it more than all the rest.
+            images = [] if workflow.unsafe.is_replaying() else self._it.images_for(node)
+            due = self._it.pair
             result = await self._apply_image(node, images)
             told = result is not None and self._it.pushed(node, result, due)
             self._failures[node] = 0 if told else self._failures.get(node, 0) + 1
@@ -347,7 +363,7 @@ class Cluster:
     @workflow.update(description="A node's batch of commands; see workflows/model/commands.py")
     def submit(self, batch: dict[str, Any]) -> dict[str, Any]:
         """Apply {"node", "incarnation", "generation", "version", "commands"} and answer as `Controller.submit` says."""
-        reply = self._it.submit(batch, _new_id)
+        reply = self._it.submit(batch, _new_id, replaying=workflow.unsafe.is_replaying())
         self._see_through()
         self._awake = True
         return reply

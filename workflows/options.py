@@ -10,6 +10,7 @@ from datetime import timedelta
 from temporalio.common import RetryPolicy
 
 from workflows import errors
+from workflows.model.renewal import Limits
 
 # --- a move
 
@@ -69,6 +70,10 @@ PROBE_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_
 #: A node that answers its probe gets its lease back after this.
 LEASE_AGAIN_AFTER = timedelta(seconds=1)
 
+#: Of how many partitions the pushes of one task may tell, and how long the next ones wait then: the server takes 4 MB
+#: with a task, and whole images of a large cluster are near that together.
+PUSH_TOGETHER = 20_000
+PUSH_APART = timedelta(milliseconds=20)
 PUSH_TIMEOUT = timedelta(seconds=30)
 PUSH_PICK_UP_TIMEOUT = timedelta(seconds=3)
 #: One attempt: the next push carries what is new meanwhile.
@@ -80,9 +85,10 @@ QUIET_DELAY = timedelta(seconds=1)
 #: While collecting, the nodes that have not answered are asked again after this.
 COLLECT_AGAIN_AFTER = timedelta(seconds=5)
 
-#: Above so many events the run continues as new in the first quiet second, at the higher figure at once. They decide
-#: what a run does when, so that a run keeps those that it began with: other figures are for the runs that follow.
-CONTINUE_AT = (1_000, 3_000)
+#: Above so many events, bytes or changes the run continues as new in the first quiet second, at the higher figures at
+#: once. They decide what a run does when, so that a run keeps those that it began with: other figures are for the runs
+#: that follow. Whoever takes a run over has to go through it within CLUSTER_TASK_TIMEOUT, also on half a core.
+CONTINUE_AT = Limits(events=(1_000, 3_000), bytes=(1_000_000, 4_000_000), changes=(2_000, 6_000))
 QUIET_FOR = timedelta(seconds=1)
 #: At the higher figure it happens on a timer of this length, so that no update is answered in the same task.
 CONTINUE_PAUSE = timedelta(milliseconds=50)

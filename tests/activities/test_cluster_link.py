@@ -1,4 +1,4 @@
-"""When a node has to register again: whenever the controller may know less than before."""
+"""When a node has to register again, whenever the controller may know less than before, and what it sends then."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities import cluster_run
+from activities.cluster_link import ClusterLink
 from activities.cluster_run import ClusterRun, paused_sentence
+from storage_node.ports import Registration
 
 BEFORE = ClusterRun("first", "run", 100)
 
@@ -64,3 +66,68 @@ def test_a_run_is_there_until_the_server_names_its_end() -> None:
     assert (
         paused_sentence("c", current(RawStatus.WORKFLOW_EXECUTION_STATUS_RUNNING)) == paused_sentence("c", None) == ""
     )
+
+
+class Controller:
+    """Answers a node's updates, as client and as handle."""
+
+    def __init__(self, *results: dict[str, Any]) -> None:
+        self.results = list(results)
+        self.sent: list[dict[str, Any]] = []
+        self.namespace = "default"
+
+    async def client(self) -> Any:
+        return self
+
+    def get_workflow_handle(self, _id: str) -> Any:
+        return self
+
+    @property
+    def workflow_service(self) -> Any:
+        return SimpleNamespace(describe_workflow_execution=self._describe)
+
+    async def _describe(self, request: object, **more: object) -> DescribeWorkflowExecutionResponse:
+        found = DescribeWorkflowExecutionResponse()
+        info = found.workflow_execution_info
+        info.execution.run_id, info.first_run_id, info.history_length = "run", "first", 5
+        info.status = RawStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
+        return found
+
+    async def execute_update(self, _name: str, payload: dict[str, Any], **_more: Any) -> dict[str, Any]:
+        self.sent += payload["commands"]
+        return {"results": [[self.results.pop(0)]], "image": "", "register": False}
+
+
+class Node:
+    id, incarnation = 1, "now"
+    metadata = SimpleNamespace(image=SimpleNamespace(age=(2, 7), cluster="c"))
+
+    def registration(self, *, with_image: bool = True) -> Registration:
+        return Registration(1, "now", "h", 9, (), 2, 7, "all it knows" if with_image else "")
+
+
+@pytest.mark.parametrize(
+    ("results", "images"),
+    [
+        ([{"value": 3}], [""]),
+        ([{"error": 42, "message": "lacks the image", "wants_image": True}, {"value": 3}], ["", "all it knows"]),
+    ],
+    ids=["serving", "collecting"],
+)
+def test_a_registration_brings_the_image_only_when_the_controller_wants_it(
+    results: list[dict[str, Any]], images: list[str]
+) -> None:
+    controller = Controller(*results)
+
+    async def until_registered() -> None:
+        registered = asyncio.Event()
+        link = ClusterLink("c", Node(), controller.client, registered.set)  # type: ignore[arg-type]
+        running = [asyncio.create_task(link.send_updates()), asyncio.create_task(link.keep_registered())]
+        await asyncio.wait_for(registered.wait(), 20)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    asyncio.run(until_registered())
+    assert [command["image"] for command in controller.sent] == images
+    assert {command["cluster"] for command in controller.sent} == {"c"}

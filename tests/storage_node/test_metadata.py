@@ -98,6 +98,24 @@ def test_a_delta_replaces_rows_and_removes_what_is_gone() -> None:
     assert decode(again.encode()) == again
 
 
+def test_a_delta_may_change_single_partitions_of_a_topic_that_is_there() -> None:
+    image = decode(encode_row(whole()))
+    delta = whole(2, topics=[], nodes=[], configs=[], partitions=[["b", [row(1, (2,), epoch=7)]]], **{"from": 1})
+    after = image.apply(delta)
+    changed = after.partition(TopicPartition("b", 1))
+    assert changed is not None and changed.leader_epoch == 7
+    assert after.partition(TopicPartition("b", 0)) == image.partition(TopicPartition("b", 0))
+    assert after.topics["b"].configs == {"retention.ms": "5"} and after.topics["a"] is image.topics["a"]
+    assert decode(after.encode()) == after
+
+
+@pytest.mark.parametrize("partitions", [[["c", [row()]]], [["b", [row(2)]]]], ids=["topic", "partition"])
+def test_a_delta_of_partitions_that_are_not_there_is_refused(partitions: list[Any]) -> None:
+    image = decode(encode_row(whole()))
+    with pytest.raises(BadImage, match="does not have"):
+        image.apply(whole(2, topics=[], nodes=[], configs=[], partitions=partitions, **{"from": 1}))
+
+
 @pytest.mark.conformance(111)
 @pytest.mark.parametrize("place", [5, 6], ids=["directories", "generations"])
 @pytest.mark.parametrize("values", [[], ["", ""]], ids=["too few", "too many"])

@@ -16,6 +16,7 @@ from temporalio.worker import Worker
 
 from tests.support.temporal import TemporalServer
 from tests.workflows.fakes import TICK, FakeMember, FakeNode, FakeProber, orchestrator, until_true
+from tests.workflows.model.support import topics_after
 from workflows.model import calls, image, names
 from workflows.model.calls import AwaitMovesCall, ReassignCall, ReassignResult, ReplicaRow
 from workflows.model.reassignment_runs import UNDER_WAY, Standing, judge
@@ -49,9 +50,7 @@ class FakeHolder(FakeMember):
         if self.pair == before:
             return  # an older one
         found = image.decode(text)
-        self.topics = {**self.topics, **found.topics} if found.since else dict(found.topics)
-        for gone in found.gone:
-            self.topics = {name: topic for name, topic in self.topics.items() if topic.id != gone.id}
+        self.topics = topics_after(self.topics, found)
         for topic in self.topics.values():
             for partition in topic.partitions:
                 key = (topic.name, partition.index)

@@ -12,13 +12,17 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowHandle, WorkflowUpdateFailedError
 from temporalio.service import RPCError
+from temporalio.worker import Replayer
 
+import workflows
 from tests.support.temporal import TemporalServer
 from tests.workflows.conftest import Recorder
 from tests.workflows.fakes import FakeMember, FakeProber, orchestrator, until, until_true
+from tests.workflows.model.support import topics_after
 from workflows import options
 from workflows.model import image, names
 from workflows.model.state import ClusterState
+from workflows.runner import workflow_runner
 
 pytestmark = pytest.mark.temporal
 
@@ -100,8 +104,8 @@ class Scene:
         for text in member.images:
             found = image.decode(text)
             if found.since == 0:
-                topics, nodes, gone = {}, {}, ()
-            topics.update(found.topics)
+                nodes, gone = {}, ()
+            topics = topics_after(topics, found)
             nodes.update(found.nodes)
             gone += found.gone
         rows = [row.row() for row in topics.values() if row.id not in {each.id for each in gone}]
@@ -313,6 +317,58 @@ def test_continue_as_new_loses_nothing(
         await it.members[0].submit(handle, {"do": "lease_ended", "node": 1, "incarnation": "i1"})
         await it.fenced(1)
 
+    run(temporal_server, task_queue, scene)
+
+
+@pytest.mark.parametrize(
+    "limits", [[9_000, 9_000, 1, 20_000], [9_000, 9_000, 10**9, 10**9, 1, 40]], ids=["bytes", "changes"]
+)
+def test_a_run_ends_by_its_bytes_and_its_changes_too(
+    temporal_server: TemporalServer, task_queue: str, monkeypatch: pytest.MonkeyPatch, limits: list[int]
+) -> None:
+    monkeypatch.setattr(options, "LEASE_HEARTBEAT_TIMEOUT", timedelta(seconds=60))
+    monkeypatch.setattr(options, "LEASE_PICK_UP_TIMEOUT", timedelta(seconds=60))
+
+    async def scene(it: Scene) -> None:
+        handle = await it.up(continue_at=limits)
+        first = (await handle.describe()).run_id
+        for number in range(45):
+            reply = await it.members[0].submit(handle, topic(f"t{number}", 30))
+            assert not reply["results"][0][0].get("error")
+            if (await handle.describe()).run_id != first:
+                break
+        else:
+            raise AssertionError("it has not continued as new")
+        state = await it.state()
+        assert len(state.topics) == number + 1
+        await until(lambda: all(member.pair == state.pair for member in it.members))
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_going_through_a_history_again_packs_nothing_that_was_sent(
+    temporal_server: TemporalServer, task_queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packs: list[int] = []
+    plain = image.pack
+
+    def count(value: Any) -> str:
+        packs.append(1)
+        return plain(value)
+
+    async def scene(it: Scene) -> None:
+        handle = await it.up()
+        for number in range(20):
+            await it.members[number % 3].submit(handle, topic(f"t{number}"))
+        await it.members[0].submit(handle, {"do": "lease_ended", "node": 1, "incarnation": "i1"})
+        await it.fenced(1)
+        history = await handle.fetch_history()
+        assert len(packs) > 20
+        packs.clear()
+        await Replayer(workflows=workflows.ALL, workflow_runner=workflow_runner()).replay_workflow(history)
+        assert len(packs) < 10, "what answers to registrations, and what the last task brings"
+
+    monkeypatch.setattr(image, "pack", count)
     run(temporal_server, task_queue, scene)
 
 

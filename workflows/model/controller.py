@@ -13,9 +13,11 @@ from typing import Any
 from workflows.model import commands, fields, image, recover, registration
 from workflows.model.batches import Batches
 from workflows.model.calls import ImageResult
+from workflows.model.deltas import Deltas
 from workflows.model.image import Image
 from workflows.model.outcome import Change, Code, Reassigned, Refused, Result
 from workflows.model.recover import Collecting
+from workflows.model.renewal import Limits
 from workflows.model.state import ClusterState, Node, pack, unpack
 
 #: A batch is one update: what does not fit goes into the next.
@@ -41,13 +43,15 @@ class Controller:
     not.
     """
 
-    def __init__(self, cluster: str, continue_at: tuple[int, int]) -> None:
+    def __init__(self, cluster: str, continue_at: Limits) -> None:
         self.cluster = cluster
         self.continue_at = continue_at
         self.state: ClusterState | None = None
         self.collecting: Collecting | None = Collecting(cluster)
         self.suspects: dict[int, str] = {}
         self.quietly_changed = False
+        self.changes = 0
+        """How many versions this run has made."""
         self.reassigned: list[Reassigned] = []
         """Reassignments that nodes asked for and for which no run was started yet; see `take_reassigned`."""
         self.settled: list[Reassigned] = []
@@ -58,13 +62,15 @@ class Controller:
         self._applied: dict[int, Pair] = {}
         self._batches = Batches()
         self._urgent = 0
+        self._deltas = Deltas()
+        self._reader = image.Reader()
 
     @staticmethod
-    def start(cluster: str, carried: Any, continue_at: tuple[int, int] = (1_000, 3_000)) -> Controller:
+    def start(cluster: str, carried: Any, continue_at: Limits | None = None) -> Controller:
         """A controller without memory, or with what an earlier run carried over; ValueError for another format."""
+        continue_at = continue_at or Limits()
         if isinstance(carried, Mapping) and carried.get("continue_at"):
-            soft, hard = carried["continue_at"]
-            continue_at = (int(soft), int(hard))
+            continue_at = continue_at.with_row(carried["continue_at"])
         it = Controller(cluster, continue_at)
         if not isinstance(carried, Mapping) or "v" not in carried:
             return it
@@ -89,7 +95,7 @@ class Controller:
         batches = self._batches.rows()
         return {
             "v": 1,
-            "continue_at": list(self.continue_at),
+            "continue_at": self.continue_at.row(),
             "state": pack(held.rows()) if held else "",
             "collecting": self.collecting is not None,
             "without": sorted(self.collecting.without) if self.collecting else [],
@@ -101,8 +107,9 @@ class Controller:
 
     # --- commands
 
-    def submit(self, batch: Mapping[str, Any], new_id: Callable[[], str]) -> dict[str, Any]:
-        """Apply a node's commands, in order; those of a batch that is sent again were applied, see `Batches`.
+    def submit(self, batch: Mapping[str, Any], new_id: Callable[[], str], *, replaying: bool = False) -> dict[str, Any]:
+        """Apply a node's commands, in order; those of a batch that is sent again were applied, see `Batches`. While
+        `replaying` the answer was given before, and needs no image.
 
         The answer: `generation` and `version` after it (0, 0 while collecting); `results`, per command a list with one
         result per item; `image`, what the node lacks (whole or a delta, "" for nothing); `register`: the node is to
@@ -124,8 +131,12 @@ class Controller:
         stale = commands.from_stale_node(state, node, incarnation)
         if stale is not None:
             return self._reply(state.pair, results, "", register=True)
-        images = image.since(state, *pair)
-        if len(images) == 1 and any(_does(command, "register") for command in batch["commands"]):
+        registers = any(_does(command, "register") for command in batch["commands"])
+        if registers:
+            images = self._deltas.exactly(state, pair)  # what the node knows then follows from it, in a replay as well
+        else:
+            images = [] if replaying else self._deltas.since(state, pair)
+        if registers and len(images) == 1:
             self._known[node] = state.pair
         elif pair[0] == state.generation:
             self._known[node] = max(self._known.get(node, (0, 0)), pair)
@@ -196,14 +207,14 @@ class Controller:
         return change
 
     def _foreign(self, command: Mapping[str, Any]) -> Refused | None:
-        """Why a registration's image cannot be of this cluster, or None."""
+        """Why a registration cannot be of this cluster's node, or None."""
         try:
-            held = image.decode(command["image"]) if command.get("image") else None
+            held = image.cluster_of(command["image"]) if command.get("image") else command.get("cluster")
         except ValueError:
             return None  # damaged, and not needed
-        if held is not None and held.cluster != self.cluster:
+        if held and held != self.cluster:
             return Refused(
-                Code.INCONSISTENT_CLUSTER_ID, f"The node belongs to cluster '{held.cluster}', this is '{self.cluster}'."
+                Code.INCONSISTENT_CLUSTER_ID, f"The node belongs to cluster '{held}', this is '{self.cluster}'."
             )
         return None
 
@@ -217,6 +228,7 @@ class Controller:
         if self.state is not None and state.version != self.state.version:
             self.quietly_changed = self.quietly_changed or quiet
             self._urgent = self._urgent if quiet else state.version
+            self.changes += state.version - self.state.version
         self.state = state
 
     # --- collecting
@@ -226,6 +238,7 @@ class Controller:
         held = image.of_state(memory) if memory else None
         self.collecting = Collecting(self.cluster, without=without, memory=held)
         self.state, self._memory, self._registrations, self._known = None, memory, {}, {}
+        self._reader = image.Reader()
         self.suspects = {}
 
     def _collected(self, node: int, pair: Pair, command: Mapping[str, Any]) -> list[Result]:
@@ -234,9 +247,10 @@ class Controller:
         held: Image | None = None
         try:
             if command.get("image"):
-                held = image.decode(command["image"])
+                held = image.decode(command["image"], self._reader)
             elif pair != (0, 0):
-                return [Refused(Code.INVALID_REQUEST, "The registration lacks the image that the node knows.").result()]
+                lacking = Refused(Code.INVALID_REQUEST, "The registration lacks the image that the node knows.")
+                return [{**lacking.result(), "wants_image": True}]
             self.collecting = self.collecting.answer(node, held)
         except ValueError as damaged:
             return [Refused(Code.INVALID_REQUEST, f"The registration's image is damaged: {damaged}").result()]
@@ -251,7 +265,9 @@ class Controller:
             return {}
         state, results = registration.register_all(recover.merge(self.collecting), self._registrations)
         self.state, self.collecting, self._memory, self._registrations = state, None, None, {}
+        self._reader = image.Reader()
         self._known, self._urgent, self.quietly_changed = {}, state.version, False
+        self.changes += len(state.topics)
         return results
 
     def to_ask(self) -> list[int]:
@@ -325,7 +341,19 @@ class Controller:
 
     def images_for(self, node: int) -> list[str]:
         """What a node lacks."""
-        return image.since(self.state, *self._known.get(node, (0, 0))) if self.state else []
+        if self.state is None:
+            return []
+        others = [self._known.get(each, (0, 0)) for each in self.to_push()]
+        return self._deltas.since(self.state, self._known.get(node, (0, 0)), others)
+
+    @property
+    def packed(self) -> int:
+        """How often images were packed."""
+        return self._deltas.packed
+
+    def lacks(self, node: int) -> int:
+        """How many partitions a node is to be told of."""
+        return self._deltas.weight(self.state, self._known.get(node, (0, 0))) if self.state else 0
 
     @property
     def pair(self) -> Pair:

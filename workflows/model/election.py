@@ -102,21 +102,25 @@ def _stepped(
     same = (assignment, isr, leader, offline) == (before.assignment, before.isr, before.leader, before.offline)
     if not left and not elected and same:
         return before
+    epochs = before.leader_epoch + (1 if left or elected else 0), before.partition_epoch + 1
+    if assignment.replicas == before.replicas:
+        return Partition(
+            before.index, assignment, before.directories, before.generations, isr, leader, *epochs, offline
+        )
     held = {
         node: (directory, generation)
         for node, directory, generation in zip(before.replicas, before.directories, before.generations, strict=True)
     }
     rows = [held.get(node, ("", 0)) for node in assignment.replicas]
-    return replace(
-        before,
-        assignment=assignment,
-        directories=tuple(directory for directory, _ in rows),
-        generations=tuple(generation for _, generation in rows),
-        isr=isr,
-        leader=leader,
-        leader_epoch=before.leader_epoch + (1 if left or elected else 0),
-        partition_epoch=before.partition_epoch + 1,
-        offline=offline,
+    return Partition(
+        before.index,
+        assignment,
+        tuple([directory for directory, _ in rows]),
+        tuple([generation for _, generation in rows]),
+        isr,
+        leader,
+        *epochs,
+        offline,
     )
 
 

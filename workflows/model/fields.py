@@ -65,6 +65,11 @@ def a_number(value: Any, path: str, low: int = 0, high: int = (1 << 63) - 1) -> 
     return value
 
 
+def are_numbers(values: Sequence[Any], low: int = 0) -> bool:
+    """Whether all of them are what `a_number` takes."""
+    return all([type(value) is int and low <= value < 1 << 63 for value in values])
+
+
 def a_string(value: Any, path: str, *, empty: bool = False) -> str:
     """A string, not empty unless allowed."""
     if not isinstance(value, str):

@@ -1,19 +1,21 @@
 """Cluster images: what nodes are told of the metadata, whole or as a delta, compressed and cut so that no message gets
 too large.
 
-The format (JSON, zlib, base64) is final: {"v", "cluster", "generation", "version", "from", "topics", "gone", "nodes",
-"configs", "controller"}; rows as in state.py. `from` 0 is a whole image, else a delta for a receiver of the same
-generation at or above `from`.
+The format (JSON, zlib, base64): {"v", "cluster", "generation", "version", "from", "topics", "partitions", "gone",
+"nodes", "configs", "controller"}; rows as in state.py. `from` 0 is a whole image, else a delta for a receiver of the
+same generation at or above `from`. "partitions", which only deltas have, holds [topic, [partition rows]] of topics of
+which nothing else has changed.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from workflows.model.state import FORMAT, ClusterState, Configs, Gone, Node, Topic, pack, unpack
+from workflows.model.assignment import Assignment
+from workflows.model.state import FORMAT, ClusterState, Configs, Gone, Node, Partition, Topic, pack, unpack
 
 #: No image is longer than this, compressed: Temporal takes 2 MB per event.
 MAX_BYTES = 1_000_000
@@ -23,9 +25,14 @@ _Row = tuple[int, str, list[Any]]
 
 def _rows_since(state: ClusterState, version: int) -> list[_Row]:
     """All rows changed after `version`, in the order in which they changed."""
-    rows: list[_Row] = [
-        (each.changed, "topics", each.row()) for each in state.topics.values() if each.changed > version
-    ]
+    rows: list[_Row] = []
+    for topic in state.topics.values():
+        if topic.changed > version:
+            partitions = topic.changed_since(version)
+            if partitions is None:
+                rows.append((topic.changed, "topics", topic.row()))
+            else:
+                rows.append((topic.changed, "partitions", [topic.name, [each.row() for each in partitions]]))
     rows += [(each.changed, "gone", [each.name, each.id]) for each in state.gone if each.changed > version]
     rows += [(each.changed, "nodes", each.row()) for each in state.nodes.values() if each.changed > version]
     rows += [
@@ -50,8 +57,18 @@ def _image(state: ClusterState, since: int, version: int, rows: list[_Row]) -> s
         "controller": state.controller,
     }
     for _, kind, row in rows:
-        content[kind].append(row)
+        content.setdefault(kind, []).append(row)
     return pack(content)
+
+
+def weight(state: ClusterState, generation: int, version: int) -> int:
+    """How many partitions a receiver at (generation, version) is to be told of."""
+    known, count = version if generation == state.generation else 0, 0
+    for topic in state.topics.values():
+        if topic.changed > known:
+            partitions = topic.changed_since(known)
+            count += len(topic.partitions if partitions is None else partitions)
+    return count
 
 
 def since(state: ClusterState, generation: int, version: int, limit: int = MAX_BYTES) -> list[str]:
@@ -89,7 +106,7 @@ def _cut(state: ClusterState, known: int, version: int, rows: list[_Row], limit:
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A decoded image."""
+    """A decoded image; `partitions` are those that changed in topics of which nothing else did."""
 
     cluster: str
     generation: int
@@ -99,6 +116,7 @@ class Image:
     gone: tuple[Gone, ...]
     nodes: Mapping[int, Node]
     configs: Mapping[tuple[str, str], Configs]
+    partitions: Mapping[str, tuple[Partition, ...]] = field(default_factory=dict)
 
     @property
     def pair(self) -> tuple[int, int]:
@@ -106,21 +124,52 @@ class Image:
         return self.generation, self.version
 
 
-def decode(text: str) -> Image:
-    """Read an image. Raises ValueError for one that is damaged, of another format or not whole in its fields."""
+def cluster_of(text: str) -> str:
+    """The cluster that an image is of. Raises ValueError as `decode` does."""
+    return str(_content(text).get("cluster"))
+
+
+def _content(text: str) -> dict[str, Any]:
     content = unpack(text)
     if not isinstance(content, dict) or content.get("v") != FORMAT:
         raise ValueError("not a cluster image of a format this program reads")
+    return content
+
+
+class Reader:
+    """Reads several images of one cluster, which have most rows in common: a topic whose row is known is not made
+    again.
+    """
+
+    def __init__(self) -> None:
+        self._topics: dict[str, tuple[list[Any], Topic]] = {}
+        self._assignments: dict[Any, Assignment] = {}
+
+    def topic(self, row: list[Any]) -> Topic:
+        """The topic of a row."""
+        known = self._topics.get(row[0])
+        if known is not None and known[0] == row:
+            return known[1]
+        made = Topic.of(row[:4], self._assignments)
+        self._topics[row[0]] = row, made
+        return made
+
+
+def decode(text: str, reader: Reader | None = None) -> Image:
+    """Read an image. Raises ValueError for one that is damaged, of another format or not whole in its fields."""
+    content = _content(text)
+    reader = reader or Reader()
     try:
         return Image(
             content["cluster"],
             content["generation"],
             content["version"],
             content["from"],
-            {row[0]: Topic.of(row) for row in content["topics"]},
+            {row[0]: reader.topic(row) for row in content["topics"]},
             tuple(Gone(*row) for row in content["gone"]),
             {row[0]: Node.of(row) for row in content["nodes"]},
             {(row[0], row[1]): Configs(*row) for row in content["configs"]},
+            {name: tuple([Partition.of(row) for row in rows]) for name, rows in content.get("partitions", ())},
         )
     except (KeyError, TypeError, IndexError) as problem:
         raise ValueError(f"a cluster image with a damaged row: {problem!r}") from problem

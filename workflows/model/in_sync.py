@@ -32,6 +32,8 @@ class Wanted:
     @staticmethod
     def of(row: Any, path: str) -> Wanted:
         """Read [topic, partition, topic id, leader epoch, partition epoch, [[node, broker epoch]]]."""
+        if (sent := _as_sent(row)) is not None:
+            return sent
         if len(fields.a_list(row, path)) != 6:
             raise fields.BadField(path, "must have a topic, a partition, a topic id, two epochs and an ISR")
         members = []
@@ -48,6 +50,20 @@ class Wanted:
             fields.a_number(row[4], f"{path}[4]", -1),
             tuple(members),
         )
+
+
+def _as_sent(row: Any) -> Wanted | None:
+    """The row as nodes send it, thousands at once; None where anything is wrong, which is said field by field."""
+    if not isinstance(row, list) or len(row) != 6 or not isinstance(row[5], list):
+        return None
+    topic, index, topic_id, leader_epoch, partition_epoch, rows = row
+    isr = [(each[0], each[1]) for each in rows if isinstance(each, list) and len(each) == 2]
+    if len(isr) != len(rows) or not (isinstance(topic, str) and isinstance(topic_id, str) and topic):
+        return None
+    nodes, epochs = [node for node, _ in isr], [epoch for _, epoch in isr]
+    if not fields.are_numbers([index, *nodes]) or not fields.are_numbers([leader_epoch, partition_epoch, *epochs], -1):
+        return None
+    return Wanted(topic, index, topic_id, leader_epoch, partition_epoch, tuple(isr))
 
 
 def alter_partitions(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:

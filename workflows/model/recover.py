@@ -97,9 +97,11 @@ def merge(collecting: Collecting, generation_floor: int = 0) -> ClusterState:
         state = state.with_node(node)
     for each in configs.values():
         state = state.with_configs(each)
-    for name, topic in sorted(topics.items()):
-        partitions = tuple(decide(partition, state.nodes) for partition in topic.partitions)
-        state = state.with_topics(replace(topic, name=name, partitions=partitions))
+    decided = [
+        replace(topic, name=name, partitions=tuple([decide(each, state.nodes) for each in topic.partitions]))
+        for name, topic in sorted(topics.items())
+    ]
+    state = state.with_topics(*decided)
     version = state.version
     numbered = tuple(replace(each, changed=version + place) for place, each in enumerate(gone, 1))
     return replace(state, gone=numbered, version=version + len(numbered))
@@ -124,6 +126,8 @@ def _topics(images: Iterable[Image], deleted: set[str]) -> dict[str, Topic]:
     for image in images:  # the newest first
         for name, topic in image.topics.items():
             if topic.id in deleted or topics.setdefault(name, topic).id != topic.id:
+                continue
+            if name in best and topics[name] is topic:  # the same row was read from a newer image
                 continue
             rows = best.setdefault(name, {})
             for partition in topic.partitions:

@@ -1,8 +1,9 @@
 """The controller's state: what one `Cluster` workflow owns, as immutable values and as compact rows.
 
 Everything that changes carries the version at which it last changed (`changed`); no two rows share one, so that a delta
-is "all rows changed since" and a list of rows can be cut anywhere (image.py). Rows are decoded by hand: typed decoding
-of thousands of partitions would take seconds inside a workflow task.
+is "all rows changed since" and a list of rows can be cut anywhere (image.py). A topic knows besides which of its
+partitions changed when, so that the change of one of them does not send the others. Rows are decoded by hand: typed
+decoding of thousands of partitions would take seconds inside a workflow task.
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ class Partition:
         held = self.assignment
         return [
             self.index,
-            list(held.replicas),
-            list(held.adding),
-            list(held.removing),
-            list(held.original),
-            list(self.directories),
-            list(self.generations),
-            list(self.isr),
+            held.replicas,
+            held.adding,
+            held.removing,
+            held.original,
+            self.directories,
+            self.generations,
+            self.isr,
             self.leader,
             self.leader_epoch,
             self.partition_epoch,
@@ -79,18 +80,28 @@ class Partition:
         ]
 
     @staticmethod
-    def of(row: list[Any]) -> Partition:
-        """The partition of an image's row. Raises ValueError unless each replica has a directory and a generation."""
+    def of(row: list[Any], assignments: dict[Any, Assignment] | None = None) -> Partition:
+        """The partition of an image's row. Raises ValueError unless each replica has a directory and a generation.
+
+        `assignments` holds those that were read before: thousands of partitions share a few.
+        """
         index, replicas, adding, removing, original, directories, generations, isr, *epochs = row
         leader, leader_epoch, epoch, *offline = epochs
         if not len(replicas) == len(directories) == len(generations):
             raise ValueError(f"partition {index} has {replicas} in {directories} at {generations}")
+        key = (tuple(replicas), tuple(adding), tuple(removing), tuple(original))
+        held = assignments.get(key) if assignments is not None else None
+        if held is None:
+            held = Assignment(*key)
+            if assignments is not None:
+                assignments[key] = held
+        in_sync = held.replicas if isr == replicas else tuple(isr)
         return Partition(
             index,
-            Assignment(tuple(replicas), tuple(adding), tuple(removing), tuple(original)),
+            held,
             tuple(directories),
             tuple(generations),
-            tuple(isr),
+            in_sync,
             leader,
             leader_epoch,
             epoch,
@@ -107,16 +118,46 @@ class Topic:
     configs: Mapping[str, str]
     partitions: tuple[Partition, ...]
     changed: int = 0
+    shaped: int = field(default=0, compare=False)
+    """The version at which its id, its configs or the number of its partitions last changed."""
+    stamps: tuple[int, ...] = field(default=(), compare=False)
+    """The version at which each partition last changed; empty where all did at `shaped`."""
+
+    def changed_since(self, version: int) -> list[Partition] | None:
+        """The partitions that changed after `version`; None where the topic itself did, too."""
+        if self.shaped > version or not self.stamps:
+            return None
+        return [each for each, stamp in zip(self.partitions, self.stamps, strict=True) if stamp > version]
+
+    def stamped(self, before: Topic | None, version: int) -> Topic:
+        """The topic as it changes to from `before` at this version."""
+        if before is None or (before.id, len(before.partitions)) != (self.id, len(self.partitions)):
+            return replace(self, changed=version, shaped=version, stamps=())
+        if before.configs != self.configs:
+            return replace(self, changed=version, shaped=version, stamps=())
+        stamps = before.stamps or (before.shaped,) * len(self.partitions)
+        stamps = tuple(
+            stamp if was is now else version
+            for stamp, was, now in zip(stamps, before.partitions, self.partitions, strict=True)
+        )
+        return replace(self, changed=version, shaped=before.shaped, stamps=stamps)
 
     def row(self) -> list[Any]:
         """The topic row of the cluster image."""
         return [self.name, self.id, dict(self.configs), [partition.row() for partition in self.partitions]]
 
+    def carried(self) -> list[Any]:
+        """The row with what else a continue-as-new has to bring over."""
+        return [*self.row(), self.changed, self.shaped, list(self.stamps)]
+
     @staticmethod
-    def of(row: list[Any], changed: int = 0) -> Topic:
-        """The topic of an image's row."""
-        name, topic_id, configs, partitions = row
-        return Topic(name, topic_id, dict(configs), tuple(Partition.of(each) for each in partitions), changed)
+    def of(row: list[Any], assignments: dict[Any, Assignment] | None = None) -> Topic:
+        """The topic of an image's row, or of a row that was carried over."""
+        name, topic_id, configs, partitions, *carried = row
+        changed = carried[0] if carried else 0
+        shaped, stamps = carried[1:] if len(carried) > 1 else (changed, ())  # rows of before know only when
+        held = tuple([Partition.of(each, assignments) for each in partitions])
+        return Topic(name, topic_id, dict(configs), held, changed, shaped, tuple(stamps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +187,12 @@ class Node:
 
     def holds(self, directory_id: str) -> bool:
         """Whether the node can serve from this directory now; one not known yet ("") counts as good."""
-        if self.fenced:
-            return False
-        return directory_id == "" or any(each.id == directory_id and each.online for each in self.directories)
+        if self.fenced or directory_id == "":
+            return not self.fenced
+        for each in self.directories:  # a loop: it is gone through for each replica of a failed node
+            if each.id == directory_id:
+                return each.online
+        return False
 
     def row(self) -> list[Any]:
         """The registration row of the cluster image."""
@@ -235,7 +279,7 @@ class ClusterState:
         held, version = dict(self.topics), self.version
         for topic in topics:
             version += 1
-            held[topic.name] = replace(topic, changed=version)
+            held[topic.name] = topic.stamped(held.get(topic.name), version)
         return replace(self, topics=held, version=version)
 
     def with_node(self, node: Node) -> ClusterState:
@@ -270,7 +314,7 @@ class ClusterState:
             "cluster": self.cluster,
             "generation": self.generation,
             "version": self.version,
-            "topics": [[*topic.row(), topic.changed] for topic in self.topics.values()],
+            "topics": [topic.carried() for topic in self.topics.values()],
             "gone": [[each.name, each.id, each.changed] for each in self.gone],
             "nodes": [[*node.row(), node.changed] for node in self.nodes.values()],
             "configs": [[each.kind, each.name, dict(each.values), each.changed] for each in self.configs.values()],
@@ -282,11 +326,12 @@ class ClusterState:
         """The state of such rows. Raises ValueError for another format."""
         if rows.get("v") != FORMAT:
             raise ValueError(f"rows of format {rows.get('v')}, this program reads {FORMAT}")
+        assignments: dict[Any, Assignment] = {}
         return ClusterState(
             rows["cluster"],
             rows["generation"],
             rows["version"],
-            {row[0]: Topic.of(row[:-1], row[-1]) for row in rows["topics"]},
+            {row[0]: Topic.of(row, assignments) for row in rows["topics"]},
             tuple(Gone(*row) for row in rows["gone"]),
             {row[0]: Node.of(row[:-1], row[-1]) for row in rows["nodes"]},
             {(row[0], row[1]): Configs(*row) for row in rows["configs"]},

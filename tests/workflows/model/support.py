@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 from workflows.model import commands
+from workflows.model.image import Image
 from workflows.model.outcome import Change
-from workflows.model.state import ClusterState
+from workflows.model.state import ClusterState, Topic
 
 _ids = count()
 
@@ -69,3 +72,14 @@ def lost(node: int, incarnation: str = "") -> dict[str, Any]:
 def raising_rows(node: int) -> dict[str, Any]:
     """A node is about to move its replica of t-1."""
     return {"do": "raise_generations", "node": node, "replicas": [["t", 1, "", f"d{node}", 0]]}
+
+
+def topics_after(topics: Mapping[str, Topic], found: Image) -> dict[str, Topic]:
+    """What a receiver of these topics knows of topics after an image."""
+    held = {} if found.since == 0 else dict(topics)
+    held = {name: topic for name, topic in held.items() if topic.id not in {each.id for each in found.gone}}
+    held.update(found.topics)
+    for name, changed in found.partitions.items():
+        rows = {each.index: each for each in (*held[name].partitions, *changed)}
+        held[name] = replace(held[name], partitions=tuple(rows[index] for index in sorted(rows)))
+    return held

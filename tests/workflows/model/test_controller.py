@@ -163,6 +163,47 @@ def test_another_clusters_node_is_refused() -> None:
     assert it.registered(1) is None
 
 
+def test_a_registration_without_an_image_is_taken_unless_the_controller_collects() -> None:
+    it = serving(2)
+    assert it.state is not None
+    (held,) = image.whole(it.state)
+    bare = registration(2) | {"cluster": "c"}
+    assert not it.submit(batch(2, bare, pair=it.pair), new_id)["results"][0][0].get("error")
+    (result,) = it.submit(batch(2, bare | {"cluster": "other"}, pair=it.pair), new_id)["results"][0]
+    assert result["error"] == 104
+    lost_memory = Controller.start("c", {})
+    (result,) = lost_memory.submit(batch(1, registration(1), pair=it.pair), new_id)["results"][0]
+    assert result["error"] == 42 and result["wants_image"]
+    lost_memory.submit(batch(1, registration(1) | {"image": held}, pair=it.pair), new_id)
+    lost_memory.submit(batch(2, registration(2) | {"image": held}, pair=it.pair), new_id)
+    assert lost_memory.state is not None and lost_memory.state.generation == 2
+
+
+def test_a_replay_packs_what_a_registration_brings_and_comes_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Going through a history again costs what its changes cost: what was sent is not made anew."""
+    packs: list[int] = []
+
+    def count(value: Any) -> str:
+        packs.append(1)
+        return state_module.pack(value)
+
+    def live_through(*, replaying: bool) -> dict[str, Any]:
+        packs.clear()
+        it = Controller.start("c", {})
+        for node in (1, 2, 3):
+            it.submit(batch(node, registration(node)), str, replaying=replaying)
+        for number in range(20):
+            it.submit(batch(2, create(f"t{number}"), pair=it.pair), str, replaying=replaying)
+        it.fence(1, "i1")
+        it.submit(batch(1, registration(1, "again"), pair=(1, 3), incarnation="again"), str, replaying=replaying)
+        return it.carry()
+
+    monkeypatch.setattr(image, "pack", count)
+    lived = live_through(replaying=False)
+    assert len(packs) == 24
+    assert live_through(replaying=True) == lived and len(packs) == 4
+
+
 def test_going_on_without_a_node_needs_that_it_is_awaited() -> None:
     it = serving()
     with pytest.raises(ValueError, match="serves"):
@@ -295,6 +336,6 @@ def test_a_node_that_led_300_partitions_is_fenced_in_one_change(own_time: None) 
     spent = time.thread_time() - begin
     assert it.pair[1] == before[1] + 31, "a version for the node and one for each topic, in one image"
     held = image.decode(text)
-    assert {each.leader for topic in held.topics.values() for each in topic.partitions} == {2}
-    assert sum(len(topic.partitions) for topic in held.topics.values()) == 300
+    assert {each.leader for rows in held.partitions.values() for each in rows} == {2}
+    assert sum(map(len, held.partitions.values())) == 300 and not held.topics
     assert spent < 0.5

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.golden.make_image import example
-from tests.workflows.model.support import cluster, create, done, lost, raising_rows, registration
+from tests.workflows.model.support import cluster, create, done, lost, raising_rows, registration, topics_after
 from workflows.model import image
 from workflows.model.image import Image
-from workflows.model.state import ClusterState, unpack
+from workflows.model.state import ClusterState, pack, unpack
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "image-v1.json"
 
@@ -34,12 +34,10 @@ class Receiver:
             if found.pair <= self.pair:
                 continue
             if found.since == 0:
-                self.topics, self.nodes = {}, {}
+                self.nodes = {}
             else:
                 assert found.generation == self.pair[0] and self.pair[1] >= found.since
-            for gone in found.gone:
-                self.topics = {name: topic for name, topic in self.topics.items() if topic.id != gone.id}
-            self.topics.update(found.topics)
+            self.topics = topics_after(self.topics, found)
             self.nodes.update(found.nodes)
             self.pair = found.pair
 
@@ -69,6 +67,54 @@ def test_a_delta_has_only_what_is_new() -> None:
     found = image.decode(text)
     assert (found.since, sorted(found.topics), [each.name for each in found.gone]) == (known[1], ["v"], ["t"])
     assert image.since(state, *state.pair) == []
+
+
+def changed_in(text: str) -> tuple[list[str], dict[str, list[int]]]:
+    """The topics that an image has whole, and the partitions that it has of others."""
+    found = image.decode(text)
+    return sorted(found.topics), {name: [each.index for each in rows] for name, rows in found.partitions.items()}
+
+
+def test_a_change_of_one_partition_does_not_bring_the_others() -> None:
+    state = cluster(3, t=30, u=1)
+    known = state.pair
+    state = done(state, {"do": "raise_generations", "node": 2, "replicas": [["t", 4, "", "d2", 0]]})
+    (text,) = image.since(state, *known)
+    assert changed_in(text) == ([], {"t": [4]})
+    (text,) = image.since(ClusterState.of(unpack(pack(state.rows()))), *known)
+    assert changed_in(text) == ([], {"t": [4]}), "nor after a continue-as-new"
+    between = state.pair
+    state = done(state, {"do": "raise_generations", "node": 3, "replicas": [["t", 5, "", "d3", 0]]})
+    assert changed_in(image.since(state, *between)[0]) == ([], {"t": [5]})
+    assert changed_in(image.since(state, *known)[0]) == ([], {"t": [4, 5]})
+    assert changed_in(image.since(state, 1, 0)[0]) == (["t", "u"], {}), "who has nothing gets all of it"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"do": "create_partitions", "topics": [{"name": "t", "count": 4}]},
+        {"do": "alter_configs", "kind": "topic", "name": "t", "changes": {"retention.ms": "5"}},
+    ],
+    ids=["partitions", "configs"],
+)
+def test_a_topic_that_changes_itself_is_sent_whole(command: dict[str, Any]) -> None:
+    state = cluster(3, t=3)
+    known = state.pair
+    state = done(done(state, command), raising_rows(2))
+    assert changed_in(image.since(state, *known)[0]) == (["t"], {})
+
+
+def test_a_failed_node_is_told_by_the_partitions_that_it_held() -> None:
+    state = cluster(9)
+    for number in range(40):
+        state = done(state, create(f"topic-{number}", 9))
+    known = state.pair
+    after = done(state, lost(1))
+    whole, partitions = changed_in(image.since(after, *known)[0])
+    assert whole == [] and sum(map(len, partitions.values())) == sum(
+        1 in each.replicas for topic in state.topics.values() for each in topic.partitions
+    )
 
 
 def test_another_generation_gets_the_whole() -> None:

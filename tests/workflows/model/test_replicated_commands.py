@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.scale import scaled
 from tests.workflows.model.replicated import elect, isr_command, reassign, replicated, row
-from tests.workflows.model.support import apply, lost, registration
+from tests.workflows.model.support import apply, lost, registration, topics_after
 from workflows.model import image
 from workflows.model.state import ClusterState, Partition, pack, unpack
 
@@ -87,8 +87,8 @@ def test_whatever_is_asked_of_replicated_partitions(data: st.DataObject) -> None
         again = apply(after, command)
         assert again.state == after, "delivered twice, nothing happens twice"
         for text in image.since(after, *state.pair):
-            told = image.decode(text).topics
-            assert not told or told["t"].partitions == after.topics["t"].partitions, "nodes hear what is"
+            told = topics_after(state.topics, image.decode(text))
+            assert told["t"].partitions == after.topics["t"].partitions, "nodes hear what is"
         assert (row(after), row(after, 1)) == (row(state), row(state, 1)) or image.since(after, *state.pair)
         state = after
     assert ClusterState.of(unpack(pack(state.rows()))) == state

@@ -1,0 +1,47 @@
+"""When a run of the controller continues as new. Pure.
+
+Who takes a run over (after a kill, an eviction or a failed task) goes through all of its history first, and nobody is
+answered meanwhile: so a run ends by what it costs to go through it, its bytes and its changes, and not by the number of
+its events alone. The server itself ends a run at 50 MB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Renewal(Enum):
+    """Whether a run is to continue as new."""
+
+    NOT_YET = "not yet"
+    WHEN_QUIET = "when quiet"
+    NOW = "now"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """(in a quiet second, at once) for a run's events, the bytes that its history has grown by, and the versions that
+    it has made: a failed node makes as many as there are topics.
+    """
+
+    events: tuple[int, int] = (1_000, 3_000)
+    bytes: tuple[int, int] = (1_000_000, 4_000_000)
+    changes: tuple[int, int] = (2_000, 6_000)
+
+    def due(self, events: int, grown: int, changes: int) -> Renewal:
+        """What holds of a run that has come so far."""
+        pairs = ((events, self.events), (grown, self.bytes), (changes, self.changes))
+        if any(spent >= at_once for spent, (_, at_once) in pairs):
+            return Renewal.NOW
+        return Renewal.WHEN_QUIET if any(spent >= quiet for spent, (quiet, _) in pairs) else Renewal.NOT_YET
+
+    def row(self) -> list[int]:
+        """For a continue-as-new."""
+        return [*self.events, *self.bytes, *self.changes]
+
+    def with_row(self, row: Sequence[int]) -> Limits:
+        """These limits, with those that a row names in their place; a short one names the first."""
+        values = [*map(int, row), *self.row()[len(row) :]]
+        return Limits((values[0], values[1]), (values[2], values[3]), (values[4], values[5]))
