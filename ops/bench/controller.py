@@ -1,0 +1,389 @@
+"""The controller at the limit of a cluster, on a machine that is busy with two other loops.
+
+A real controller's worker and a real Temporal server; the nodes are light (`light_node`): processes without logs, which
+do what nodes do to a controller. 950 topics of 7 partitions with three replicas each (`--topics` takes fewer for a
+quick look), on three nodes and on nine: the controller is killed and starts again, a node is killed, all nodes are
+restarted one after the other, one node flaps. An administrator changes something twice a second all the while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
+
+from ops.bench.bench import Bench
+from ops.bench.table import Figure
+from ops.stack import ports, temporal_server
+from ops.stack.health import temporal_works
+from ops.stack.layout import temporal_command
+from workflows.model import names
+
+CLUSTER = "limit"
+PARTITIONS, FACTOR = 7, 3
+#: Topics of one request.
+BATCH = 50
+SIZES = (3, 9)
+LOOPS = 2
+FLAPS = 8
+REST = 5.0  # seconds of rest before anything is measured
+EVERY = 0.5  # seconds between an administrator's changes
+PATIENCE = 180.0
+ADMIN = 1  # the node that administrators ask; it is killed only in the rolling restart
+LOOP = "while True: pass"
+
+#: What is to hold: CPU seconds of one activation; seconds.
+ACTIVATION, READY, MOVED, ANSWER = 0.5, 10.0, 8.0, 30.0
+
+_Line = Mapping[str, Any]
+
+
+def controller(bench: Bench) -> list[Figure]:
+    """On three nodes, then on nine."""
+    figures = []
+    for nodes in SIZES:
+        bench.say(f"the controller of {nodes} nodes with {bench.topics * PARTITIONS * FACTOR:,} replicas ...")
+        with _Cluster(bench.folder / f"controller-{nodes}", nodes) as cluster:
+            figures += _measure(bench, cluster)
+    return figures
+
+
+def _measure(bench: Bench, cluster: _Cluster) -> list[Figure]:
+    cluster.create(bench.topics)
+    figures = []
+    with _busy(LOOPS):
+        for what, do, wanted in (
+            ("the controller killed: it answers again", cluster.controller_again, READY),
+            ("a node killed: others lead", lambda: cluster.killed(cluster.last), MOVED),
+            ("all nodes restarted, one after the other", cluster.rolling, None),
+            (f"a node killed {FLAPS} times", cluster.flapping, None),
+            ("the controller killed again: it answers again", cluster.controller_again, READY),
+        ):
+            bench.say(f"{what} ...")
+            cluster.forget()
+            took = cluster.with_administrator(do)
+            where = f"{cluster.nodes} nodes, {what}"
+            slowest, unanswered = cluster.answers()
+            figures += [
+                Figure(
+                    where,
+                    f"{took:.1f} s",
+                    ratio=took / wanted if wanted else None,
+                    wanted=f"<= {wanted:.0f} s" if wanted else "",
+                    met=took <= wanted if wanted else None,
+                ),
+                Figure(
+                    f"{where}: slowest answer to an administrator",
+                    f"{slowest:.1f} s" + (f", {unanswered} unanswered" if unanswered else ""),
+                    ratio=slowest / ANSWER,
+                    wanted=f"<= {ANSWER:.0f} s",
+                    met=slowest <= ANSWER and not unanswered,
+                ),
+                cluster.activations(where),
+            ]
+    failed = asyncio.run(cluster.failed_tasks())
+    what = f"{cluster.nodes} nodes: workflow tasks that failed, deadlocks in the log"
+    figures.append(
+        Figure(what, f"{failed}, {cluster.deadlocks()}", wanted="none", met=not failed + cluster.deadlocks())
+    )
+    return figures
+
+
+@contextlib.contextmanager
+def _busy(loops: int) -> Iterator[None]:
+    """So many processes that take what CPU they get."""
+    running = [subprocess.Popen([sys.executable, "-c", LOOP]) for _ in range(loops)]
+    try:
+        yield
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+
+
+class _Process:
+    """A child that talks in JSON lines; the newest of each kind is kept."""
+
+    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str], heard: Callable[[Any], None]):
+        self._log = log.open("ab")
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env={**os.environ, **environment},
+        )
+        self._heard = heard
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with contextlib.suppress(json.JSONDecodeError):
+                self._heard(json.loads(line))
+
+    def send(self, what: Mapping[str, Any]) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps(what).encode() + b"\n")
+        self.process.stdin.flush()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._thread.join(5)
+        self._log.close()
+
+
+class _Cluster:
+    """A Temporal server, the controller and light nodes, each a process. Use as a context manager."""
+
+    def __init__(self, folder: Path, nodes: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.nodes, self.last = folder, nodes, nodes
+        self._port = ports.free_block(nodes + 2, start=24_000)
+        self._address = f"127.0.0.1:{self._port + nodes}"
+        self._environment = {"TEMPORAL_ADDRESS": self._address, "TEMPORAL_NAMESPACE": "default"}
+        self._file = folder / "activations"
+        self._log = folder / "controller.log"
+        self._changed = threading.Condition()
+        self._images: dict[int, _Line] = {}
+        self._registered: set[int] = set()
+        self._answers: queue.SimpleQueue[_Line] = queue.SimpleQueue()
+        self._found: list[_Line] = []
+        self._asked = 0
+        self._members: dict[int, _Process] = {}
+        self._controller: subprocess.Popen[bytes] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
+        self._from = 0
+
+    def __enter__(self) -> Self:
+        binary = temporal_server.find()
+        if binary is None:
+            raise RuntimeError("there is no Temporal server: run `make setup`")
+        server = self._port + self.nodes
+        command = temporal_command(binary, "127.0.0.1", server, server + 1, self.folder / "temporal.db")
+        with (self.folder / "temporal.log").open("ab") as log:
+            self._server = subprocess.Popen(command, stdout=log, stderr=log)
+        self._until("Temporal answers", lambda: temporal_works(self._address, binary), look=0.5)
+        self._start_controller()
+        for node in range(1, self.nodes + 1):
+            self._start(node)
+        self._until("all nodes are registered", lambda: len(self._registered) == self.nodes)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._members.values():
+            each.kill()
+        for process in (self._controller, self._server):
+            if process is not None:
+                process.kill()
+                process.wait()
+
+    # --- processes
+
+    def _start_controller(self) -> None:
+        command = [sys.executable, "-m", "ops.bench.timed_worker", str(self._file), "controller"]
+        exports = ["--export-dir", str(self.folder / "exports")]
+        with self._log.open("ab") as log:
+            environment = {**os.environ, **self._environment}
+            where = subprocess.DEVNULL
+            self._controller = subprocess.Popen(
+                [*command, "--cluster", CLUSTER, *exports], stdout=where, stderr=log, env=environment
+            )
+
+    def _start(self, node: int) -> None:
+        command = [sys.executable, "-m", "ops.bench.light_node", CLUSTER, str(node), str(self._port + node - 1)]
+        log = self.folder / f"node-{node}.log"
+        with self._changed:
+            self._registered.discard(node)
+            self._images.pop(node, None)
+        self._members[node] = _Process([*command, str(self.folder)], log, self._environment, self._heard)
+
+    def _heard(self, line: _Line) -> None:
+        with self._changed:
+            if "led" in line:
+                self._images[line["node"]] = line
+            elif "registered" in line:
+                self._registered.add(line["registered"])
+            elif "answered" in line:
+                self._answers.put(line)
+            self._changed.notify_all()
+
+    def _until(self, what: str, reached: Callable[[], bool], look: float = 0.05) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not reached():
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"not within {PATIENCE:.0f} s: {what}")
+            time.sleep(look)
+
+    # --- what is done
+
+    def create(self, topics: int) -> None:
+        """All topics, and wait until every node knows of all replicas where they are."""
+        for at in range(0, topics, BATCH):
+            rows = [
+                {
+                    "name": f"limit-{number:03}",
+                    "assignment": [
+                        [(number + p + k) % self.nodes + 1 for k in range(FACTOR)] for p in range(PARTITIONS)
+                    ],
+                }
+                for number in range(at, min(at + BATCH, topics))
+            ]
+            self._members[ADMIN].send({"do": "create_topics", "topics": rows})
+            error = self._answers.get(timeout=PATIENCE)["error"]
+            if error:
+                raise RuntimeError(f"topics are not created: {error}")
+        self._settled()
+        time.sleep(REST)
+
+    def _settled(self) -> None:
+        """Every node knows that all replicas are in sync, and in which directories."""
+
+        def whole() -> bool:
+            with self._changed:
+                lines = [self._images.get(node) for node in self._members]
+            return all(line is not None and line["partitions"] and not line["behind"] for line in lines)
+
+        self._until("all replicas are in sync", whole, look=0.1)
+
+    def with_administrator(self, do: Callable[[], float]) -> float:
+        """Do something while an administrator changes something; what it returns, when all is settled."""
+        stop = threading.Event()
+        thread = threading.Thread(target=self._administrate, args=(stop,))
+        thread.start()
+        try:
+            took = do()
+            self._settled()
+            return took
+        finally:
+            stop.set()
+            thread.join()
+            self._collect(PATIENCE / 3)
+
+    def _administrate(self, stop: threading.Event) -> None:
+        while not stop.wait(EVERY):
+            self._asked += 1
+            changes = {"retention.ms": str(100_000 + self._asked)}
+            command = {"do": "alter_configs", "kind": "topic", "name": "limit-000", "changes": changes}
+            # The node itself may be being restarted: then nobody was asked.
+            try:
+                self._members[ADMIN].send(command)
+            except (OSError, ValueError):
+                self._asked -= 1
+
+    def _collect(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while len(self._found) < self._asked and time.monotonic() < deadline:
+            with contextlib.suppress(queue.Empty):
+                self._found.append(self._answers.get(timeout=0.5))
+
+    def forget(self) -> None:
+        """What is measured from now on is of what is done next."""
+        self._asked, self._found = 0, []
+        self._from = self._file.stat().st_size if self._file.exists() else 0
+
+    def controller_again(self) -> float:
+        """Kill the controller; seconds from its start until it answers."""
+        assert self._controller is not None
+        self._controller.kill()
+        self._controller.wait()
+        self._start_controller()
+        began = time.monotonic()
+        while not self._answers.empty():
+            self._found.append(self._answers.get())
+        self._found.append(self._answers.get(timeout=PATIENCE))
+        return time.monotonic() - began
+
+    def killed(self, node: int) -> float:
+        """Kill a node and start it again when others lead all that it led; seconds until they did."""
+        began = time.monotonic()
+        self._members[node].kill()
+        others = [each for each in range(1, self.nodes + 1) if each != node]
+
+        def moved() -> bool:
+            with self._changed:
+                lines = [self._images.get(each) for each in others]
+            return all(line is not None and not line["led"].get(str(node)) for line in lines)
+
+        self._until(f"others lead what node {node} led", moved)
+        took = time.monotonic() - began
+        self._back(node)
+        return took
+
+    def _back(self, node: int) -> None:
+        self._start(node)
+        self._until(f"node {node} is registered", lambda: node in self._registered)
+
+    def rolling(self) -> float:
+        """Restart every node once the one before is back in all ISRs."""
+        began = time.monotonic()
+        for node in range(1, self.nodes + 1):
+            self._members[node].kill()
+            if node == ADMIN:  # what it was asked last, it cannot answer
+                time.sleep(EVERY)
+                while not self._answers.empty():
+                    self._found.append(self._answers.get())
+                self._asked = len(self._found)
+            self._back(node)
+            self._settled()
+        return time.monotonic() - began
+
+    def flapping(self) -> float:
+        """Restart one node again and again, without waiting for anything."""
+        began = time.monotonic()
+        for _ in range(FLAPS):
+            self._members[self.last].kill()
+            self._back(self.last)
+        return time.monotonic() - began
+
+    # --- what is found
+
+    def answers(self) -> tuple[float, int]:
+        """The slowest answer in seconds, and how many did not come."""
+        refused = sum(bool(line["error"]) for line in self._found)
+        slowest = max((float(line["answered"]) for line in self._found), default=0.0)
+        return slowest, max(0, self._asked - len(self._found)) + refused
+
+    def activations(self, where: str) -> Figure:
+        """The dearest activation of the controller's workflows."""
+        with self._file.open("rb") as file:
+            file.seek(self._from)
+            rows = [json.loads(line) for line in file]
+        rows = [row for row in rows if row["workflow"] == names.CLUSTER]
+        dearest = max(rows, key=lambda row: float(row["cpu"]), default={"cpu": 0.0, "wall": 0.0, "jobs": []})
+        replayed = sum(row["cpu"] for row in rows if row["replaying"])
+        return Figure(
+            f"{where}: dearest activation, replays",
+            f"{dearest['cpu']:.2f} s of CPU ({dearest['wall']:.2f} s), {replayed:.1f} s of CPU",
+            ratio=dearest["cpu"] / ACTIVATION,
+            wanted=f"<= {ACTIVATION} s",
+            met=dearest["cpu"] <= ACTIVATION,
+        )
+
+    def deadlocks(self) -> int:
+        """How often the SDK has found that workflow code does not yield."""
+        return self._log.read_text(errors="replace").count("TMPRL1101")
+
+    async def failed_tasks(self) -> int:
+        """Workflow tasks of the controller's runs that have failed."""
+        client = await Client.connect(self._address)
+        failed = 0
+        async for run in client.list_workflows(f"WorkflowId = '{names.cluster_id(CLUSTER)}'"):
+            handle = client.get_workflow_handle(run.id, run_id=run.run_id)
+            async for event in handle.fetch_history_events():
+                failed += event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED
+        return failed
