@@ -364,14 +364,14 @@ class _Cluster:
             file.seek(self._from)
             rows = [json.loads(line) for line in file]
         rows = [row for row in rows if row["workflow"] == names.CLUSTER]
-        dearest = max(rows, key=lambda row: float(row["cpu"]), default={"cpu": 0.0, "wall": 0.0, "jobs": []})
-        replayed = sum(row["cpu"] for row in rows if row["replaying"])
+        cpu, wall = max(((float(row["cpu"]), float(row["wall"])) for row in rows), default=(0.0, 0.0))
+        replayed = sum(float(row["cpu"]) for row in rows if row["replaying"])
         return Figure(
             f"{where}: dearest activation, replays",
-            f"{dearest['cpu']:.2f} s of CPU ({dearest['wall']:.2f} s), {replayed:.1f} s of CPU",
-            ratio=dearest["cpu"] / ACTIVATION,
+            f"{cpu:.2f} s of CPU ({wall:.2f} s), {replayed:.1f} s of CPU",
+            ratio=cpu / ACTIVATION,
             wanted=f"<= {ACTIVATION} s",
-            met=dearest["cpu"] <= ACTIVATION,
+            met=cpu <= ACTIVATION,
         )
 
     def deadlocks(self) -> int:

@@ -45,7 +45,7 @@ def measure(file: Path) -> None:
         instance.activate = timing  # type: ignore[method-assign]
         return instance
 
-    runner.Runner.create_instance = timed  # type: ignore[method-assign]
+    runner.Runner.create_instance = timed  # type: ignore[method-assign,assignment]
 
 
 if __name__ == "__main__":
