@@ -5,7 +5,8 @@ leads what the metadata gives it: whoever is registered is in sync at once. It a
 at its port. What it knows outlives it in FOLDER. TEMPORAL_ADDRESS says where Temporal is.
 
 Commands come as JSON lines on standard input; what happened goes out as JSON lines: {"led": {node: partitions},
-"behind": partitions that are not whole, ...} after each image, {"answered": seconds} for a command, {"registered": node}.
+"behind": partitions that are not whole, ...} after each image, {"answered": seconds} for a command, {"registered":
+node}.
 """
 
 from __future__ import annotations
