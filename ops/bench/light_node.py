@@ -30,10 +30,11 @@ from temporalio import activity
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities import connection
 from activities.batching import GaveUp, Rejected
+from activities.client_state import ClientHealth
 from activities.cluster_link import ClusterLink
 from activities.node_runtime import LEASE_THROTTLE
+from activities.temporal_client import TemporalClient
 from storage_node.metadata import ClusterImage, decode_row
 from storage_node.ports import DirectoryRegistration, Registration
 from workflows.model import calls, names
@@ -64,7 +65,7 @@ class LightNode:
         if self.file.exists():
             self.metadata.image = ClusterImage().apply(decode_row(self.file.read_text()))
         self.link = ClusterLink(cluster, self, self.connected, lambda: self.say({"registered": self.id}))  # type: ignore[arg-type]
-        self._client: Client | None = None
+        self._temporal = TemporalClient(f"node-{number}", ClientHealth(f"node {number}"))
 
     def say(self, what: Mapping[str, Any]) -> None:
         """A line to whoever started this process."""
@@ -72,9 +73,7 @@ class LightNode:
 
     async def connected(self) -> Client:
         """The one client."""
-        if self._client is None:
-            self._client = await connection.connect_forever(f"node-{self.id}")
-        return self._client
+        return await self._temporal.get()
 
     # --- what the link needs
 
@@ -192,6 +191,7 @@ class LightNode:
 
     async def run(self) -> None:
         """Until standard input ends."""
+        connecting = asyncio.create_task(self._temporal.run())
         client = await self.connected()
         await asyncio.start_server(self.answer, "127.0.0.1", self.port)
         short: list[Callable[..., Any]] = [self.apply_image, self.hold_lease]
@@ -202,8 +202,9 @@ class LightNode:
             max_heartbeat_throttle_interval=LEASE_THROTTLE,
         )
         async with asyncio.TaskGroup() as group:
-            for work in (worker.run(), self.link.run(), self.lead(), self.obey()):
+            for work in (worker.run(), self.link.send_updates(), self.link.keep_registered(), self.lead(), self.obey()):
                 group.create_task(work)
+        connecting.cancel()
 
 
 async def _main(cluster: str, number: str, port: str, folder: str) -> None:
