@@ -76,7 +76,7 @@ class LaneCopy:
     async def _follow(self) -> None:
         started = heartbeat = time.monotonic()
         due = started + FIRST_SIGNAL
-        activity.heartbeat(*self._facts())
+        activity.heartbeat(*self._live())
         while True:
             await self._attach()
             self._look()
@@ -85,7 +85,7 @@ class LaneCopy:
             now = time.monotonic()
             if now - heartbeat >= HEARTBEAT:
                 heartbeat = now
-                activity.heartbeat(*self._facts())
+                activity.heartbeat(*self._live())
             if now >= due:
                 pause = reports.pause(now - started)
                 due = now + pause
@@ -187,6 +187,11 @@ class LaneCopy:
 
     def _facts(self) -> tuple[list[dict[str, Any]]]:
         return ([rows.plain(self._row(move)) for move in self._call.replicas],)
+
+    def _live(self) -> tuple[list[dict[str, Any]]]:
+        """The facts with what holds only now: the server shows it to whoever looks at the run."""
+        statuses = [self._statuses.get(rows.partition_of(move)) for move in self._call.replicas]
+        return ([row | rows.live(status) for row, status in zip(*self._facts(), statuses, strict=True)],)
 
     async def _last_report(self) -> None:
         """Where the copies of a step stand that was told to leave; its end carries nothing."""

@@ -19,7 +19,8 @@ async def probe_node(call: calls.ProbeCall) -> calls.ProbeResult:
             call.timeout + 0.5,
         )
     except Exception as error:  # whatever it is, the node did not say who it is
-        return calls.ProbeResult(reason=str(error) or type(error).__name__)
+        refused = isinstance(error, ConnectionRefusedError)
+        return calls.ProbeResult(reason=str(error) or type(error).__name__, refused=refused)
     if answer.get("node") != call.node:
         return calls.ProbeResult(reason=f"node {answer.get('node')} answers at {call.host}:{call.port}")
     return calls.ProbeResult(incarnation=str(answer.get("incarnation", "")), reason=str(answer.get("message", "")))

@@ -61,6 +61,12 @@ class ReassignActivities:
 
     def __init__(self, node: Node, blocking: Blocking) -> None:
         self._node, self._blocking = node, blocking
+        self._steps: set[_LookingOn] = set()
+        node.catching_up = self._catching_up
+
+    def _catching_up(self) -> list[dict[str, Any]]:
+        """A row for each replica that a step sees now; on any thread."""
+        return [row for step in tuple(self._steps) if isinstance(step, _CatchingUp) for row in step.rows()]
 
     @property
     def short(self) -> list[Callable[..., Any]]:
@@ -118,8 +124,8 @@ class ReassignActivities:
         """Wait until this node has deleted what it is not to hold any more."""
         return await self._looking_on(_Deleting(call, self._node, self._blocking), "deletions are not seen")
 
-    @staticmethod
-    async def _looking_on(step: _LookingOn, doing: str) -> ReassignResult:
+    async def _looking_on(self, step: _LookingOn, doing: str) -> ReassignResult:
+        self._steps.add(step)
         try:
             return await step.run()
         except asyncio.CancelledError:
@@ -128,6 +134,8 @@ class ReassignActivities:
             raise
         except Exception as error:
             raise_application_error(error, doing)
+        finally:
+            self._steps.discard(step)
 
 
 @dataclass(slots=True)
@@ -222,7 +230,11 @@ class _LookingOn(ABC):
 
     async def _report(self, next_in: float) -> None:
         """Tell the run how far the replicas are."""
-        rows = [
+        await reports.tell([{**row, "next_in": round(next_in, 3)} for row in self.rows()], REPORT_PATIENCE)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """How far the replicas are that have not ended; on any thread."""
+        return [
             {
                 "topic": seen.tp.topic,
                 "partition": seen.tp.partition,
@@ -238,11 +250,9 @@ class _LookingOn(ABC):
                 "seconds_deleting": seen.row.seconds_deleting,
                 "seconds_throttled": seen.row.seconds_throttled,
                 "attempts": seen.row.attempts,
-                "next_in": round(next_in, 3),
             }
-            for seen in self._open
+            for seen in tuple(self._open)
         ]
-        await reports.tell(rows, REPORT_PATIENCE)
 
 
 class _CatchingUp(_LookingOn):

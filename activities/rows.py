@@ -159,6 +159,19 @@ def added(row: MoveRow, base: MoveRow | None) -> MoveRow:
     )
 
 
+def live(status: MoveStatus | None) -> dict[str, Any]:
+    """What holds of a copy now, beside its row; rates in bytes per second."""
+    if status is None:
+        return {"state": "queued", "rate": 0.0, "append_rate": 0.0, "stall": "", "stall_message": ""}
+    return {
+        "state": str(status.state),
+        "rate": status.rate,
+        "append_rate": status.append_rate,
+        "stall": str(status.stall),
+        "stall_message": status.stall_message,
+    }
+
+
 def progress(row: MoveRow, status: MoveStatus | None, next_in: float) -> dict[str, Any]:
     """What the signal `copy_progress` carries for one replica; rates in bytes per second.
 
@@ -166,17 +179,13 @@ def progress(row: MoveRow, status: MoveStatus | None, next_in: float) -> dict[st
     one.
     """
     return {
+        **live(status),
         "topic": row.topic,
         "partition": row.partition,
-        "state": str(status.state) if status is not None else "queued",
         "bytes_total": row.bytes_total,
         "directory": row.directory,
         "bytes_copied": row.bytes_copied,
         "bytes_resumed": row.bytes_resumed,
-        "rate": status.rate if status is not None else 0.0,
-        "append_rate": status.append_rate if status is not None else 0.0,
-        "stall": str(status.stall) if status is not None else "",
-        "stall_message": status.stall_message if status is not None else "",
         "next_in": round(next_in, 3),
         "attempt": row.attempts,
         "seconds_copying": row.seconds_copying,

@@ -101,6 +101,8 @@ class Node:
         """Called with one sentence when the node cannot go on: its metadata directory, or the last one, has failed."""
         self.controller_client: Callable[[], dict[str, Any] | None] = lambda: None
         """The state of the client by which this node reaches its controller, as JSON; None where there is none."""
+        self.catching_up: Callable[[], list[dict[str, Any]]] = list
+        """How far new replicas of this node are, as the steps of reassignments see it; set by what runs them."""
         self.recovered_bytes = 0
         self._watch: health.Watch
         self.dirs: DirectoryManager

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from temporalio import workflow
@@ -17,6 +17,7 @@ from temporalio.workflow import ParentClosePolicy
 
 from workflows import errors, options
 from workflows.model import calls, controller, names, outbound, throttles
+from workflows.model.absence import Probes
 from workflows.model.calls import ImageCall, ImageResult, LeaseCall, ProbeCall, ProbeResult
 from workflows.model.carried_runs import CarriedRuns
 from workflows.model.controller import Controller
@@ -69,6 +70,7 @@ class Cluster:
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
         self._leases_of = 0  # the generation whose throttle leases have been looked at
+        self._probes = Probes(parameter.get("probes", ()) if isinstance(parameter, Mapping) else ())
 
     @workflow.run
     async def run(self, parameter: Any = None) -> None:
@@ -122,7 +124,8 @@ class Cluster:
     def _continue(self) -> None:
         """Nothing may come between what is carried here and the end of the run: no await."""
         held = CarriedRuns(self._watchers, self._answers, self._outbox, self._lapsed)
-        workflow.continue_as_new({**self._it.carry(), **held.carry()})
+        probes = {"probes": rows} if (rows := self._probes.rows(self._it.state)) else {}
+        workflow.continue_as_new({**self._it.carry(), **held.carry(), **probes})
 
     # --- what follows from the state
 
@@ -269,6 +272,7 @@ class Cluster:
                     start_to_close_timeout=options.PROBE_TIMEOUT,
                     retry_policy=options.PROBE_RETRY,
                 )
+                self._probes.note(node, incarnation, result)
                 if result.incarnation == incarnation:
                     await workflow.sleep(options.LEASE_AGAIN_AFTER)
                 else:
@@ -395,7 +399,8 @@ class Cluster:
         """Answered by the signal `located`."""
         node = int(question.get("node", -1))
         run = str(question.get("workflow_id")), str(question.get("run_id"))
-        self._reply(run, "located", {"node": node, "known": self._it.may_know(node)})
+        answer = {"node": node, "known": self._it.may_know(node), **self._probes.answer(node, self._it.state)}
+        self._reply(run, "located", answer)
 
     @workflow.signal(
         description="A run whose replicas were all dropped wants to end as cancelled: {workflow_id, run_id}"

@@ -15,16 +15,16 @@ from temporalio.workflow import ActivityHandle
 
 from workflows import cancellation, errors, options, orders, steps
 from workflows.model import calls, moves, names
+from workflows.model.absence import Missed
 from workflows.model.calls import MoveResult, MoveRow
 from workflows.model.fields import BadField
 from workflows.model.moves import BEFORE_SWAP, CANCELLING, COPYING, DELETING, WAITING, Replica
-from workflows.model.phases import Phases
+from workflows.model.phases import PAUSED, Phases
 from workflows.model.plan import MovePlan, parse_moves
 from workflows.orders import TOO_LATE, Key, Order, refuse
 
 #: After these, a `.move` may be left on a good disk: it is removed before the run ends.
 _LEAVES_A_COPY = (errors.TARGET_FULL, errors.CORRUPT_SOURCE)
-_PAUSED = "paused"
 
 
 @workflow.defn(name=names.MOVE_REPLICA)
@@ -57,6 +57,8 @@ class MoveReplica:
         self._known: bool | None = None
         self._patient = False
         self._away = False  # the node took no step, or died over one, and was not heard of since
+        self._missed = Missed()
+        self._asking_why: asyncio.Task[None] | None = None
         self._deaths = 0
         self._asked = 0.0  # when the step under way was asked for
         self._started = workflow.info().start_time.timestamp()
@@ -75,7 +77,7 @@ class MoveReplica:
             raise errors.invalid_plan(self._problem)
         while (phase := self._next()) is not None:
             if self._paused and phase in (COPYING, moves.SWAPPING):
-                self._phases.enter(_PAUSED, workflow.time())
+                self._phases.enter(PAUSED, workflow.time())
                 await cancellation.uncancelled(
                     workflow.wait_condition(lambda: not self._paused or bool(self._open_orders()))
                 )
@@ -156,6 +158,10 @@ class MoveReplica:
         finally:
             self._step = None
         self._away = isinstance(outcome, steps.Stopped) and (outcome.unclaimed or outcome.died)
+        if self._away:
+            self._miss()
+        else:
+            self._heard()
         if isinstance(outcome, list):
             self._apply(outcome, group)
         elif outcome.died:
@@ -179,7 +185,7 @@ class MoveReplica:
     def _apply(self, rows: Sequence[MoveRow], group: Sequence[Replica]) -> None:
         now = workflow.time()
         told = {(row.topic, row.partition): row for row in rows}
-        for replica in group:
+        for replica in (self._replicas[each.key] for each in group):
             row = told.get(replica.key)
             if row is None:
                 message = f"The node said nothing about {replica.key[0]}-{replica.key[1]}; look at its log."
@@ -203,11 +209,8 @@ class MoveReplica:
         on.
         """
         self._known = None
-        info = workflow.info()
-        ask = {"node": self._plan.node, "workflow_id": info.workflow_id, "run_id": info.run_id}
-        controller = workflow.get_external_workflow_handle(names.cluster_id(info.task_queue))
         try:
-            await controller.signal("locate", ask)
+            await self._locate()
             await workflow.wait_condition(lambda: self._known is not None, timeout=options.LOCATE_TIMEOUT)
         except (TimeoutError, ApplicationError):
             workflow.logger.warning("The controller does not say whether node %d exists", self._plan.node)
@@ -217,6 +220,42 @@ class MoveReplica:
             return True
         self._patient = self._known is not False
         return self._patient
+
+    async def _locate(self) -> None:
+        """Ask the controller for the node; it responds by the signal `located`."""
+        info = workflow.info()
+        ask = {"node": self._plan.node, "workflow_id": info.workflow_id, "run_id": info.run_id}
+        await workflow.get_external_workflow_handle(names.cluster_id(info.task_queue)).signal("locate", ask)
+
+    # --- a node that is not heard of
+
+    def _miss(self) -> None:
+        """The node took no step, or died over one: the controller is asked why, a few times until it knows."""
+        if not self._missed.now:
+            heard = max(replica.heard for replica in self._replicas.values())
+            self._missed.begin(max(heard, self._asked))
+            self._asking_why = asyncio.create_task(self._ask_why())
+
+    async def _ask_why(self) -> None:
+        for pause in options.ASK_WHY_AFTER:
+            await workflow.sleep(pause, summary="until the controller may know why the node is away")
+            try:
+                await self._locate()
+            except ApplicationError:
+                workflow.logger.info("There is no controller that could say why node %d is away", self._plan.node)
+            if self._missed.certain:
+                return
+
+    def _heard(self) -> None:
+        """The node is heard of again: the time without it counts as what the controller called it."""
+        if not self._missed.now:
+            return
+        if self._asking_why is not None:
+            self._asking_why.cancel()
+        spent = self._missed.end(workflow.time())
+        for replica in self._replicas.values():
+            if not replica.ended:
+                self._replicas[replica.key] = replica.spent(spent)
 
     async def _end(self) -> dict[str, Any]:
         rows = [replica.row for replica in self._replicas.values()]
@@ -243,7 +282,10 @@ class MoveReplica:
         """How far the run is; of copies what their node reported last, and how long ago that was."""
         clock = time.time()  # of whoever asks: the run's own clock stands still while nothing happens
         waiting_for = self._waiting_for(clock)
-        rows = [moves.progress(replica, clock, waiting_for, self._paused) for replica in self._replicas.values()]
+        rows = [
+            moves.progress(replica, clock, waiting_for, self._paused, self._missed.absence)
+            for replica in self._replicas.values()
+        ]
         total, done = sum(row["bytes_total"] for row in rows), sum(row["bytes_copied"] for row in rows)
         copying = [row for row in rows if row["phase"] == COPYING]
         rate, growth = sum(row["rate"] for row in copying), sum(row["append_rate"] for row in copying)
@@ -279,6 +321,7 @@ class MoveReplica:
     def copy_progress(self, rows: list[dict[str, Any]]) -> None:
         """Live values for `progress`; those of an earlier target or claim are ignored."""
         self._away = False
+        self._heard()
         for row in rows:
             replica = self._replicas.get((str(row.get("topic")), int(row.get("partition", -1))))
             if (
@@ -288,15 +331,17 @@ class MoveReplica:
             ):
                 self._replicas[replica.key] = replica.reported(row, workflow.time())
 
-    @workflow.signal(description="The controller says whether a node is known")
+    @workflow.signal(description="The controller says whether a node is known, and whether it is fenced")
     def located(self, answer: dict[str, Any]) -> None:
         """The answer to `locate`."""
         self._known = bool(answer.get("known"))
+        self._missed.told(answer)
 
     @workflow.update(description="Stop copying; what is on disk stays")
     async def pause(self) -> dict[str, Any]:
-        """Answers when no step is running any more."""
+        """Answers when no step is running any more. The memo, which is in the server's list, says that it is paused."""
         self._paused = True
+        workflow.upsert_memo({PAUSED: True})
         await self._interrupt()
         return {"paused": self._paused}
 
@@ -310,6 +355,7 @@ class MoveReplica:
     def resume(self) -> dict[str, Any]:
         """The next step starts at once."""
         self._paused = False
+        workflow.upsert_memo({PAUSED: None})
         return {"paused": False}
 
     @resume.validator

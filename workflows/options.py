@@ -35,6 +35,9 @@ PICK_UP_TIMEOUT = timedelta(seconds=10)
 COPY_TIMEOUT = timedelta(days=365)
 #: A dead node's attempt ends after this, unless the node fails it itself at its next start.
 COPY_HEARTBEAT_TIMEOUT = timedelta(seconds=10)
+#: A run that misses its node asks the controller why, each time after so long: when the copy's attempt has ended, a
+#: dead node's lease has ended as well, and it was asked (PROBE_SECONDS); a controller that is away may know later.
+ASK_WHY_AFTER = (timedelta(seconds=1), timedelta(seconds=15), timedelta(minutes=1))
 #: How long a run waits for the controller to say whether it knows a node, before it asks again.
 LOCATE_TIMEOUT = timedelta(seconds=10)
 

@@ -34,7 +34,7 @@ def _texts(*names: str) -> T.ArrayType:
 
 
 _BY_REASON = T.StructField(
-    "seconds_by_reason", T.StructType([T.StructField(r, T.StringType()) for r in schema.TOLD_REASONS])
+    "seconds_by_reason", T.StructType([T.StructField(r, T.StringType()) for r in schema.COUNTED_REASONS])
 )
 _NAMES = ("topic", "partition", "attempts", *_TEXTS, *_LONGS, *_DOUBLES)
 _ROWS = T.ArrayType(T.StructType([*(T.StructField(name, T.StringType()) for name in _NAMES), _BY_REASON]))
@@ -128,7 +128,8 @@ def move_facts(runs: DataFrame, activities: DataFrame, events: DataFrame, as_of:
     numbers = {name: F.col(name).try_cast("double").cast("bigint") for name in _LONGS}
     numbers |= {name: F.col(name).try_cast("double") for name in _DOUBLES}
     numbers |= {name: F.col(name).try_cast("int") for name in ("partition", "attempts")}
-    numbers |= {f"spent_{name}": F.col(f"seconds_by_reason.{name}").try_cast("double") for name in schema.TOLD_REASONS}
+    by_reason = {name: F.col(f"seconds_by_reason.{name}") for name in schema.COUNTED_REASONS}
+    numbers |= {f"spent_{name}": seconds.try_cast("double") for name, seconds in by_reason.items()}
     return conform(
         rows.withColumns(numbers).where(F.col("topic").isNotNull() & F.col("partition").isNotNull()), schema.MOVE_FACTS
     )

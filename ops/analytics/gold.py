@@ -122,7 +122,12 @@ def spent() -> Column:
     for reason in schema.TOLD_REASONS:
         value = F.when(_told(), F.col(f"spent_{reason}")).otherwise(older.get(reason, F.lit(None)))
         parts += [F.lit(reason), F.coalesce(value, F.lit(0.0))]
-    return F.create_map(*parts, F.lit(schema.AWAY), F.coalesce("seconds_away", F.lit(0.0)))
+    # What the run knows the reason of lies within the time between two attempts.
+    known = [F.coalesce(f"spent_{absence}", F.lit(0.0)) for absence in schema.ABSENCES]
+    for absence, seconds in zip(schema.ABSENCES, known, strict=True):
+        parts += [F.lit(absence), seconds]
+    unknown = F.greatest(F.coalesce("seconds_away", F.lit(0.0)) - sum(known, F.lit(0.0)), F.lit(0.0))
+    return F.create_map(*parts, F.lit(schema.AWAY), unknown)
 
 
 def met_sla(now: Column) -> Column:
@@ -249,7 +254,7 @@ def _totals(facts: DataFrame) -> DataFrame:
         F.min(F.when(F.col("class") == F.col("final"), F.col("told_at"))).alias("final_at"),
         *[last(name).alias(name) for name in ("directory", "error", "message")],
         F.min_by("source", F.when(F.col("source") != "", order)).alias("source"),
-        *[F.max(name).alias(name) for name in (*NUMBERS, *(f"spent_{reason}" for reason in schema.TOLD_REASONS))],
+        *[F.max(name).alias(name) for name in (*NUMBERS, *(f"spent_{reason}" for reason in schema.COUNTED_REASONS))],
         F.max_by(F.struct("stall", "stall_message"), F.when(F.col("step") == "progress", order)).alias("last_stall"),
         F.max(F.greatest(F.coalesce("attempts", F.lit(0)), F.coalesce("attempt", F.lit(0)))).alias("attempts"),
     )

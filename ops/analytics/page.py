@@ -126,7 +126,10 @@ REASON_WORDS = {
     "growing_source": "source grew faster than the copy",
     "stopped": "paused or stopped",
     "offline": "directory offline",
-    "away": "node away or fenced, or a retry awaited",
+    "dead": "node dead",
+    "cut_off": "node cut off",
+    "fenced": "node fenced",
+    "away": "node away, or a retry awaited",
 }
 
 _DONE = (schema.MOVED, schema.IN_PLACE)

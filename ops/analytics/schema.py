@@ -111,9 +111,13 @@ TOLD_REASONS = (
     "stopped",
     "offline",
 )
-#: And what no node can say: it was away, cut off or fenced, or a retry was waited for.
+#: And what no node can say but the controller (`workflows.model.absence.Absence`) ...
+ABSENCES = ("dead", "cut_off", "fenced")
+#: ... and what nobody has said: the node was away for a reason that is not known, or a retry was waited for.
 AWAY = "away"
-REASONS = (*TOLD_REASONS, AWAY)
+#: What rows count.
+COUNTED_REASONS = (*TOLD_REASONS, *ABSENCES)
+REASONS = (*COUNTED_REASONS, AWAY)
 
 _MOVE_KEY = {
     "namespace": _STRING,
@@ -155,7 +159,7 @@ MOVE_FACTS = _table(
     bytes_written=_LONG,
     stall=_STRING,
     stall_message=_STRING,
-    **{f"spent_{reason}": _DOUBLE for reason in TOLD_REASONS},
+    **{f"spent_{reason}": _DOUBLE for reason in COUNTED_REASONS},
 )
 
 #: Silver: one row per replica per phase. `measured` is false where only the length is known and not the place.

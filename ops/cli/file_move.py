@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import typer
 
-from ops.cli import log_dirs, move_throttle, output, reassign_plan
+from ops.cli import log_dirs, move_throttle, moves, output, reassign_plan
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.cli.log_dirs import Answer, Standing, Wish
+from ops.cli.moves_view import NODE_AWAY
 from ops.cli.target import Target
-from ops.cli.waiting import bars
+from ops.cli.waiting import Bars, Shown, by_replica
 from ops.stack.errors import OpsError, UsageError
 from storage_node.types import TopicPartition
 from workflows.model import plan
@@ -75,9 +77,12 @@ def _wait(admin: KafkaAdmin, wishes: Sequence[Wish]) -> list[Standing]:
     """Until nothing is being copied any more; a node that does not answer is waited for."""
     nodes = sorted({wish.node for wish in wishes})
     final: dict[Wish, Standing] = {}
-    with bars() as progress:
-        tasks = {w: progress.add_task(str(w.partition), total=None, phase="queued") for w in wishes}
+    addresses = {each.node: each for each in admin.nodes(fenced=True)}
+    with Bars() as bars:
+        for wish in wishes:
+            bars.show(f"{wish.partition} on node {wish.node}", Shown("queued"))
         while len(final) < len(wishes):
+            told = by_replica(moves.ask([addresses[node] for node in nodes if node in addresses]).lines)
             for node in nodes:
                 mine = [wish for wish in wishes if wish.node == node and wish not in final]
                 if not mine:
@@ -86,17 +91,18 @@ def _wait(admin: KafkaAdmin, wishes: Sequence[Wish]) -> list[Standing]:
                     standings = log_dirs.standings(mine, admin.log_dirs([node]))
                 except OpsError:
                     for wish in mine:
-                        progress.update(tasks[wish], phase="node away")
+                        bars.show(f"{wish.partition} on node {wish.node}", Shown(NODE_AWAY))
                     continue
                 for standing in standings:
-                    progress.update(
-                        tasks[standing.wish],
-                        total=standing.bytes_total or None,
-                        completed=standing.bytes_copied,
-                        phase=standing.state,
-                    )
-                    if standing.state != log_dirs.COPYING:
+                    tp, over = standing.wish.partition, standing.state != log_dirs.COPYING
+                    line = told.get((node, tp.topic, tp.partition))
+                    now = Shown(standing.state, standing.bytes_total, standing.bytes_copied, done=over)
+                    if line is not None and not over:
+                        now = replace(now, rate=line.rate, eta=line.eta)
+                    bars.show(f"{tp} on node {node}", now)
+                    if over:
                         final[standing.wish] = standing
+            bars.looked()
             time.sleep(LOOK_SECONDS if len(final) < len(wishes) else 0)
     return [final[wish] for wish in wishes]
 

@@ -118,7 +118,7 @@ def _move_one(target: Target, chosen: str, parameter: dict[str, Any], *, wait: b
         if not wait:
             return None
         output.say(f"started {chosen}")
-        return await wait_with_progress(client, chosen, run_id)
+        return await wait_with_progress(client, target, chosen, run_id, parameter)
 
     result = runs.with_temporal(target, work)
     rows = result.get("rows", []) if isinstance(result, dict) else []
@@ -160,9 +160,12 @@ def list_moves(
     if json:
         raise UsageError("--watch is for people; for programs call `rehome moves --json` as often as needed")
     screen = output.console()
-    with Live(Text("asking the nodes ..."), console=screen, refresh_per_second=4, transient=False) as live:
+    with (
+        moves.Looking(target, again=True) as looking,
+        Live(Text("asking the nodes ..."), console=screen, refresh_per_second=4, transient=False) as live,
+    ):
         while True:
-            shown = moves.gather(target)
+            shown = looking.gather()
             live.update(
                 Group(
                     moves.table(shown) if shown.lines else Text("no moves"),

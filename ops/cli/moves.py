@@ -1,21 +1,30 @@
-"""Gathers what the nodes and Temporal know about open moves; whoever does not answer is named, not waited for."""
+"""Gathers the open moves from the nodes and from Temporal's server, once or again and again; nodes that do not respond
+are named, not waited for. Neither the controller nor a run is asked.
+"""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group
 from rich.text import Text
+from temporalio.client import Client
 
-from ops.cli import nodes, output, runs
+from ops.cli import moves_view, nodes, open_runs, output, runs
 from ops.cli.kafka_admin import NodeAddress
-from ops.cli.moves_view import COLUMNS, MoveLine, cells, join, of_node, reasons, shared_folder
+from ops.cli.moves_view import COLUMNS, MoveLine, NodeMoves, cells, join, reasons, shared_folder
+from ops.cli.nodes import Reach
+from ops.cli.open_runs import OpenRun, OpenRuns
 from ops.cli.target import Target
 from ops.stack.errors import OpsError
 
 NODE_SECONDS = 3.0
+#: A cluster's addresses are good for so long.
+ADDRESSES_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,36 +36,72 @@ class Gathered:
     notes: list[str]
 
 
-def gather(target: Target, *, ask_temporal: bool = True) -> Gathered:
-    """Ask all nodes side by side, and Temporal for the open runs."""
-    known = nodes.addresses(target)
-    with ThreadPoolExecutor(max_workers=max(1, len(known))) as pool:
-        answers = list(pool.map(_ask, known))
-    lines: list[MoveLine] = []
-    stopped: list[int] = []
-    notes: list[str] = []
-    for where, answer in zip(known, answers, strict=True):
-        if isinstance(answer, OpsError):
-            notes.append(str(answer))
-            continue
-        lines += of_node(where.node, answer.get("moves", []))
-        notes += [
-            f"log directory {one['path']} of node {where.node} is offline ({one['reason']}); repair it and start the "
-            "node again"
-            for one in answer.get("offline", [])
-        ]
-        if answer.get("stopped"):
-            stopped.append(where.node)
-            notes.append(f"the moves of node {where.node} are stopped; see: rehome node resume-moves {where.node}")
-    open_runs: list[runs.OpenRun] = []
-    fenced: list[int] = []
-    if ask_temporal and target.temporal_address:
+class Looking:
+    """One command's looks at the open moves. Use as a context manager; `again` for one that looks more than once."""
+
+    def __init__(self, target: Target, *, again: bool = False) -> None:
+        self._target = target
+        self._most = open_runs.STEPS_AT_A_LOOK if again else None
+        self._session = runs.Session(target)
+        self._runs: OpenRuns | None = None
+        self._known: list[NodeAddress] = []
+        self._known_until = 0.0
+
+    def __enter__(self) -> Looking:
+        self._session.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._session.__exit__()
+
+    def gather(self) -> Gathered:
+        """Ask all nodes side by side, and the server for the open runs. Raises `OpsError` where neither is known."""
+        notes: list[str] = []
         try:
-            open_runs, fenced = runs.with_temporal(target, lambda client: runs.open_and_fenced(client, target.cluster))
+            known = self._addresses()
         except OpsError as error:
+            if not self._target.temporal_address:
+                raise
+            known = []
             notes.append(str(error))
-    away = {where.node for where, answer in zip(known, answers, strict=True) if isinstance(answer, OpsError)}
-    return Gathered(join(lines, open_runs, away, fenced), stopped, notes)
+        told = ask(known)
+        notes += told.notes
+        found: list[OpenRun] = []
+        if self._target.temporal_address:
+            try:
+                found, without_lease = self._session.run(lambda client: self._read(client, told))
+                told = told.with_fenced(without_lease)
+            except OpsError as error:
+                notes.append(str(error))
+        return Gathered(join(told, found), told.stopped, notes)
+
+    async def _read(self, client: Client, told: NodeMoves) -> tuple[list[OpenRun], set[int]]:
+        """The open runs, and, where no node tells whom the controller has fenced, the nodes that hold no lease."""
+        if self._runs is None:
+            self._runs = OpenRuns(client, self._target.cluster)
+        found = await self._runs.look(lambda run: moves_view.lacks(run, told), self._most)
+        if Reach.RESPONDS in told.reach.values():
+            return found, set()
+        held = await open_runs.leased(client, self._target.cluster)
+        return found, {node for run in found for node in moves_view.nodes_of(run)} - held
+
+    def _addresses(self) -> list[NodeAddress]:
+        if time.monotonic() >= self._known_until:
+            self._known = nodes.addresses(self._target, fenced=True)
+            self._known_until = time.monotonic() + ADDRESSES_SECONDS
+        return self._known
+
+
+def gather(target: Target) -> Gathered:
+    """One look."""
+    with Looking(target) as looking:
+        return looking.gather()
+
+
+def ask(known: Sequence[NodeAddress]) -> NodeMoves:
+    """What these nodes tell of their moves, asked side by side."""
+    with ThreadPoolExecutor(max_workers=max(1, len(known))) as pool:
+        return NodeMoves.of({where.node: answer for where, answer in zip(known, pool.map(_ask, known), strict=True)})
 
 
 def table(shown: Gathered) -> Group:

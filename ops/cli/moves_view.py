@@ -1,15 +1,25 @@
-"""The table of moves: what the nodes say about their copies, joined with the open runs. Pure."""
+"""The table of moves: what the nodes tell of their copies, joined with the open runs. Pure."""
 
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ops.cli import output
-from ops.cli.runs import OpenRun
+from ops.cli import absent, output
+from ops.cli.nodes import Reach, Unreachable
+from ops.cli.open_runs import OpenRun, Step
+from ops.stack.errors import OpsError
 from storage_node.move import stall as stalls
+from workflows.model.absence import Absence
+from workflows.model.fields import BadField
+from workflows.model.moves import CANCELLING, CREATING, DELETING, STEPS, STOPPED, WAITING
+from workflows.model.phases import PAUSED
+from workflows.model.plan import MovePlan, parse_moves
+
+#: Node, topic, partition.
+ReplicaKey = tuple[int, str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,84 +129,151 @@ def of_node(node: int, statuses: Iterable[Mapping[str, Any]]) -> list[MoveLine]:
     return lines
 
 
+@dataclass(frozen=True, slots=True)
+class NodeMoves:
+    """What the nodes tell: their copies, and of which replicas these are; by node and replica what swaps have left; how
+    each node responds; whose moves are stopped; whom the controller has fenced; a sentence for each node that needs
+    one.
+    """
+
+    lines: tuple[MoveLine, ...] = ()
+    copied: frozenset[ReplicaKey] = frozenset()
+    waiting: Mapping[ReplicaKey, Mapping[str, Any]] = field(default_factory=dict)
+    reach: Mapping[int, Reach] = field(default_factory=dict)
+    stopped: list[int] = field(default_factory=list)
+    fenced: frozenset[int] = frozenset()
+    notes: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(answers: Mapping[int, Mapping[str, Any] | OpsError]) -> NodeMoves:
+        """The answers of all nodes to "moves"; the newest metadata among them says whom the controller has fenced."""
+        lines: list[MoveLine] = []
+        waiting: dict[ReplicaKey, Mapping[str, Any]] = {}
+        reach: dict[int, Reach] = {}
+        stopped: list[int] = []
+        notes: list[str] = []
+        newest: tuple[int, int] = (-1, -1)
+        fenced: frozenset[int] = frozenset()
+        for node, answer in answers.items():
+            if isinstance(answer, OpsError):
+                reach[node] = answer.reach if isinstance(answer, Unreachable) else Reach.CLOSED
+                notes.append(str(answer))
+                continue
+            reach[node] = Reach.RESPONDS
+            lines += of_node(node, answer.get("moves", []))
+            waiting |= {(node, str(row["topic"]), int(row["partition"])): row for row in answer.get("waiting", [])}
+            notes += [
+                f"log directory {one['path']} of node {node} is offline ({one['reason']}); repair it and start the "
+                "node again"
+                for one in answer.get("offline", [])
+            ]
+            if answer.get("stopped"):
+                stopped.append(node)
+                notes.append(f"the moves of node {node} are stopped; see: rehome node resume-moves {node}")
+            version = (int(answer.get("generation", 0)), int(answer.get("version", 0)))
+            if version > newest:
+                newest, fenced = version, frozenset(map(int, answer.get("fenced", [])))
+        copied = frozenset((line.node, line.topic, line.partition) for line in lines)
+        return NodeMoves(tuple(lines), copied, waiting, reach, stopped, fenced, tuple(notes))
+
+    def with_fenced(self, nodes: Collection[int]) -> NodeMoves:
+        """The same with more nodes that the controller does not take as alive."""
+        return replace(self, fenced=self.fenced | frozenset(nodes))
+
+    def tells_of(self, key: ReplicaKey) -> bool:
+        """Whether a node tells all there is to know of a replica's move."""
+        return key in self.waiting or key in self.copied
+
+
+def plan_of(run: OpenRun) -> MovePlan | None:
+    """What a run was started to do; None where that was not read, or cannot be."""
+    try:
+        return parse_moves(run.parameter) if run.parameter is not None else None
+    except BadField:
+        return None
+
+
+def nodes_of(run: OpenRun) -> set[int]:
+    """The node whose replicas a run moves."""
+    plan = plan_of(run)
+    return set() if plan is None else {plan.node}
+
+
+def lacks(run: OpenRun, told: NodeMoves) -> bool:
+    """Whether the nodes leave something to be known of a run."""
+    plan = plan_of(run)
+    return plan is None or not all(told.tells_of((plan.node, each.topic, each.partition)) for each in plan.replicas)
+
+
 def of_run(run: OpenRun) -> list[MoveLine]:
-    """The lines of one open run, by its own account."""
-    progress = run.progress
-    if progress is None:
-        return [MoveLine(run.workflow_id, "?", 0, 0, "", "", "no answer", 0, 0, 0.0, None, 0)]
-    rows = progress.get("replicas", [])
-    overall = "cancelling" if progress.get("cancelling") else ("paused" if progress.get("paused") else "")
-    lines = of_node(int(progress.get("node", 0)), rows)
-    return [
-        _with(
-            line,
-            id=run.workflow_id,
-            phase=overall or str(row.get("phase", "")),
-            attempt=max(line.attempt, run.attempt),
-        )
-        for line, row in zip(lines, rows, strict=True)
-    ]
+    """The lines of one open run, as the server has it."""
+    plan, step = plan_of(run), run.step or Step()
+    if plan is None:
+        return [MoveLine(run.workflow_id, "?", 0, 0, "", "", "unknown", 0, 0, 0.0, None, step.attempt)]
+    phase = _PHASES.get(step.activity, step.activity) or (WAITING if run.step is not None else "")
+    if step.cancelling or phase == CANCELLING:
+        phase = CANCELLING
+    elif run.paused:
+        phase = PAUSED
+    told = {(row.get("topic"), row.get("partition")): row for row in step.rows}
+    lines = []
+    for each in plan.replicas:
+        row: dict[str, Any] = {"topic": each.topic, "partition": each.partition, "directory": each.directory}
+        row |= told.get((each.topic, each.partition), {})
+        (line,) = of_node(plan.node, [row])
+        attempt = max(step.attempt, int(row.get("attempts", 0)))
+        lines.append(replace(line, id=run.workflow_id, phase=phase, attempt=attempt))
+    return [_paused(line) if phase == PAUSED else line for line in lines]
 
 
-def join(
-    nodes: Sequence[MoveLine],
-    runs: Sequence[OpenRun],
-    away: Collection[int] = frozenset(),
-    fenced: Collection[int] = frozenset(),
-) -> list[MoveLine]:
-    """Nodes know bytes and rates best, runs know the phase when the node is away or has nothing to copy.
-
-    One line per replica and node; `away` are the nodes that did not answer, `fenced` those that the controller does not
-    take as alive. A node's line without an owner gets the id
-    of the run that names the replica.
+def join(told: NodeMoves, runs: Iterable[OpenRun]) -> list[MoveLine]:
+    """One line per replica and node. Nodes know bytes, rates and what holds a copy; the server knows what was started,
+    and the rest where a node does not respond.
     """
     by_replica = {(line.node, line.topic, line.partition): line for run in runs for line in of_run(run)}
     joined: list[MoveLine] = []
-    seen: set[tuple[int, str, int]] = set()
-    for line in nodes:
-        key = (line.node, line.topic, line.partition)
-        seen.add(key)
-        run = by_replica.get(key)
-        if run is None:
-            joined.append(line)
-            continue
-        told = run if run.phase == "paused" else line
-        joined.append(
-            _with(
-                line,
-                id=line.id or run.id,
-                phase=_phase(run.phase, line.phase),
-                attempt=max(run.attempt, line.attempt),
-                stall=told.stall,
-                stall_message=told.stall_message,
-            )
-        )
-    for key, line in by_replica.items():
-        if key not in seen:
-            gone = {"phase": "node away", "rate": 0.0, "append_rate": 0.0, "eta": None}
-            joined.append(_with(line, **gone) if line.node in away else line)
-    joined = [_alive(line, line.node in away, line.node in fenced) for line in joined]
+    for line in told.lines:
+        run = by_replica.pop((line.node, line.topic, line.partition), None)
+        joined.append(line if run is None else _of_both(line, run))
+    joined += [_of_run_alone(line, told) for line in by_replica.values()]
+    joined = [_alive(line, told.reach.get(line.node), line.node in told.fenced) for line in joined]
     return sorted(joined, key=lambda line: (line.node, line.topic, line.partition))
 
 
-def _alive(line: MoveLine, away: bool, fenced: bool) -> MoveLine:
-    """The line with what is wrong with its node; of a node that answers the copy's own reason goes first."""
-    if away:
-        says = ", and the controller has fenced it" if fenced else ""
-        return _with(line, stall="away", stall_message=f"node {line.node} does not answer{says}")
-    if fenced and not line.stall:
-        sentence = f"the controller does not take node {line.node} as alive (fenced), though it answers"
-        return _with(line, stall="fenced", stall_message=sentence)
-    return line
+def _of_both(line: MoveLine, run: MoveLine) -> MoveLine:
+    """What the node does is nearer to the truth; the server knows of pauses and cancels."""
+    line = replace(line, id=line.id or run.id, attempt=max(line.attempt, run.attempt))
+    if run.phase == PAUSED:
+        return _paused(replace(line, phase=PAUSED))
+    return replace(line, phase=CANCELLING if run.phase == CANCELLING else line.phase)
 
 
-def _phase(of_run: str, of_node: str) -> str:
-    """What the node does is nearer to the truth; the run knows of pauses, cancels and deletions not due yet."""
-    return of_run if of_run and (not of_node or of_run in _RUN_SAYS) else of_node
+def _of_run_alone(line: MoveLine, told: NodeMoves) -> MoveLine:
+    """A run's replica of which no node has a copy: it waits for the node, for its turn or for the `.delete`."""
+    if told.reach.get(line.node) in (Reach.REFUSED, Reach.SILENT):
+        return replace(line, phase=NODE_AWAY, rate=0.0, append_rate=0.0, eta=None, stall="", stall_message="")
+    left = told.waiting.get((line.node, line.topic, line.partition))
+    if left is not None and left["directory"] == line.directory:
+        size = int(left["bytes_total"])
+        phase = WAITING if left["due"] > 0 else DELETING
+        return replace(line, phase=phase, source=left["source"], bytes_total=size, bytes_copied=size, eta=0.0)
+    unread = CREATING if told.reach.get(line.node) is Reach.RESPONDS else "open"
+    return replace(line, phase=line.phase or unread)
 
 
-_RUN_SAYS = frozenset({"paused", "cancelling", "waiting", "deleting"})
+def _paused(line: MoveLine) -> MoveLine:
+    return replace(line, rate=0.0, eta=None, stall=STOPPED, stall_message="the run is paused")
 
 
-def _with(line: MoveLine, **changes: Any) -> MoveLine:
-    return MoveLine(**(asdict(line) | changes))
+def _alive(line: MoveLine, reach: Reach | None, fenced: bool) -> MoveLine:
+    """The line with what is wrong with its node; of a node that responds the copy's own reason goes first."""
+    found = absent.judge(line.node, reach, fenced)
+    if found is None or (found[0] is Absence.FENCED and line.stall):
+        return line
+    return replace(line, stall=str(found[0]), stall_message=found[1])
+
+
+#: What a run is at while it waits for an activity.
+_PHASES = {activity: phase for phase, activity in STEPS.items()}
+#: The phase of a move whose node does not respond.
+NODE_AWAY = "node away"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 from ops.cli.kafka_admin import KafkaAdmin, NodeAddress
@@ -11,12 +12,31 @@ from ops.stack.layout import HOST
 from storage_node.protocol import private_client
 
 
-def addresses(target: Target) -> list[NodeAddress]:
-    """All nodes: those of the stack (whether they run or not), else those that Kafka's metadata names."""
+class Reach(StrEnum):
+    """How a node responds to a call of its private API from this host."""
+
+    RESPONDS = "responds"
+    REFUSED = "refused"  # its machine refuses the connection: nothing listens there
+    SILENT = "silent"  # nothing comes back: its machine is down, or cut off from here
+    CLOSED = "closed"  # it closes the connection: it responds to the hosts that its configuration allows
+
+
+class Unreachable(OpsError):
+    """A node that did not respond, and how."""
+
+    def __init__(self, message: str, reach: Reach) -> None:
+        super().__init__(message)
+        self.reach = reach
+
+
+def addresses(target: Target, *, fenced: bool = False) -> list[NodeAddress]:
+    """All nodes: those of the stack (whether they run or not), else those that Kafka's metadata names as alive, or with
+    `fenced` all that it names.
+    """
     if target.stack is not None and target.bootstrap == target.stack.bootstrap:
         return [NodeAddress(node, HOST, target.stack.node_port(node)) for node in target.stack.node_ids]
     with KafkaAdmin(target.need_kafka()) as admin:
-        return admin.nodes()
+        return admin.nodes(fenced=fenced)
 
 
 def address(target: Target, node: int) -> NodeAddress:
@@ -55,13 +75,22 @@ def failure_line(row: dict[str, Any]) -> str:
 
 
 def call(where: NodeAddress, op: str, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
-    """One call to one node. Raises `OpsError` when it does not answer or refuses."""
+    """One call to one node. Raises `OpsError` when it refuses, of its kinds `Unreachable` when it does not respond."""
     try:
         return private_client.call(where.host, where.port, op, timeout=timeout, **fields)
     except private_client.PrivateCallFailed as error:
         raise OpsError(f"node {where.node} refused {op}: {error}") from error
     except (OSError, ValueError) as error:
-        raise OpsError(
+        raise Unreachable(
             f"node {where.node} does not answer at {where} ({error or type(error).__name__}); "
-            "is it running? see: rehome stack status"
+            "is it running? see: rehome stack status",
+            _reach(error),
         ) from error
+
+
+def _reach(error: Exception) -> Reach:
+    if isinstance(error, ConnectionRefusedError):
+        return Reach.REFUSED
+    if isinstance(error, (ConnectionError, ValueError)):
+        return Reach.CLOSED
+    return Reach.SILENT

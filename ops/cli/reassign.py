@@ -18,9 +18,10 @@ from ops.cli import log_dirs, output, reassign_throttle, runs
 from ops.cli import reassign_plan as plans
 from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, NoAnswer, Reassignment, UnknownTopic, sizes_of
 from ops.cli.options import Bootstrap, Cluster, Data, Json, TemporalAddress
+from ops.cli.reassign_look import KAFKA_SECONDS, Looked, ReassignmentLook, Told, told_of
 from ops.cli.reassign_plan import BAD, NOT_REACHED, Row, partition_of
 from ops.cli.target import Target, resolve
-from ops.cli.waiting import bars
+from ops.cli.waiting import Bars, Shown
 from ops.stack.errors import OpsError, UsageError
 from storage_node.types import TopicPartition
 from workflows.model import names, throttles
@@ -132,6 +133,9 @@ class _Reassign:
 
     def __init__(self, admin: KafkaAdmin, target: Target, entries: Sequence[PlannedPartition]) -> None:
         self._admin, self._target, self._entries = admin, target, entries
+        self._nodes = ReassignmentLook(target, {entry.topic for entry in entries})
+        self._asked_kafka = 0.0
+        self._seen: Looked | None = None
         self._by_run: dict[str, list[TopicPartition]] = {}
         self._directing: list[str] = []
         """Runs that have directories to reach."""
@@ -151,6 +155,20 @@ class _Reassign:
                 continue
             held |= {TopicPartition(topic, row["partition"]): row for row in described["partitions"]}
         return held, under_way
+
+    def _look_again(self) -> Looked:
+        """The same by what the nodes have in memory, which may be older than an answer of the controller; where none of
+        them responds to this host, by Kafka's API, every few seconds.
+        """
+        found = self._nodes.look()
+        if found is None:
+            if self._seen is not None and time.monotonic() < self._asked_kafka + KAFKA_SECONDS:
+                return self._seen
+            held, under_way = self._look()
+            found = Looked(held, under_way, sizes_of(self._admin.log_dirs()))
+            self._asked_kafka = time.monotonic()
+        self._seen = found
+        return found
 
     def _views(self) -> list[LogDirectoryView]:
         """The directories of the nodes that answer, where the file asks for any."""
@@ -196,12 +214,11 @@ class _Reassign:
     def _held(self) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
         """The throttles that open runs hold: those that see partitions of this file alone, and others."""
         found = runs.with_temporal(
-            self._target, lambda client: runs.open_moves(client, self._target.cluster, names.PARTITION_REASSIGNMENT)
+            self._target, lambda client: runs.queried(client, self._target.cluster, names.PARTITION_REASSIGNMENT)
         )
         mine = set(map(partition_of, self._entries))
         sets: tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]] = ([], [])
-        for run in found:
-            progress = run.progress or {}
+        for progress in found:
             seen = {TopicPartition(str(row["topic"]), int(row["partition"])) for row in progress.get("partitions", [])}
             if progress.get("throttles"):
                 sets[0 if seen <= mine else 1].append(progress["throttles"])
@@ -280,9 +297,9 @@ class _Reassign:
         failed: dict[TopicPartition, Row] = {}
         until = time.monotonic() + BEGIN_PATIENCE
         while waiting and time.monotonic() < until:
-            held, under_way = self._look()
+            seen = self._look_again()
             for tp, row in list(waiting.items()):
-                if tp in under_way or (tp in held and tuple(held[tp]["replicas"]) == row.target):
+                if tp in seen.under_way or (tp in seen.held and tuple(seen.held[tp]["replicas"]) == row.target):
                     del waiting[tp]
             if waiting:
                 failed |= self._failed_runs(waiting, set())
@@ -296,14 +313,17 @@ class _Reassign:
         final: dict[TopicPartition, Row] = {}
         doubts: dict[TopicPartition, int] = {}
         silent_since: float | None = None
-        with bars() as progress:
-            tasks = {tp: progress.add_task(str(tp), total=None, phase="catching up") for tp in going}
+        with Bars() as bars:
+            for tp in going:
+                bars.show(str(tp), Shown("catching up"))
             # A run has to ask the controller first: what it has not begun is not over.
             begun = {tp for tp in going if not any(tp in mine for mine in self._by_run.values())}
             while len(final) < len(going):
                 try:
-                    held, under_way = self._look()
-                    sizes = sizes_of(self._admin.log_dirs())
+                    seen = self._look_again()
+                    held, under_way = seen.held, seen.under_way
+                    if SURE in doubts.values():  # bad news is the controller's to tell
+                        held, under_way = self._look()
                 except NoAnswer as error:
                     silent_since = silent_since or time.monotonic()
                     if time.monotonic() - silent_since > PATIENCE:
@@ -320,15 +340,10 @@ class _Reassign:
                     over = plans.ended(row, now, under_way.get(tp)) if tp in begun else None
                     # Who describes a partition may know less than who says what is under way: bad news has to last.
                     doubts[tp] = doubts.get(tp, 0) + 1 if over is not None and over.outcome in NOT_REACHED else 0
-                    if over is not None and doubts[tp] in (0, SURE):
+                    if over is not None and (doubts[tp] == 0 or doubts[tp] > SURE):
                         final[tp] = over
-                    one = plans.line(under_way[tp], held.get(tp), sizes, ()) if tp in under_way else None
-                    progress.update(
-                        tasks[tp],
-                        total=(one.bytes_total or None) if one else None,
-                        completed=one.bytes_copied if one else 0,
-                        phase=over.outcome if over is not None else "catching up",
-                    )
+                    bars.show(str(tp), _shown(tp, under_way.get(tp), seen, over))
+                bars.looked()
                 if self._by_run and not begun.issuperset(going):
                     final |= self._failed_runs(going, begun)
                 time.sleep(LOOK_SECONDS if len(final) < len(going) else 0)
@@ -376,9 +391,10 @@ class _Reassign:
 
     def until_unthrottled(self) -> None:
         """Until the runs have given back what they held; not for long, since they do it in any case."""
-        until = time.monotonic() + PATIENCE
+        until, pause = time.monotonic() + PATIENCE, LOOK_SECONDS
         while self.hands_over and self._held()[0] and time.monotonic() < until:
-            time.sleep(LOOK_SECONDS)
+            time.sleep(pause)
+            pause = min(2 * pause, KAFKA_SECONDS)  # each look queries the runs, and a query costs their worker a replay
 
     def _results(self, final: Mapping[TopicPartition, Row]) -> dict[TopicPartition, Row]:
         found: dict[TopicPartition, Row] = {}
@@ -399,6 +415,15 @@ class _Reassign:
 
         runs.with_temporal(self._target, work)
         return found
+
+
+def _shown(tp: TopicPartition, one: Reassignment | None, seen: Looked, over: Row | None) -> Shown:
+    """A partition as a bar."""
+    phase = over.outcome if over is not None else "catching up"
+    if one is None:
+        return Shown(phase, done=over is not None)
+    line, told = plans.line(one, seen.held.get(tp), seen.sizes, {}), told_of(one, seen.live) or Told()
+    return Shown(phase, line.bytes_total, line.bytes_copied, told.rate, told.eta, done=over is not None)
 
 
 def _planned(entry: PlannedPartition) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ops.cli.kafka_admin import LogDirectoryView, Reassignment
 from ops.cli.log_dirs import Wish
+from ops.cli.reassign_look import Told
 from ops.stack.errors import UsageError
 from storage_node.types import TopicPartition
 from workflows.model import plan
@@ -201,17 +202,20 @@ def line(
     one: Reassignment,
     described: Mapping[str, Any] | None,
     sizes: Mapping[tuple[int, TopicPartition], int],
-    away: Collection[int],
-    run: Mapping[str, Any] | None = None,
+    away: Mapping[int, str],
+    told: Told | None = None,
     workflow_id: str = "",
+    by: str = "",
 ) -> Line:
-    """A reassignment with what the nodes hold of it (`sizes`), and what its run says of it."""
+    """A reassignment with what the nodes hold of it (`sizes`) and tell of it, and the run that sees it through. `away`
+    are nodes that are missed, each with a sentence or "".
+    """
     described = described or {}
     isr = tuple(described.get("isr", ()))
     leader = int(described.get("leader", -1))
     whole = sizes.get((leader, one.partition), 0)
     copied = [min(sizes.get((node, one.partition), 0), whole) for node in one.adding]
-    rate, eta = (float(run["rate"]), run["eta_seconds"]) if run else (0.0, None)
+    told = told or Told()
     return Line(
         one.partition.topic,
         one.partition.partition,
@@ -220,19 +224,19 @@ def line(
         tuple(node for node in one.target if node in isr),
         whole * len(one.adding),
         sum(copied),
-        rate,
-        None if eta is None else float(eta),
-        _reason(one, leader, away, str(run["message"]) if run else ""),
+        told.rate,
+        told.eta,
+        _reason(one, leader, away, told.message),
         workflow_id,
-        str(run.get("by", "")) if run else "",
+        by,
     )
 
 
-def _reason(one: Reassignment, leader: int, away: Collection[int], told: str) -> str:
+def _reason(one: Reassignment, leader: int, away: Mapping[int, str], told: str) -> str:
     """What holds it, in a sentence; "" while it gets on."""
-    missing = [node for node in one.target if node in away]
+    missing = [away[node] or f"node {node} is away" for node in one.target if node in away]
     if missing:
-        return f"node {listed(missing)} is away"
+        return "; ".join(missing)
     return "it has no leader" if leader < 0 else told
 
 

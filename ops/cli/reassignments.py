@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Group
 from rich.live import Live
 from rich.text import Text
+from temporalio.client import Client
 
-from ops.cli import output, runs
+from ops.cli import absent, open_runs, output, runs
 from ops.cli.kafka_admin import KafkaAdmin, UnknownTopic, sizes_of
+from ops.cli.open_runs import OpenRun, OpenRuns
 from ops.cli.options import Bootstrap, Cluster, Data, Json, TemporalAddress
+from ops.cli.reassign_look import KAFKA_SECONDS, Looked, ReassignmentLook, Told, told_of
 from ops.cli.reassign_plan import Line, line, listed, measured
 from ops.cli.target import Target, resolve
 from ops.stack.errors import OpsError, UsageError
 from storage_node.types import TopicPartition
-from workflows.model import names
+from workflows.model import names, reassignment_request
+from workflows.model.fields import BadField
+from workflows.model.reassignment_runs import Part
 
 COLUMNS = ("partition", "from", "to", "in sync", "copied", "of", "rate", "ETA", "held by")
 SECONDS = 1.0
+#: A run that is to be cancelled is asked so often why the controller refuses that.
+REFUSAL_SECONDS = 30.0
 
 
 def register(app: typer.Typer) -> None:
@@ -43,16 +50,16 @@ def list_reassignments(
         raise UsageError("--watch is for people; for programs call `rehome reassignments --json` as often as needed")
     target = resolve(data, bootstrap, temporal_address, cluster)
     with KafkaAdmin(target.need_kafka()) as admin:
-        shown = gather(admin, target)
+        with Looking(admin, target, again=watch) as looking:
+            if watch:
+                _watch(looking)
+            shown = looking.gather()
         if json:
             output.print_json({"reassignments": [each.as_json() for each in shown.lines], "notes": shown.notes})
             return
-        if not watch:
-            for note in shown.notes:
-                output.say(note)
-            output.console().print(table(shown.lines)) if shown.lines else typer.echo("no reassignments")
-            return
-        _watch(admin, target, shown)
+        for note in shown.notes:
+            output.say(note)
+        output.console().print(table(shown.lines)) if shown.lines else typer.echo("no reassignments")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,47 +71,116 @@ class Gathered:
     at: float
 
 
-def gather(admin: KafkaAdmin, target: Target) -> Gathered:
-    """Ask the cluster, and Temporal for the runs, where there is one."""
-    under_way = admin.reassignments()
-    at, notes = time.monotonic(), []
-    if not under_way:
-        return Gathered([], [], at)
-    known = {node.node for node in admin.nodes(fenced=True)}
-    alive = {node.node for node in admin.nodes()}
-    described: dict[TopicPartition, dict[str, Any]] = {}
-    for topic in sorted({tp.topic for tp in under_way}):
-        try:
-            rows = admin.describe([topic])[0]["partitions"]
-        except UnknownTopic:
-            continue
-        described |= {TopicPartition(topic, row["partition"]): row for row in rows}
-    sizes = sizes_of(admin.log_dirs(sorted(alive)))
-    told: dict[TopicPartition, tuple[str, dict[str, Any]]] = {}
-    if target.temporal_address:
-        try:
-            told = _runs(target)
-        except OpsError as error:
-            notes.append(str(error))
-    lines = []
-    for tp, one in sorted(under_way.items()):
-        run_id, row = told.get(tp, ("", {}))
-        same = bool(row) and tuple(row["to"]) == one.target
-        lines.append(line(one, described.get(tp), sizes, known - alive, row if same else None, run_id if same else ""))
-    return Gathered(lines, notes, at)
+class Looking:
+    """One command's looks at the reassignments. Use as a context manager; `again` for one that looks more than once."""
+
+    def __init__(self, admin: KafkaAdmin, target: Target, *, again: bool = False) -> None:
+        self._admin, self._target = admin, target
+        self._most = open_runs.STEPS_AT_A_LOOK if again else None
+        self._nodes = ReassignmentLook(target)
+        self._session = runs.Session(target)
+        self._runs: OpenRuns | None = None
+        self._refusals: dict[str, tuple[float, dict[TopicPartition, str]]] = {}
+        self._last: Looked | None = None
+        self._asked_kafka = float("-inf")
+
+    def __enter__(self) -> Looking:
+        self._session.__enter__()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._session.__exit__()
+
+    def gather(self) -> Gathered:
+        """What is under way. The first look asks the controller what there is, so that it is not older than an answer
+        of its own; the others go by what the nodes have in memory.
+        """
+        seen = self._look()
+        at, notes = time.monotonic(), []
+        if not seen.under_way:
+            return Gathered([], [], at)
+        found: dict[TopicPartition, tuple[OpenRun, Part]] = {}
+        refused: dict[TopicPartition, str] = {}
+        if self._target.temporal_address:
+            try:
+                found, refused = self._session.run(self._read)
+            except OpsError as error:
+                notes.append(str(error))
+        away = {
+            node: why[1]
+            for node in {node for one in seen.under_way.values() for node in one.target}
+            if (why := absent.judge(node, seen.reach.get(node), node in seen.fenced)) is not None
+        }
+        lines = []
+        for tp, one in sorted(seen.under_way.items()):
+            run, part = found.get(tp, (None, None))
+            told = told_of(one, seen.live)
+            if tp in refused and not (told and told.message):
+                told = replace(told or Told(), message=refused[tp])
+            same = run is not None and part is not None and part.target == one.target
+            names_ = (run.workflow_id, part.by) if same and run is not None and part is not None else ("", "")
+            lines.append(line(one, seen.held.get(tp), seen.sizes, away, told, *names_))
+        return Gathered(lines, notes, at)
+
+    def _look(self) -> Looked:
+        if self._last is not None and (found := self._nodes.look()) is not None:
+            self._last = found
+        elif self._last is None or time.monotonic() >= self._asked_kafka + KAFKA_SECONDS:
+            self._asked_kafka = time.monotonic()
+            self._last = self._by_kafka()
+        return self._last
+
+    def _by_kafka(self) -> Looked:
+        """By Kafka's API, with what the nodes tell beside it."""
+        under_way = self._admin.reassignments()
+        told = (self._nodes.look() if under_way else None) or Looked()
+        known = {node.node for node in self._admin.nodes(fenced=True)} if under_way else set()
+        alive = {node.node for node in self._admin.nodes()} if under_way else set()
+        held: dict[TopicPartition, Mapping[str, Any]] = {}
+        for topic in sorted({tp.topic for tp in under_way}):
+            try:
+                rows = self._admin.describe([topic])[0]["partitions"]
+            except UnknownTopic:
+                continue
+            held |= {TopicPartition(topic, row["partition"]): row for row in rows}
+        sizes = sizes_of(self._admin.log_dirs(sorted(alive))) if under_way else {}
+        return Looked(held, under_way, sizes, told.live, told.reach, frozenset(known - alive), told.version)
+
+    async def _read(
+        self, client: Client
+    ) -> tuple[dict[TopicPartition, tuple[OpenRun, Part]], dict[TopicPartition, str]]:
+        """The open run of each partition, and why the controller refuses to cancel those that are to be cancelled."""
+        if self._runs is None:
+            self._runs = OpenRuns(client, self._target.cluster, names.PARTITION_REASSIGNMENT)
+        found: dict[TopicPartition, tuple[OpenRun, Part]] = {}
+        refused: dict[TopicPartition, str] = {}
+        for run in await self._runs.look(lambda _: True, self._most):
+            for part in _parts(run):
+                found[TopicPartition(part.topic, part.partition)] = run, part
+            if run.step is not None and run.step.cancelling:
+                refused |= await self._refusal(client, run)
+        return found, refused
+
+    async def _refusal(self, client: Client, run: OpenRun) -> dict[TopicPartition, str]:
+        """What a run that is to be cancelled says of its partitions: the run alone knows it, and is asked at times."""
+        asked, told = self._refusals.get(run.run_id, (float("-inf"), {}))
+        if time.monotonic() >= asked + REFUSAL_SECONDS:
+            rows = ((await runs.progress_of(client, run.workflow_id, run.run_id)) or {}).get("partitions", [])
+            told = {
+                TopicPartition(str(row["topic"]), int(row["partition"])): str(row["message"])
+                for row in rows
+                if not row.get("outcome") and row.get("message")
+            }
+            self._refusals[run.run_id] = time.monotonic(), told
+        return told
 
 
-def _runs(target: Target) -> dict[TopicPartition, tuple[str, dict[str, Any]]]:
-    """What the open runs say of each partition that is not over."""
-    found: dict[TopicPartition, tuple[str, dict[str, Any]]] = {}
-    open_runs = runs.with_temporal(
-        target, lambda client: runs.open_moves(client, target.cluster, names.PARTITION_REASSIGNMENT)
-    )
-    for run in open_runs:
-        for row in (run.progress or {}).get("partitions", []):
-            if not row.get("outcome"):
-                found[TopicPartition(str(row["topic"]), int(row["partition"]))] = (run.workflow_id, row)
-    return found
+def _parts(run: OpenRun) -> tuple[Part, ...]:
+    """What a run was started for; nothing where it cannot be read."""
+    try:
+        return reassignment_request.parse(run.parameter).parts if run.parameter is not None else ()
+    except BadField:
+        return ()
 
 
 def table(lines: Sequence[Line]) -> Any:
@@ -127,7 +203,8 @@ def _cells(each: Line) -> list[str]:
     ]
 
 
-def _watch(admin: KafkaAdmin, target: Target, shown: Gathered) -> None:
+def _watch(looking: Looking) -> NoReturn:
+    shown = looking.gather()
     with Live(Text("asking the nodes ..."), console=output.console(), refresh_per_second=4, transient=False) as live:
         lines = shown.lines
         while True:
@@ -138,5 +215,5 @@ def _watch(admin: KafkaAdmin, target: Target, shown: Gathered) -> None:
                 )
             )
             time.sleep(SECONDS)
-            before, shown = shown, gather(admin, target)
+            before, shown = shown, looking.gather()
             lines = measured(shown.lines, before.lines, shown.at - before.at)

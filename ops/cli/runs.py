@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import exceptions as failures
@@ -32,20 +30,38 @@ class RunCancelled(OpsError):
     """A run ended as cancelled."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRun:
-    """An open MoveReplica run, what its query `progress` answered (None: no answer in time), and its step's attempt."""
-
-    workflow_id: str
-    run_id: str
-    progress: dict[str, Any] | None
-    attempt: int = 0
-
-
 def with_temporal(target: Target, work: Callable[[Client], Awaitable[T]]) -> T:
     """Run `work` with a connected client. Raises `OpsError` where Temporal does not answer."""
     logging.getLogger("temporalio").setLevel(logging.CRITICAL + 1)
     return asyncio.run(_with_client(target, work))
+
+
+class Session:
+    """A connection to Temporal for a command that looks again and again. Use as a context manager."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._runner = asyncio.Runner()
+        self._client: Client | None = None
+
+    def __enter__(self) -> Session:
+        logging.getLogger("temporalio").setLevel(logging.CRITICAL + 1)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._runner.close()
+
+    def run(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        """Run `work` with the client. Raises `OpsError` where Temporal does not respond."""
+        return self._runner.run(self._work(work))
+
+    async def _work(self, work: Callable[[Client], Awaitable[T]]) -> T:
+        if self._client is None:
+            self._client = await connect(self._target)
+        try:
+            return await work(self._client)
+        except RPCError as error:
+            raise OpsError(f"Temporal at {self._target.temporal_address} refused: {error.message}") from error
 
 
 async def _with_client(target: Target, work: Callable[[Client], Awaitable[T]]) -> T:
@@ -72,64 +88,34 @@ async def connect(target: Target) -> Client:
         raise OpsError(temporal_errors.sentence(problem, address, target.namespace)) from error
 
 
-async def open_moves(client: Client, cluster: str, kind: str = names.MOVE_REPLICA) -> list[OpenRun]:
-    """All open MoveReplica runs on this cluster's queue (or those of another type), each with its progress."""
+async def queried(client: Client, cluster: str, kind: str) -> list[dict[str, Any]]:
+    """What the open runs of a type respond to the query `progress`, those that do in time.
+
+    Each query costs the worker a replay of the run: for a command that has to know once, not for a page that looks
+    again and again, which reads `open_runs`.
+    """
     query = f'WorkflowType="{kind}" AND ExecutionStatus="Running" AND TaskQueue="{cluster}"'
     found = [(run.id, run.run_id) async for run in client.list_workflows(query)]
     gate = asyncio.Semaphore(AT_ONCE)
 
-    async def one(workflow_id: str, run_id: str) -> OpenRun:
+    async def one(workflow_id: str, run_id: str) -> dict[str, Any] | None:
         async with gate:
-            progress, attempt = await asyncio.gather(
-                _progress(client, workflow_id, run_id), _attempt(client, workflow_id, run_id)
-            )
-        return OpenRun(workflow_id, run_id, progress, attempt)
+            return await progress_of(client, workflow_id, run_id)
 
-    return list(await asyncio.gather(*(one(*run) for run in found)))
+    responses = await asyncio.gather(*(one(*run) for run in found))
+    return [each for each in responses if each is not None]
 
 
-async def open_and_fenced(client: Client, cluster: str) -> tuple[list[OpenRun], list[int]]:
-    """The open moves, and the nodes that the controller does not take as alive (none when it does not answer)."""
-    return await asyncio.gather(open_moves(client, cluster), _fenced(client, cluster))
-
-
-async def _fenced(client: Client, cluster: str) -> list[int]:
-    handle = client.get_workflow_handle(names.cluster_id(cluster))
+async def progress_of(client: Client, workflow_id: str, run_id: str) -> dict[str, Any] | None:
+    """What one run responds to the query; None where it does not in time. It costs the worker a replay."""
+    handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     try:
-        answer = await asyncio.wait_for(handle.query("describe"), PROGRESS_SECONDS)
-    except Exception as error:
-        logging.getLogger(__name__).debug("the controller does not say who is fenced: %s", error)
-        return []
-    nodes = answer.get("nodes", []) if isinstance(answer, dict) else []
-    return [int(one["node"]) for one in nodes if isinstance(one, dict) and one.get("fenced")]
-
-
-async def _attempt(client: Client, workflow_id: str, run_id: str) -> int:
-    """The attempt of the step under way, as the server counts it; 0 between two steps."""
-    try:
-        described = await describe_run(client, workflow_id, run_id, timedelta(seconds=PROGRESS_SECONDS))
-    except RPCError:
-        return 0
-    return max((int(each.attempt) for each in described.raw.pending_activities), default=0) if described else 0
-
-
-async def progress_of(client: Client, workflow_id: str, run_id: str) -> list[OpenRun]:
-    """One run's own account of how far it is; nothing when it does not answer at once."""
-    answer = await _progress(client, workflow_id, run_id)
-    return [OpenRun(workflow_id, run_id, answer)] if answer is not None else []
-
-
-async def _progress(client: Client, workflow_id: str, run_id: str) -> dict[str, Any] | None:
-    handle = client.get_workflow_handle(workflow_id, run_id=run_id or None)
-    try:
-        answer = await asyncio.wait_for(handle.query("progress"), PROGRESS_SECONDS)
-    except (RPCError, TimeoutError):
-        return None
+        response = await asyncio.wait_for(handle.query("progress"), PROGRESS_SECONDS)
     except Exception as error:
         # A query that the run rejects (it has just started, or is of another version) is no reason to show nothing.
         logging.getLogger(__name__).debug("no progress of %s: %s", workflow_id, error)
         return None
-    return answer if isinstance(answer, dict) else None
+    return response if isinstance(response, dict) else None
 
 
 async def start_move(

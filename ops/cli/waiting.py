@@ -1,58 +1,169 @@
-"""Progress bars while one run or a set of replicas is under way."""
+"""How far a set of replicas is while a command waits for it: bars for people, a line every 30 seconds for logs."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
-from rich.progress import (
-    BarColumn,
-    DownloadColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-    TransferSpeedColumn,
-)
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 from temporalio.client import Client
 
-from ops.cli import output, runs
-from ops.cli.moves_view import MoveLine, of_run
+from ops.cli import moves, moves_view, nodes, output, runs
+from ops.cli.kafka_admin import NodeAddress
+from ops.cli.moves_view import MoveLine
+from ops.cli.open_runs import OpenRun, OpenRuns
+from ops.cli.target import Target
+from ops.stack.errors import OpsError
 
 LOOK_SECONDS = 0.5
+#: Where a node does not tell, the server is asked so often.
+SERVER_SECONDS = 5.0
+#: Where nobody looks at bars, a line comes so often.
+LINE_SECONDS = 30.0
 
 
-def bars() -> Progress:
-    """Bars on standard error: what, phase, bytes of total, rate, time to go. Plain nothing where nobody looks."""
-    console = output.progress_console()
-    return Progress(
-        TextColumn("{task.description}"),
-        TextColumn("{task.fields[phase]}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How far one replica is, as its node tells it: bytes, bytes per second, seconds to go (None: not known)."""
+
+    phase: str
+    total: int = 0
+    copied: int = 0
+    rate: float | None = None
+    eta: float | None = None
+    done: bool = False
+
+
+class Bars:
+    """A bar for each name on standard error where it is a terminal, else a line about all of them every 30 seconds.
+
+    Use as a context manager.
+    """
+
+    def __init__(self, say: Callable[[str], None] = output.say, clock: Callable[[], float] = time.monotonic) -> None:
+        console = output.progress_console()
+        self._say, self._clock = say, clock
+        self._visible = console.is_terminal
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            TextColumn("{task.fields[phase]}"),
+            BarColumn(),
+            DownloadColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[eta]}"),
+            console=console,
+            disable=not self._visible,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._shown: dict[str, Shown] = {}
+        self._due = clock() + LINE_SECONDS
+
+    def __enter__(self) -> Self:
+        self._progress.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._progress.__exit__(*exc)
+
+    def show(self, name: str, now: Shown) -> None:
+        """How far a replica is now; one that has ended keeps the size that it had."""
+        if now.done and not now.total and name in self._shown:
+            size = self._shown[name].total
+            now = replace(now, total=size, copied=size)
+        self._shown[name] = now
+        if not self._visible:
+            return
+        if name not in self._tasks:
+            self._tasks[name] = self._progress.add_task(name, total=None, phase="", rate="", eta="")
+        self._progress.update(
+            self._tasks[name],
+            total=now.total or None,
+            completed=now.copied,
+            phase=now.phase,
+            rate=output.rate(now.rate) if now.rate else "-",
+            eta=output.duration(now.eta),
+        )
+
+    def looked(self) -> None:
+        """One look is over: a line, if it is time for one and there are no bars."""
+        if not self._visible and self._clock() >= self._due and self._shown:
+            self._due = self._clock() + LINE_SECONDS
+            self._say(summary(self._shown))
+
+
+def summary(shown: dict[str, Shown]) -> str:
+    """All of it in a line: what there is, how much of it is copied, how fast, how long it takes."""
+    values = list(shown.values())
+    open_ = [each for each in values if not each.done]
+    total, copied = sum(each.total for each in values), sum(each.copied for each in values)
+    parts = [f"{output.size(copied)} of {output.size(total)}"]
+    if rate := sum(each.rate or 0.0 for each in open_):
+        parts.append(output.rate(rate))
+    etas = [each.eta for each in open_]
+    known = [eta for eta in etas if eta is not None]
+    if open_ and len(known) == len(etas):
+        parts.append(f"{output.duration(max(known))} to go")
+    else:
+        parts.append("time to go unknown")
+    phases = ", ".join(
+        phase if len(open_) == 1 else f"{count} {phase}"
+        for phase, count in Counter(each.phase for each in open_).items()
     )
+    what = next(iter(shown)) if len(shown) == 1 else f"{len(values) - len(open_)} of {len(values)} done"
+    return f"{what}: {phases + '; ' if phases else ''}{', '.join(parts)}"
 
 
-async def wait_with_progress(client: Client, workflow_id: str, run_id: str) -> Any:
-    """Wait for a run's result, showing its own account of how far it is. A failure raises `OpsError`."""
+async def wait_with_progress(
+    client: Client, target: Target, workflow_id: str, run_id: str, parameter: dict[str, Any]
+) -> Any:
+    """Wait for a run's result, showing how far its replicas are. A failure raises `OpsError`."""
     result = asyncio.ensure_future(runs.result_of(client, workflow_id, run_id or None))
-    tasks: dict[str, TaskID] = {}
-    with bars() as progress:
+    follow = _Follow(client, target, OpenRun(workflow_id, run_id, parameter))
+    with Bars() as bars:
         while True:
             done, _ = await asyncio.wait({result}, timeout=LOOK_SECONDS)
             if done:
                 return result.result()
-            for run in await runs.progress_of(client, workflow_id, run_id):
-                for line in of_run(run):
-                    _update(progress, tasks, line)
+            for line in await follow.lines():
+                bars.show(f"{line.topic}-{line.partition}", of_line(line))
+            bars.looked()
 
 
-def _update(progress: Progress, tasks: dict[str, TaskID], line: MoveLine) -> None:
-    name = f"{line.topic}-{line.partition}"
-    if name not in tasks:
-        tasks[name] = progress.add_task(name, total=None, phase="")
-    progress.update(tasks[name], total=line.bytes_total or None, completed=line.bytes_copied, phase=line.phase)
+class _Follow:
+    """Looks at one run: by its node, and where that leaves something to be known by Temporal's server."""
+
+    def __init__(self, client: Client, target: Target, run: OpenRun) -> None:
+        self._server, self._target, self._run = OpenRuns(client, target.cluster), target, run
+        self._known: list[NodeAddress] | None = None
+        self._due = 0.0
+
+    async def lines(self) -> list[MoveLine]:
+        """The lines of the run's replicas."""
+        told = await asyncio.to_thread(self._ask)
+        if moves_view.lacks(self._run, told) and time.monotonic() >= self._due:
+            self._due = time.monotonic() + SERVER_SECONDS
+            self._run = await self._server.one(self._run)
+        return [line for line in moves_view.join(told, [self._run]) if line.id == self._run.workflow_id]
+
+    def _ask(self) -> moves_view.NodeMoves:
+        try:
+            if self._known is None:
+                wanted = moves_view.nodes_of(self._run)
+                self._known = [each for each in nodes.addresses(self._target, fenced=True) if each.node in wanted]
+        except OpsError:
+            self._known = []
+        return moves.ask(self._known)
+
+
+def of_line(line: MoveLine) -> Shown:
+    """A move's line as a bar."""
+    return Shown(line.phase, line.bytes_total, line.bytes_copied, line.rate, line.eta)
+
+
+def by_replica(lines: Iterable[MoveLine]) -> dict[moves_view.ReplicaKey, MoveLine]:
+    """Lines by node and replica."""
+    return {(line.node, line.topic, line.partition): line for line in lines}

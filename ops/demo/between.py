@@ -72,12 +72,15 @@ class Between:
     def _watch(self, process: subprocess.Popen[str], chosen: Sequence[Reassigned]) -> None:
         """Show what is under way until the command ends; cancel when the chosen one is on its way."""
         until, open_ = time.monotonic() + SECONDS, list(chosen)
-        with KafkaAdmin(self.target.bootstrap) as admin:
+        with (
+            KafkaAdmin(self.target.bootstrap) as admin,
+            reassignments.Looking(admin, self.target, again=True) as looking,
+        ):
             shown: Gathered | None = None
             while process.poll() is None:
                 with self.screen.live() as show:
                     while process.poll() is None:
-                        before, shown = shown, reassignments.gather(admin, self.target)
+                        before, shown = shown, looking.gather()
                         lines = shown.lines
                         if before is not None:
                             lines = measured(lines, before.lines, shown.at - before.at)

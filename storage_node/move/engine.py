@@ -37,7 +37,7 @@ from storage_node.move.movers import MOVES_STOPPED, STOPPED_BY_OPERATOR, Movers,
 from storage_node.move.moving import Move
 from storage_node.move.registry import Registry, StopSwitch
 from storage_node.move.settling import Settler
-from storage_node.move.status import BEHIND, SWAPPED, MoveState, MoveStatus, SwapOutcome
+from storage_node.move.status import BEHIND, SWAPPED, MoveState, MoveStatus, SwapOutcome, WaitingDeletion
 from storage_node.move.swap import CATCH_UP_SECONDS, Swapper
 from storage_node.move.throttle import RateLimiter
 from storage_node.types import TopicPartition
@@ -300,6 +300,15 @@ class MoveEngine:
     def statuses(self) -> list[MoveStatus]:
         """All moves that have a `.move`, by topic and partition."""
         return [move.status() for move in self._registry.all()]
+
+    def waiting(self) -> list[WaitingDeletion]:
+        """The sources of swaps whose `.delete` is still there, in the order in which they were swapped."""
+        now = self._now_ms()
+        return [
+            WaitingDeletion(each.tp, each.directory.name, each.generation, (each.due_ms - now) / 1000)
+            for each in self._deletions.pending()
+            if each.guarded
+        ]
 
     # Deletion
 

@@ -81,6 +81,16 @@ class MoveStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitingDeletion:
+    """What a swap has left of its source, in `directory` (absolute): due in so many seconds, below 0 when it is due."""
+
+    tp: TopicPartition
+    directory: str
+    generation: int
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
 class SwapOutcome:
     """What a swap came to: "swapped", or "behind" when the source ran away and the copy has to go on first."""
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
 from storage_node.groups import giving
 from storage_node.printable import printable
+from storage_node.protocol import private_views
 from storage_node.protocol.codec import MalformedRequest
 from storage_node.protocol.connections import is_loopback
 from storage_node.protocol.framing import Answer
@@ -91,12 +92,6 @@ def _resume_moves(node: Node, call: dict[str, Any]) -> dict[str, Any]:
     return {"stopped": False}
 
 
-def _moves(node: Node, call: dict[str, Any]) -> dict[str, Any]:
-    moves = [status.as_dict() for status in node.engine.statuses()]
-    offline = [{"path": one.name, "reason": one.failure} for one in node.dirs.directories if not one.online]
-    return {"stopped": node.engine.moves_stopped, "moves": moves, "offline": offline}
-
-
 def _status(node: Node, call: dict[str, Any]) -> dict[str, Any]:
     return node.status()
 
@@ -169,7 +164,8 @@ OPERATIONS: dict[str, Operation] = {
     "incarnation": _incarnation,
     "stop-moves": _stop_moves,
     "resume-moves": _resume_moves,
-    "moves": _moves,
+    "moves": private_views.moves,
+    "reassignments": private_views.reassignments,
     "status": _status,
     "connections": _connections,
     "controller-client": _controller_client,

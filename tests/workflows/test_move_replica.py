@@ -263,6 +263,36 @@ def test_a_dead_nodes_copy_goes_on_when_it_is_back(
     play(scene)
 
 
+def test_time_without_a_node_counts_as_what_the_controller_calls_it(
+    play: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(options, "COPY_HEARTBEAT_TIMEOUT", timedelta(seconds=0.7))
+
+    async def scene(it: Scene) -> None:
+        it.node.silent = True
+        handle = await it.copying(one())
+        monkeypatch.setattr(options, "COPY_HEARTBEAT_TIMEOUT", timedelta(seconds=60))
+        until_told = [("", "away", "has not said why")]
+        until_told += [("silent", "cut_off", "is cut off"), ("refused", "dead", "is dead: its address refuses")]
+        for probe, stall, words in until_told:
+            if probe:
+                await handle.signal("located", {"node": 1, "known": True, "fenced": True, "probe": probe})
+
+            async def told(stall: str = stall, words: str = words) -> bool:
+                found = await handle.query("progress")
+                return found["stall"] == stall and words in found["stall_message"]
+
+            await until_true(told)
+        it.node.silent = False
+        it.node.hold.set()
+        row = (await handle.result())["rows"][0]
+        assert row["outcome"] == "deleted"
+        assert 0.5 < row["seconds_by_reason"]["dead"] < 60
+        assert not {"away", "cut_off", "fenced"} & row["seconds_by_reason"].keys()
+
+    play(scene)
+
+
 def test_a_cancel_of_a_dead_nodes_copy_cleans_up_when_it_is_back(
     play: Callable[..., None], recorded: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

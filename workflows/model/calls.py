@@ -97,7 +97,8 @@ class MoveRow:
     attempts: int = 0
     delete_after: float = 0.0  # seconds until the `.delete` of this replica is due
     bytes_written: int = 0  # written by this run's copiers, over all attempts: what was found on disk is not among it
-    #: Where the time went: copying, queued, run_limit, node_limit, slow_disk, growing_source, stopped, offline.
+    #: Where the time went: copying, queued, run_limit, node_limit, slow_disk, growing_source, stopped, offline, as the
+    #: node tells; dead, cut_off, fenced and away, in which the run did not hear of it.
     seconds_by_reason: dict[str, float] = field(default_factory=dict)
 
 
@@ -148,10 +149,11 @@ class ProbeCall:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The incarnation that answered, or "" with the reason."""
+    """The incarnation that answered, or "" with the reason; `refused`: nothing listens at the node's address."""
 
     incarnation: str = ""
     reason: str = ""
+    refused: bool = False
 
 
 @dataclass(frozen=True)

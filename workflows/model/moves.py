@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from workflows.model import calls
+from workflows.model.absence import Absence, sentence
 from workflows.model.calls import MoveRow, ReplicaMove
 
 # Phases of a replica while it is under way.
@@ -79,8 +80,8 @@ STEPS: Mapping[str, str] = {
 #: What a replica that reached the directory asked for may be called in a result.
 SUCCEEDED = (calls.SWAPPED, calls.DELETED, calls.IN_PLACE)
 
-# What holds a replica, beside the words of its node (storage_node.move.stall.StallReason).
-AWAY = "away"  # its node is down, cut off or fenced
+# What holds a replica, beside the words of its node (storage_node.move.stall.StallReason) and those for one that is
+# missed (workflows.model.absence.Absence).
 STOPPED = "stopped"
 GROWING_SOURCE = "growing_source"
 
@@ -191,6 +192,12 @@ class Replica:
         """The replica after a report of its copy."""
         return replace(self, live=live, heard=now)
 
+    def spent(self, seconds: Mapping[str, float]) -> Replica:
+        """The replica with seconds of which its node cannot know, by reason."""
+        before = self.row.seconds_by_reason
+        total = before | {reason: round(before.get(reason, 0.0) + more, 3) for reason, more in seconds.items()}
+        return replace(self, row=replace(self.row, seconds_by_reason=total))
+
     def silent(self, since: float, now: float) -> bool:
         """Whether its copy, asked for at `since`, should have been heard of by now."""
         promised = float((self.live or {}).get("next_in", NEXT_REPORT))
@@ -207,10 +214,7 @@ def merge_rows(before: MoveRow, after: MoveRow) -> MoveRow:
         old, new = getattr(before, each.name), getattr(after, each.name)
         values[each.name] = max(old, new) if each.name in _SUMS else (new or old)
     values["delete_after"] = after.delete_after
-    spent, more = before.seconds_by_reason, after.seconds_by_reason
-    values["seconds_by_reason"] = {
-        reason: max(spent.get(reason, 0.0), more.get(reason, 0.0)) for reason in sorted({*spent, *more})
-    }
+    values["seconds_by_reason"] = _most(before.seconds_by_reason, after.seconds_by_reason)
     if after.outcome != calls.FAILED and after.outcome != calls.SUPERSEDED:
         values["error"], values["message"] = after.error, after.message
     return MoveRow(**values)
@@ -238,6 +242,11 @@ def failed_rows(replicas: Iterable[Replica], error: str, message: str) -> list[M
         )
         for each in replicas
     ]
+
+
+def _most(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
+    """Of two totals by reason the larger one each."""
+    return {reason: max(before.get(reason, 0.0), after.get(reason, 0.0)) for reason in sorted({*before, *after})}
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,15 +304,19 @@ def eta(total: int, done: int, rate: float, append_rate: float = 0.0, stall: str
     return round(left / (rate - append_rate), 1)
 
 
-def _stall(replica: Replica, live: Mapping[str, Any], now: float, waiting_for: str, paused: bool) -> tuple[str, str]:
+def _stall(
+    replica: Replica, live: Mapping[str, Any], now: float, waiting_for: str, paused: bool, absence: str
+) -> tuple[str, str]:
     """What holds a replica, and a sentence: the node's own word while it is heard of, else what the run knows."""
     if replica.ended:
         return "", ""
     if waiting_for:
         age = (
-            f"was last heard of {max(0.0, now - replica.heard):.0f} s ago" if replica.heard else "was not heard of yet"
+            f"it was last heard of {max(0.0, now - replica.heard):.0f} s ago"
+            if replica.heard
+            else "it was never heard of"
         )
-        return AWAY, f"{waiting_for} {age}: it is down, cut off or fenced"
+        return absence, f"{sentence(absence, waiting_for)}; {age}"
     if paused and replica.phase in BEFORE_SWAP:
         return STOPPED, "the run is paused"
     if replica.phase != COPYING:
@@ -325,11 +338,13 @@ def held_by(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     return held[0] if held else None
 
 
-def progress(replica: Replica, now: float, waiting_for: str = "", paused: bool = False) -> dict[str, Any]:
+def progress(
+    replica: Replica, now: float, waiting_for: str = "", paused: bool = False, absence: str = Absence.AWAY
+) -> dict[str, Any]:
     """What `progress` tells of one replica: the last report of its copy, or what the last step answered.
 
-    While the run waits for its node, `waiting_for` names it: what was heard last stands, `report_age` seconds old
-    (None: nothing was ever heard).
+    While the run waits for its node, `waiting_for` names it and `absence` says why: what was heard last stands,
+    `report_age` seconds old (None: nothing was ever heard).
     """
     live = replica.live or {}
     total = int(live.get("bytes_total") or replica.row.bytes_total)
@@ -338,7 +353,7 @@ def progress(replica: Replica, now: float, waiting_for: str = "", paused: bool =
     away = bool(waiting_for) and not replica.ended
     rate = 0.0 if away else float(live.get("rate", 0.0))
     growth = 0.0 if away else float(live.get("append_rate", 0.0))
-    stall, sentence = _stall(replica, live, now, waiting_for, paused)
+    stall, message = _stall(replica, live, now, waiting_for, paused, absence)
     return {
         "topic": replica.move.topic,
         "partition": replica.move.partition,
@@ -355,8 +370,8 @@ def progress(replica: Replica, now: float, waiting_for: str = "", paused: bool =
         "append_rate": growth,
         "eta_seconds": eta(total, done, rate, growth, stall) if replica.phase == COPYING else None,
         "stall": stall,
-        "stall_message": sentence,
-        "seconds_by_reason": dict(live.get("seconds_by_reason") or replica.row.seconds_by_reason),
+        "stall_message": message,
+        "seconds_by_reason": _most(replica.row.seconds_by_reason, live.get("seconds_by_reason") or {}),
         "attempt": int(live.get("attempt", replica.row.attempts)),
         "report_age": round(max(0.0, now - replica.heard), 3) if replica.heard else None,
         "outcome": replica.row.outcome if replica.ended else "",

@@ -6,6 +6,8 @@ from typing import Any
 
 #: The phase of a run that has ended.
 ENDED = "ended"
+#: The phase of a run that was told to pause, and the field of its memo that says so while it is.
+PAUSED = "paused"
 
 
 class Phases:

@@ -125,17 +125,24 @@ def test_a_source_that_grows_faster_than_its_copy_has_no_time_to_go(
     until(lambda: (row := line(rehome, name)).get("stall") == "run_limit" and row["eta"])
 
 
-def test_a_node_that_is_away_is_named(stack: Stack, rehome: Rehome, topics: Callable[..., list[str]]) -> None:
+def test_a_node_that_is_dead_is_named(
+    stack: Stack, rehome: Rehome, topics: Callable[..., list[str]], data: Path
+) -> None:
     (name,) = topics(1)
-    _started, node, _directory = move(rehome, name, "300kB")
+    started, node, _directory = move(rehome, name, "300kB")
     until(lambda: line(rehome, name).get("bytes_copied"))
     rehome("stack", "kill", f"node-{node}")
     try:
         row = line(rehome, name)
-        assert (row["stall"], row["eta"]) == ("away", None)
-        assert row["stall_message"].startswith(f"node {node} does not answer")
-        fenced = f"node {node} does not answer, and the controller has fenced it"
+        assert (row["stall"], row["eta"]) == ("dead", None)
+        dead = f"node {node} is dead: its address refuses connections"
+        assert row["stall_message"].startswith(dead)
+        fenced = f"{dead}, and the controller has fenced it"
         until(lambda: line(rehome, name).get("stall_message") == fenced, 60, "its lease is over")
+        told = until(lambda: (found := progress(data, started))["stall"] == "dead" and found, 60, "the run knows")
+        assert told["stall_message"].startswith(f"{dead}, and the controller has fenced it; it was last heard of")
     finally:
         rehome("stack", "start", f"node-{node}")
     until(lambda: line(rehome, name).get("phase") in ("copying", "throttled"), 60)
+    row = until(lambda: (row := progress(data, started)["replicas"][0])["seconds_by_reason"].get("dead") and row, 60)
+    assert row["seconds_by_reason"]["dead"] > 3, "the row keeps the time without its node"

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workflows.model import calls, moves
+from workflows.model.absence import Absence
 from workflows.model.calls import MoveRow, ReplicaMove
 from workflows.model.moves import Replica
 
@@ -175,9 +176,29 @@ def test_while_the_node_is_away_the_last_report_stands() -> None:
     found = moves.progress(it, now=160.0, waiting_for="node 3")
     assert (found["bytes_copied"], found["report_age"], found["state"]) == (400, 60.0, "waiting for node 3")
     assert (found["rate"], found["eta_seconds"]) == (0.0, None)
+    assert found["stall"] == "away"
     # What the dead attempt's last heartbeat said is as good as a report.
     kept = replace(it, row=replace(it.row, bytes_total=1000, bytes_copied=500), live=None)
     assert moves.progress(kept, now=160.0, waiting_for="node 3")["bytes_copied"] == 500
+
+
+@pytest.mark.parametrize("absence", list(Absence))
+def test_progress_tells_why_the_node_is_missed(absence: Absence) -> None:
+    it = replica(moves.COPYING).reported({"state": "copying"}, now=100.0)
+    found = moves.progress(it, now=160.0, waiting_for="node 3", absence=absence)
+    assert found["stall"] == absence
+    words = {"dead": "is dead", "cut_off": "is cut off", "fenced": "is fenced", "away": "has not said why"}
+    assert [name for name, word in words.items() if word in found["stall_message"]] == [absence]
+    assert found["stall_message"].endswith("; it was last heard of 60 s ago")
+
+
+def test_seconds_without_the_node_stay_in_the_row() -> None:
+    it = replica(moves.COPYING, seconds_by_reason={"copying": 5.0}).spent({"dead": 20.0}).spent({"dead": 2.0})
+    assert it.row.seconds_by_reason == {"copying": 5.0, "dead": 22.0}
+    live = it.reported({"seconds_by_reason": {"copying": 7.0, "dead": 20.0}}, 0.0)
+    assert moves.progress(live, now=1.0)["seconds_by_reason"] == {"copying": 7.0, "dead": 22.0}
+    row = answered(calls.CAUGHT_UP, seconds_by_reason={"copying": 9.0})
+    assert it.after(row, 0.0).row.seconds_by_reason == {"copying": 9.0, "dead": 22.0}
 
 
 def test_a_new_target_counts_its_own_bytes() -> None:

@@ -1,0 +1,140 @@
+"""Open runs as the server has them: their list, what each was started with, and the step that it waits for.
+
+None of it asks a run or its worker. A query does: the worker answers it outside of any workflow task and forgets the
+run afterwards (`workflows/runner.py`), so that a page that queried every run each second would keep the controller busy
+with replaying them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from temporalio.client import Client, WorkflowExecution
+from temporalio.service import RPCError
+
+from workflows.model import names
+from workflows.model.phases import PAUSED
+
+SECONDS = 3.0  # for one answer of the server
+AT_ONCE = 16  # requests to the server side by side
+STEPS_AT_A_LOOK = 20  # runs whose step is read at one look, where a page looks again and again
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a run waits for: an activity ("" between two steps) in its attempt, and the rows of its last heartbeat."""
+
+    activity: str = ""
+    attempt: int = 0
+    rows: tuple[Mapping[str, Any], ...] = ()
+    cancelling: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """An open run. `parameter` is what it was started with, `step` what it waits for; None where they were not read."""
+
+    workflow_id: str
+    run_id: str
+    parameter: Any = None
+    step: Step | None = None
+    paused: bool = False
+
+
+class OpenRuns:
+    """The open runs of one type, for a command that looks once or again and again.
+
+    The list is read at each look. What a run was started with is read once. The step is read of those runs alone of
+    which nothing else tells; where a page looks again, of some at each look, those first that were read longest ago.
+    """
+
+    def __init__(self, client: Client, cluster: str, kind: str = names.MOVE_REPLICA) -> None:
+        self._client = client
+        self._query = f'WorkflowType="{kind}" AND ExecutionStatus="Running" AND TaskQueue="{cluster}"'
+        self._parameters: dict[str, Any] = {}
+        self._steps: dict[str, tuple[int, Step]] = {}
+        self._looks = 0
+        self._gate = asyncio.Semaphore(AT_ONCE)
+
+    async def look(self, lacks: Callable[[OpenRun], bool], most: int | None = None) -> list[OpenRun]:
+        """All open runs; the step of those that `lacks` picks (of at most so many, the others as they were read
+        before). Raises RPCError where the server does not respond.
+        """
+        self._looks += 1
+        listed = [run async for run in self._client.list_workflows(self._query)]
+        open_ids = {run.run_id for run in listed}
+        self._parameters = {key: value for key, value in self._parameters.items() if key in open_ids}
+        self._steps = {key: value for key, value in self._steps.items() if key in open_ids}
+        found = list(await asyncio.gather(*(self._started(run) for run in listed)))
+        wanting = sorted((run for run in found if lacks(run)), key=lambda run: self._steps.get(run.run_id, (0,))[0])
+        await asyncio.gather(*(self._read_step(run) for run in wanting[:most]))
+        wanted = {run.run_id for run in wanting}
+        return [
+            replace(run, step=self._steps[run.run_id][1]) if run.run_id in wanted and run.run_id in self._steps else run
+            for run in found
+        ]
+
+    async def one(self, run: OpenRun) -> OpenRun:
+        """A run with the step that it waits for."""
+        self._looks += 1
+        await self._read_step(run)
+        return replace(run, step=self._steps[run.run_id][1] if run.run_id in self._steps else None)
+
+    async def _started(self, run: WorkflowExecution) -> OpenRun:
+        if run.run_id not in self._parameters:
+            async with self._gate:
+                try:
+                    self._parameters[run.run_id] = await self._parameter(run)
+                except (RPCError, TimeoutError):
+                    return OpenRun(run.id, run.run_id, paused=_paused(run))
+        return OpenRun(run.id, run.run_id, self._parameters[run.run_id], paused=_paused(run))
+
+    async def _parameter(self, run: WorkflowExecution) -> Any:
+        """The first argument in the first event of the run's history."""
+        handle = self._client.get_workflow_handle(run.id, run_id=run.run_id)
+        events = handle.fetch_history_events(page_size=1, rpc_timeout=timedelta(seconds=SECONDS))
+        async for event in events:
+            payloads = event.workflow_execution_started_event_attributes.input.payloads
+            values = await self._client.data_converter.decode(payloads)
+            return values[0] if values else None
+        return None
+
+    async def _read_step(self, run: OpenRun) -> None:
+        async with self._gate:
+            handle = self._client.get_workflow_handle(run.workflow_id, run_id=run.run_id or None)
+            try:
+                described = await handle.describe(rpc_timeout=timedelta(seconds=SECONDS))
+            except RPCError:
+                return
+            raw = described.raw_description
+            cancelling = raw.workflow_extended_info.cancel_requested
+            pending = max(raw.pending_activities, key=lambda each: each.attempt, default=None)
+            if pending is None:
+                self._steps[run.run_id] = self._looks, Step(cancelling=cancelling)
+                return
+            details = await self._client.data_converter.decode(pending.heartbeat_details.payloads)
+        told = details[0] if details and isinstance(details[0], list) else []
+        rows = tuple(row for row in told if isinstance(row, Mapping))
+        step = Step(pending.activity_type.name, int(pending.attempt), rows, cancelling)
+        self._steps[run.run_id] = self._looks, step
+
+
+async def leased(client: Client, cluster: str) -> set[int]:
+    """The nodes on whose incarnation a lease is held, as far as the server can list them: a fenced node has none."""
+    query = f'WorkflowType="{names.NODE_LEASE}" AND ExecutionStatus="Running" AND TaskQueue="{cluster}"'
+    prefix = names.lease_id(cluster, 0, "").removesuffix("0/")
+    found = set()
+    async for run in client.list_workflows(query):
+        node = run.id.removeprefix(prefix).partition("/")[0]
+        if run.id.startswith(prefix) and node.isdigit():
+            found.add(int(node))
+    return found
+
+
+def _paused(run: WorkflowExecution) -> bool:
+    """Whether the run's memo says so; it is in the list."""
+    return PAUSED in run.raw_info.memo.fields
