@@ -45,7 +45,8 @@ class Looking:
         self._session = runs.Session(target)
         self._runs: OpenRuns | None = None
         self._known: list[NodeAddress] = []
-        self._known_until = 0.0
+        self._unknown: OpsError | None = None
+        self._known_until = float("-inf")
 
     def __enter__(self) -> Looking:
         self._session.__enter__()
@@ -72,6 +73,8 @@ class Looking:
                 found, without_lease = self._session.run(lambda client: self._read(client, told))
                 told = told.with_fenced(without_lease)
             except OpsError as error:
+                if not known:
+                    raise OpsError(f"{'; '.join([*notes, str(error)])}") from error
                 notes.append(str(error))
         return Gathered(join(told, found), told.stopped, notes)
 
@@ -86,9 +89,15 @@ class Looking:
         return found, {node for run in found for node in moves_view.nodes_of(run)} - held
 
     def _addresses(self) -> list[NodeAddress]:
+        """The nodes' addresses; looked up, or found to be unknown (`OpsError`), every half a minute."""
         if time.monotonic() >= self._known_until:
-            self._known = nodes.addresses(self._target, fenced=True)
+            try:
+                self._known, self._unknown = nodes.addresses(self._target, fenced=True), None
+            except OpsError as error:
+                self._unknown = error
             self._known_until = time.monotonic() + ADDRESSES_SECONDS
+        if self._unknown is not None:
+            raise self._unknown
         return self._known
 
 

@@ -111,7 +111,7 @@ class ReassignmentLook:
     def __init__(self, target: Target, topics: Collection[str] | None = None) -> None:
         self._target, self._topics = target, None if topics is None else sorted(topics)
         self._known: list[NodeAddress] = []
-        self._known_until = 0.0
+        self._known_until = float("-inf")
         self._last: Looked | None = None
 
     def look(self) -> Looked | None:

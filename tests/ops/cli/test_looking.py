@@ -76,12 +76,13 @@ def test_host_that_reaches_temporal_alone_sees_the_moves_without_a_query(
 ) -> None:
     target = resolve(data, bootstrap="127.0.0.1:1")
 
-    def seen() -> Any:
-        with moves.Looking(target, again=True) as looking:
+    with moves.Looking(target, again=True) as looking:
+
+        def seen() -> Any:
             (line,) = looking.gather().lines
             return line if line.bytes_copied and line.rate else None
 
-    line = until(seen, 60, "the heartbeat of its step tells how far it is")
+        line = until(seen, 60, "the heartbeat of its step tells how far it is")
     assert (line.id, line.node, line.phase) == (moved["id"], moved["node"], "copying")
     assert (line.source, line.directory) == (moved["source"], moved["directory"])
     assert line.eta and line.attempt >= 1 and line.stall in ("", "run_limit")

@@ -100,7 +100,9 @@ def test_the_private_api(harness: Harness) -> None:
     assert answer["node"] == 1 and answer["incarnation"] == harness.node.incarnation
     assert (answer["generation"], answer["version"]) == harness.node.metadata.image.age
     assert call(host, port, "stop-moves") == {"stopped": True}
-    assert call(host, port, "moves") == {"stopped": True, "moves": [], "offline": []}
+    nothing = {"moves": [], "waiting": [], "offline": [], "fenced": []}
+    generation, version = harness.node.metadata.image.age
+    assert call(host, port, "moves") == {"stopped": True, "generation": generation, "version": version, **nothing}
     harness.restart()
     assert call(host, port, "moves")["stopped"] is True, "remembered over a restart"
     assert call(host, port, "resume-moves") == {"stopped": False}
