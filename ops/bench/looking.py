@@ -23,7 +23,7 @@ SIZE = 200_000
 #: Bytes per second of one copy: none ends while it is measured.
 RATE = 500
 #: What is measured for so many seconds, after so many in which it settles.
-WINDOW, SETTLE = 20.0, 20.0
+WINDOW, SETTLE = 15.0, 15.0
 #: Of a core, in which the controller may be busy with being looked at.
 SHARE = 0.05
 TOPIC = "looked-at"
