@@ -17,7 +17,7 @@ class Asking:
 
     def __init__(self) -> None:
         self.away = False
-        self._requests = 0
+        self._requests = self._changes = 0
         self._answer: Mapping[str, Any] | None = None
 
     async def ask(
@@ -33,6 +33,7 @@ class Asking:
         The fields are those of `workflows.model.run_requests.Asked`.
         """
         self._requests += 1
+        self._changes = len(changes)
         request, info = self._requests, workflow.info()
         controller = workflow.get_external_workflow_handle(names.cluster_id(info.task_queue))
         told = {
@@ -64,10 +65,18 @@ class Asking:
         assert self._answer is not None
         return self._answer
 
-    def take(self, answer: Any) -> None:
-        """An answer of the controller's, by its signal; one with an "error" is to be asked for again.
+    def take(self, answer: Mapping[str, Any]) -> None:
+        """An answer of the controller's, as `messages.answered` reads it; one with an "error" is to be asked for again.
 
         One to no request of this run only says that the controller knows it: see `Cluster._release_left`.
         """
-        if isinstance(answer, Mapping) and not answer.get("error") and answer.get("request") == self._requests:
-            self._answer = answer
+        if answer["error"] or answer["request"] != self._requests:
+            return
+        if len(answer["results"]) != self._changes:
+            workflow.logger.warning(
+                "The signal answered is ignored: it has %d results for %d changes",
+                len(answer["results"]),
+                self._changes,
+            )
+            return
+        self._answer = answer

@@ -15,18 +15,22 @@ from temporalio.common import WorkflowIDReusePolicy
 from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflowError, WorkflowAlreadyStartedError
 from temporalio.workflow import ParentClosePolicy
 
-from workflows import errors, options
-from workflows.model import calls, controller, names, outbound, throttles
+from workflows import errors, handlers, options
+from workflows.model import beginning, calls, controller, messages, names, outbound, throttles
 from workflows.model.absence import Probes
 from workflows.model.calls import ImageCall, ImageResult, LeaseCall, ProbeCall, ProbeResult
 from workflows.model.carried_runs import CarriedRuns
 from workflows.model.controller import Controller
+from workflows.model.fields import BadField
 from workflows.model.outbound import Outbound
 from workflows.model.outcome import Reassigned
 from workflows.model.reassignment_request import groups, made_by_controller, summary
 from workflows.model.renewal import Renewal
 from workflows.model.run_requests import Asked, carry_out, under_way
 from workflows.model.watchers import Run
+
+#: Of so many nodes the last lease that has told its end is remembered.
+REMEMBERED_LEASES = 1_000
 
 #: Reassignments that are done at once have a run as well, for the deletions and for the history.
 SETTLED = "runs-of-what-is-done-at-once"
@@ -53,7 +57,15 @@ class Cluster:
     """
 
     @workflow.init
-    def __init__(self, parameter: Any = None) -> None:
+    def __init__(self, *given: Any) -> None:
+        self._problem: BadField | None = None
+        try:
+            self._set_up(beginning.parameter(given))
+        except beginning.UNREADABLE as problem:
+            self._problem = beginning.problem(problem, continued=workflow.info().continued_run_id is not None)
+            self._set_up(None)
+
+    def _set_up(self, parameter: Any) -> None:
         # The id, not the queue: a replay runs on a queue of another name.
         self._it = Controller.start(workflow.info().workflow_id, parameter, options.CONTINUE_AT)
         self._awake = True
@@ -73,8 +85,10 @@ class Cluster:
         self._probes = Probes(parameter.get("probes", ()) if isinstance(parameter, Mapping) else ())
 
     @workflow.run
-    async def run(self, parameter: Any = None) -> None:
-        """Serve until terminated."""
+    async def run(self, *given: Any) -> None:
+        """Serve until terminated; fails with InvalidPlan when the parameter cannot be used."""
+        if self._problem is not None:
+            raise errors.invalid_plan(self._problem)
         began = workflow.info().get_current_history_size()
         while True:
             self._awake = False
@@ -365,67 +379,69 @@ class Cluster:
     # --- handlers
 
     @workflow.update(description="A node's batch of commands; see workflows/model/commands.py")
-    def submit(self, batch: dict[str, Any]) -> dict[str, Any]:
+    def submit(self, *given: Any) -> dict[str, Any]:
         """Apply {"node", "incarnation", "generation", "version", "commands"} and answer as `Controller.submit` says."""
+        (batch,) = given
         reply = self._it.submit(batch, _new_id, replaying=workflow.unsafe.is_replaying())
         self._see_through()
         self._awake = True
         return reply
 
     @submit.validator
-    def _may_submit(self, batch: dict[str, Any]) -> None:
-        self._checked(lambda: controller.check_batch(batch))
+    def _may_submit(self, *given: Any) -> None:
+        self._checked(lambda: controller.check_batch(handlers.only(given)))
 
     @workflow.update(description="Give up the image of a node that will not come back: {node}")
-    def recover_without(self, order: dict[str, Any]) -> dict[str, Any]:
+    def recover_without(self, *given: Any) -> dict[str, Any]:
         """Go on collecting, or serving, without a node."""
+        (order,) = given
         self._it.give_up(int(order["node"]))
         self._awake = True
         return self._it.describe()
 
     @recover_without.validator
-    def _may_recover_without(self, order: dict[str, Any]) -> None:
-        self._checked(lambda: self._it.check_give_up(order))
+    def _may_recover_without(self, *given: Any) -> None:
+        self._checked(lambda: self._it.check_give_up(handlers.only(given)))
 
-    @workflow.signal(description="A NodeLease tells that it ended: {node, incarnation, reason}")
+    @handlers.signal(messages.lease_ended, description="A NodeLease tells that it ended: {node, incarnation, reason}")
     def lease_ended(self, told: dict[str, Any]) -> None:
         """The node is asked before it is fenced."""
-        node, incarnation = int(told.get("node", -1)), str(told.get("incarnation", ""))
-        self._lapsed[node] = incarnation
+        node, incarnation = int(told["node"]), str(told["incarnation"])
+        self._lapsed.pop(node, None)
+        self._lapsed = dict([*self._lapsed.items(), (node, incarnation)][-REMEMBERED_LEASES:])
         self._suspect(node, incarnation)
 
-    @workflow.signal(description="A run asks whether a node is known: {node, workflow_id, run_id}")
+    @handlers.signal(messages.locate, description="A run asks whether a node is known: {node, workflow_id, run_id}")
     def locate(self, question: dict[str, Any]) -> None:
         """Answered by the signal `located`."""
-        node = int(question.get("node", -1))
-        run = str(question.get("workflow_id")), str(question.get("run_id"))
+        node, run = question["node"], (question["workflow_id"], question["run_id"])
         answer = {"node": node, "known": self._it.may_know(node), **self._probes.answer(node, self._it.state)}
         self._reply(run, "located", answer)
 
-    @workflow.signal(
-        description="A run whose replicas were all dropped wants to end as cancelled: {workflow_id, run_id}"
+    @handlers.signal(
+        messages.cancel_run,
+        description="A run whose replicas were all dropped wants to end as cancelled: {workflow_id, run_id}",
     )
     def cancel_run(self, run: dict[str, Any]) -> None:
         """A run cannot cancel itself."""
-        self._outbox.add(Outbound(outbound.CANCEL, str(run.get("workflow_id")), str(run.get("run_id"))))
+        self._outbox.add(Outbound(outbound.CANCEL, run["workflow_id"], run["run_id"]))
         self._awake = True
 
-    @workflow.signal(description="A DirectoryFailure run tells of a failed directory: {notice, workflow_id, run_id}")
+    @handlers.signal(
+        messages.directory_failed,
+        description="A DirectoryFailure run tells of a failed directory: {notice, workflow_id, run_id}",
+    )
     def directory_failed(self, told: dict[str, Any]) -> None:
         """Answered by the signal `recorded`, once the metadata has it; told again, nothing changes."""
         answer = self._it.directory_failed(told.get("notice"))
-        self._reply((str(told.get("workflow_id")), str(told.get("run_id"))), "recorded", answer)
+        self._reply((told["workflow_id"], told["run_id"]), "recorded", answer)
 
-    @workflow.signal(
-        description="A run asks for reassignments, or how they stand: {request, changes, looks, workflow_id, run_id}"
+    @handlers.signal(
+        messages.reassign,
+        description="A run asks for reassignments, or how they stand: {request, changes, looks, workflow_id, run_id}",
     )
-    def reassign(self, told: dict[str, Any]) -> None:
+    def reassign(self, asked: Asked) -> None:
         """Answered by the signal `answered`; heard again, only the answer is repeated."""
-        try:
-            asked = Asked.of(told)
-        except (KeyError, TypeError, ValueError) as problem:
-            workflow.logger.warning("A signal that cannot be read is ignored: %r", problem)
-            return
         if self._answers.heard(asked):
             answer = self._answers.again(asked, self._it.state)
         else:
@@ -452,5 +468,5 @@ class Cluster:
     def _checked(self, check: Callable[[], object]) -> None:
         try:
             check()
-        except ValueError as bad:
-            raise ApplicationError(str(bad), type=errors.INVALID_PLAN, non_retryable=True) from bad
+        except BadField as bad:
+            raise errors.invalid_plan(bad) from bad

@@ -9,10 +9,11 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from workflows import errors, options
-from workflows.model import failures, names
+from workflows import errors, handlers, options
+from workflows.model import failures, messages, names
 from workflows.model.failures import Notice
 from workflows.model.fields import BadField
+from workflows.model.messages import Recorded
 from workflows.model.phases import ENDED
 
 RECORDING = "recording"
@@ -27,24 +28,25 @@ class DirectoryFailure:
     """
 
     @workflow.init
-    def __init__(self, parameter: Any) -> None:
+    def __init__(self, *given: Any) -> None:
         self._problem: BadField | None = None
         self._notice = Notice(-1, "", "", "", "", 0.0)
         try:
-            self._notice = failures.parse_notice(parameter)
+            self._notice = failures.parse_notice(handlers.only(given))
         except BadField as problem:
             self._problem = problem
-        self._answer: dict[str, Any] | None = None
+        self._answer: Recorded | None = None
         self._refusal = ""
         self._recorded = 0.0
 
     @workflow.run
-    async def run(self, parameter: Any) -> dict[str, Any]:
+    async def run(self, *given: Any) -> dict[str, Any]:
         """Answer node, directory, its id, reason, when it was noticed and recorded, the replicas that are offline with
         it and the moves that it ended. Fails with InvalidPlan and the path of the bad field.
         """
         if self._problem is not None:
             raise errors.invalid_plan(self._problem)
+        (parameter,) = given
         pause = options.RECORD_AGAIN_AFTER
         while self._answer is None:
             await self._tell(parameter, pause)
@@ -68,13 +70,13 @@ class DirectoryFailure:
         except TimeoutError:
             workflow.logger.info("The controller has not put the failure on record yet")
 
-    @workflow.signal(description="The controller says what became of the failure in the metadata")
-    def recorded(self, answer: dict[str, Any]) -> None:
+    @handlers.signal(messages.recorded, description="The controller says what became of the failure in the metadata")
+    def recorded(self, answer: Recorded) -> None:
         """{"outcome", "version", "value", "offline"}, or {"error", "message"} when it is to be told again."""
-        if answer.get("error"):
-            self._refusal = str(answer.get("message", ""))
+        if answer.error:
+            self._refusal = answer.error
         elif self._answer is None:
-            self._answer = dict(answer)
+            self._answer = answer
 
     @workflow.query(description="What failed, since when, why, and whether the metadata has it")
     def progress(self) -> dict[str, Any]:
@@ -90,8 +92,10 @@ class DirectoryFailure:
         }
 
     def _account(self) -> dict[str, Any]:
-        one, answer = self._notice, self._answer or {}
-        told = [[topic, [partition for partition, _ in pairs]] for topic, _, pairs in one.replicas]
+        one, answer = self._notice, self._answer or Recorded()
+        offline = answer.offline
+        if offline is None:
+            offline = tuple((topic, tuple(partition for partition, _ in pairs)) for topic, _, pairs in one.replicas)
         return {
             "node": one.node,
             "incarnation": one.incarnation,
@@ -100,11 +104,9 @@ class DirectoryFailure:
             "reason": one.reason,
             "noticed": one.noticed,
             "recorded": self._recorded or None,
-            "outcome": str(answer.get("outcome", "")),
-            "version": int(answer.get("version", 0)),
-            "broker_epoch": int(answer.get("value", 0)),
-            "replicas": [
-                {"topic": topic, "partitions": partitions} for topic, partitions in answer.get("offline", told)
-            ],
+            "outcome": answer.outcome,
+            "version": answer.version,
+            "broker_epoch": answer.broker_epoch,
+            "replicas": [{"topic": topic, "partitions": list(partitions)} for topic, partitions in offline],
             "moves": [move.row() for move in one.moves],
         }

@@ -6,7 +6,7 @@ from typing import Any
 
 from temporalio import workflow
 
-from workflows import errors, options
+from workflows import errors, handlers, options
 from workflows.model import calls, fields, names
 from workflows.model.calls import ExportCall, ExportResult
 
@@ -30,10 +30,10 @@ class ExportHistory:
     """
 
     @workflow.run
-    async def run(self, parameter: Any) -> ExportResult:
+    async def run(self, *given: Any) -> ExportResult:
         """Export; fails with InvalidPlan when the parameter cannot be used."""
         try:
-            call = parse_export(parameter)
+            call = parse_export(handlers.only(given))
         except fields.BadField as bad:
             raise errors.invalid_plan(bad) from bad
         result: ExportResult = await workflow.execute_activity(

@@ -13,8 +13,8 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError
 from temporalio.workflow import ActivityHandle
 
-from workflows import cancellation, errors, options, orders, steps
-from workflows.model import calls, moves, names
+from workflows import cancellation, errors, handlers, options, orders, steps
+from workflows.model import calls, fields, messages, moves, names
 from workflows.model.absence import Missed
 from workflows.model.calls import MoveResult, MoveRow
 from workflows.model.fields import BadField
@@ -39,11 +39,11 @@ class MoveReplica:
     """
 
     @workflow.init
-    def __init__(self, parameter: Any) -> None:
+    def __init__(self, *given: Any) -> None:
         self._problem: BadField | None = None
         self._plan = MovePlan(-1, ())
         try:
-            self._plan = parse_moves(parameter)
+            self._plan = parse_moves(handlers.only(given))
         except BadField as problem:
             self._problem = problem
         self._replicas: dict[Key, Replica] = {
@@ -66,7 +66,7 @@ class MoveReplica:
         self._phases = Phases()
 
     @workflow.run
-    async def run(self, parameter: Any) -> dict[str, Any]:
+    async def run(self, *given: Any) -> dict[str, Any]:
         """Move; answer rows, the SLA's verdict and the run's phases.
 
         Ends failed with the type of the first reason, the rows in its details, when nothing was moved; cancelled when
@@ -266,7 +266,7 @@ class MoveReplica:
             "phases": self._phases.rows(),
         }
         if verdict.status == "failed":
-            raise ApplicationError(verdict.message, result, type=verdict.error, non_retryable=True)
+            raise ApplicationError(fields.shown(verdict.message), result, type=verdict.error, non_retryable=True)
         if verdict.status == "cancelled":
             await cancellation.be_asked()
             raise CancelledError("All replicas were dropped.")
@@ -317,13 +317,13 @@ class MoveReplica:
             return f"node {self._plan.node}"
         return ""
 
-    @workflow.signal(description="The node tells how far its copies are")
+    @handlers.signal(messages.reports, description="The node tells how far its copies are")
     def copy_progress(self, rows: list[dict[str, Any]]) -> None:
         """Live values for `progress`; those of an earlier target or claim are ignored."""
         self._away = False
         self._heard()
         for row in rows:
-            replica = self._replicas.get((str(row.get("topic")), int(row.get("partition", -1))))
+            replica = self._replicas.get((row["topic"], row["partition"]))
             if (
                 replica is not None
                 and replica.phase == COPYING
@@ -331,14 +331,16 @@ class MoveReplica:
             ):
                 self._replicas[replica.key] = replica.reported(row, workflow.time())
 
-    @workflow.signal(description="The controller says whether a node is known, and whether it is fenced")
+    @handlers.signal(
+        messages.located, description="The controller says whether a node is known, and whether it is fenced"
+    )
     def located(self, answer: dict[str, Any]) -> None:
         """The answer to `locate`."""
         self._known = bool(answer.get("known"))
         self._missed.told(answer)
 
     @workflow.update(description="Stop copying; what is on disk stays")
-    async def pause(self) -> dict[str, Any]:
+    async def pause(self, *given: Any) -> dict[str, Any]:
         """Answers when no step is running any more. The memo, which is in the server's list, says that it is paused."""
         self._paused = True
         workflow.upsert_memo({PAUSED: True})
@@ -346,27 +348,29 @@ class MoveReplica:
         return {"paused": self._paused}
 
     @pause.validator
-    def _may_pause(self) -> None:
+    def _may_pause(self, *given: Any) -> None:
+        orders.checked(lambda: handlers.nothing(given))
         self._needs_open_run()
         if self._paused:
             raise refuse("The run is paused already; resume it first.")
 
     @workflow.update(description="Go on after a pause")
-    def resume(self) -> dict[str, Any]:
+    def resume(self, *given: Any) -> dict[str, Any]:
         """The next step starts at once."""
         self._paused = False
         workflow.upsert_memo({PAUSED: None})
         return {"paused": False}
 
     @resume.validator
-    def _may_resume(self) -> None:
+    def _may_resume(self, *given: Any) -> None:
+        orders.checked(lambda: handlers.nothing(given))
         if not self._paused:
             raise refuse("The run is not paused.")
 
     @workflow.update(description="Limit this run: {rate: bytes/s, a size such as 20MB, or null}")
-    async def set_throttle(self, order: Any) -> dict[str, Any]:
+    async def set_throttle(self, *given: Any) -> dict[str, Any]:
         """A copy under way goes on from where it is under the new limit."""
-        rate = orders.rate_of(order)
+        rate = orders.rate_of(handlers.only(given))
         if rate != self._throttle:
             self._throttle = rate
             if self._in(COPYING):
@@ -374,22 +378,24 @@ class MoveReplica:
         return {"throttle": self._throttle}
 
     @set_throttle.validator
-    def _may_set_throttle(self, order: Any) -> None:
+    def _may_set_throttle(self, *given: Any) -> None:
         self._needs_open_run()
-        orders.checked(lambda: orders.rate_of(order))
+        orders.checked(lambda: orders.rate_of(handlers.only(given)))
 
     @workflow.update(description="Move one replica to another directory instead: {topic, partition, directory}")
-    async def set_target(self, order: Any) -> dict[str, Any]:
+    async def set_target(self, *given: Any) -> dict[str, Any]:
         """Answers when the `.move` in the new directory is there; fails with TooLate when the swap was faster, or with
         the node's reason for rejecting the directory: the move goes on to the earlier one then.
         """
+        (order,) = given
         key = orders.replica_of(order, self._replicas, "directory")
         directory = orders.directory_of(order)
         await self._give(key, Order(directory), lambda replica: replica.phase != moves.CREATING)
         return {"topic": key[0], "partition": key[1], "directory": directory}
 
     @set_target.validator
-    def _may_set_target(self, order: Any) -> None:
+    def _may_set_target(self, *given: Any) -> None:
+        order = orders.checked(lambda: handlers.only(given))
         key = orders.checked(lambda: orders.replica_of(order, self._replicas, "directory"))
         directory = orders.checked(lambda: orders.directory_of(order))
         self._may_be_ordered(key)
@@ -397,14 +403,16 @@ class MoveReplica:
             raise refuse(f"$.directory is {directory}, which is its target already.")
 
     @workflow.update(description="Give up one replica: {topic, partition}")
-    async def drop(self, order: Any) -> dict[str, Any]:
+    async def drop(self, *given: Any) -> dict[str, Any]:
         """Answers when its `.move` is gone; fails with TooLate when the swap was faster."""
+        (order,) = given
         key = orders.replica_of(order, self._replicas)
         await self._give(key, Order(), lambda replica: replica.phase != CANCELLING)
         return {"topic": key[0], "partition": key[1], "outcome": self._replicas[key].row.outcome}
 
     @drop.validator
-    def _may_drop(self, order: Any) -> None:
+    def _may_drop(self, *given: Any) -> None:
+        order = orders.checked(lambda: handlers.only(given))
         self._may_be_ordered(orders.checked(lambda: orders.replica_of(order, self._replicas)))
 
     async def _give(self, key: Key, order: Order, carried_out: Callable[[Replica], bool]) -> None:

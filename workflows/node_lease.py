@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception
 
-from workflows import options
-from workflows.model import calls, names
+from workflows import errors, handlers, options
+from workflows.model import calls, messages, names
 from workflows.model.calls import LeaseCall
+from workflows.model.fields import BadField
 
 
 @workflow.defn(name=names.NODE_LEASE)
@@ -20,8 +23,12 @@ class NodeLease:
     """
 
     @workflow.run
-    async def run(self, call: LeaseCall) -> str:
-        """Answer why the lease ended."""
+    async def run(self, *given: Any) -> str:
+        """Answer why the lease ended; fails with InvalidPlan when the parameter, a LeaseCall, cannot be used."""
+        try:
+            call = messages.lease(handlers.only(given))
+        except BadField as bad:
+            raise errors.invalid_plan(bad) from bad
         reason = await self._hold(call)
         controller = workflow.get_external_workflow_handle(names.cluster_id(call.cluster))
         try:

@@ -32,7 +32,7 @@ class Order:
 
 def refuse(problem: str, kind: str = errors.INVALID_PLAN) -> ApplicationError:
     """The error by which an update is refused."""
-    return ApplicationError(problem, type=kind, non_retryable=True)
+    return ApplicationError(fields.shown(problem), type=kind, non_retryable=True)
 
 
 def replica_of(order: Any, known: Collection[Key], *more: str) -> Key:

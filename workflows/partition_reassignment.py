@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, CancelledError, ChildWorkflowError, FailureError
 
-from workflows import cancellation, errors, options
+from workflows import cancellation, errors, handlers, options
 from workflows.asking import Asking
-from workflows.model import calls, names
+from workflows.model import calls, fields, messages, names
 from workflows.model import reassignment_runs as runs
 from workflows.model.calls import ReassignResult
 from workflows.model.fields import BadField
@@ -41,13 +41,13 @@ class PartitionReassignment:
     """
 
     @workflow.init
-    def __init__(self, parameter: Any) -> None:
+    def __init__(self, *given: Any) -> None:
         self._problem: BadField | None = None
         self._parts: dict[Key, Part] = {}
         self._made, self._pair = False, (0, 0)
         self._throttles: Mapping[str, Any] = {}
         try:
-            request = parse(parameter)
+            request = parse(handlers.only(given))
             self._made, self._pair = request.made, request.pair
             self._parts = {part.key: part for part in request.parts}
             self._throttles = request.throttles
@@ -65,7 +65,7 @@ class PartitionReassignment:
         self._short: dict[Key, str] = {}
 
     @workflow.run
-    async def run(self, parameter: Any) -> dict[str, Any]:
+    async def run(self, *given: Any) -> dict[str, Any]:
         """Answer a row per partition and the run's phases.
 
         Ends cancelled when all partitions were, failed with the type of the first reason, the rows in its details, when
@@ -314,7 +314,7 @@ class PartitionReassignment:
         result = {"rows": rows, "phases": self._phases.rows()}
         verdict = runs.verdict(parts, self._short)
         if verdict.status == "failed":
-            raise ApplicationError(verdict.message, result, type=verdict.error, non_retryable=True)
+            raise ApplicationError(fields.shown(verdict.message), result, type=verdict.error, non_retryable=True)
         if verdict.status == "cancelled":
             await cancellation.be_asked()
             raise CancelledError("All reassignments were cancelled.")
@@ -369,22 +369,24 @@ class PartitionReassignment:
             **of_run(list(self._parts.values()), self._phases.current, waiting, clock),
         }
 
-    @workflow.signal(description="A node tells how far its replicas are")
+    @handlers.signal(messages.reports, description="A node tells how far its replicas are")
     def copy_progress(self, rows: list[dict[str, Any]]) -> None:
         """Live values for `progress`."""
         now = workflow.time()
         for row in rows:
-            part = self._parts.get((str(row.get("topic")), int(row.get("partition", -1))))
+            part = self._parts.get((row["topic"], row["partition"]))
             if part is not None:
                 self._parts[part.key] = part.reported(row, now)
-                self._voices.tell(int(row.get("node", -1)), now, float(row.get("next_in", NEXT_REPORT)))
+                self._voices.tell(row["node"], now, row.get("next_in", NEXT_REPORT))
 
-    @workflow.signal(description="The controller answers what the run asked")
+    @handlers.signal(messages.answered, description="The controller answers what the run asked")
     def answered(self, answer: dict[str, Any]) -> None:
         """{"request", "results", "made", "rows", "generation", "version"}, or "error" when it is to be asked again."""
         self._asking.take(answer)
 
-    @workflow.signal(description="The controller tells that partitions have another target, or none any more")
+    @handlers.signal(
+        messages.retargeted, description="The controller tells that partitions have another target, or none any more"
+    )
     def retargeted(self, told: dict[str, Any]) -> None:
         """{"rows", "generation", "version"}."""
         self._take(told)

@@ -1,52 +1,84 @@
-"""How workflow code is run: in the SDK's sandbox, this package passed through.
+"""How workflow code is run: by the SDK's own runner, without its sandbox.
 
-Importing the package anew for every run would cost several times a run's work, and values would have a second class
-identity. What is passed through keeps no state: values, constants and pure functions.
+The sandbox restricts only what it imports anew for every run. Workflow code is imported once for all runs, as anew it
+would cost several times a run's work and values would have a second class identity: so that the sandbox guarded nothing
+here. What it would guard against is looked for in the source (tests/workflows/test_determinism.py). This module is no
+workflow code: it makes workers.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from temporalio.bridge.proto.workflow_activation import WorkflowActivation
 from temporalio.bridge.proto.workflow_completion import WorkflowActivationCompletion
-from temporalio.worker import Worker, WorkflowInstance, WorkflowInstanceDetails
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowInstance, WorkflowInstanceDetails
 from temporalio.worker._workflow_instance import _WorkflowLogicFlag
-from temporalio.worker.workflow_sandbox import SandboxedWorkflowRunner, SandboxRestrictions
+from temporalio.workflow import Info
+
+from workflows.handlers import ReadableConverter
 
 #: What the SDK calls a query that came without a workflow task.
 _DIRECT = "legacy_query"
 
 
-class Runner(SandboxedWorkflowRunner):
-    """The sandbox, and a run is forgotten once a query was answered that came without a workflow task.
+class Runner(UnsandboxedWorkflowRunner):
+    """A run is forgotten once a query was answered that came without a workflow task.
 
     For such a query the SDK gives a run all events there are, also those that no task has brought yet: a timer that
     fired, the end of an activity. The run decides what follows from them, and if an update comes with the task after
     that, it is handled later than they are; a replay, to whom both come at once, handles it first, and fails for good.
     Forgotten before its next task, a run gets there what a replay would get.
+
+    What is sent to a run and cannot be decoded comes to its strict parsers, see `handlers.ReadableConverter`.
     """
 
     worker: Worker | None = None
 
     def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
         """See WorkflowRunner."""
-        instance = super().create_instance(det)
-        activate = instance.activate
+        make = det.payload_converter_factory
+        details = replace(det, payload_converter_factory=lambda: ReadableConverter(make()))
+        return _Forgetful(super().create_instance(details), self)
 
-        def forgetting(act: WorkflowActivation) -> WorkflowActivationCompletion:
-            if self.worker is not None and any(job.query_workflow.query_id == _DIRECT for job in act.jobs):
-                # Asked for while the query is still being answered, so that no task slips in between.
-                bridge = self.worker._bridge_worker
-                if bridge is not None:
-                    bridge.request_workflow_eviction(act.run_id)
-            return activate(act)
 
-        instance.activate = forgetting  # type: ignore[method-assign]
-        return instance
+class _Forgetful(WorkflowInstance):
+    """A run as the SDK has made it, which asks to be forgotten when it answers a direct query."""
+
+    def __init__(self, instance: WorkflowInstance, runner: Runner) -> None:
+        self._instance, self._runner = instance, runner
+
+    def activate(self, act: WorkflowActivation) -> WorkflowActivationCompletion:
+        """See WorkflowInstance."""
+        worker = self._runner.worker
+        if worker is not None and any(job.query_workflow.query_id == _DIRECT for job in act.jobs):
+            # Asked for while the query is still being answered, so that no task slips in between.
+            bridge = worker._bridge_worker
+            if bridge is not None:
+                bridge.request_workflow_eviction(act.run_id)
+        return self._instance.activate(act)
+
+    def get_serialization_context(self, command_info: Any) -> Any:
+        """See WorkflowInstance."""
+        return self._instance.get_serialization_context(command_info)
+
+    def get_external_store_context(self, command_info: Any) -> Any:
+        """See WorkflowInstance."""
+        return self._instance.get_external_store_context(command_info)
+
+    def get_info(self) -> Info:
+        """See WorkflowInstance."""
+        return self._instance.get_info()
+
+    def get_thread_id(self) -> int | None:
+        """See WorkflowInstance."""
+        return self._instance.get_thread_id()
 
 
 def workflow_runner() -> Runner:
     """The runner for a worker or a replay of these workflows, one for each."""
-    return Runner(restrictions=SandboxRestrictions.default.with_passthrough_modules("workflows"))
+    return Runner()
 
 
 def deciding_as_replays(worker: Worker, runner: Runner) -> Worker:
@@ -59,6 +91,8 @@ def deciding_as_replays(worker: Worker, runner: Runner) -> Worker:
     update would be handled before the end of an activity which, for the first worker, came earlier. What follows from
     the two, in another order, would be recorded, and no later replay would agree with it. The SDK knows the remedy as a
     flag that each history carries, and has not made it the default yet; temporalio is pinned.
+
+    The SDK has no public way to either (tests/workflows/test_sdk_hooks.py tells when that changes).
     """
     runner.worker = worker
     worker._set_default_workflow_logic_flag(

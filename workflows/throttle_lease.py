@@ -10,9 +10,9 @@ from temporalio import workflow
 from temporalio.exceptions import ActivityError, CancelledError
 from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
-from workflows import cancellation, errors, options
+from workflows import cancellation, errors, handlers, options, orders
 from workflows.asking import Asking
-from workflows.model import calls, names
+from workflows.model import calls, messages, names
 from workflows.model.calls import AwaitMovesCall
 from workflows.model.fields import BadField
 from workflows.model.phases import Phases
@@ -34,11 +34,11 @@ class ThrottleLease:
     """
 
     @workflow.init
-    def __init__(self, parameter: Any) -> None:
+    def __init__(self, *given: Any) -> None:
         self._problem: BadField | None = None
         self._request = ThrottleRequest({}, {}, 0.0)
         try:
-            self._request = parse(parameter)
+            self._request = parse(handlers.only(given))
         except BadField as problem:
             self._problem = problem
         self._asking = Asking()
@@ -48,7 +48,7 @@ class ThrottleLease:
         self._phases = Phases()
 
     @workflow.run
-    async def run(self, parameter: Any) -> dict[str, Any]:
+    async def run(self, *given: Any) -> dict[str, Any]:
         """Return the run's phases. Fails with InvalidPlan and the path of a bad field; a cancel ends it cancelled."""
         if self._problem is not None:
             raise errors.invalid_plan(self._problem)
@@ -138,20 +138,21 @@ class ThrottleLease:
         }
 
     @workflow.update(description="Wait until the controller has set the throttles")
-    async def held(self) -> dict[str, Any]:
+    async def held(self, *given: Any) -> dict[str, Any]:
         """Returns once they are in the metadata; also when the lease has ended."""
         await workflow.wait_condition(lambda: self._held or self._released or self._problem is not None)
         return {"held": self._held and not self._released}
 
-    @workflow.signal(description="Which moves were accepted: {replicas: [[node, topic, partition]]}")
-    def requested(self, told: Any) -> None:
-        """The lease lasts until these have ended; what cannot be read is ignored."""
-        try:
-            self._moving = read_replicas(told)
-        except BadField as problem:
-            workflow.logger.warning("A signal that cannot be read is ignored: %s", problem)
+    @held.validator
+    def _may_be_held(self, *given: Any) -> None:
+        orders.checked(lambda: handlers.nothing(given))
 
-    @workflow.signal(description="The controller answers what the run asked")
-    def answered(self, answer: Any) -> None:
+    @handlers.signal(read_replicas, description="Which moves were accepted: {replicas: [[node, topic, partition]]}")
+    def requested(self, moving: dict[int, list[calls.Replica]]) -> None:
+        """The lease lasts until these have ended."""
+        self._moving = moving
+
+    @handlers.signal(messages.answered, description="The controller answers what the run asked")
+    def answered(self, answer: dict[str, Any]) -> None:
         """See `Asking`."""
         self._asking.take(answer)

@@ -75,7 +75,7 @@ def parse_notice(parameter: Any) -> Notice:
     row = fields.an_object(parameter, "$", _KNOWN)
 
     def text(name: str) -> str:
-        return fields.a_string(fields.need(row, name, "$"), f"$.{name}")
+        return fields.a_string(fields.a_note(fields.need(row, name, "$"), f"$.{name}"), f"$.{name}")
 
     noticed = fields.need(row, "noticed", "$")
     if isinstance(noticed, bool) or not isinstance(noticed, int | float) or not 0 <= noticed < 1e11:
@@ -112,7 +112,7 @@ def _moves(rows: Any, path: str) -> Iterable[Move]:
         row = fields.an_object(each, here, Move.__slots__)
 
         def text(name: str, row: Mapping[str, Any] = row, here: str = here) -> str:
-            return fields.a_string(row.get(name, ""), f"{here}.{name}", empty=True)
+            return fields.a_note(row.get(name, ""), f"{here}.{name}")
 
         yield Move(
             fields.a_string(fields.need(row, "topic", here), f"{here}.topic"),

@@ -4,17 +4,38 @@ field.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+#: What a message repeats of what was sent: it stands in logs and in failures, which Temporal limits.
+LONGEST_TEXT = 1_000
 
 
 class BadField(ValueError):
-    """A field is missing, of the wrong kind, out of bounds or not known; `path` says which, as in `$[0].partition`."""
+    """A field is missing, of the wrong kind, out of bounds or not known; `path` says which, as in `$[0].partition`.
+
+    Both are fit to be shown and sent, whatever they repeat: see `shown`.
+    """
 
     def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path} {problem}")
-        self.path = path
-        self.problem = problem
+        self.path, self.problem = shown(path), shown(problem)
+        super().__init__(f"{self.path} {self.problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class Undecoded:
+    """In the place of a value that no converter could decode; no parser takes it. `why` is the converter's word."""
+
+    why: str
+
+
+def shown(text: str) -> str:
+    """A text that may come from anywhere, as UTF-8 can carry it, and not too long for a message."""
+    if not text.isascii():
+        text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
 
 
 def kind_of(value: object) -> str:
@@ -27,7 +48,11 @@ def kind_of(value: object) -> str:
         return "a number"
     if isinstance(value, str):
         return "a string"
-    return "an object" if isinstance(value, Mapping) else "a list"
+    if isinstance(value, Mapping):
+        return "an object"
+    if isinstance(value, Undecoded):
+        return f"what cannot be decoded ({value.why})"
+    return "a list" if isinstance(value, list | tuple) else "bytes"
 
 
 def an_object(value: Any, path: str, known: Collection[str] | None = None) -> Mapping[str, Any]:
@@ -70,12 +95,43 @@ def are_numbers(values: Sequence[Any], low: int = 0) -> bool:
     return all([type(value) is int and low <= value < 1 << 63 for value in values])
 
 
+def numbers(value: Any, path: str, low: int = 0, high: int = (1 << 31) - 1) -> tuple[int, ...]:
+    """A list of whole numbers within bounds: nodes, or partitions."""
+    return tuple(a_number(each, f"{path}[{place}]", low, high) for place, each in enumerate(a_list(value, path)))
+
+
 def a_string(value: Any, path: str, *, empty: bool = False) -> str:
     """A string, not empty unless allowed."""
     if not isinstance(value, str):
         raise BadField(path, f"must be a string, not {kind_of(value)}")
     if not value and not empty:
         raise BadField(path, "is empty")
+    if not is_text(value):
+        raise BadField(path, "is not text: it holds half of a surrogate pair")
+    return value
+
+
+def a_note(value: Any, path: str) -> str:
+    """Any string, as UTF-8 can carry it: an error's words, or a path, may hold bytes that are no text."""
+    if not isinstance(value, str):
+        raise BadField(path, f"must be a string, not {kind_of(value)}")
+    return value if is_text(value) else value.encode("utf-8", "backslashreplace").decode()
+
+
+def is_text(value: str) -> bool:
+    """Whether UTF-8 can carry it. JSON can write halves of surrogate pairs, which nothing else takes."""
+    try:
+        return value.isascii() or bool(value.encode())
+    except UnicodeEncodeError:
+        return False
+
+
+def a_measure(value: Any, path: str) -> float:
+    """A finite number that is not negative, whole or not: bytes, seconds, rates."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadField(path, f"must be a number, not {kind_of(value)}")
+    if not 0 <= value < 1 << 63 or not math.isfinite(value):
+        raise BadField(path, f"is {value}, but must be at least 0 and below 2^63")
     return value
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from workflows.model import image_check
 from workflows.model.assignment import Assignment
 from workflows.model.state import FORMAT, ClusterState, Configs, Gone, Node, Partition, Topic, pack, unpack
 
@@ -160,6 +161,7 @@ def decode(text: str, reader: Reader | None = None) -> Image:
     content = _content(text)
     reader = reader or Reader()
     try:
+        image_check.check(content)
         return Image(
             content["cluster"],
             content["generation"],
@@ -171,7 +173,7 @@ def decode(text: str, reader: Reader | None = None) -> Image:
             {(row[0], row[1]): Configs(*row) for row in content["configs"]},
             {name: tuple([Partition.of(row) for row in rows]) for name, rows in content.get("partitions", ())},
         )
-    except (KeyError, TypeError, IndexError) as problem:
+    except (ArithmeticError, AttributeError, KeyError, TypeError, IndexError) as problem:
         raise ValueError(f"a cluster image with a damaged row: {problem!r}") from problem
 
 

@@ -40,8 +40,8 @@ class Report:
             raise fields.BadField(
                 path, "must have a topic, a partition, a topic id, a directory id, a generation, a reason and a file"
             )
-        reason = fields.a_string(row[5], f"{path}[5]", empty=True)
-        file = fields.a_string(row[6], f"{path}[6]", empty=True)
+        reason = fields.a_note(row[5], f"{path}[5]")
+        file = fields.a_note(row[6], f"{path}[6]")
         return Report(Held.of(list(row[:5]), path), reason[:MAX_REASON], file[:MAX_FILE])
 
 

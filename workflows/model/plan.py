@@ -22,6 +22,7 @@ ANY = "any"
 #: One run moves at most so many replicas: its rows must fit into one event.
 MAX_REPLICAS = 1_000
 _INT = (1 << 31) - 1
+_LONGEST_PATH = 4_096
 
 _UNITS = {"": 1, "B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4}
 _UNITS |= {
@@ -34,6 +35,8 @@ _UNITS |= {
     "G": 1000**3,
     "T": 1000**4,
 }
+#: More digits than any size has: a number of hundreds is infinite as a float.
+_DIGITS = 40
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)(?:/s)?")
 
 
@@ -44,6 +47,8 @@ def size(value: Any, path: str = "$") -> int:
         unit = _UNITS.get(found.group(2).upper()) if found else None
         if found is None or unit is None:
             raise BadField(path, f'is \'{value}\', which is not a size such as 20000000, "20MB" or "64MiB"')
+        if len(found.group(1)) > _DIGITS:
+            raise BadField(path, f"is '{value}', which is more than any disk holds")
         value = int(float(found.group(1)) * unit)
     return fields.a_number(value, path, 1)
 
@@ -53,6 +58,8 @@ def absolute(value: Any, path: str, *, any_allowed: bool) -> str:
     text = fields.a_string(value, path)
     if text == ANY and any_allowed:
         return ANY
+    if len(text) > _LONGEST_PATH:
+        raise BadField(path, f"has {len(text)} characters; a path has at most {_LONGEST_PATH}")
     if not text.startswith("/") or "\0" in text:
         raise BadField(
             path, f"is '{text}', but must be {'any or ' if any_allowed else ''}an absolute path that begins with '/'"
@@ -165,7 +172,9 @@ def loads(text: str) -> Any:
 
     try:
         return json.loads(text, object_pairs_hook=no_duplicates)
-    except (json.JSONDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:  # (ValueError: also a number of more than 4,300 digits)
+        if isinstance(problem, BadField):
+            raise
         raise BadField("$", f"is not JSON: {problem}") from problem
 
 

@@ -42,11 +42,22 @@ def change_row(change: Reassigned) -> list[Any]:
     ]
 
 
-def read_change(row: Any) -> Reassigned:
-    """The change of such a row. Raises TypeError or ValueError for anything else."""
-    topic, topic_id, partition, original, target, adding, removing, by = row
-    sets = tuple(original), tuple(target), tuple(adding), tuple(removing)
-    return Reassigned(str(topic), str(topic_id), int(partition), *sets, str(by))
+def read_change(row: Any, path: str = "$") -> Reassigned:
+    """The change of such a row. Raises BadField for anything else."""
+    held = fields.a_list(row, path)
+    if len(held) != 8:
+        raise BadField(path, f"has {len(held)} entries, but a change of a partition has 8")
+    original, target, adding, removing = (fields.numbers(held[at], f"{path}[{at}]") for at in range(3, 7))
+    return Reassigned(
+        fields.a_string(held[0], f"{path}[0]"),
+        fields.a_string(held[1], f"{path}[1]", empty=True),
+        fields.a_number(held[2], f"{path}[2]", high=(1 << 31) - 1),
+        original,
+        target,
+        adding,
+        removing,
+        fields.a_string(held[7], f"{path}[7]", empty=True),
+    )
 
 
 def made_by_controller(changes: Sequence[Reassigned], pair: tuple[int, int]) -> dict[str, Any]:
@@ -93,10 +104,7 @@ def _made(parameter: Mapping[str, Any]) -> Request:
     )
     parts: list[Part] = []
     for place, each in enumerate(fields.a_list(row["made"], "$.made")):
-        try:
-            change = read_change(each)
-        except (TypeError, ValueError) as problem:
-            raise BadField(f"$.made[{place}]", f"is no change of a partition: {problem}") from problem
+        change = read_change(each, f"$.made[{place}]")
         directories = (ANY,) * len(change.target)
         parts.append(Part(change.topic, change.partition, change.target, directories).begun(change))
     if not parts:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from workflows.model import fields, throttles
 from workflows.model.controller import Controller
 from workflows.model.outcome import Code, Reassigned, Result
 from workflows.model.reassignment_request import change_row, read_change
@@ -15,6 +16,11 @@ from workflows.model.watchers import Run, standing
 
 #: Answers to runs are kept up to so many changes and runs in all, the latest first.
 REMEMBERED_ROWS = 10_000
+
+_INT = (1 << 31) - 1
+
+#: One request has at most so many changes, and looks at so many partitions: the answer must fit into one event.
+MOST_ASKED = 1_000
 
 #: The answer to a cancel that is not meant for what is under way now.
 NOT_MEANT: Result = {"error": Code.NO_REASSIGNMENT_IN_PROGRESS, "message": ""}
@@ -46,19 +52,18 @@ class Asked:
         return f"{self.workflow_id} {self.run_id}"
 
     @staticmethod
-    def of(told: Mapping[str, Any]) -> Asked:
-        """Read a run's signal. Raises KeyError, TypeError or ValueError for anything else."""
+    def of(told: Any) -> Asked:
+        """Read a run's signal. Raises BadField."""
+        row = fields.an_object(told, "$")
+        hold, release = row.get("hold"), row.get("release")
         return Asked(
-            int(told["request"]),
-            str(told["workflow_id"]),
-            str(told["run_id"]),
-            tuple(
-                (str(topic), int(partition), None if target is None else tuple(target), tuple(expected or ()))
-                for topic, partition, target, expected in told["changes"]
-            ),
-            tuple((str(topic), int(partition)) for topic, partition in told["looks"]),
-            told.get("hold"),
-            told.get("release"),
+            fields.a_number(fields.need(row, "request", "$"), "$.request"),
+            fields.a_string(fields.need(row, "workflow_id", "$"), "$.workflow_id"),
+            fields.a_string(fields.need(row, "run_id", "$"), "$.run_id", empty=True),
+            tuple(_change(each, f"$.changes[{place}]") for place, each in enumerate(_few(row, "changes"))),
+            tuple(_look(each, f"$.looks[{place}]") for place, each in enumerate(_few(row, "looks"))),
+            None if hold is None else throttles.parse(hold, "$.hold"),
+            None if release is None else _release(release),
         )
 
     def command(self, state: ClusterState) -> tuple[dict[str, Any], list[bool]]:
@@ -73,6 +78,33 @@ class Asked:
             if in_it
         ]
         return {"do": "alter_reassignments", "partitions": rows, "client": f"run {self.workflow_id}"}, meant
+
+
+def _release(told: Any) -> dict[str, Any]:
+    row = fields.an_object(told, "$.release", ("nodes",))
+    return {"nodes": list(fields.numbers(row["nodes"], "$.release.nodes"))} if "nodes" in row else {}
+
+
+def _few(row: Mapping[str, Any], name: str) -> Sequence[Any]:
+    rows = fields.a_list(fields.need(row, name, "$"), f"$.{name}")
+    if len(rows) > MOST_ASKED:
+        raise fields.BadField(f"$.{name}", f"has {len(rows)} entries, but may have {MOST_ASKED}")
+    return rows
+
+
+def _look(told: Any, path: str) -> Key:
+    row = fields.a_list(told, path)
+    if len(row) < 2:
+        raise fields.BadField(path, "must have a topic and a partition")
+    return fields.a_string(row[0], f"{path}[0]"), fields.a_number(row[1], f"{path}[1]", high=_INT)
+
+
+def _change(told: Any, path: str) -> tuple[str, int, tuple[int, ...] | None, tuple[int, ...]]:
+    row = fields.a_list(told, path)
+    if len(row) != 4:
+        raise fields.BadField(path, "must have a topic, a partition, a target or null, and the target that it is for")
+    target = None if row[2] is None else fields.numbers(row[2], f"{path}[2]")
+    return *_look(row, path), target, fields.numbers(row[3] or [], f"{path}[3]")
 
 
 def made(

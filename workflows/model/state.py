@@ -349,5 +349,5 @@ def unpack(text: str) -> Any:
     """What `pack` packed. Raises ValueError for anything else."""
     try:
         return json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
-    except zlib.error as problem:
+    except (zlib.error, RecursionError, TypeError) as problem:
         raise ValueError(f"not a packed value: {problem}") from problem

@@ -13,6 +13,7 @@ images, and into a controller that is rebuilt from those.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -55,12 +56,12 @@ def parse(value: Any, path: str = "$.throttles") -> dict[str, Any]:
 
 
 def _is_node(text: Any) -> bool:
-    return isinstance(text, str) and text.isascii() and text.isdecimal() and str(int(text)) == text
+    return isinstance(text, str) and re.fullmatch("0|[1-9][0-9]{0,9}", text) is not None
 
 
 def _rate(value: Any, path: str) -> str:
     text = fields.a_string(value, path)
-    if not (text.isascii() and text.isdecimal() and 0 < int(text) < 1 << 63):
+    if not (re.fullmatch("[0-9]{1,19}", text) and 0 < int(text) < 1 << 63):
         raise fields.BadField(path, f"is '{text}', but must be bytes per second, a whole number above 0")
     return text
 
@@ -89,7 +90,7 @@ def of_group(throttles: Mapping[str, Any], group: Iterable[tuple[str, int]]) -> 
 
 def _partition(entry: str) -> int:
     number, _, _ = entry.partition(":")
-    return int(number) if number.isdigit() else -1
+    return int(number) if re.fullmatch("[0-9]{1,10}", number) else -1
 
 
 # --- the record

@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
+
+from workflows.model import fields
 
 MAX_NAME = 249
 MAX_PARTITIONS = 10_000
 #: Stated limits of an embedded cluster.
 MAX_TOPICS = 1_000
 MAX_REPLICAS = 20_000
+
+#: Characters of a config's value, where its rule has no other limit: what Kafka's protocol takes for one.
+LONGEST = 32_767
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _LONG = (1 << 63) - 1
@@ -64,6 +70,8 @@ class Whole:
     low: int
     high: int = _LONG
 
+    longest: ClassVar[int] = LONGEST
+
     def problem(self, value: str) -> str | None:
         """Why the value does not fit, or None."""
         if not re.fullmatch(r"-?\d{1,19}", value):
@@ -79,6 +87,8 @@ class OneOf:
 
     words: tuple[str, ...]
 
+    longest: ClassVar[int] = LONGEST
+
     def problem(self, value: str) -> str | None:
         """Why the value does not fit, or None."""
         return None if value in self.words else f"is not one of {', '.join(self.words)}"
@@ -90,6 +100,8 @@ class Words:
 
     words: tuple[str, ...]
 
+    longest: ClassVar[int] = LONGEST
+
     def problem(self, value: str) -> str | None:
         """Why the value does not fit, or None."""
         return None if set(value.split(",")) <= set(self.words) else f"is not one of {', '.join(self.words)}"
@@ -99,6 +111,8 @@ class Words:
 class Text:
     """Anything: what it may be only the node can tell."""
 
+    longest: ClassVar[int] = LONGEST
+
     def problem(self, value: str) -> str | None:
         """Never one."""
         return None
@@ -107,6 +121,8 @@ class Text:
 @dataclass(frozen=True, slots=True)
 class ReplicaList:
     """KIP-73's list of throttled replicas: `*`, or `partition:node` pairs, or nothing."""
+
+    longest: ClassVar[int] = 1_000_000
 
     def problem(self, value: str) -> str | None:
         """Why the value does not fit, or None."""
@@ -118,6 +134,8 @@ class ReplicaList:
 @dataclass(frozen=True, slots=True)
 class Fraction:
     """A number from 0 to 1."""
+
+    longest: ClassVar[int] = 64
 
     def problem(self, value: str) -> str | None:
         """Why the value does not fit, or None."""
@@ -216,5 +234,9 @@ def config_problem(kind: str, name: str, value: object) -> str | None:
         return f"The {kind} config '{name}' is not known here; leave it out."
     if not isinstance(value, str):
         return f"The value of the {kind} config '{name}' is not a string."
+    if len(value) > rule.longest:
+        return f"The value of the {kind} config '{name}' has {len(value)} characters; {rule.longest} are allowed."
+    if not fields.is_text(value):
+        return f"The value of the {kind} config '{name}' is not text: it holds half of a surrogate pair."
     problem = rule.problem(value)
     return f"The {kind} config '{name}': '{value}' {problem}." if problem else None

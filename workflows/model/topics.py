@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -194,7 +195,7 @@ def alter_configs(state: ClusterState, command: Mapping[str, Any], _new_id: Call
         values = _changed(topic.configs, changes)
         after = state if values == topic.configs else state.with_topics(replace(topic, configs=values))
     else:
-        if name and not (name.isdigit() and int(name) in state.nodes):
+        if name and not (re.fullmatch("[0-9]{1,10}", name) and int(name) in state.nodes):
             raise Refused(Code.BROKER_ID_NOT_REGISTERED, f"There is no broker '{name}'.")
         known = state.configs.get((kind, name), Configs(kind, name, {}))
         values = _changed(known.values, changes)

@@ -1,0 +1,387 @@
+"""Nothing that is sent to a run fails its workflow task: neither at once nor later, by what it left behind.
+
+The handlers are found in the workflows' definitions, so that a new one is tried as well. Each gets every payload of
+tests/workflows/nasty.py in every state of its run; then all queries are answered, nodes and timers go on, and the run
+takes a cancel.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from temporalio import workflow
+from temporalio.api.common.v1 import Payload
+
+from tests.support.hand_activations import Driven, TaskFailed, plain, rejections, signals_in
+from tests.support.scale import scaled, tally
+from tests.workflows import nasty
+from tests.workflows.driven import (
+    ALL,
+    COMMANDS,
+    EXAMPLES,
+    MOVES,
+    PARAMETERS,
+    RUN,
+    STATES,
+    WELL,
+    asking,
+    catching_up,
+    collecting,
+    copying,
+    serving,
+)
+from tests.workflows.fakes import FakeMember
+from workflows import move_replica
+from workflows.cluster import Cluster
+from workflows.directory_failure import DirectoryFailure
+from workflows.model import calls, commands, image
+from workflows.model.state import ClusterState, pack, unpack
+from workflows.move_replica import MoveReplica
+from workflows.node_lease import NodeLease
+
+TOGETHER = 40  # so many messages in one activation
+STRIDE = scaled(5, 1)  # of what is nearly right every so many; what is plainly wrong is always tried
+
+
+def _definition(kind: type) -> Any:
+    return workflow._Definition.must_from_class(kind)
+
+
+def _handlers() -> Iterator[tuple[type, str, str]]:
+    for kind in ALL:
+        found = _definition(kind)
+        for sort, table in (("signal", found.signals), ("update", found.updates), ("query", found.queries)):
+            yield from ((kind, sort, name) for name in sorted(name for name in table if name))
+
+
+HANDLERS = list(_handlers())
+TRIED = [
+    pytest.param(kind, state, sort, name, id=f"{kind.__name__}-{state.__name__}-{name}")
+    for kind, sort, name in HANDLERS
+    for state in STATES[kind]
+]
+
+
+def _lists(name: str, example: Any) -> list[tuple[Payload, ...]]:
+    given = list(nasty.arguments(example))
+    surface = len(list(nasty.arguments()))
+    offset = sum(name.encode()) % STRIDE
+    return [*given[:surface], *given[surface + offset :: STRIDE]]
+
+
+def _goes_on(it: Driven, kind: type) -> None:
+    """Queries, nodes, timers and a cancel."""
+    for _ in range(8):
+        if it.ended is None:
+            it.resolve(WELL, timers=True)
+        for query in _definition(kind).queries:
+            it.query(query)
+    if it.ended is None:
+        it.send(it.cancel())
+        it.resolve(WELL)
+
+
+def test_every_handler_has_an_example_in_every_state() -> None:
+    wanted = {f"{kind.__name__}.{name}" for kind, sort, name in HANDLERS if sort != "query"}
+    assert wanted == set(EXAMPLES), "tests/workflows/driven.py has an example for each handler"
+    assert set(STATES) == set(PARAMETERS) == set(ALL), "tests/workflows/driven.py has the states of each workflow"
+    assert all(STATES[kind] for kind, _, _ in HANDLERS)
+
+
+@pytest.mark.parametrize(("kind", "state", "sort", "name"), TRIED)
+def test_no_payload_fails_a_workflow_task(
+    kind: type, state: Callable[[], Driven], sort: str, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.CRITICAL)
+    make = {"signal": Driven.signal, "update": Driven.update}.get(sort)
+    example = EXAMPLES.get(f"{kind.__name__}.{name}")
+    it, known = state(), {query for query in _definition(kind).queries}
+    with tally("messages that no run expects") as counted:
+        given = _lists(name, example)
+        if make is None:
+            for payloads in given:
+                _tolerant(it, name, payloads)
+                counted.count += 1
+            return
+        for at in range(0, len(given), TOGETHER):
+            group = given[at : at + TOGETHER]
+            try:
+                it.send(*(make(name, *payloads) for payloads in group))
+                for query in known:
+                    it.query(query)
+                it.resolve({})
+            except (TaskFailed, AssertionError):
+                _blame(state, make, name, group, known)
+                raise
+            if it.ended is not None:
+                _goes_on(it, kind)
+                it = state()
+            counted.count += len(group)
+    _goes_on(it, kind)
+
+
+def _tolerant(it: Driven, name: str, payloads: tuple[Payload, ...]) -> None:
+    """A query with arguments may fail; the task does not."""
+    try:
+        it.query(name, *payloads)
+    except TaskFailed:
+        raise
+    except AssertionError:
+        return
+
+
+def _blame(
+    state: Callable[[], Driven], make: Any, name: str, group: list[tuple[Payload, ...]], queries: set[str]
+) -> None:
+    """Name the messages that fail alone."""
+    guilty: list[str] = []
+    for payloads in group:
+        it = state()
+        try:
+            it.send(make(name, *payloads))
+            for query in queries:
+                it.query(query)
+            it.resolve({})
+        except (TaskFailed, AssertionError) as failed:
+            told = [f"{each.metadata.get('encoding')!r} {each.data[:120]!r}" for each in payloads]
+            guilty.append(f"{name}({', '.join(told)}): {str(failed)[:200]}")
+    if guilty:
+        pytest.fail(f"{len(guilty)} of {len(group)} messages fail a task, as\n" + "\n".join(guilty[:8]))
+
+
+def test_every_command_has_an_example() -> None:
+    assert {each["do"] for each in COMMANDS} == set(commands._COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command["do"])
+def test_no_command_fails_a_workflow_task(command: Mapping[str, Any], caplog: pytest.LogCaptureFixture) -> None:
+    """In a batch of a node that may submit, a command is carried out or refused, and what it leaves can be told."""
+    caplog.set_level(logging.CRITICAL)
+    wrong = [*nasty.VALUES, *list(nasty.mutated(command))[sum(command["do"].encode()) % STRIDE :: STRIDE]]
+    node = FakeMember(1)
+    with tally("commands that no controller expects") as counted:
+        for at in range(0, len(wrong), TOGETHER):
+            it = serving()
+            for group in (wrong[at : at + TOGETHER], COMMANDS):
+                try:
+                    it.send(it.update("submit", plain(node.batch(*group))))
+                    it.query("state")
+                    it.resolve({**WELL, calls.PROBE_NODE: lambda call: {"incarnation": "", "reason": "gone"}})
+                except (TaskFailed, AssertionError) as failed:
+                    pytest.fail(f"{_first_guilty(node, group)}: {failed}")
+                counted.count += len(group)
+
+
+def _first_guilty(node: FakeMember, group: Sequence[Any]) -> str:
+    for each in group:
+        it = serving()
+        try:
+            it.send(it.update("submit", plain(node.batch(each))))
+            it.query("state")
+        except (TaskFailed, AssertionError):
+            return json.dumps(each)[:2000]
+    return "all of them together"
+
+
+def test_no_image_fails_a_workflow_task(caplog: pytest.LogCaptureFixture) -> None:
+    """A node's disks may hold anything: the image that it registers with is taken or refused."""
+    caplog.set_level(logging.CRITICAL)
+    it = serving()
+    content = unpack(image.whole(ClusterState.of(it.query("state")))[0])
+    node = FakeMember(1)
+    texts = [image.text_of(content), "x", "eJw=", pack([]), pack({"v": 1}), pack(nasty.VALUES[-1])]
+    texts += [
+        base64.b64encode(zlib.compress(json.dumps(each).encode())).decode()
+        for each in list(nasty.mutated(content))[::STRIDE]
+    ]
+    with tally("images that no node keeps") as counted:
+        for text in texts:
+            it = collecting()
+            for known in (text, ""):
+                try:
+                    it.send(it.update("submit", plain(node.batch({**node.registration(known)}))))
+                    it.query("state")
+                    it.resolve(WELL)
+                except (TaskFailed, AssertionError) as failed:
+                    pytest.fail(f"{zlib.decompress(base64.b64decode(text)).decode()[:3000]}: {failed}")
+            counted.count += 1
+
+
+@pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
+def test_no_parameter_fails_a_workflow_task(kind: type) -> None:
+    """A run that cannot begin ends with InvalidPlan; one that can goes on."""
+    example = PARAMETERS[kind]
+    with tally("parameters that no run expects") as counted:
+        for payloads in (*_lists(kind.__name__, example), (plain(example),)):
+            try:
+                it = Driven(kind, *payloads)
+                if it.ended is None:
+                    it.resolve(WELL)
+            except TaskFailed as failed:
+                told = [f"{each.metadata.get('encoding')!r} {each.data[:200]!r}" for each in payloads]
+                pytest.fail(f"{kind.__name__}({', '.join(told)}): {failed}")
+            if it.ended is not None and it.ended.HasField("fail_workflow_execution"):
+                failure = it.ended.fail_workflow_execution.failure
+                assert failure.application_failure_info.type == "InvalidPlan", failure.message
+            counted.count += 1
+
+
+def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.message for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+@pytest.mark.parametrize(
+    ("payloads", "words"),
+    [
+        ((plain({"node": "one"}),), "$.node must be a whole number, not a string"),
+        ((plain({"node": 1}),), "$.incarnation is missing"),
+        ((plain([1]),), "$ must be an object, not a list"),
+        ((), "$ is missing: an argument is needed"),
+        ((plain({}), plain({})), "$ is followed by 1 more"),
+        ((nasty.UNDECODABLE[0],), "$ must be an object, not what cannot be decoded (KeyError"),
+    ],
+)
+def test_a_mistyped_signal_is_ignored_with_one_warning(
+    payloads: tuple[Payload, ...], words: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    it = serving()
+    before = it.query("describe")
+    with caplog.at_level(logging.WARNING):
+        assert it.send(it.signal("lease_ended", *payloads)) == []
+    (warning,) = _warnings(caplog)
+    assert f"The signal lease_ended is ignored: {words}" in warning
+    assert it.query("describe") == before
+
+
+@pytest.mark.parametrize(
+    ("name", "payload", "words"),
+    [
+        ("submit", {"node": "x"}, "$.node must be a whole number"),
+        ("submit", {"node": 1, "incarnation": "\ud800", "commands": []}, "$.incarnation is not text"),
+        ("recover_without", {"node": 10**30}, "$.node is 1000000000000000000000000000000, but must be at most"),
+        ("recover_without", [], "$ must be an object, not a list"),
+    ],
+)
+def test_a_mistyped_update_is_refused_with_the_path_of_the_bad_field(name: str, payload: Any, words: str) -> None:
+    it = serving()
+    (refused,) = rejections(it.send(it.update(name, plain(payload))))
+    assert refused["applicationFailureInfo"]["type"] == "InvalidPlan"
+    assert refused["message"].startswith(words)
+
+
+@pytest.mark.parametrize("name", ["pause", "resume", "set_throttle", "set_target", "drop"])
+@pytest.mark.parametrize("count", [0, 2])
+def test_an_update_with_another_number_of_arguments_is_refused(name: str, count: int) -> None:
+    if count == 0 and name in ("pause", "resume"):
+        count = 1
+    it = copying()
+    (refused,) = rejections(it.send(it.update(name, *[plain({})] * count)))
+    assert refused["applicationFailureInfo"]["type"] in ("InvalidPlan", "TooLate"), refused
+
+
+def test_the_controller_answers_only_runs_that_the_server_can_find() -> None:
+    """The server refuses the whole task for a signal to an id that it does not take."""
+    it = serving()
+    for bad in ({**RUN, "run_id": "None"}, {**RUN, "workflow_id": ""}, {**RUN, "workflow_id": "w" * 1001}, {}):
+        for name, more in (("locate", {"node": 1}), ("cancel_run", {}), ("directory_failed", {"notice": {}})):
+            assert it.send(it.signal(name, plain({**more, **bad}))) == []
+    answer = signals_in(it.send(it.signal("locate", plain({"node": 1, **RUN, "run_id": ""}))))
+    assert answer == [(RUN["workflow_id"], "located", [{"node": 1, "known": True}])]
+
+
+def test_an_answer_with_too_few_results_is_ignored_and_the_right_one_is_taken() -> None:
+    it = asking()
+    whole = EXAMPLES["PartitionReassignment.answered"]
+    assert it.send(it.signal("answered", plain({**whole, "results": []}))) == []
+    assert it.query("progress")["phase"] == "asking"
+    it.send(it.signal("answered", plain(whole)))
+    it.resolve({})
+    assert it.query("progress")["phase"] == "catching_up"
+
+
+def test_a_report_that_cannot_be_read_leaves_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = copying()
+    monkeypatch.setattr(move_replica, "time", SimpleNamespace(time=it.now.timestamp))
+    (good,) = EXAMPLES["MoveReplica.copy_progress"]
+    it.send(it.signal("copy_progress", plain([good])))
+    for bad in ({"rate": "fast"}, {"bytes_total": None}, {"next_in": float("nan")}, {"seconds_by_reason": [1]}):
+        it.send(it.signal("copy_progress", plain([{**good, "state": "lost", **bad}])))
+    found = it.query("progress")["replicas"][0]
+    assert (found["state"], found["rate"], found["bytes_copied"]) == ("copying", 1.5, 5)
+
+
+def test_what_a_later_node_reports_beyond_is_passed_over() -> None:
+    it = catching_up()
+    (good,) = EXAMPLES["PartitionReassignment.copy_progress"]
+    it.send(it.signal("copy_progress", plain([{**good, "temperature": [40]}])))
+    assert it.query("progress")["partitions"][0]["rate"] == 1.5
+
+
+def test_a_run_of_a_parameter_that_is_no_json_names_it() -> None:
+    for kind in (MoveReplica, DirectoryFailure, NodeLease, Cluster):
+        it = Driven(kind, nasty.UNDECODABLE[11])
+        assert it.ended is not None
+        failure = it.ended.fail_workflow_execution.failure
+        assert "binary/encrypted" in failure.message, kind
+
+
+def test_a_controller_waits_for_a_program_that_reads_what_the_run_before_carried_over() -> None:
+    """Ended, it would lose all metadata; its task is tried again until the right program runs."""
+    carried = {**PARAMETERS[Cluster], "v": 99}
+    started_by_hand = Driven(Cluster, plain(carried))
+    assert started_by_hand.ended is not None and started_by_hand.ended.HasField("fail_workflow_execution")
+    with pytest.raises(TaskFailed, match="format 99"):
+        Driven(Cluster, plain(carried), continued=True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        {"do": "alter_configs", "kind": "broker", "name": "1", "changes": {"cordoned.log.dirs": "/\ud800"}},
+        {"do": "alter_configs", "kind": "broker", "name": "1", "changes": {"cordoned.log.dirs": "/" * 40_000}},
+        {"do": "alter_configs", "kind": "broker", "name": "²", "changes": {"cordoned.log.dirs": "/a"}},
+        {"do": "alter_configs", "kind": "topic", "name": "t", "changes": {"min.cleanable.dirty.ratio": "1" * 30_000}},
+        {"do": "alter_reassignments", "partitions": [["t", 0, [2]]], "client": "\ud800"},
+    ],
+    ids=["half a character", "too long", "no number", "long to match", "half a client"],
+)
+def test_what_would_fail_a_later_task_is_refused(command: dict[str, Any]) -> None:
+    """Ids, images and patterns take less than JSON does."""
+    it = serving()
+    before = time.process_time()
+    (completed,) = (each for each in it.send(it.update("submit", plain(FakeMember(1).batch(command)))) if is_done(each))
+    ((result,),) = json.loads(completed.update_response.completed.data)["results"]
+    assert result["error"], result
+    assert time.process_time() - before < 1.0
+    _goes_on(it, Cluster)
+
+
+def is_done(command: Any) -> bool:
+    """Whether a command answers an update."""
+    return bool(command.HasField("update_response") and command.update_response.HasField("completed"))
+
+
+def test_a_node_whose_incarnation_is_too_long_for_an_id_is_refused() -> None:
+    it, node = collecting(), FakeMember(1, incarnation="i" * 1_000)
+    it.send(it.update("submit", plain(node.batch(node.registration()))))
+    _goes_on(it, Cluster)
+    assert it.query("describe")["nodes"] == []
+
+
+def test_a_run_asks_for_a_thousand_partitions_at_most() -> None:
+    it = serving()
+    looks = [["t", 0]] * 1_001
+    assert it.send(it.signal("reassign", plain({**EXAMPLES["Cluster.reassign"], "looks": looks}))) == []
+
+
+def test_messages_that_repeat_what_was_sent_stay_short() -> None:
+    it = Driven(MoveReplica, plain([{**MOVES[0], "x" * 1_000_000: 1}]))
+    assert it.ended is not None and it.ended.ByteSize() < 10_000

@@ -1,0 +1,238 @@
+"""What the runs' signals carry, read strictly: each function takes what came, and raises BadField for all else. Pure.
+
+Fields that are not known here are passed over: a newer node or run may send more. What is read is fit to be used as it
+is: ids that the server takes, numbers that are finite, rows that are whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workflows.model import fields
+from workflows.model.calls import LeaseCall
+from workflows.model.fields import BadField
+from workflows.model.reassignment_request import change_row, read_change
+from workflows.model.run_requests import Asked
+
+#: The server's limit for a workflow's id, in bytes; it refuses the whole workflow task for one that is longer.
+LONGEST_ID = 1_000
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_INT = (1 << 31) - 1
+
+
+def _need(row: Mapping[str, Any], name: str, path: str = "$") -> Any:
+    return fields.need(row, name, path)
+
+
+def _node(row: Mapping[str, Any], path: str = "$") -> int:
+    return fields.a_number(_need(row, "node", path), f"{path}.node", high=_INT)
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    return fields.a_note(row.get(name) or "", f"$.{name}")
+
+
+def _run(row: Mapping[str, Any], *, any_run: bool = True) -> dict[str, Any]:
+    """{"workflow_id", "run_id"}: who is to be signalled or cancelled, in a form that the server takes.
+
+    `run_id` may be "" or missing, for whichever run of that id is open, unless `any_run` is false.
+    """
+    workflow_id = fields.a_string(_need(row, "workflow_id", "$"), "$.workflow_id")
+    if len(workflow_id.encode()) > LONGEST_ID:
+        raise BadField("$.workflow_id", f"is longer than {LONGEST_ID} bytes")
+    run_id = fields.a_string(row.get("run_id") or "", "$.run_id", empty=any_run)
+    if run_id and _UUID.fullmatch(run_id) is None:
+        raise BadField("$.run_id", f"is '{run_id}', which is not a run's id")
+    return {"workflow_id": workflow_id, "run_id": run_id}
+
+
+# --- to the controller
+
+
+def lease_ended(told: Any) -> dict[str, Any]:
+    """{"node", "incarnation"}: whose lease ended."""
+    row = fields.an_object(told, "$")
+    return {"node": _node(row), "incarnation": fields.a_string(_need(row, "incarnation", "$"), "$.incarnation")}
+
+
+def locate(told: Any) -> dict[str, Any]:
+    """{"node", "workflow_id", "run_id"}: which node, and who asks."""
+    row = fields.an_object(told, "$")
+    return {"node": _node(row), **_run(row)}
+
+
+def cancel_run(told: Any) -> dict[str, Any]:
+    """{"workflow_id", "run_id"}: the run that wants to be cancelled."""
+    return _run(fields.an_object(told, "$"), any_run=False)
+
+
+def directory_failed(told: Any) -> dict[str, Any]:
+    """{"notice", "workflow_id", "run_id"}: what `failures.directory_failed` reads, and who tells."""
+    row = fields.an_object(told, "$")
+    return {"notice": fields.an_object(_need(row, "notice", "$"), "$.notice"), **_run(row)}
+
+
+def reassign(told: Any) -> Asked:
+    """What `Asked.of` reads; who asks can be answered."""
+    _run(fields.an_object(told, "$"))
+    return Asked.of(told)
+
+
+# --- to a move
+
+
+def located(told: Any) -> dict[str, Any]:
+    """{"node", "known", "fenced"?, "probe"?}: whether the node is known, and what `Probes.answer` tells of it."""
+    row = fields.an_object(told, "$")
+    found: dict[str, Any] = {"known": fields.a_flag(_need(row, "known", "$"), "$.known")}
+    if row.get("fenced") is not None:
+        found["fenced"] = fields.a_flag(row["fenced"], "$.fenced")
+    return {**found, "probe": _text(row, "probe")}
+
+
+_REPORT: Mapping[str, Callable[[Any, str], Any]] = {
+    **dict.fromkeys(("state", "directory", "message", "stall", "stall_message"), fields.a_note),
+    **dict.fromkeys(("bytes_total", "bytes_copied", "bytes_resumed", "bytes_written"), fields.a_number),
+    **dict.fromkeys(("attempt", "attempts"), fields.a_number),
+    **dict.fromkeys(("rate", "append_rate", "next_in"), fields.a_measure),
+    **dict.fromkeys(
+        ("seconds_copying", "seconds_placing", "seconds_catching_up", "seconds_deleting", "seconds_throttled"),
+        fields.a_measure,
+    ),
+}
+
+
+def reports(told: Any) -> list[dict[str, Any]]:
+    """A list of {"topic", "partition", "node", ...}: how far a node's replicas are. Only `topic` and `partition` must
+    be there; without `node` it is -1.
+    """
+    return [_report(each, f"$[{place}]") for place, each in enumerate(fields.a_list(told, "$"))]
+
+
+def _report(told: Any, path: str) -> dict[str, Any]:
+    row = fields.an_object(told, path)
+    found: dict[str, Any] = {
+        "topic": fields.a_string(_need(row, "topic", path), f"{path}.topic"),
+        "partition": fields.a_number(_need(row, "partition", path), f"{path}.partition", high=_INT),
+        "node": _node(row, path) if "node" in row else -1,
+    }
+    for name, read in _REPORT.items():
+        if name in row:
+            found[name] = read(row[name], f"{path}.{name}")
+    spent = fields.an_object(row.get("seconds_by_reason") or {}, f"{path}.seconds_by_reason")
+    found["seconds_by_reason"] = {
+        fields.a_string(reason, f"{path}.seconds_by_reason"): fields.a_measure(
+            seconds, f"{path}.seconds_by_reason.{reason}"
+        )
+        for reason, seconds in spent.items()
+    }
+    return found
+
+
+# --- to the run of a reassignment
+
+
+def answered(told: Any) -> dict[str, Any]:
+    """{"request", "results", "made", "rows", "generation", "version"}: what the controller answers a request of a run;
+    {"request", "error"} when the run is to ask again. `results` have an entry per change that was asked for.
+    """
+    row = fields.an_object(told, "$")
+    results = fields.a_list(row.get("results") or [], "$.results")
+    made = fields.a_list(row.get("made") or [], "$.made")
+    return {
+        "request": fields.a_number(_need(row, "request", "$"), "$.request"),
+        "error": fields.a_note(row.get("error") or "", "$.error"),
+        "results": [_result(each, f"$.results[{place}]") for place, each in enumerate(results)],
+        "made": [change_row(read_change(each, f"$.made[{place}]")) for place, each in enumerate(made)],
+        **retargeted(row),
+    }
+
+
+def retargeted(told: Any) -> dict[str, Any]:
+    """{"rows", "generation", "version"}: partitions as the controller has them (`Standing.row`), or [topic, partition]
+    of one that is gone, and the pair of its state.
+    """
+    row = fields.an_object(told, "$")
+    rows = fields.a_list(row.get("rows") or [], "$.rows")
+    return {
+        "rows": [_standing(each, f"$.rows[{place}]") for place, each in enumerate(rows)],
+        "generation": fields.a_number(row.get("generation", 0), "$.generation"),
+        "version": fields.a_number(row.get("version", 0), "$.version"),
+    }
+
+
+def _result(told: Any, path: str) -> dict[str, Any]:
+    row = fields.an_object(told, path)
+    code = fields.a_number(row.get("error") or 0, f"{path}.error")
+    return {"error": code, "message": fields.a_note(row.get("message") or "", f"{path}.message")}
+
+
+def _standing(told: Any, path: str) -> list[Any]:
+    row = fields.a_list(told, path)
+    if len(row) not in (2, 9):
+        raise BadField(path, f"has {len(row)} entries, but a partition has 9, or 2 when it is gone")
+    key = [fields.a_string(row[0], f"{path}[0]"), fields.a_number(row[1], f"{path}[1]", high=_INT)]
+    if len(row) == 2:
+        return key
+    topic_id = fields.a_string(row[2], f"{path}[2]", empty=True)
+    sets = [list(fields.numbers(row[at], f"{path}[{at}]")) for at in range(3, 8)]
+    return [*key, topic_id, *sets, fields.a_number(row[8], f"{path}[8]", low=-1, high=_INT)]
+
+
+# --- to the run of a failed directory
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What became of a failure in the metadata: `offline` are the replicas, as [topic, [partitions]]. With an `error`
+    it is to be told again.
+    """
+
+    error: str = ""
+    outcome: str = ""
+    version: int = 0
+    broker_epoch: int = 0
+    offline: tuple[tuple[str, tuple[int, ...]], ...] | None = None
+
+
+def recorded(told: Any) -> Recorded:
+    """{"outcome", "version", "value", "offline"}, or {"error", "message"}."""
+    row = fields.an_object(told, "$")
+    if fields.a_number(row.get("error") or 0, "$.error"):
+        return Recorded(_text(row, "message") or "the controller refuses it")
+    offline: tuple[tuple[str, tuple[int, ...]], ...] | None = None
+    if "offline" in row:
+        offline = tuple(
+            _offline(each, f"$.offline[{place}]")
+            for place, each in enumerate(fields.a_list(row["offline"], "$.offline"))
+        )
+    return Recorded(
+        "",
+        _text(row, "outcome"),
+        fields.a_number(row.get("version", 0), "$.version"),
+        fields.a_number(row.get("value", 0), "$.value"),
+        offline,
+    )
+
+
+def _offline(told: Any, path: str) -> tuple[str, tuple[int, ...]]:
+    row = fields.a_list(told, path)
+    if len(row) != 2:
+        raise BadField(path, "must have a topic and a list of partitions")
+    return fields.a_string(row[0], f"{path}[0]"), fields.numbers(row[1], f"{path}[1]")
+
+
+# --- parameters
+
+
+def lease(parameter: Any) -> LeaseCall:
+    """NodeLease's parameter: {"cluster", "node", "incarnation"}."""
+    row = fields.an_object(parameter, "$", ("cluster", "node", "incarnation"))
+    return LeaseCall(
+        fields.a_string(_need(row, "cluster", "$"), "$.cluster"),
+        _node(row),
+        fields.a_string(_need(row, "incarnation", "$"), "$.incarnation"),
+    )
