@@ -161,8 +161,7 @@ def decode(text: str, reader: Reader | None = None) -> Image:
     content = _content(text)
     reader = reader or Reader()
     try:
-        image_check.check(content)
-        return Image(
+        found = Image(
             content["cluster"],
             content["generation"],
             content["version"],
@@ -175,6 +174,8 @@ def decode(text: str, reader: Reader | None = None) -> Image:
         )
     except (ArithmeticError, AttributeError, KeyError, TypeError, IndexError) as problem:
         raise ValueError(f"a cluster image with a damaged row: {problem!r}") from problem
+    image_check.check(content)
+    return found
 
 
 def of_state(state: ClusterState) -> Image:

@@ -1,0 +1,127 @@
+"""Workflow code decides by its history alone: no clock, no chance, no I/O, and no order of a set.
+
+No sandbox looks after that (see workflows/runner.py): its source does not contain any of it, and processes that iterate
+sets in different orders decide the same, byte by byte.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.activations import plain
+from tests.support.determinism import Finding, findings, known_sets, queries
+from tests.workflows.driven import EXAMPLES, STATES, WELL, collecting
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "workflows").rglob("*.py"))
+TREES = [ast.parse(path.read_text()) for path in SOURCES]
+
+#: The files whose queries ask the clock: how long ago a node was heard of is a matter of whoever asks.
+CLOCKS = {"workflows/directory_failure.py", "workflows/move_replica.py", "workflows/partition_reassignment.py"}
+
+
+def _allowed(name: str, finding: Finding, asking: set[str]) -> bool:
+    if name in CLOCKS and finding.what == "imports time":
+        return True
+    return name in CLOCKS and finding.what == "uses time.time" and finding.function in asking
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_workflow_code_has_no_clock_no_chance_and_no_way_out(path: Path) -> None:
+    name, source = str(path.relative_to(ROOT)), path.read_text()
+    asking = set(queries(source))
+    found = [each for each in findings(source, known_sets(TREES)) if not _allowed(name, each, asking)]
+    assert not found, "\n".join(
+        f"{name}:{each.line} {each.what} (in {each.function or 'the module'})" for each in found
+    )
+
+
+def test_the_clock_is_asked_by_these_queries_alone() -> None:
+    asked = {
+        (str(path.relative_to(ROOT)), each.function)
+        for path in SOURCES
+        for each in findings(path.read_text())
+        if each.what == "uses time.time"
+    }
+    assert asked == {(name, "progress") for name in CLOCKS}
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("import time", ["imports time"]),
+        ("import random\nrandom.random()", ["imports random", "uses random.random"]),
+        ("import os.path", ["imports os.path"]),
+        ("from datetime import datetime", ["imports datetime.datetime"]),
+        ("from datetime import timedelta", []),
+        ("import asyncio\nasyncio.wait([])", ["uses asyncio.wait"]),
+        ("import asyncio\nasyncio.create_task(x)", []),
+        ("from uuid import uuid4", ["imports uuid"]),
+        ("open('x')", ["calls open"]),
+        ("hash(x)", ["calls hash"]),
+        ("workflow.unsafe.is_replaying()", ["uses workflow.unsafe"]),
+        ("for x in {1, 2}: pass", ["iterates over a set"]),
+        ("def f(a: set[str]):\n    for x in a: pass", ["iterates over a set"]),
+        ("def f(a: frozenset[str] | None):\n    return [x for x in a]", ["iterates over a set"]),
+        ("def f(a: list[str]):\n    b = set(a)\n    return tuple(b)", ["takes a set's elements in order"]),
+        ("def f(a: list[str]):\n    b = set(a)\n    b = sorted(b)\n    return tuple(b)", []),
+        ("class C:\n    held: frozenset[str]\ndef f(c):\n    return {x: 1 for x in c.held}", ["iterates over a set"]),
+        ("class C:\n    def __init__(self): self.x: set[int] = set()\n    def f(self): return [*self.x]",
+         ["takes a set's elements in order"]),
+        ("def g() -> set[str]: ...\n','.join(g())", ["takes a set's elements in order"]),
+        ("def f(a, b):\n    return list(a.keys() - b)", ["takes a set's elements in order"]),
+        ("def f(a: set[str]):\n    return a.pop()", ["takes any element of a set"]),
+        ("def f(a: set[str]):\n    return min(a, key=len)", ["takes a set's elements in order"]),
+        ("def f(a: set[str]):\n    return sorted(x for x in a), min(a), {x for x in a}, any(x for x in a), {*a}", []),
+        ("def f(a: dict[str, int]):\n    return [x for x in a]", []),
+    ],
+)  # fmt: skip
+def test_what_the_search_finds(source: str, found: list[str]) -> None:
+    assert [each.what for each in findings(source)] == found
+
+
+def decisions() -> str:
+    """A digest of all that runs decide in their states and after them."""
+    seen = hashlib.sha256()
+    for states in STATES.values():
+        for state in states:
+            it = state()
+            for kind, seq in it.open:
+                seen.update(f"{kind} {seq}".encode())
+            for _ in range(6):
+                for command in it.resolve(WELL, timers=True) if it.ended is None else ():
+                    seen.update(command.SerializeToString(deterministic=True))
+    it = collecting()
+    batch = EXAMPLES["Cluster.submit"]
+    names = [f"topic-{number}" for number in range(20)]
+    made = {"do": "create_topics", "topics": [{"name": name, "partitions": 3} for name in names]}
+    for commands in (batch["commands"], [made], [{"do": "delete_topics", "topics": [{"name": n} for n in names[::2]]}]):
+        for command in it.send(it.update("submit", plain({**batch, "commands": commands}), number=1)):
+            seen.update(command.SerializeToString(deterministic=True))
+        for command in it.resolve(WELL):
+            seen.update(command.SerializeToString(deterministic=True))
+    return seen.hexdigest()
+
+
+def test_processes_that_order_sets_differently_decide_the_same() -> None:
+    program = "from tests.workflows.test_determinism import decisions; print(decisions())"
+    answers = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(answers) == 1

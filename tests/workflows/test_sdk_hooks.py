@@ -1,0 +1,123 @@
+"""The parts of Temporal's SDK that are not its public interface, and on which workflows/runner.py relies.
+
+They were read in the version below. When one of these tests fails after an upgrade, read what they say of the new
+version before anything else: without them a worker decides in an order that no replay repeats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client
+from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowInstance, WorkflowInstanceDetails
+from temporalio.worker import _workflow_instance as inside
+
+import workflows
+from tests.support.temporal import TemporalServer
+from tests.workflows.driven import NOTICE, recording
+from tests.workflows.fakes import until_true
+from workflows.runner import Runner, deciding_as_replays, workflow_runner
+
+READ = "1.35.0"
+FLAG = 2
+TIMER = EventType.EVENT_TYPE_TIMER_STARTED
+COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
+
+
+def test_the_sdk_is_the_version_whose_private_parts_were_read() -> None:
+    assert version("temporalio") == READ, (
+        "temporalio was changed. Run the tests of this file, look in its release notes for the flag "
+        "PROCESS_WORKFLOW_ACTIVATION_JOBS_AS_SINGLE_BATCH and for the eviction of cached runs, record the golden "
+        "histories anew if commands differ, then name the new version here."
+    )
+
+
+def test_the_flag_is_still_the_one_of_the_single_batch_and_not_yet_the_default() -> None:
+    flags = getattr(inside, "_WorkflowLogicFlag", None)
+    assert flags is not None, "the SDK has no _WorkflowLogicFlag any more: find out how it orders a task's jobs now"
+    flag = flags.PROCESS_WORKFLOW_ACTIVATION_JOBS_AS_SINGLE_BATCH
+    assert flag == FLAG, f"the SDK has given the flag another number: histories carry {FLAG}, it means {int(flag)}"
+    assert flag not in inside._DEFAULT_ENABLED_WORKFLOW_LOGIC_FLAGS, (
+        "the SDK makes one batch of a task's jobs by default now: take the call of _set_default_workflow_logic_flag "
+        "out of workflows/runner.py"
+    )
+
+
+def test_a_worker_takes_the_flag_before_it_starts() -> None:
+    setter = getattr(Worker, "_set_default_workflow_logic_flag", None)
+    assert setter is not None, "Worker cannot be given a flag of the workflow logic any more"
+    assert list(inspect.signature(setter).parameters) == ["self", "flag", "enabled"], "it is given otherwise now"
+
+
+def test_each_task_is_done_under_the_flag() -> None:
+    """The flag decides in `activate`, and its use is reported with the task."""
+    source = inspect.getsource(inside._WorkflowInstanceImpl.activate)
+    assert "_single_batch_activation" in source, "activate() no longer asks whether a task's jobs are one batch"
+    assert recording().query("progress")["phase"] == "recording"
+
+
+def test_runs_are_evicted_through_the_bridge() -> None:
+    from temporalio.bridge.worker import Worker as Bridge
+
+    evict = getattr(Bridge, "request_workflow_eviction", None)
+    assert evict is not None, "the bridge cannot be asked to forget a run any more: is there a public way now?"
+    assert list(inspect.signature(evict).parameters) == ["self", "run_id"]
+
+
+def test_the_runner_is_asked_for_each_run_with_all_that_it_replaces() -> None:
+    fields = set(WorkflowInstanceDetails.__dataclass_fields__)
+    assert {"payload_converter_factory", "default_workflow_logic_flags"} <= fields, "a run's details have changed"
+    assert issubclass(Runner, UnsandboxedWorkflowRunner)
+    assert callable(WorkflowInstance.activate)
+
+
+class _Counting(Runner):
+    """Counts how often a run is built from its history."""
+
+    built = 0
+
+    def create_instance(self, det: WorkflowInstanceDetails) -> WorkflowInstance:
+        self.built += 1
+        return super().create_instance(det)
+
+
+@pytest.mark.temporal
+def test_what_production_sets_works_on_a_server(temporal_server: TemporalServer, task_queue: str) -> None:
+    """Every task is completed under the flag, and a run is built anew after a direct query."""
+
+    async def scene() -> None:
+        client: Client = await temporal_server.client()
+        runner = _Counting()
+        worker = Worker(client, task_queue=task_queue, workflows=workflows.ALL, workflow_runner=runner)
+        async with deciding_as_replays(worker, runner):
+            prepared = runner.built
+            handle = await client.start_workflow("DirectoryFailure", NOTICE, id=task_queue, task_queue=task_queue)
+
+            async def waiting() -> bool:
+                return any([event.event_type == TIMER async for event in handle.fetch_history_events()])
+
+            await until_true(waiting)  # a query beside a task would be answered with that
+            assert runner.built == prepared + 1
+            assert (await handle.query("progress"))["phase"] == "recording"
+            answer: dict[str, Any] = {"outcome": "recorded", "version": 1, "value": 1, "offline": []}
+            await handle.signal("recorded", answer)
+            await handle.result()
+            assert runner.built == prepared + 2, (
+                "a run that has answered a direct query was not forgotten: what it decided from events that no task had"
+                " brought stays, and no replay agrees with it"
+            )
+            events = [event async for event in handle.fetch_history_events()]
+        completed = [
+            event.workflow_task_completed_event_attributes for event in events if event.event_type == COMPLETED
+        ]
+        assert list(completed[0].sdk_metadata.lang_used_flags) == [FLAG], (
+            f"the first task does not carry flag {FLAG}: its jobs were not one batch"
+        )
+
+    assert isinstance(workflow_runner(), Runner)
+    asyncio.run(scene())
