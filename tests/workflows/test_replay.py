@@ -54,6 +54,15 @@ def test_every_scenario_is_recorded() -> None:
     assert {path.name.removesuffix(".json.gz") for path in RECORDED} >= SCENARIOS
 
 
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))
+def test_a_recorded_history_carries_the_flag_that_every_worker_sets(path: Path) -> None:
+    """Flag 2 of the SDK: what a task brings is one batch; see tests/workflows/test_sdk_hooks.py."""
+    events = read_history(path).events
+    first = next(event for event in events if event.HasField("workflow_task_completed_event_attributes"))
+    flags = first.workflow_task_completed_event_attributes.sdk_metadata.lang_used_flags
+    assert list(flags) == [2], "record it anew: python -m tests.golden.histories.record"
+
+
 @pytest.mark.feature("455-29")
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_a_recorded_history_replays(path: Path) -> None:
