@@ -17,6 +17,7 @@ from workflows.model.calls import ReplicaMove
 from workflows.move_replica import MoveReplica
 from workflows.node_lease import NodeLease
 from workflows.partition_reassignment import PartitionReassignment
+from workflows.throttle_lease import ThrottleLease
 
 #: Ids of another run, as it sends them.
 RUN = {"workflow_id": "c/move/1/t-0/1", "run_id": "01234567-89ab-cdef-0123-456789abcdef"}
@@ -29,13 +30,13 @@ STANDING = ["t", 0, "id", [1, 2], [2], [1], [1], [1], 1]
 THROTTLES = {
     "topics": {"t": {"leader.replication.throttled.replicas": ["0:1"]}},
     "nodes": {"1": {"leader.replication.throttled.rate": "1000"}},
-    "others": {"t": [1]},
 }
 ASKED = {
     "version": 1,
     "partitions": [{"topic": "t", "partition": 0, "replicas": [2], "log_dirs": ["/disk/a"]}],
     "throttles": THROTTLES,
 }
+LEASED = {"throttles": {"nodes": THROTTLES["nodes"]}, "replicas": [[1, "t", 0]], "patience": 5}
 NOTICE = {
     "node": 1,
     "incarnation": "i1",
@@ -53,6 +54,7 @@ PARAMETERS: Mapping[type, Any] = {
     PartitionReassignment: ASKED,
     DirectoryFailure: NOTICE,
     NodeLease: {"cluster": "c", "node": 1, "incarnation": "i1"},
+    ThrottleLease: LEASED,
     ExportHistory: {"directory": "/x", "query": "", "as_of": "", "keep_days": 3},
     Cluster: {"v": 1, "continue_at": [10, 20], "state": "", "collecting": True, "without": [1], "known": [[1, 1, 2]],
               "applied": [[1, 1, 2]], "suspects": [[1, "i1"]], "watched": [["w", "r", [["t", 0, "id", [2]]]]]},
@@ -73,14 +75,14 @@ EXAMPLES: Mapping[str, Any] = {
     "Cluster.cancel_run": RUN,
     "Cluster.directory_failed": {"notice": NOTICE, **RUN},
     "Cluster.reassign": {
-        "request": 1, "changes": [["t", 0, [1], None], ["t", 1, None, [1]]], "looks": [["t", 0]], "release": THROTTLES,
-        **RUN,
+        "request": 1, "changes": [["t", 0, [1], None], ["t", 1, None, [1]]], "looks": [["t", 0]], "hold": THROTTLES,
+        "release": {"nodes": [1]}, **RUN,
     },
     "MoveReplica.copy_progress": [
         {"topic": "t", "partition": 0, "state": "copying", "directory": "/disk/b", "bytes_total": 10, "rate": 1.5,
          "next_in": 10.0, "attempt": 1, "seconds_by_reason": {"copying": 1.0}, "stall": "", "bytes_copied": 5},
     ],
-    "MoveReplica.located": {"node": 1, "known": True},
+    "MoveReplica.located": {"node": 1, "known": True, "fenced": True, "probe": "silent"},
     "MoveReplica.pause": None,
     "MoveReplica.resume": None,
     "MoveReplica.set_throttle": {"rate": "20MB"},
@@ -95,6 +97,9 @@ EXAMPLES: Mapping[str, Any] = {
         "generation": 1, "version": 5,
     },
     "PartitionReassignment.retargeted": {"rows": [STANDING, ["t", 0]], "generation": 1, "version": 6},
+    "ThrottleLease.held": None,
+    "ThrottleLease.requested": {"replicas": [[1, "t", 0]]},
+    "ThrottleLease.answered": {"request": 1, "results": [], "made": [], "rows": [], "generation": 1, "version": 5},
     "DirectoryFailure.recorded": {"outcome": "recorded", "version": 3, "value": 2, "offline": [["t", [0]]]},
 }  # fmt: skip
 
@@ -211,6 +216,11 @@ def catching_up() -> Driven:
     return it
 
 
+def holding() -> Driven:
+    """The run of a lease that awaits the controller's answer."""
+    return Driven(ThrottleLease, plain(LEASED))
+
+
 def recording() -> Driven:
     """The run of a failed directory that awaits the controller's answer."""
     return Driven(DirectoryFailure, plain(NOTICE))
@@ -223,6 +233,7 @@ STATES: Mapping[type, tuple[Callable[[], Driven], ...]] = {
     PartitionReassignment: (asking, catching_up),
     DirectoryFailure: (recording,),
     NodeLease: (),
+    ThrottleLease: (holding,),
     ExportHistory: (),
 }
 
