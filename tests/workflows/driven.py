@@ -125,7 +125,8 @@ COMMANDS: tuple[Mapping[str, Any], ...] = (
     {"do": "alter_reassignments", "partitions": [["t", 0, [2]], ["t", 1, None]], "may_change_factor": True,
      "principal": "p", "client": "c"},
     {"do": "elect_leaders", "partitions": [["t", 0]], "unclean": False},
-    {"do": "release_throttles", **THROTTLES},
+    {"do": "hold_throttles", "holder": "w r", **THROTTLES},
+    {"do": "release_throttles", "holder": "w r", "nodes": [1]},
     {"do": "delete_topics", "names": ["nobody"], "ids": ["nothing"]},
     {"do": "lease_ended", "node": 2, "incarnation": "i2"},
 )  # fmt: skip

@@ -294,7 +294,7 @@ def test_the_controller_answers_only_runs_that_the_server_can_find() -> None:
         for name, more in (("locate", {"node": 1}), ("cancel_run", {}), ("directory_failed", {"notice": {}})):
             assert it.send(it.signal(name, plain({**more, **bad}))) == []
     answer = signals_in(it.send(it.signal("locate", plain({"node": 1, **RUN, "run_id": ""}))))
-    assert answer == [(RUN["workflow_id"], "located", [{"node": 1, "known": True}])]
+    assert answer == [(RUN["workflow_id"], "located", [{"node": 1, "known": True, "fenced": False, "probe": ""}])]
 
 
 def test_an_answer_with_too_few_results_is_ignored_and_the_right_one_is_taken() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 from hypothesis import event, given, settings
@@ -27,6 +28,12 @@ from tests.workflows.fakes import FakeMember, FakeProber, orchestrator, until_tr
 from workflows.cluster import Cluster
 from workflows.model import calls, image, names
 from workflows.model.calls import ImageResult, ProbeResult
+
+
+def run_id(name: str) -> str:
+    """The id of a run, as the server gives it."""
+    return str(uuid5(NAMESPACE_URL, name))
+
 
 NODES = (1, 2, 3)
 PARTITIONS = 4
@@ -105,7 +112,7 @@ class Scene:
             "changes": [["t", partition, list(target), None]],
             "looks": [["t", each] for each in range(PARTITIONS)],
             "workflow_id": f"c/{name}",
-            "run_id": name,
+            "run_id": run_id(name),
         }
         self.run_asks_again(run)
 
@@ -114,13 +121,15 @@ class Scene:
             self.runs.signal("reassign", told)
 
     def locate(self, node: int) -> None:
-        self.runs.signal("locate", {"node": node, "workflow_id": f"c/move-{node}", "run_id": f"m{node}"})
+        self.runs.signal("locate", {"node": node, "workflow_id": f"c/move-{node}", "run_id": run_id(f"m{node}")})
 
     def cancel(self, run: int) -> None:
-        self.runs.signal("cancel_run", {"workflow_id": f"c/move-{run}", "run_id": f"m{run}"})
+        self.runs.signal("cancel_run", {"workflow_id": f"c/move-{run}", "run_id": run_id(f"m{run}")})
 
     def directory_failed(self, node: int) -> None:
-        self.runs.signal("directory_failed", {"notice": {}, "workflow_id": f"c/failure-{node}", "run_id": f"f{node}"})
+        self.runs.signal(
+            "directory_failed", {"notice": {}, "workflow_id": f"c/failure-{node}", "run_id": run_id(f"f{node}")}
+        )
 
     def lease_ended(self, node: int) -> None:
         self.runs.signal("lease_ended", {"node": node, "incarnation": f"i{node}", "reason": "not renewed"})

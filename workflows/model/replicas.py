@@ -29,7 +29,7 @@ class Held:
         if isinstance(row, list) and len(row) == 5:  # as nodes send it, thousands at once
             topic, index, topic_id, directory, generation = row
             texts = isinstance(topic, str) and isinstance(topic_id, str) and isinstance(directory, str)
-            if texts and topic and fields.are_numbers((index, generation)):
+            if texts and topic and (topic + topic_id + directory).isascii() and fields.are_numbers((index, generation)):
                 return Held(topic, index, topic_id, directory, generation)
         if len(fields.a_list(row, path)) != 5:
             raise fields.BadField(path, "must have a topic, a partition, a topic id, a directory id and a generation")
