@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.activations import plain
+from tests.support.hand_activations import plain
 from tests.support.determinism import Finding, findings, known_sets, queries
 from tests.workflows.driven import EXAMPLES, STATES, WELL, collecting
 
