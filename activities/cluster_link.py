@@ -44,6 +44,7 @@ UNREGISTERED = (int(ErrorCode.BROKER_ID_NOT_REGISTERED), int(ErrorCode.STALE_BRO
 NOT_CARRIED_OUT = ("AcceptedUpdateCompletedWorkflow", "UnprocessedUpdate")
 #: The command that may give a node a thousand new replicas at once.
 REASSIGN = "alter_reassignments"
+REGISTER = "register"
 
 
 class ClusterLink:
@@ -65,6 +66,7 @@ class ClusterLink:
         self._must_register = asyncio.Event()
         self._must_register.set()
         self._registered = asyncio.Event()
+        self._wants_whole = asyncio.Event()
         self._applying: set[asyncio.Future[tuple[int, int]]] = set()
 
     async def send_updates(self) -> None:
@@ -94,6 +96,8 @@ class ClusterLink:
     async def _send(self, number: int, commands: list[Command]) -> list[dict[str, Any]]:
         client = await self._client()
         generation, version = self._node.metadata.image.age
+        if self._node.metadata_check.expects_whole and not any(each.get("do") == REGISTER for each in commands):
+            generation, version = 0, 0
         payload = {
             "node": self._node.id,
             "incarnation": self._node.incarnation,
@@ -122,7 +126,10 @@ class ClusterLink:
                 await self._publish(image)
             else:
                 await asyncio.to_thread(self._node.apply_images, [image])
-        if answer.get("register") and not any(command.get("do") == "register" for command in commands):
+        if digest := answer.get("digest"):
+            look = self._node.metadata_check.look
+            await asyncio.to_thread(look, answer["generation"], answer["version"], digest)
+        if answer.get("register") and not any(command.get("do") == REGISTER for command in commands):
             self._registered.clear()
             self._must_register.set()
         return [{"results": one if isinstance(one, list) else [one]} for one in answer["results"]]
@@ -152,6 +159,18 @@ class ClusterLink:
         self._applying.discard(work)
         if not work.cancelled() and (error := work.exception()) is not None:
             log.error("an image could not be applied to its end: %s", error)
+
+    async def keep_agreed(self) -> None:
+        """Have the controller send the whole image where the node's metadata is not the controller's, until cancelled:
+        a batch at (0, 0) requests it.
+        """
+        loop = asyncio.get_running_loop()
+        self._node.metadata_check.request_whole = lambda: _set(loop, self._wants_whole)
+        while True:
+            await self._wants_whole.wait()
+            self._wants_whole.clear()
+            with contextlib.suppress(GaveUp, Rejected):
+                await self.submit({"do": "tell_version"}, PATIENCE)
 
     # Registration
 
@@ -221,7 +240,7 @@ def registration_command(one: Registration, cluster: str = "") -> Command:
     The image itself is large, and stays in the run's history: it is sent when the controller says that it lacks it.
     """
     return {
-        "do": "register",
+        "do": REGISTER,
         "node": one.node,
         "incarnation": one.incarnation,
         "host": one.host,
@@ -240,6 +259,12 @@ def registration_command(one: Registration, cluster: str = "") -> Command:
         **({"offline": report_rows(one.offline)} if one.offline else {}),
         **({"unclean": True} if one.unclean else {}),
     }
+
+
+def _set(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Set an event of a loop from any thread; nothing where the loop has ended."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(event.set)
 
 
 def _unknown(results: list[Any]) -> bool:

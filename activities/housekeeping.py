@@ -29,6 +29,7 @@ from activities import cluster_run
 from activities.cluster_run import ClusterRun
 from workflows import options
 from workflows.model import names
+from workflows.model.rules import RULES
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class Housekeeper:
 async def _start(client: Client, cluster: str) -> None:
     handle = await client.start_workflow(
         names.CLUSTER,
-        {},
+        {"rules": RULES},
         id=names.cluster_id(cluster),
         task_queue=names.cluster_queue(cluster),
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,

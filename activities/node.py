@@ -247,8 +247,11 @@ class NodeActivities:
     async def apply_image(self, call: calls.ImageCall) -> calls.ImageResult:
         """Take over the controller's images; the answer says what the node knows after it."""
         try:
-            work = asyncio.get_running_loop().run_in_executor(self._images, self._node.apply_images, call.images)
-            generation, version = await work
+            loop = asyncio.get_running_loop()
+            generation, version = await loop.run_in_executor(self._images, self._node.apply_images, call.images)
+            if call.digest:
+                look = self._node.metadata_check.look
+                await loop.run_in_executor(self._images, look, call.generation, call.version, call.digest)
         except Exception as error:
             raise_application_error(error, "the cluster image cannot be applied")
         self._pushed(call.register)

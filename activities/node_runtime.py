@@ -181,6 +181,7 @@ class _Session:
             "the client": self._temporal.run,
             "sending updates": self._link.send_updates,
             "registering": self._link.keep_registered,
+            "comparing metadata": self._link.keep_agreed,
             "serving the queues": self._serve,
             "looking after moves without a run": self._watch_orphans,
         }

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from storage_node.directories.directory import LogDirectory
@@ -58,12 +59,12 @@ class Images:
         """Apply images, oldest first; answers the (generation, version) this node knows after it.
 
         An image that is not newer is ignored, one of an older generation is refused: the answer then shows the higher
-        pair. Raises BadImage for what cannot be decoded.
+        pair. A whole one that the node has requested takes its image's place, unless it is older. Raises BadImage for
+        what cannot be decoded.
         """
         with self._lock:
-            before = image = self._node.metadata.image
-            for text in texts:
-                image = self._next(image, text)
+            before = self._node.metadata.image
+            image = self._after(before, list(texts))
             if image is not before:
                 self._keep(image)
                 following = self._reconcile(image, before)
@@ -96,6 +97,17 @@ class Images:
             node.fetchers.reconcile(image)
             log.info("%s is online again", tp)
             return True
+
+    def _after(self, image: ClusterImage, texts: Sequence[str]) -> ClusterImage:
+        """What an image becomes by others, oldest first."""
+        check = self._node.metadata_check
+        if texts and check.expects_whole:
+            # All parts of a whole image that was cut, but the last, are older than what the node has.
+            fresh = reduce(self._next, texts, ClusterImage())
+            if fresh.version and fresh.age >= image.age:
+                check.replaced()
+                return fresh
+        return reduce(self._next, texts, image)
 
     def _next(self, image: ClusterImage, text: str) -> ClusterImage:
         row = decode_row(text)

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from storage_node import metadata_digest
 from storage_node.types import TopicPartition
 
 FORMAT_VERSION = 1
@@ -51,6 +52,19 @@ class PartitionImage:
     partition_epoch: int = 0
     offline: tuple[tuple[int, str, str], ...] = ()
     """Replicas that their nodes report offline in directories that are online: (node, reason, file or folder)."""
+    _digest: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def digest(self) -> int:
+        """Of all that its row says; computed once."""
+        known = self._digest
+        if known is None:
+            sets = (self.replicas, self.adding, self.removing, self.original)
+            epochs = (self.leader, self.leader_epoch, self.partition_epoch)
+            row = (self.partition, sets, self.directories, self.generations, self.isr, epochs, self.offline)
+            known = metadata_digest.of_row(row)
+            object.__setattr__(self, "_digest", known)
+        return known
 
     def offline_on(self, node: int) -> tuple[str, str] | None:
         """Why the node reports its replica offline, and the file or folder ("" for none); None while it does not."""
@@ -80,6 +94,18 @@ class TopicImage:
     id: str
     configs: Mapping[str, str]
     partitions: Mapping[int, PartitionImage]
+    _digest: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def digest(self) -> int:
+        """Of its row and those of its partitions; computed once."""
+        known = self._digest
+        if known is None:
+            below = metadata_digest.total(each.digest for each in self.partitions.values())
+            configs = metadata_digest.of_items(self.configs)
+            known = metadata_digest.of_row(("topic", self.name, self.id, configs, below))
+            object.__setattr__(self, "_digest", known)
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +121,18 @@ class NodeImage:
     fenced: bool = False
     rack: str = ""
     unclean: bool = False
+    _digest: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def digest(self) -> int:
+        """Of all that its row says; computed once."""
+        known = self._digest
+        if known is None:
+            directories = tuple((id_, path, int(online)) for id_, path, online in self.directories)
+            who = ("node", self.node, self.incarnation, self.broker_epoch, self.host, self.port, directories)
+            known = metadata_digest.of_row((*who, int(self.fenced), self.rack, int(self.unclean)))
+            object.__setattr__(self, "_digest", known)
+        return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +148,24 @@ class ClusterImage:
     configs: Mapping[tuple[str, str], Mapping[str, str]] = field(default_factory=dict)
     controller: int = -1
     _names: dict[str, str] | None = field(default=None, init=False, repr=False, compare=False)
+    _digest: str | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def digest(self) -> str:
+        """Of all of it but the deleted topics, as it travels; computed once. The controller's at the same pair is the
+        same (metadata_digest.py).
+        """
+        known = self._digest
+        if known is None:
+            digests = [each.digest for each in self.topics.values()]
+            digests += [each.digest for each in self.nodes.values()]
+            digests += [
+                metadata_digest.of_row(("configs", kind, name, metadata_digest.of_items(values)))
+                for (kind, name), values in self.configs.items()
+            ]
+            known = metadata_digest.text(metadata_digest.total(digests))
+            object.__setattr__(self, "_digest", known)
+        return known
 
     @property
     def age(self) -> tuple[int, int]:

@@ -37,6 +37,7 @@ from storage_node.housekeeping import Housekeeping
 from storage_node.images import Images
 from storage_node.log.overtaking import RefusedEarly
 from storage_node.metadata import BadImage, ClusterImage, MetadataCache, decode
+from storage_node.metadata_check import MetadataCheck
 from storage_node.move.engine import MoveEngine
 from storage_node.move.host import PartitionLike
 from storage_node.offline_reports import OfflineReports
@@ -80,6 +81,7 @@ class Node:
         self.controller = controller
         self.incarnation = secrets.token_hex(8)
         self.metadata = MetadataCache()
+        self.metadata_check = MetadataCheck(self.metadata)
         self.replicas = Replicas()
         self.answers = Answers()
         self.metadata.prepare = self.answers.rows.prepare
@@ -310,6 +312,7 @@ class Node:
             "incarnation": self.incarnation,
             "generation": generation,
             "version": version,
+            "metadata": self.metadata_check.status(),
             "directories": [
                 {"id": d.id, "path": d.name, "online": d.online, "failure": d.failure} for d in self.dirs.directories
             ],

@@ -210,7 +210,7 @@ class Cluster:
         try:
             result: ImageResult = await workflow.execute_activity(
                 calls.APPLY_IMAGE,
-                ImageCall(node, images, register),
+                ImageCall(node, images, register, *self._it.stamp),
                 result_type=ImageResult,
                 task_queue=names.node_queue(self._it.cluster, node),
                 schedule_to_start_timeout=options.PUSH_PICK_UP_TIMEOUT,

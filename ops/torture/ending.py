@@ -222,4 +222,6 @@ def _trouble(status: dict[str, Any]) -> str:
         offline.append("its moves are stopped")
     if not status.get("generation"):
         offline.append("it has not heard from the controller")
+    if found := status.get("metadata", {}).get("last_difference"):
+        offline.append(f"its metadata was found to differ from the controller's: {found}")
     return "; ".join(offline)

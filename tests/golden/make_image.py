@@ -2,7 +2,8 @@
 
     python -m tests.golden.make_image
 
-Each entry has the image as it travels (`text`), its plain content, and nothing that changes from run to run.
+Each entry has the image as it travels (`text`), its plain content, the digest of the metadata that a receiver knows
+after it, and nothing that changes from run to run.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def main() -> None:
     found = {}
     for name, state, since in example():
         (text,) = image.since(state, *since)
-        found[name] = {"text": text, "content": unpack(text)}
+        found[name] = {"text": text, "content": unpack(text), "digest": state.digest}
     Path(__file__).with_name("image-v1.json").write_text(json.dumps(found, indent=1) + "\n")
 
 

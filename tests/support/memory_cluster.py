@@ -48,6 +48,8 @@ class MemoryController:
         self.applied: list[dict[str, Any]] = []
         """Every command that was submitted, in order."""
         self.planned: list[PlannedMove] = []
+        self.differences: list[dict[str, Any]] = []
+        """Where a node's metadata was found to differ from the controller's; must stay empty."""
         self.failed: list[DirectoryFailed] = []
         self._lock = threading.RLock()
         self._pushers: dict[int, ThreadPoolExecutor] = {}
@@ -109,6 +111,7 @@ class MemoryController:
             self._push()
         if reply["image"]:
             node.apply_images([reply["image"]])
+        self._check(node, reply["generation"], reply["version"], reply["digest"])
         results: list[dict[str, Any]] = reply["results"][0]
         return results
 
@@ -120,12 +123,18 @@ class MemoryController:
     def _tell(self, number: int) -> None:
         with self._lock:
             node = self.nodes.get(number)
-            due, images = self.it.pair, self.it.images_for(number)
+            due, images, stamp = self.it.pair, self.it.images_for(number), self.it.stamp
         if node is None or not images or number in self.cut:
             return
         generation, version = node.apply_images(images)
+        self._check(node, *stamp)
         with self._lock:
             self.it.pushed(number, ImageResult(generation, version, node.incarnation), due)
+
+    def _check(self, node: Node, generation: int, version: int, digest: str) -> None:
+        """A node that took the controller's images knows what the controller knows."""
+        if isinstance(node, Node) and not node.metadata_check.look(generation, version, digest):
+            self.differences.append(node.metadata_check.status())
 
     def spread(self) -> None:
         """Wait until every node that can be reached has the newest image."""
@@ -133,6 +142,7 @@ class MemoryController:
             self.it.make_urgent()
             self._push()
             pair = self.it.pair
+        assert not self.differences
         reached = [node for node in self.nodes.values() if node.id not in self.cut]
         until(lambda: all(node.metadata.image.age >= pair for node in reached), what=f"all nodes have {pair}")
 

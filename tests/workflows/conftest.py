@@ -15,16 +15,13 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client, WorkflowHistory
-from temporalio.worker import Replayer
 
-import workflows
 from tests.support.temporal import own_temporal_server, task_queue, temporal_server
+from tests.workflows import replaying
+from tests.workflows.replaying import HISTORIES
 from tests.workflows.scene import play
-from workflows.runner import workflow_runner
 
-__all__ = ["own_temporal_server", "play", "recorded", "task_queue", "temporal_server"]
-
-HISTORIES = Path(__file__).parents[1] / "golden" / "histories"
+__all__ = ["HISTORIES", "own_temporal_server", "play", "recorded", "task_queue", "temporal_server"]
 
 Recorder = Callable[..., Awaitable[None]]
 
@@ -42,9 +39,9 @@ def recorded() -> Recorder:
 
     async def record(name: str, client: Client, workflow_id: str, run_id: str = "") -> None:
         history = await client.get_workflow_handle(workflow_id, run_id=run_id or None).fetch_history()
-        await Replayer(workflows=workflows.ALL, workflow_runner=workflow_runner()).replay_workflow(history)
+        end = await replaying.replay(history)
         if os.environ.get("REHOME_RECORD"):
-            HISTORIES.mkdir(parents=True, exist_ok=True)
+            replaying.keep(name, end, anew=True)
             content = {"workflow_id": workflow_id, **_without_traces(history.to_json_dict())}
             text = json.dumps(content, separators=(",", ":"), sort_keys=True)
             (HISTORIES / f"{name}.json.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))

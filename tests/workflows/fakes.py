@@ -20,6 +20,7 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 import workflows
+from storage_node.metadata import ClusterImage, decode_row
 from workflows import errors
 from workflows.model import calls, image, names
 from workflows.model.calls import (
@@ -208,6 +209,7 @@ class FakeMember:
         self.incarnation = incarnation or f"i{node}"
         self.pair = (0, 0)
         self.images: list[str] = []
+        self.metadata = ClusterImage()
         self.register_again = 0
         self.alive = True
 
@@ -216,6 +218,7 @@ class FakeMember:
         self.register_again += call.register
         for text in call.images:
             self.take(text)
+        self.compare(call.generation, call.version, call.digest)
         return ImageResult(*self.pair, self.incarnation)
 
     def take(self, text: str) -> None:
@@ -226,6 +229,12 @@ class FakeMember:
         ):
             self.pair = found.pair
             self.images.append(text)
+            self.metadata = self.metadata.apply(decode_row(text))
+
+    def compare(self, generation: int, version: int, digest: str) -> None:
+        """At the same version the member knows what the controller knows."""
+        if digest and self.metadata.age == (generation, version):
+            assert self.metadata.digest == digest
 
     @activity.defn(name=calls.HOLD_LEASE)
     async def hold_lease(self, call: LeaseCall) -> None:
@@ -272,6 +281,7 @@ class FakeMember:
                 await asyncio.sleep(TICK)
         if reply["image"]:
             self.take(reply["image"])
+        self.compare(reply["generation"], reply["version"], reply["digest"])
         return reply
 
     @asynccontextmanager

@@ -20,6 +20,7 @@ from tests.workflows.model.support import topics_after
 from workflows.model import calls, image, names
 from workflows.model.calls import AwaitMovesCall, ReassignCall, ReassignResult, ReplicaRow
 from workflows.model.reassignment_runs import UNDER_WAY, Standing, judge
+from workflows.model.rules import RULES
 from workflows.model.state import ClusterState, Partition, Topic
 
 Handle = WorkflowHandle[Any, Any]
@@ -184,7 +185,7 @@ class Cluster:
 
     async def up(self, partitions: int = 1, replicas: tuple[int, ...] = (1,)) -> None:
         await self.stack.enter_async_context(orchestrator(self.client, self.name, self.prober.probe_node))
-        self.handle = await self.client.start_workflow("Cluster", {}, id=self.name, task_queue=self.name)
+        self.handle = await self.client.start_workflow("Cluster", {"rules": RULES}, id=self.name, task_queue=self.name)
         for member in self.members:
             await self.serve(member)
             await member.submit(self.handle, member.registration())

@@ -21,6 +21,7 @@ from tests.workflows.fakes import FakeMember, FakeProber, orchestrator, until, u
 from tests.workflows.model.support import topics_after
 from workflows import options
 from workflows.model import image, names
+from workflows.model.rules import RULES
 from workflows.model.state import ClusterState
 from workflows.runner import workflow_runner
 
@@ -51,7 +52,9 @@ class Scene:
         if 0 not in self.workers:
             worker = orchestrator(self.client, self.name, self.prober.probe_node)
             self.workers[0] = await self._enter(worker)
-        return await self.client.start_workflow("Cluster", parameter, id=self.name, task_queue=self.name)
+        return await self.client.start_workflow(
+            "Cluster", {"rules": RULES, **parameter}, id=self.name, task_queue=self.name
+        )
 
     async def _enter(self, worker: Any) -> AsyncExitStack:
         inner = AsyncExitStack()

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.hand_activations import plain
 from tests.support.determinism import Finding, findings, known_sets, queries
+from tests.support.hand_activations import plain
 from tests.workflows.driven import EXAMPLES, STATES, WELL, collecting
 
 ROOT = Path(__file__).parents[2]

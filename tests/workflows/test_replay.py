@@ -1,4 +1,6 @@
-"""Every recorded history replays with the code of today: runs that are under way survive an upgrade."""
+"""Every recorded history replays with the code of today, and ends in what it ended in: runs that are under way survive
+an upgrade, and no version of the metadata gets another content.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +8,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from temporalio.worker import Replayer
 
-import workflows
+from tests.workflows import replaying
 from tests.workflows.conftest import HISTORIES, read_history
-from workflows.runner import workflow_runner
+from tests.workflows.replaying import changed, ends, replay
+from workflows.model import rules
+from workflows.model.placement import Room
+from workflows.model.state import ClusterState
 
 RECORDED = sorted(HISTORIES.glob("*.json.gz"))
 
@@ -65,6 +69,74 @@ def test_a_recorded_history_carries_the_flag_that_every_worker_sets(path: Path) 
 
 @pytest.mark.feature("455-29")
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))
-def test_a_recorded_history_replays(path: Path) -> None:
-    replayer = Replayer(workflows=workflows.ALL, workflow_runner=workflow_runner())
-    asyncio.run(replayer.replay_workflow(read_history(path)))
+def test_a_recorded_history_replays_and_ends_as_recorded(path: Path) -> None:
+    name = path.name.removesuffix(".json.gz")
+    assert name in ends(), f"{name} has no end recorded: python -m tests.golden.histories.record --ends"
+    problem = changed(name, ends()[name], asyncio.run(replay(read_history(path))))
+    assert not problem, problem
+
+
+def test_recorded_ends_are_those_of_histories() -> None:
+    assert set(ends()) == {path.name.removesuffix(".json.gz") for path in RECORDED}
+
+
+def test_every_version_of_the_rules_has_a_recorded_controller() -> None:
+    shown = {end["rules"] for end in ends().values() if "metadata" in end}
+    assert shown == set(range(rules.OLDEST, rules.RULES + 1)), "record one by the rules that are missing"
+
+
+CONTINUED = HISTORIES / "cluster-continued.json.gz"
+
+
+def reverse(monkeypatch: pytest.MonkeyPatch, oldest: int) -> None:
+    """Place replicas in the reverse order, where the rules are of this version or newer."""
+    forwards, init = Room._in_turn, Room.__init__
+    by: dict[int, int] = {}
+
+    def remember(room: Room, state: ClusterState) -> None:
+        by[id(room)] = state.rules
+        init(room, state)
+
+    def in_turn(room: Room) -> list[int]:
+        order = forwards(room)
+        return order[::-1] if by[id(room)] >= oldest else order
+
+    monkeypatch.setattr(Room, "__init__", remember)
+    monkeypatch.setattr(Room, "_in_turn", in_turn)
+
+
+def test_a_rule_that_changes_the_metadata_of_a_run_under_way_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded = ends()["cluster-continued"]
+    reverse(monkeypatch, rules.OLDEST)
+    end = asyncio.run(replay(read_history(CONTINUED)))  # not a word: the commands are the same
+    assert (end["generation"], end["version"]) == (recorded["generation"], recorded["version"])
+    assert end["metadata"] != recorded["metadata"]
+    assert "record --ends" in changed("cluster-continued", recorded, end)
+    monkeypatch.setattr(rules, "RELEASED", rules.RULES)
+    assert "raise RULES" in changed("cluster-continued", recorded, end)
+
+
+def test_a_rule_of_a_newer_version_leaves_the_past_of_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "RULES", rules.RULES + 1)
+    reverse(monkeypatch, rules.RULES)
+    end = asyncio.run(replay(read_history(CONTINUED)))
+    assert not changed("cluster-continued", ends()["cluster-continued"], end)
+
+
+def test_what_a_release_has_promised_is_not_recorded_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(replaying, "HISTORIES", tmp_path)
+    monkeypatch.setattr(replaying, "ENDS", tmp_path / "ends.json")
+    (tmp_path / "record.py").touch()
+    (tmp_path / "a.json.gz").write_text("by rules 1")
+    first, second = ({"rules": 1, "version": 7, "metadata": f"1:0{number}"} for number in (1, 2))
+    replaying.keep("a", second, anew=True)
+    replaying.keep("a", first, anew=False)
+    assert ends() == {"a": first}, "before the release"
+    monkeypatch.setattr(rules, "RELEASED", 1)
+    replaying.keep("a", first, anew=False)
+    with pytest.raises(ValueError, match="raise RULES"):
+        replaying.keep("a", second, anew=True)
+    assert ends() == {"a": first}
+    replaying.keep("a", second | {"rules": 2}, anew=True)
+    assert ends() == {"a": second | {"rules": 2}, "a-rules-1": first}
+    assert (tmp_path / "a-rules-1.json.gz").read_text() == "by rules 1"

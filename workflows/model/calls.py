@@ -112,11 +112,16 @@ class ImageCall:
     """Images for one node, each a delta or a whole (compressed JSON, see workflows/model/image.py), oldest first.
 
     `register` asks the node to register again with the image it has: the controller lost its memory and collects.
+    `digest` is that of the controller's metadata at (`generation`, `version`), "" where it has none: a node that
+    computes another one at the same pair asks for the whole image.
     """
 
     node: int
     images: list[str]
     register: bool = False
+    generation: int = 0
+    version: int = 0
+    digest: str = ""
 
 
 @dataclass(frozen=True)

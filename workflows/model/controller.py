@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workflows.model import commands, fields, image, recover, registration
+from workflows.model import commands, fields, image, recover, registration, rules
 from workflows.model.batches import Batches
 from workflows.model.calls import ImageResult
 from workflows.model.deltas import Deltas
@@ -46,6 +46,8 @@ class Controller:
     def __init__(self, cluster: str, continue_at: Limits) -> None:
         self.cluster = cluster
         self.continue_at = continue_at
+        self.rules = rules.RULES
+        """What this run decides by, to its end; see rules.py."""
         self.state: ClusterState | None = None
         self.collecting: Collecting | None = Collecting(cluster)
         self.suspects: dict[int, str] = {}
@@ -67,16 +69,19 @@ class Controller:
 
     @staticmethod
     def start(cluster: str, carried: Any, continue_at: Limits | None = None) -> Controller:
-        """A controller without memory, or with what an earlier run carried over; ValueError for another format."""
+        """A controller without memory, or with what an earlier run carried over; ValueError for another format, and for
+        rules that this program does not know.
+        """
         continue_at = continue_at or Limits()
         if isinstance(carried, Mapping) and carried.get("continue_at"):
             continue_at = continue_at.with_row(carried["continue_at"])
         it = Controller(cluster, continue_at)
+        it.rules = rules.of_run(carried)
         if not isinstance(carried, Mapping) or "v" not in carried:
             return it
         if carried["v"] != 1:
             raise ValueError(f"carried over in format {carried['v']}, this program reads 1")
-        held = ClusterState.of(unpack(carried["state"])) if carried["state"] else None
+        held = ClusterState.of(unpack(carried["state"]), it.rules) if carried["state"] else None
         it.suspects = {int(node): str(incarnation) for node, incarnation in carried["suspects"]}
         it._known = {int(node): (generation, version) for node, generation, version in carried["known"]}
         it._applied = {int(node): (generation, version) for node, generation, version in carried.get("applied", [])}
@@ -89,13 +94,14 @@ class Controller:
 
     def carry(self) -> dict[str, Any]:
         """What the next run starts with: the rows, and who knows which version. Answers still awaited are asked for
-        again.
+        again. The next run decides by the newest rules.
         """
         held = self.state or self._memory
         batches = self._batches.rows()
         return {
             "v": 1,
             "continue_at": self.continue_at.row(),
+            "rules": rules.RULES,
             "state": pack(held.rows()) if held else "",
             "collecting": self.collecting is not None,
             "without": sorted(self.collecting.without) if self.collecting else [],
@@ -112,8 +118,12 @@ class Controller:
         `replaying` the answer was given before, and needs no image.
 
         The answer: `generation` and `version` after it (0, 0 while collecting); `results`, per command a list with one
-        result per item; `image`, what the node lacks (whole or a delta, "" for nothing); `register`: the node is to
-        register again with its image; `awaited`: while collecting, the nodes whose images are missing.
+        result per item; `image`, what the node lacks (whole or a delta, "" for nothing); `digest`, of the metadata at
+        that generation and version ("" while collecting); `register`: the node is to register again with its image;
+        `awaited`: while collecting, the nodes whose images are missing.
+
+        A batch at (0, 0) is of a node that has no image, or that wants a whole one for other metadata than this at the
+        same version: where that takes several images, they are pushed.
         """
         node, incarnation = int(batch["node"]), str(batch["incarnation"])
         pair = (int(batch.get("generation", 0)), int(batch.get("version", 0)))
@@ -131,16 +141,19 @@ class Controller:
         stale = commands.from_stale_node(state, node, incarnation)
         if stale is not None:
             return self._reply(state.pair, results, "", register=True)
-        registers = any(_does(command, "register") for command in batch["commands"])
-        if registers:
-            images = self._deltas.exactly(state, pair)  # what the node knows then follows from it, in a replay as well
-        else:
-            images = [] if replaying else self._deltas.since(state, pair)
-        if registers and len(images) == 1:
+        exactly = pair == (0, 0) or any(_does(command, "register") for command in batch["commands"])
+        images: list[str] = []
+        if exactly:  # what the node knows then follows from it, in a replay as well
+            images = self._deltas.exactly(state, pair)
+        elif not replaying:
+            images = self._deltas.since(state, pair)
+        if exactly and len(images) == 1:
             self._known[node] = state.pair
+        elif pair == (0, 0):
+            self._known[node] = pair
         elif pair[0] == state.generation:
             self._known[node] = max(self._known.get(node, (0, 0)), pair)
-        return self._reply(state.pair, results, images[0] if images else "")
+        return self._reply(state.pair, results, images[0] if images else "", digest=state.digest)
 
     def _remember(self, node: int, incarnation: str, number: int, results: list[list[Result]]) -> None:
         """Only of registered nodes: what others sent, and all while collecting, was refused."""
@@ -150,13 +163,20 @@ class Controller:
 
     @staticmethod
     def _reply(
-        pair: Pair, results: list[list[Result]], text: str, *, register: bool = False, awaited: list[int] | None = None
+        pair: Pair,
+        results: list[list[Result]],
+        text: str,
+        *,
+        digest: str = "",
+        register: bool = False,
+        awaited: list[int] | None = None,
     ) -> dict[str, Any]:
         return {
             "generation": pair[0],
             "version": pair[1],
             "results": results,
             "image": text,
+            "digest": digest,
             "register": register,
             "awaited": awaited or [],
         }
@@ -263,7 +283,9 @@ class Controller:
         """Once nobody is awaited: the new state, every node that answered registered in it; their results."""
         if self.collecting is None or not self.collecting.complete:
             return {}
-        state, results = registration.register_all(recover.merge(self.collecting), self._registrations)
+        state, results = registration.register_all(
+            recover.merge(self.collecting, rules=self.rules), self._registrations
+        )
         self.state, self.collecting, self._memory, self._registrations = state, None, None, {}
         self._reader = image.Reader()
         self._known, self._urgent, self.quietly_changed = {}, state.version, False
@@ -360,6 +382,11 @@ class Controller:
         """The state's (generation, version); (0, 0) while collecting."""
         return self.state.pair if self.state else (0, 0)
 
+    @property
+    def stamp(self) -> tuple[int, int, str]:
+        """The state's generation, version and digest; (0, 0, "") while collecting."""
+        return (*self.state.pair, self.state.digest) if self.state else (0, 0, "")
+
     def pushed(self, node: int, result: ImageResult, due: Pair) -> bool:
         """Note what a node knows after a push of `due`; answers whether it knows that now.
 
@@ -408,6 +435,7 @@ class Controller:
         return {
             "cluster": self.cluster,
             "phase": "collecting" if collecting else "serving",
+            "rules": self.rules,
             "awaited": list(self.collecting.awaited) if self.collecting else [],
             "answered": sorted(self.collecting.answers) if self.collecting else [],
             "generation": state.generation if state else 0,

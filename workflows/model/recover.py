@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from workflows.model.election import decide
 from workflows.model.image import Image
 from workflows.model.outcome import Code, Refused
+from workflows.model.rules import RULES
 from workflows.model.state import (
     PRODUCER_IDS_PER_GENERATION,
     ClusterState,
@@ -66,7 +67,7 @@ class Collecting:
         return replace(self, without=self.without | {node})
 
 
-def merge(collecting: Collecting, generation_floor: int = 0) -> ClusterState:
+def merge(collecting: Collecting, generation_floor: int = 0, rules: int = RULES) -> ClusterState:
     """The state of a new generation: the highest generation, then the highest epoch, of every partition in any image.
 
     Every node is fenced until it registers. The generation and the version are higher than any that was seen, so that
@@ -92,6 +93,7 @@ def merge(collecting: Collecting, generation_floor: int = 0) -> ClusterState:
         generation,
         max((image.version for image in images), default=0),
         next_producer_id=(generation - 1) * PRODUCER_IDS_PER_GENERATION,
+        rules=rules,
     )
     for node in nodes.values():
         state = state.with_node(node)

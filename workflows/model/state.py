@@ -15,7 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from workflows.model import digest
 from workflows.model.assignment import Assignment
+from workflows.model.rules import RULES
 
 FORMAT = 1
 NO_LEADER = -1
@@ -51,6 +53,21 @@ class Partition:
     leader_epoch: int = 0
     partition_epoch: int = 0
     offline: tuple[OfflineReplica, ...] = ()
+    _digest: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def digest(self) -> int:
+        """Of all that its row says; computed once."""
+        known = self._digest
+        if known is None:
+            held = self.assignment
+            sets = (held.replicas, held.adding, held.removing, held.original)
+            epochs = (self.leader, self.leader_epoch, self.partition_epoch)
+            offline = tuple((each.node, each.reason, each.file) for each in self.offline)
+            row = (self.index, sets, self.directories, self.generations, self.isr, epochs, offline)
+            known = digest.of_row(row)
+            object.__setattr__(self, "_digest", known)
+        return known
 
     @property
     def replicas(self) -> tuple[int, ...]:
@@ -122,6 +139,7 @@ class Topic:
     """The version at which its id, its configs or the number of its partitions last changed."""
     stamps: tuple[int, ...] = field(default=(), compare=False)
     """The version at which each partition last changed; empty where all did at `shaped`."""
+    _digest: int | None = field(default=None, init=False, repr=False, compare=False)
 
     def changed_since(self, version: int) -> list[Partition] | None:
         """The partitions that changed after `version`; None where the topic itself did, too."""
@@ -141,6 +159,16 @@ class Topic:
             for stamp, was, now in zip(stamps, before.partitions, self.partitions, strict=True)
         )
         return replace(self, changed=version, shaped=before.shaped, stamps=stamps)
+
+    @property
+    def digest(self) -> int:
+        """Of its row and those of its partitions; computed once."""
+        known = self._digest
+        if known is None:
+            below = digest.total(each.digest for each in self.partitions)
+            known = digest.of_row(("topic", self.name, self.id, digest.of_items(self.configs), below))
+            object.__setattr__(self, "_digest", known)
+        return known
 
     def row(self) -> list[Any]:
         """The topic row of the cluster image."""
@@ -184,6 +212,18 @@ class Node:
     rack: str = ""
     unclean: bool = False
     """unclean.leader.election.enable of its server.properties."""
+    _digest: int | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def digest(self) -> int:
+        """Of all that its row says; computed once."""
+        known = self._digest
+        if known is None:
+            directories = tuple((each.id, each.path, int(each.online)) for each in self.directories)
+            who = ("node", self.node, self.incarnation, self.broker_epoch, self.host, self.port, directories)
+            known = digest.of_row((*who, int(self.fenced), self.rack, int(self.unclean)))
+            object.__setattr__(self, "_digest", known)
+        return known
 
     def holds(self, directory_id: str) -> bool:
         """Whether the node can serve from this directory now; one not known yet ("") counts as good."""
@@ -235,11 +275,16 @@ class Configs:
     values: Mapping[str, str]
     changed: int = 0
 
+    @property
+    def digest(self) -> int:
+        """Of all that its row says."""
+        return digest.of_row(("configs", self.kind, self.name, digest.of_items(self.values)))
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
     """All metadata of a cluster. The cluster generation stands above all epochs; the version counts changed rows within
-    it.
+    it. `rules`: the version of the rules by which it is changed (rules.py), which is the run's and no part of the rows.
     """
 
     cluster: str
@@ -250,6 +295,18 @@ class ClusterState:
     nodes: Mapping[int, Node] = field(default_factory=dict)
     configs: Mapping[tuple[str, str], Configs] = field(default_factory=dict)
     next_producer_id: int = 0
+    rules: int = RULES
+    _digest: str | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def digest(self) -> str:
+        """Of all that images convey, as it travels; nodes at the same pair arrive at the same (digest.py)."""
+        known = self._digest
+        if known is None:
+            values: tuple[Mapping[Any, Topic | Node | Configs], ...] = (self.topics, self.nodes, self.configs)
+            known = digest.text(digest.total(each.digest for rows in values for each in rows.values()))
+            object.__setattr__(self, "_digest", known)
+        return known
 
     @property
     def pair(self) -> tuple[int, int]:
@@ -322,8 +379,8 @@ class ClusterState:
         }
 
     @staticmethod
-    def of(rows: Mapping[str, Any]) -> ClusterState:
-        """The state of such rows. Raises ValueError for another format."""
+    def of(rows: Mapping[str, Any], rules: int = RULES) -> ClusterState:
+        """The state of such rows, to be changed by these rules. Raises ValueError for another format."""
         if rows.get("v") != FORMAT:
             raise ValueError(f"rows of format {rows.get('v')}, this program reads {FORMAT}")
         assignments: dict[Any, Assignment] = {}
@@ -336,6 +393,7 @@ class ClusterState:
             {row[0]: Node.of(row[:-1], row[-1]) for row in rows["nodes"]},
             {(row[0], row[1]): Configs(*row) for row in rows["configs"]},
             rows["next_producer_id"],
+            rules,
         )
 
 

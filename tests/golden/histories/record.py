@@ -1,21 +1,37 @@
 """Records the histories that the replay tests replay: runs the workflows' tests with recording on.
 
     python -m tests.golden.histories.record [pytest's arguments]
+    python -m tests.golden.histories.record --ends
 
-Record anew only what a deliberate, versioned change of a workflow needs; a recorded history that no longer replays
-means that runs which are under way in the field would break.
+Record anew only what a deliberate, versioned change of a workflow needs; a recorded history that no longer replays, or
+ends in something else (ends.json; `--ends` replays all histories and writes this file alone), means that runs which are
+under way in the field would break.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 
 import pytest
 
+from tests.workflows import replaying
+from tests.workflows.conftest import read_history
+
+
+def record_ends() -> int:
+    """Record what the histories that are there end in."""
+    for path in sorted(replaying.HISTORIES.glob("*.json.gz")):
+        end = asyncio.run(replaying.replay(read_history(path)))
+        replaying.keep(path.name.removesuffix(".json.gz"), end, anew=False)
+    return 0
+
 
 def main() -> int:
     """Run the tests that record."""
+    if sys.argv[1:] == ["--ends"]:
+        return record_ends()
     os.environ["REHOME_RECORD"] = "1"
     return int(pytest.main(["tests/workflows", "-m", "temporal", "-p", "no:cacheprovider", *sys.argv[1:]]))
 

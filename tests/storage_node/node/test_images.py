@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from storage_node.log.batch import build_batch
-from storage_node.metadata import BadImage, ClusterImage, PartitionImage, TopicImage, decode_row, encode_row
+from storage_node.metadata import BadImage, ClusterImage, PartitionImage, TopicImage, decode, decode_row, encode_row
 from storage_node.types import TopicPartition
 from tests.support.node_harness import Harness
 from tests.support.wire import Client
@@ -49,6 +49,67 @@ def test_garbage_is_refused_and_changes_nothing(harness: Harness) -> None:
     with pytest.raises(BadImage):
         harness.node.apply_images(["garbage"])
     assert harness.node.metadata.image.age == age
+
+
+def with_retention(image: ClusterImage, retention: str) -> ClusterImage:
+    """Other metadata at the same version."""
+    topic = replace(image.topics["t"], configs={"retention.ms": retention})
+    return replace(image, topics={**image.topics, "t": topic})
+
+
+@pytest.fixture
+def ours(harness: Harness) -> ClusterImage:
+    """The image of a node that knows other metadata than its controller, and has requested the whole image."""
+    harness.create_topic("t")
+    harness.settle()
+    image = harness.node.metadata.image
+    assert harness.node.apply_images([with_retention(image, "77").encode()]) == image.age
+    assert harness.node.metadata.image is image, "not newer"
+    assert not harness.node.metadata_check.look(*image.age, with_retention(image, "77").digest)
+    assert harness.node.status()["metadata"]["differs"]
+    return image
+
+
+def retention(harness: Harness) -> int:
+    partition = harness.node.partition(TP)
+    assert partition is not None
+    return partition.log.config.retention_ms
+
+
+def test_a_whole_image_that_was_requested_replaces_other_metadata_of_the_same_version(
+    harness: Harness, ours: ClusterImage
+) -> None:
+    theirs = with_retention(ours, "77")
+    assert harness.node.apply_images([theirs.encode()]) == ours.age
+    assert harness.node.metadata.image.digest == theirs.digest and retention(harness) == 77
+    assert harness.node.metadata_check.look(*ours.age, theirs.digest)
+    assert not harness.node.status()["metadata"]["differs"]
+    assert harness.node.apply_images([with_retention(ours, "88").encode()]) == ours.age
+    assert retention(harness) == 77, "requested once, and taken"
+    stored, _ = harness.node.dirs.images.load()
+    assert stored is not None and decode(stored.image).digest == theirs.digest, "it is on disk as well"
+
+
+def test_a_whole_image_that_was_requested_may_come_in_parts(harness: Harness, ours: ClusterImage) -> None:
+    theirs, (generation, version) = with_retention(ours, "77"), ours.age
+    row = decode_row(theirs.encode())
+    first = row | {"version": version - 1, "topics": [], "configs": []}
+    second = row | {"from": version - 1, "nodes": []}
+    assert harness.node.apply_images([encode_row(first), encode_row(second)]) == (generation, version)
+    assert harness.node.metadata.image.digest == theirs.digest
+
+
+def test_other_images_are_taken_as_ever_while_a_whole_one_is_expected(harness: Harness, ours: ClusterImage) -> None:
+    generation, version = ours.age
+    older = replace(with_retention(ours, "77"), version=version - 1)
+    assert harness.node.apply_images([older.encode()]) == ours.age and retention(harness) != 77
+    row = decode_row(with_retention(ours, "88").encode())
+    delta = row | {"from": version, "version": version + 1}
+    assert harness.node.apply_images([encode_row(delta)]) == (generation, version + 1) and retention(harness) == 88
+    assert harness.node.metadata_check.expects_whole
+    newer = replace(with_retention(ours, "99"), version=version + 2)
+    assert harness.node.apply_images([newer.encode()]) == (generation, version + 2) and retention(harness) == 99
+    assert not harness.node.metadata_check.expects_whole
 
 
 def test_nothing_is_deleted_for_being_unknown(harness: Harness) -> None:

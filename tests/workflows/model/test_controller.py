@@ -6,6 +6,7 @@ import gc
 import json
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -339,3 +340,29 @@ def test_a_node_that_led_300_partitions_is_fenced_in_one_change(own_time: None) 
     assert {each.leader for rows in held.partitions.values() for each in rows} == {2}
     assert sum(map(len, held.partitions.values())) == 300 and not held.topics
     assert spent < 0.5
+
+
+def test_each_reply_and_push_has_the_digest_of_the_metadata() -> None:
+    it = Controller.start("c", None)
+    assert it.stamp == (0, 0, "") and it.submit(batch(1, create("t")), new_id)["digest"] == "", "it collects"
+    digests = set()
+    for command in (registration(1), create("t"), create("u"), {"do": "delete_topics", "names": ["t"]}):
+        reply = it.submit(batch(1, command, pair=it.pair), new_id)
+        assert it.state is not None and reply["digest"] == it.state.digest
+        assert it.stamp == (reply["generation"], reply["version"], reply["digest"])
+        digests.add(reply["digest"])
+    assert len(digests) == 4
+
+
+def test_a_batch_at_zero_gets_the_whole_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    it = serving()
+    it.submit(batch(1, create("t", 4), create("u", 4), pair=it.pair), new_id)
+    told(it)
+    reply = it.submit(batch(1, {"do": "tell_version"}), new_id)
+    assert image.decode(reply["image"]).since == 0 and it.to_push() == []
+    # One that takes several images is pushed.
+    monkeypatch.setattr(image, "since", partial(image.since, limit=100))
+    it.submit(batch(1, {"do": "tell_version"}), new_id)
+    assert it.to_push() == [1]
+    parts = it.images_for(1)
+    assert len(parts) > 1 and image.decode(parts[0]).since == 0

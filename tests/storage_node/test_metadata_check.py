@@ -1,0 +1,109 @@
+"""A node whose metadata is not the controller's says so, and requests a whole image, though not again and again."""
+
+from __future__ import annotations
+
+import logging
+from itertools import pairwise
+
+import pytest
+
+from storage_node.metadata import ClusterImage, MetadataCache, NodeImage
+from storage_node.metadata_check import LONGEST_PAUSE, PATIENCE, PAUSE, MetadataCheck
+
+OURS = ClusterImage("c", 1, 5, nodes={1: NodeImage(1, "i", 1, "h", 9)})
+THEIRS = ClusterImage("c", 1, 5, nodes={1: NodeImage(1, "i", 1, "h", 10)})
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.requests = 0
+        self.check = MetadataCheck(MetadataCache(OURS), lambda: self.now)
+        self.check.request_whole = self.requested
+
+    def requested(self) -> None:
+        self.requests += 1
+
+    def differs(self) -> bool:
+        return not self.check.look(1, 5, THEIRS.digest)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    return Scene()
+
+
+def test_equal_metadata_is_nothing_to_speak_of(scene: Scene) -> None:
+    assert scene.check.look(1, 5, OURS.digest)
+    assert not scene.check.expects_whole and scene.requests == 0
+    assert scene.check.status() == {"differs": False, "differences": 0, "last_difference": None}
+
+
+@pytest.mark.parametrize(
+    ("generation", "version", "digest"),
+    [(1, 4, THEIRS.digest), (1, 6, THEIRS.digest), (2, 5, THEIRS.digest), (1, 5, "2:" + THEIRS.digest[2:]), (1, 5, "")],
+)
+def test_metadata_of_another_version_and_digests_of_another_format_are_not_compared(
+    scene: Scene, generation: int, version: int, digest: str
+) -> None:
+    assert scene.check.look(generation, version, digest)
+    assert scene.requests == 0
+
+
+def test_a_difference_is_logged_and_shown_and_the_whole_image_requested(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert scene.differs()
+    assert scene.check.expects_whole and scene.requests == 1
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR
+    assert "generation 1, version 5 is not the controller's" in record.message
+    assert OURS.digest in record.message and THEIRS.digest in record.message
+    assert scene.check.status() == {
+        "differs": True,
+        "differences": 1,
+        "last_difference": {
+            "generation": 1,
+            "version": 5,
+            "digest": OURS.digest,
+            "controller_digest": THEIRS.digest,
+        },
+    }
+
+
+def test_metadata_that_agrees_again_is_logged_and_shown(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+    scene.differs()
+    assert scene.check.look(1, 5, OURS.digest)
+    assert "the controller's again" in caplog.records[-1].message
+    assert not scene.check.expects_whole and scene.check.status()["differs"] is False
+    assert scene.check.status()["differences"] == 1, "that it happened stays to be seen"
+
+
+def test_a_whole_image_is_expected_until_it_came_or_for_a_while(scene: Scene) -> None:
+    scene.differs()
+    scene.check.replaced()
+    assert not scene.check.expects_whole
+    scene.now += PAUSE
+    scene.differs()
+    scene.now += PATIENCE
+    assert not scene.check.expects_whole
+
+
+def test_whole_images_that_do_not_help_are_requested_ever_less_often(scene: Scene) -> None:
+    asked = []
+    for second in range(int(4 * LONGEST_PAUSE)):
+        scene.now = float(second)
+        before = scene.requests
+        assert scene.differs()
+        scene.check.replaced()
+        if scene.requests > before:
+            asked.append(scene.now)
+    pauses = [after - before for before, after in pairwise(asked)]
+    assert pauses[:4] == [PAUSE, 2 * PAUSE, 4 * PAUSE, 8 * PAUSE]
+    assert pauses == sorted(pauses) and pauses[-1] == LONGEST_PAUSE
+    scene.now += 3 * LONGEST_PAUSE
+    scene.differs()
+    scene.now += PAUSE
+    before = scene.requests
+    scene.differs()
+    assert scene.requests == before + 1, "long after, it begins anew"

@@ -1,0 +1,40 @@
+"""The digest of the metadata, by which a node notices that the controller has other metadata at the same version.
+
+A value per row (a partition, a topic, a node, a broker's configs), and their sum modulo 2^128 for the whole: rows count
+in any order, whichever images brought them. Values are immutable, and each keeps its own digest once it was asked for,
+so that after a change only what has changed is hashed, and no digest can drift away from what it describes.
+
+It covers what images convey, but for the deleted topics: the controller forgets them without telling anyone
+(`ClusterState.forget_deletions`), and a topic that one side still has shows by itself. What a row consists of is
+written down as Python's ASCII form of nested tuples of strings and whole numbers, which no version of Python and no
+hash seed changes. storage_node/metadata_digest.py is the same for the node; tests/golden holds digests for both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from hashlib import blake2b
+
+#: Of what rows are hashed, and how. A receiver that knows another format compares nothing.
+FORMAT = 1
+_MASK = (1 << 128) - 1
+
+
+def of_row(row: tuple[object, ...]) -> int:
+    """The digest of one row: nested tuples of strings and integers (flags as 0 and 1)."""
+    return int.from_bytes(blake2b(ascii(row).encode("ascii"), digest_size=16).digest(), "big")
+
+
+def of_items(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Configs as a row has them, in one order."""
+    return tuple(sorted(values.items()))
+
+
+def total(digests: Iterable[int]) -> int:
+    """The digest of rows that stand in no order."""
+    return sum(digests) & _MASK
+
+
+def text(digest: int) -> str:
+    """A digest as it travels: format and 32 hexadecimal digits."""
+    return f"{FORMAT}:{digest:032x}"
