@@ -16,6 +16,7 @@ from workflows.model import image
 from workflows.model import state as state_module
 from workflows.model.calls import ImageResult
 from workflows.model.controller import Controller, check_batch
+from workflows.model.deltas import Deltas
 
 
 def batch(node: int, *commands: Any, pair: tuple[int, int] = (0, 0), incarnation: str = "") -> dict[str, Any]:
@@ -362,6 +363,7 @@ def test_a_batch_at_zero_gets_the_whole_image(monkeypatch: pytest.MonkeyPatch) -
     assert image.decode(reply["image"]).since == 0 and it.to_push() == []
     # One that takes several images is pushed.
     monkeypatch.setattr(image, "since", partial(image.since, limit=100))
+    it._deltas = Deltas()  # nothing is packed for this version yet
     it.submit(batch(1, {"do": "tell_version"}), new_id)
     assert it.to_push() == [1]
     parts = it.images_for(1)
