@@ -132,8 +132,8 @@ class Cluster:
             preexec_fn=_die_with_parent,
         )
 
-    def start_controller(self) -> None:
-        self._start("controller", "controller", "--cluster", self.name)
+    def start_controller(self, environment: Mapping[str, str] | None = None) -> None:
+        self._start("controller", "controller", "--cluster", self.name, more=environment)
 
     def start_node(
         self, node: int, settings: Mapping[str, str] | None = None, environment: Mapping[str, str] | None = None

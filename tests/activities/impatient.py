@@ -7,16 +7,22 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import storage_node.admin
 import storage_node.alter_log_dirs
 import worker
 from activities import cluster_link, copying, creating, housekeeping, node_runtime, orphans, temporal_client
 from workflows import options
+from workflows.model import topics
+from workflows.model.state import Topic
 
 #: Seconds that a request for a directory waits for the controller, where a test is to see that it gives up.
 PATIENCE = "REHOME_TEST_PATIENCE"
+#: A value of retention.ms that a controller of other rules gives every new topic.
+OTHER_RULES = "REHOME_TEST_OTHER_RULES"
 
 
 def hurry() -> None:
@@ -49,8 +55,21 @@ def hurry() -> None:
     options.CLUSTER_TASK_TIMEOUT = timedelta(seconds=3)
 
 
+def decide_otherwise(retention: str) -> None:
+    """Have new topics made by another rule than the one that histories were made by, as by a faulty new version."""
+    new_topic = topics._new_topic
+
+    def by_another_rule(*args: Any) -> Topic:
+        topic = new_topic(*args)
+        return replace(topic, configs={**topic.configs, "retention.ms": retention})
+
+    topics._new_topic = by_another_rule
+
+
 if __name__ == "__main__":
     hurry()
+    if retention := os.environ.get(OTHER_RULES):
+        decide_otherwise(retention)
     code = worker.main()
     sys.stdout.flush()
     sys.stderr.flush()
