@@ -6,12 +6,17 @@ list.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import timedelta
 
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.enums.v1 import WorkflowExecutionStatus as RawStatus
-from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionRequest, DescribeWorkflowExecutionResponse
+from temporalio.api.workflowservice.v1 import (
+    DescribeWorkflowExecutionRequest,
+    DescribeWorkflowExecutionResponse,
+    ListWorkflowExecutionsRequest,
+)
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.service import RPCError, RPCStatusCode
 
@@ -26,6 +31,39 @@ class RunDescription:
     ended: WorkflowExecutionStatus | None
     paused: bool
     raw: DescribeWorkflowExecutionResponse
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRun:
+    """An open run in the server's list: its ids, whether the server has paused it, and the names in its memo."""
+
+    workflow_id: str
+    run_id: str
+    paused: bool
+    memo: frozenset[str]
+
+
+async def open_runs(client: Client, cluster: str, kind: str) -> AsyncIterator[ListedRun]:
+    """List the open runs of a workflow type on the cluster's task queue, paused runs too. Raises RPCError.
+
+    A query for the status "Running" leaves out paused runs, and a server that cannot pause rejects one for "Paused".
+    """
+    query = f'WorkflowType="{kind}" AND TaskQueue="{cluster}" AND CloseTime IS NULL'
+    page = b""
+    while True:
+        found = await client.workflow_service.list_workflow_executions(
+            ListWorkflowExecutionsRequest(namespace=client.namespace, query=query, next_page_token=page), retry=True
+        )
+        for info in found.executions:
+            yield ListedRun(
+                workflow_id=info.execution.workflow_id,
+                run_id=info.execution.run_id,
+                paused=info.status == RawStatus.WORKFLOW_EXECUTION_STATUS_PAUSED,
+                memo=frozenset(info.memo.fields),
+            )
+        page = found.next_page_token
+        if not page:
+            return
 
 
 async def describe_run(

@@ -14,7 +14,7 @@ from ops.stack.errors import OpsError
 from storage_node.move import stall as stalls
 from workflows.model.absence import Absence
 from workflows.model.fields import BadField
-from workflows.model.moves import CANCELLING, CREATING, DELETING, STEPS, STOPPED, WAITING
+from workflows.model.moves import CANCELLING, CREATING, DELETING, STEPS, STOPPED, SUSPENDED, WAITING
 from workflows.model.phases import PAUSED
 from workflows.model.plan import MovePlan, parse_moves
 
@@ -54,7 +54,13 @@ class MoveLine:
 #: What the table shows.
 COLUMNS = ("id", "replica", "node", "from", "to", "phase", "copied", "of", "rate", "ETA", "attempt", "held by")
 #: What holds a move, as the table has it.
-_WORDS = {"run_limit": "its limit", "node_limit": "node's limit", "queued": "other moves", "stopped": "an order"}
+_WORDS = {
+    "run_limit": "its limit",
+    "node_limit": "node's limit",
+    "queued": "other moves",
+    "stopped": "an order",
+    SUSPENDED: "Temporal",
+}
 
 
 def cells(line: MoveLine, shared: str = "") -> list[str]:
@@ -213,7 +219,7 @@ def of_run(run: OpenRun) -> list[MoveLine]:
     phase = _PHASES.get(step.activity, step.activity) or (WAITING if run.step is not None else "")
     if step.cancelling or phase == CANCELLING:
         phase = CANCELLING
-    elif run.paused:
+    elif run.paused or run.suspended:
         phase = PAUSED
     told = {(row.get("topic"), row.get("partition")): row for row in step.rows}
     lines = []
@@ -223,7 +229,9 @@ def of_run(run: OpenRun) -> list[MoveLine]:
         (line,) = of_node(plan.node, [row])
         attempt = max(step.attempt, int(row.get("attempts", 0)))
         lines.append(replace(line, id=run.workflow_id, phase=phase, attempt=attempt))
-    return [_paused(line) if phase == PAUSED else line for line in lines]
+    if phase != PAUSED:
+        return lines
+    return [_suspended(line) if run.suspended else _paused(line) for line in lines]
 
 
 def join(told: NodeMoves, runs: Iterable[OpenRun]) -> list[MoveLine]:
@@ -244,7 +252,8 @@ def _of_both(line: MoveLine, run: MoveLine) -> MoveLine:
     """What the node does is nearer to the truth; the server knows of pauses and cancels."""
     line = replace(line, id=line.id or run.id, attempt=max(line.attempt, run.attempt))
     if run.phase == PAUSED:
-        return _paused(replace(line, phase=PAUSED))
+        line = replace(line, phase=PAUSED)
+        return _suspended(line) if run.stall == SUSPENDED else _paused(line)
     return replace(line, phase=CANCELLING if run.phase == CANCELLING else line.phase)
 
 
@@ -263,6 +272,12 @@ def _of_run_alone(line: MoveLine, told: NodeMoves) -> MoveLine:
 
 def _paused(line: MoveLine) -> MoveLine:
     return replace(line, rate=0.0, eta=None, stall=STOPPED, stall_message="the run is paused")
+
+
+def _suspended(line: MoveLine) -> MoveLine:
+    """A step that had begun goes on, so that the node's rate holds; the next one waits."""
+    resume = f"resume it with: temporal workflow unpause --workflow-id {line.id}"
+    return replace(line, stall=SUSPENDED, stall_message=f"the Temporal server has paused the run; {resume}")
 
 
 def _alive(line: MoveLine, reach: Reach | None, fenced: bool) -> MoveLine:

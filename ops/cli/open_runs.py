@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from temporalio.client import Client, WorkflowExecution
+from temporalio.client import Client
 from temporalio.service import RPCError
 
+from activities import describing
+from activities.describing import ListedRun
 from workflows.model import names
 from workflows.model.phases import PAUSED
 
@@ -36,13 +38,17 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class OpenRun:
-    """An open run. `parameter` is what it was started with, `step` what it waits for; None where they were not read."""
+    """An open run. `parameter` is what it was started with, `step` what it waits for; None where they were not read.
+
+    `paused`: by the run's own update; `suspended`: by the Temporal server, which gives it no workflow task meanwhile.
+    """
 
     workflow_id: str
     run_id: str
     parameter: Any = None
     step: Step | None = None
     paused: bool = False
+    suspended: bool = False
 
 
 class OpenRuns:
@@ -53,8 +59,7 @@ class OpenRuns:
     """
 
     def __init__(self, client: Client, cluster: str, kind: str = names.MOVE_REPLICA) -> None:
-        self._client = client
-        self._query = f'WorkflowType="{kind}" AND ExecutionStatus="Running" AND TaskQueue="{cluster}"'
+        self._client, self._cluster, self._kind = client, cluster, kind
         self._parameters: dict[str, Any] = {}
         self._steps: dict[str, tuple[int, Step]] = {}
         self._looks = 0
@@ -65,7 +70,7 @@ class OpenRuns:
         before). Raises RPCError where the server does not respond.
         """
         self._looks += 1
-        listed = [run async for run in self._client.list_workflows(self._query)]
+        listed = [run async for run in describing.open_runs(self._client, self._cluster, self._kind)]
         open_ids = {run.run_id for run in listed}
         self._parameters = {key: value for key, value in self._parameters.items() if key in open_ids}
         self._steps = {key: value for key, value in self._steps.items() if key in open_ids}
@@ -84,18 +89,19 @@ class OpenRuns:
         await self._read_step(run)
         return replace(run, step=self._steps[run.run_id][1] if run.run_id in self._steps else None)
 
-    async def _started(self, run: WorkflowExecution) -> OpenRun:
+    async def _started(self, run: ListedRun) -> OpenRun:
+        found = OpenRun(run.workflow_id, run.run_id, paused=PAUSED in run.memo, suspended=run.paused)
         if run.run_id not in self._parameters:
             async with self._gate:
                 try:
                     self._parameters[run.run_id] = await self._parameter(run)
                 except (RPCError, TimeoutError):
-                    return OpenRun(run.id, run.run_id, paused=_paused(run))
-        return OpenRun(run.id, run.run_id, self._parameters[run.run_id], paused=_paused(run))
+                    return found
+        return replace(found, parameter=self._parameters[run.run_id])
 
-    async def _parameter(self, run: WorkflowExecution) -> Any:
+    async def _parameter(self, run: ListedRun) -> Any:
         """The first argument in the first event of the run's history."""
-        handle = self._client.get_workflow_handle(run.id, run_id=run.run_id)
+        handle = self._client.get_workflow_handle(run.workflow_id, run_id=run.run_id)
         events = handle.fetch_history_events(page_size=1, rpc_timeout=timedelta(seconds=SECONDS))
         async for event in events:
             payloads = event.workflow_execution_started_event_attributes.input.payloads
@@ -105,12 +111,15 @@ class OpenRuns:
 
     async def _read_step(self, run: OpenRun) -> None:
         async with self._gate:
-            handle = self._client.get_workflow_handle(run.workflow_id, run_id=run.run_id or None)
             try:
-                described = await handle.describe(rpc_timeout=timedelta(seconds=SECONDS))
+                described = await describing.describe_run(
+                    self._client, run.workflow_id, run.run_id, timedelta(seconds=SECONDS)
+                )
             except RPCError:
                 return
-            raw = described.raw_description
+            if described is None:
+                return
+            raw = described.raw
             cancelling = raw.workflow_extended_info.cancel_requested
             pending = max(raw.pending_activities, key=lambda each: each.attempt, default=None)
             if pending is None:
@@ -125,16 +134,10 @@ class OpenRuns:
 
 async def leased(client: Client, cluster: str) -> set[int]:
     """The nodes on whose incarnation a lease is held, as far as the server can list them: a fenced node has none."""
-    query = f'WorkflowType="{names.NODE_LEASE}" AND ExecutionStatus="Running" AND TaskQueue="{cluster}"'
     prefix = names.lease_id(cluster, 0, "").removesuffix("0/")
     found = set()
-    async for run in client.list_workflows(query):
-        node = run.id.removeprefix(prefix).partition("/")[0]
-        if run.id.startswith(prefix) and node.isdigit():
+    async for run in describing.open_runs(client, cluster, names.NODE_LEASE):
+        node = run.workflow_id.removeprefix(prefix).partition("/")[0]
+        if run.workflow_id.startswith(prefix) and node.isdigit():
             found.add(int(node))
     return found
-
-
-def _paused(run: WorkflowExecution) -> bool:
-    """Whether the run's memo says so; it is in the list."""
-    return PAUSED in run.raw_info.memo.fields

@@ -12,8 +12,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities import connection, temporal_errors
-from activities.describing import describe_run
+from activities import connection, describing, temporal_errors
 from activities.temporal_errors import BadConfiguration, Kind
 from ops.cli.target import Target
 from ops.stack.errors import OpsError
@@ -94,8 +93,7 @@ async def queried(client: Client, cluster: str, kind: str) -> list[dict[str, Any
     Each query costs the worker a replay of the run: for a command that has to know once, not for a page that looks
     again and again, which reads `open_runs`.
     """
-    query = f'WorkflowType="{kind}" AND ExecutionStatus="Running" AND TaskQueue="{cluster}"'
-    found = [(run.id, run.run_id) async for run in client.list_workflows(query)]
+    found = [(run.workflow_id, run.run_id) async for run in describing.open_runs(client, cluster, kind)]
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(workflow_id: str, run_id: str) -> dict[str, Any] | None:
@@ -169,7 +167,7 @@ async def cancel(client: Client, workflow_id: str, *, wait_seconds: float | None
     """Ask a run to cancel; with `wait_seconds` wait until it has ended. The status it has then, in lower case."""
     handle = client.get_workflow_handle(workflow_id)
     try:
-        before = await describe_run(client, workflow_id)
+        before = await describing.describe_run(client, workflow_id)
         if before is None:
             raise OpsError(f"there is no open run with the id {workflow_id}; see: rehome moves")
         if before.ended is not None:

@@ -164,6 +164,8 @@ def temporal_command(binary: str, host: str, port: int, ui_port: int, database: 
         "--dynamic-config-value", "history.transferProcessorMaxPollRPS=2000",
         "--dynamic-config-value", "history.timerProcessorMaxPollRPS=2000",
         "--dynamic-config-value", 'history.timerProcessorMaxTimeShift="50ms"',
+        # `temporal workflow pause` is rejected without it.
+        "--dynamic-config-value", "frontend.WorkflowPauseEnabled=true",
         "--log-level", "error",
     )  # fmt: skip
 

@@ -83,6 +83,7 @@ SUCCEEDED = (calls.SWAPPED, calls.DELETED, calls.IN_PLACE)
 # What holds a replica, beside the words of its node (storage_node.move.stall.StallReason) and those for one that is
 # missed (workflows.model.absence.Absence).
 STOPPED = "stopped"
+SUSPENDED = "suspended"  # the Temporal server has paused the run
 GROWING_SOURCE = "growing_source"
 
 #: A copy of which nothing was heard for so many seconds beyond what its node promised: the node is away, or too busy.

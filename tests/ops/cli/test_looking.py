@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 from temporalio import service
+from temporalio.api.workflowservice.v1 import PauseWorkflowExecutionRequest, UnpauseWorkflowExecutionRequest
+from temporalio.client import Client
 
 from ops.cli import moves, reassignments, runs
 from ops.cli.kafka_admin import KafkaAdmin
@@ -103,6 +105,26 @@ def test_paused_move_is_shown_as_paused_without_a_query(
         order("resume")
     until(lambda: rehome("moves")["moves"][0]["phase"] in ("copying", "throttled"), 20)
     assert calls["query_workflow"] == 0
+
+
+def test_move_paused_by_the_server_is_shown_with_how_to_resume_it(
+    data: Path, rehome: Rehome, moved: dict[str, Any]
+) -> None:
+    def request(kind: Any, name: str) -> None:
+        async def send(client: Client) -> None:
+            asked = kind(namespace=client.namespace, workflow_id=moved["id"], identity="operator")
+            await getattr(client.workflow_service, name)(asked)
+
+        runs.with_temporal(resolve(data), send)
+
+    request(PauseWorkflowExecutionRequest, "pause_workflow_execution")
+    try:
+        line = until(lambda: (row := rehome("moves")["moves"][0])["phase"] == "paused" and row, 20)
+        assert line["stall"] == "suspended"
+        assert f"temporal workflow unpause --workflow-id {moved['id']}" in line["stall_message"]
+    finally:
+        request(UnpauseWorkflowExecutionRequest, "unpause_workflow_execution")
+    until(lambda: rehome("moves")["moves"][0]["phase"] in ("copying", "throttled"), 20)
 
 
 def test_waiting_for_a_move_queries_no_run(rehome: Rehome, topic: str, calls: Counter[str]) -> None:

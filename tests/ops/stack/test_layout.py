@@ -46,6 +46,7 @@ def test_the_command_line_starts_a_process_again_with_its_environment() -> None:
         "history.transferProcessorMaxPollRPS=2000",
         "history.timerProcessorMaxPollRPS=2000",
         'history.timerProcessorMaxTimeShift="50ms"',
+        "frontend.WorkflowPauseEnabled=true",
         "journal_mode=WAL",
         "synchronous=NORMAL",
     ],
