@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +163,18 @@ def test_nobody_has_to_stay_awake_for_a_throttle(rehome: Rehome, topic: str, tmp
         until(taken_back, 40, "the throttle is taken back")
 
 
+@contextlib.contextmanager
+def waiting_for(file: Path, data: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that runs a plan, slowly, and waits for it."""
+    program = "from ops.cli.entry import main; main()"
+    call = ["reassign", str(file), "--wait", "--throttle", "100KB", "--data", str(data), "--json"]
+    process = subprocess.Popen([sys.executable, "-c", program, *call], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        yield process
+    finally:
+        process.kill()
+
+
 @pytest.mark.temporal
 @pytest.mark.timeout(400)
 def test_ctrl_c_ends_the_waiting_and_nothing_else(
@@ -168,16 +182,11 @@ def test_ctrl_c_ends_the_waiting_and_nothing_else(
 ) -> None:
     here, there = other(rehome, topic)
     file = plan(tmp_path, topic, [there])
-    program = "from ops.cli.entry import main; main()"
-    call = ["reassign", str(file), "--wait", "--throttle", "100KB", "--data", str(data), "--json"]
-    waiting = subprocess.Popen([sys.executable, "-c", program, *call], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
+    with waiting_for(file, data) as waiting:
         until(lambda: topic in str(rehome("reassignments")["reassignments"]), 40, "it is under way")
         until(lambda: not throttles.note_of(file).exists(), 40, "it is handed over")
         waiting.send_signal(signal.SIGINT)
         shown, said = waiting.communicate(timeout=30)
-    finally:
-        waiting.kill()
     assert (waiting.returncode, shown) == (130, b""), said
     (told,) = said.decode().strip().splitlines()
     assert told.startswith("it goes on") and f"rehome reassign --cancel {file}" in told
@@ -203,10 +212,7 @@ def test_waiting_for_a_cancelled_reassignment_ends_with_the_outcome_cancelled(
 ) -> None:
     here, there = other(rehome, topic)
     file = plan(tmp_path, topic, [there])
-    program = "from ops.cli.entry import main; main()"
-    call = ["reassign", str(file), "--wait", "--throttle", "100KB", "--data", str(data), "--json"]
-    waiting = subprocess.Popen([sys.executable, "-c", program, *call], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    try:
+    with waiting_for(file, data) as waiting:
         line = until(lambda: shown_with_its_run(rehome, topic), 60, "it is under way, seen through by a run")
         if way == "kafka":
             with KafkaAdmin(stack.spec().bootstrap) as admin:
@@ -216,8 +222,6 @@ def test_waiting_for_a_cancelled_reassignment_ends_with_the_outcome_cancelled(
         else:
             rehome("cancel", line["id"])
         printed, said = waiting.communicate(timeout=60)
-    finally:
-        waiting.kill()
     (row,) = json.loads(printed)
     assert (row["outcome"], row["message"]) == ("cancelled", f"cancelled: back on node {here}"), said
     assert waiting.returncode == 1 and f"cancelled: back on node {here}" in said.decode()
