@@ -26,7 +26,7 @@ from workflows.model.outbound import Outbound
 from workflows.model.outcome import Reassigned
 from workflows.model.reassignment_request import groups, made_by_controller, summary
 from workflows.model.renewal import Renewal
-from workflows.model.run_requests import Asked, carry_out, under_way
+from workflows.model.run_requests import Asked, carry_out, nodes_of, under_way
 from workflows.model.watchers import Run
 
 #: Of so many nodes the last lease that has told its end is remembered.
@@ -452,7 +452,8 @@ class Cluster:
             self._watchers.watch(under_way(answer, self._it.state), asked.run)
             self._answers.remember(asked, answer)
         if answer is not None:
-            self._reply(asked.run, "answered", answer)
+            absent = self._probes.absent(nodes_of(answer), self._it.state)
+            self._reply(asked.run, "answered", {**answer, **({"absent": absent} if absent else {})})
         self._awake = True
 
     @workflow.query(description="All metadata as rows, or {} while collecting")

@@ -15,6 +15,7 @@ from workflows import cancellation, errors, handlers, options
 from workflows.asking import Asking
 from workflows.model import calls, fields, messages, names
 from workflows.model import reassignment_runs as runs
+from workflows.model.absence import Absence
 from workflows.model.calls import ReassignResult
 from workflows.model.fields import BadField
 from workflows.model.moves import NEXT_REPORT
@@ -61,6 +62,7 @@ class PartitionReassignment:
         self._following: dict[int, Handle] = {}
         self._asking = Asking()
         self._voices = Voices()
+        self._absent: Mapping[int, Absence] = {}
         self._reached: dict[Key, list[list[Any]]] = {}
         self._short: dict[Key, str] = {}
 
@@ -188,6 +190,7 @@ class PartitionReassignment:
         gone.
         """
         self._pair = max(self._pair, (int(told.get("generation", 0)), int(told.get("version", 0))))
+        self._absent = told.get("absent", self._absent)
         for row in told.get("rows", []):
             part = self._parts.get((str(row[0]), int(row[1])))
             if part is not None:
@@ -359,14 +362,15 @@ class PartitionReassignment:
         """How far the run is; of copies what their node reported last, and how long ago that was."""
         clock = time.time()  # of whoever asks: the run's own clock stands still while nothing happens
         waiting = ["the controller"] if self._asking.away else []
-        waiting += [f"node {node}" for node in self._voices.silent(clock)]
+        silent = {node: self._absent.get(node, Absence.AWAY) for node in self._voices.silent(clock)}
+        waiting += [f"node {node}" for node in silent]
         return {
             "workflow_id": workflow.info().workflow_id,
             "cancelling": cancellation.asked(),
             **({"throttles": self._throttles} if self._throttles else {}),
             "started": self._started,
             "phases": self._phases.rows(),
-            **of_run(list(self._parts.values()), self._phases.current, waiting, clock),
+            **of_run(list(self._parts.values()), self._phases.current, waiting, clock, silent),
         }
 
     @handlers.signal(messages.reports, description="A node tells how far its replicas are")

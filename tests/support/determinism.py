@@ -26,6 +26,7 @@ MODULES: dict[str, frozenset[str] | None] = {
     "functools": None,
     "heapq": None,
     "itertools": None,
+    "hashlib": frozenset({"blake2b"}),
     "json": None,
     "math": None,
     "operator": None,

@@ -94,7 +94,7 @@ EXAMPLES: Mapping[str, Any] = {
     ],
     "PartitionReassignment.answered": {
         "request": 1, "results": [{"error": 0, "message": ""}], "made": [CHANGE], "rows": [STANDING, ["t", 0]],
-        "generation": 1, "version": 5,
+        "absent": [[3, "dead"]], "generation": 1, "version": 5,
     },
     "PartitionReassignment.retargeted": {"rows": [STANDING, ["t", 0]], "generation": 1, "version": 6},
     "ThrottleLease.held": None,

@@ -113,3 +113,8 @@ class Probes:
             return {}
         incarnation, probe = self._last.get(node, ("", ""))
         return {"fenced": known.fenced, "probe": str(probe) if incarnation == known.incarnation else ""}
+
+    def absent(self, nodes: Iterable[int], state: ClusterState | None) -> list[list[Any]]:
+        """Return [node, absence] of those of these nodes that are fenced."""
+        found = ((node, self.answer(node, state)) for node in sorted(set(nodes)))
+        return [[node, str(judge(answer))] for node, answer in found if answer.get("fenced")]

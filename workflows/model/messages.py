@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from workflows.model import fields
+from workflows.model.absence import Absence
 from workflows.model.calls import LeaseCall
 from workflows.model.fields import BadField
 from workflows.model.reassignment_request import change_row, read_change
@@ -136,17 +137,21 @@ def _report(told: Any, path: str) -> dict[str, Any]:
 
 
 def answered(told: Any) -> dict[str, Any]:
-    """{"request", "results", "made", "rows", "generation", "version"}: what the controller answers a request of a run;
-    {"request", "error"} when the run is to ask again. `results` have an entry per change that was asked for.
+    """Read the controller's answer: {"request", "results", "made", "rows", "absent", "generation", "version"}.
+
+    `results` have an entry per change that was requested, `absent` why each fenced node of `rows` is absent.
+    {"request", "error"} when the run is to repeat its request.
     """
     row = fields.an_object(told, "$")
     results = fields.a_list(row.get("results") or [], "$.results")
     made = fields.a_list(row.get("made") or [], "$.made")
+    absent = fields.a_list(row.get("absent") or [], "$.absent")
     return {
         "request": fields.a_number(_need(row, "request", "$"), "$.request"),
         "error": fields.a_note(row.get("error") or "", "$.error"),
         "results": [_result(each, f"$.results[{place}]") for place, each in enumerate(results)],
         "made": [change_row(read_change(each, f"$.made[{place}]")) for place, each in enumerate(made)],
+        "absent": dict(_absent(each, f"$.absent[{place}]") for place, each in enumerate(absent)),
         **retargeted(row),
     }
 
@@ -168,6 +173,14 @@ def _result(told: Any, path: str) -> dict[str, Any]:
     row = fields.an_object(told, path)
     code = fields.a_number(row.get("error") or 0, f"{path}.error")
     return {"error": code, "message": fields.a_note(row.get("message") or "", f"{path}.message")}
+
+
+def _absent(told: Any, path: str) -> tuple[int, Absence]:
+    row = fields.a_list(told, path)
+    if len(row) != 2:
+        raise BadField(path, f"has {len(row)} entries, but must be [node, absence]")
+    word = fields.a_string(row[1], f"{path}[1]")
+    return fields.a_number(row[0], f"{path}[0]", high=_INT), Absence(word) if word in set(Absence) else Absence.AWAY
 
 
 def _standing(told: Any, path: str) -> list[Any]:

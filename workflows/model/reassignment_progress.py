@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from workflows.model import moves
+from workflows.model.absence import Absence, sentence
 from workflows.model.phases import ENDED
 from workflows.model.reassignment_runs import CATCHING_UP, Part, merge, of_live
 
@@ -32,23 +33,27 @@ class Voices:
         ]
 
 
-def of_part(part: Part, phase: str, now: float) -> dict[str, Any]:
-    """What `progress` tells of one partition: bytes of all added replicas, and a row for each node heard of."""
+def of_part(part: Part, phase: str, now: float, silent: Mapping[int, Absence]) -> dict[str, Any]:
+    """What `progress` tells of one partition: bytes of all added replicas, and a row for each node heard of.
+
+    A node that is `silent` has the reason in the place of its state, as far as the controller knows it.
+    """
     nodes: list[dict[str, Any]] = []
     for node in part.followed_at:
         row = merge(part.nodes.get(node), of_live(part, node))
         live = part.live.get(node, {})
-        rate = float(live.get("rate", 0.0)) if part.open else 0.0
+        absence = silent.get(node) if part.open else None
+        rate = float(live.get("rate", 0.0)) if part.open and absence is None else 0.0
         nodes.append(
             {
                 "node": node,
-                "state": str(live.get("state", row.outcome)) or "waiting",
+                "state": str(absence or live.get("state", row.outcome)) or "waiting",
                 "directory": row.directory,
                 "bytes_total": row.bytes_total,
                 "bytes_copied": row.bytes_copied,
                 "rate": rate,
                 "eta_seconds": moves.eta(row.bytes_total, row.bytes_copied, rate) if part.open else None,
-                "message": str(live.get("message", row.message)),
+                "message": sentence(absence, f"node {node}") if absence else str(live.get("message", row.message)),
                 "report_age": round(max(0.0, now - part.heard[node]), 3) if node in part.heard else None,
             }
         )
@@ -74,9 +79,15 @@ def of_part(part: Part, phase: str, now: float) -> dict[str, Any]:
     }
 
 
-def of_run(parts: Sequence[Part], phase: str, waiting: Sequence[str], now: float) -> dict[str, Any]:
+def of_run(
+    parts: Sequence[Part],
+    phase: str,
+    waiting: Sequence[str],
+    now: float,
+    silent: Mapping[int, Absence],
+) -> dict[str, Any]:
     """What `progress` tells of a run: sums over its partitions, whom it waits for, and a row for each partition."""
-    rows = [of_part(part, phase, now) for part in parts]
+    rows = [of_part(part, phase, now, silent) for part in parts]
     etas = [row["eta_seconds"] for row in rows if not row["outcome"]]
     return {
         "phase": phase,

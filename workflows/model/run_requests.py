@@ -153,6 +153,12 @@ def carry_out(asked: Asked, controller: Controller) -> dict[str, Any]:
     return _answer(asked, results, [change_row(each) for each in changes], after)
 
 
+def nodes_of(answer: Mapping[str, Any]) -> set[int]:
+    """Return the nodes that hold or are to hold replicas of an answer's partitions."""
+    rows = (row for row in answer.get("rows", ()) if len(row) > 2)
+    return {node for row in rows for at in (3, 4, 5) for node in row[at]}
+
+
 def _answer(asked: Asked, results: list[Result], changes: list[list[Any]], state: ClusterState) -> dict[str, Any]:
     found = ((key, standing(state, key)) for key in asked.looks)
     return {

@@ -38,6 +38,13 @@ def test_what_is_not_known_is_not_said() -> None:
     assert absence.judge(Probes().answer(1, None)) is Absence.AWAY
 
 
+def test_absent_lists_fenced_nodes_alone() -> None:
+    probes = Probes()
+    probes.note(1, "i1", ProbeResult(refused=True))
+    assert probes.absent([9, 1, 1], cluster(True)) == [[1, Absence.DEAD]]
+    assert probes.absent([1], cluster(False)) == probes.absent([1], None) == []
+
+
 def test_an_earlier_incarnations_probe_says_nothing() -> None:
     probes = Probes()
     probes.note(1, "i0", ProbeResult(refused=True))

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workflows.model import calls
+from workflows.model import calls, messages
 from workflows.model import reassignment_runs as runs
+from workflows.model.absence import Absence
 from workflows.model.assignment import Assignment
 from workflows.model.calls import ReplicaRow
 from workflows.model.fields import BadField
@@ -18,6 +19,7 @@ from workflows.model.outcome import Reassigned
 from workflows.model.reassignment_progress import Voices, of_run
 from workflows.model.reassignment_request import change_row, groups, made_by_controller, parse, read_change, summary
 from workflows.model.reassignment_runs import UNDER_WAY, Part, Standing, judge
+from workflows.model.run_requests import nodes_of
 
 CHANGE = Reassigned("t", "id", 0, (1, 2), (2, 3), (3,), (1,), "me")
 
@@ -109,13 +111,36 @@ def test_progress_sums_up_and_names_who_is_silent() -> None:
     voices.asked = {3: 100.0, 4: 100.0}
     voices.tell(3, 130.0, 20.0)
     assert voices.silent(160.0) == [4] and voices.silent(166.0) == [3, 4]
-    found = of_run([part().reported(live, 2.0), other], runs.CATCHING_UP, ["node 4"], 3.0)
+    found = of_run([part().reported(live, 2.0), other], runs.CATCHING_UP, ["node 4"], 3.0, {})
     assert (found["bytes_total"], found["bytes_copied"], found["rate"]) == (200, 75, 10.0)
     first, second = found["partitions"]
     assert (first["eta_seconds"], first["from"], first["to"], first["removing"]) == (15.0, [1, 2], [2, 3], [1])
     assert (first["by"], second["by"]) == ("me", "me")
     assert second["eta_seconds"] is None and first["nodes"][0]["report_age"] == 1.0
     assert found["waiting_for"] == "node 4"
+
+
+def test_progress_reports_a_silent_node_with_the_reason() -> None:
+    live = {"node": 3, "bytes_copied": 25, "bytes_total": 100, "rate": 5.0, "state": "catching_up"}
+    found = of_run([part().reported(live, 2.0)], runs.CATCHING_UP, ["node 3"], 3.0, {3: Absence.DEAD})
+    ((row,),) = (each["nodes"] for each in found["partitions"])
+    assert (row["state"], row["rate"], row["eta_seconds"]) == ("dead", 0.0, None)
+    assert found["partitions"][0]["message"] == row["message"]
+    assert row["message"].startswith("node 3 is dead: its address refuses connections")
+    ended = part(verdict=calls.JOINED).reported({**live, "state": "in_sync"}, 2.0)
+    assert (
+        of_run([ended], runs.VERIFYING, [], 3.0, {3: Absence.DEAD})["partitions"][0]["nodes"][0]["state"] == "in_sync"
+    )
+
+
+def test_answer_names_the_absence_of_nodes_of_its_partitions() -> None:
+    read = messages.answered(
+        {"request": 1, "rows": [["t", 0, "id", [1, 2], [3], [1], [1, 2], [2], 2]], "absent": [[3, "dead"]]}
+    )
+    assert read["absent"] == {3: Absence.DEAD} and nodes_of(read) == {1, 2, 3}
+    assert messages.answered({"request": 1, "absent": [[3, "of a later version"]]})["absent"] == {3: Absence.AWAY}
+    with pytest.raises(BadField):
+        messages.answered({"request": 1, "absent": [[3]]})
 
 
 def test_what_the_controller_gives_comes_back_as_it_was() -> None:
