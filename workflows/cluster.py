@@ -68,7 +68,7 @@ class Cluster:
     def _set_up(self, parameter: Any) -> None:
         # The id, not the queue: a replay runs on a queue of another name.
         self._it = Controller.start(workflow.info().workflow_id, parameter, options.CONTINUE_AT)
-        self._awake = True
+        self._awake, self._draining = True, False
         self._pushing: set[int] = set()
         self._in_flight = 0
         self._probing: set[int] = set()
@@ -96,6 +96,7 @@ class Cluster:
                 raise self._fault
             due = self._renewal(began)
             if due is Renewal.NOW and len(self._outbox) <= options.CARRIED_OUTBOUND:
+                self._draining = True
                 await self._drain()
                 self._continue()
             self._dispatch()
@@ -378,8 +379,12 @@ class Cluster:
 
     # --- handlers
 
-    @workflow.update(description="A node's batch of commands; see workflows/model/commands.py")
-    def submit(self, *given: Any) -> dict[str, Any]:
+    def _settled(self) -> bool:
+        """Whether `run` has carried out all that follows from the state, or does so no more."""
+        return not self._awake or self._draining or self._problem is not None or self._fault is not None
+
+    @handlers.update(description="A node's batch of commands; see workflows/model/commands.py", settled=_settled)
+    async def submit(self, *given: Any) -> dict[str, Any]:
         """Apply {"node", "incarnation", "generation", "version", "commands"} and answer as `Controller.submit` says."""
         (batch,) = given
         reply = self._it.submit(batch, _new_id, replaying=workflow.unsafe.is_replaying())
@@ -391,8 +396,8 @@ class Cluster:
     def _may_submit(self, *given: Any) -> None:
         self._checked(lambda: controller.check_batch(handlers.only(given)))
 
-    @workflow.update(description="Give up the image of a node that will not come back: {node}")
-    def recover_without(self, *given: Any) -> dict[str, Any]:
+    @handlers.update(description="Give up the image of a node that will not come back: {node}", settled=_settled)
+    async def recover_without(self, *given: Any) -> dict[str, Any]:
         """Go on collecting, or serving, without a node."""
         (order,) = given
         self._it.give_up(int(order["node"]))

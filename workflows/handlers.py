@@ -7,12 +7,14 @@ sender hears nothing; an update is refused by its validator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.converter import PayloadConverter
+from temporalio.workflow import UpdateMethodMultiParam
 
+from workflows import cancellation
 from workflows.model import fields
 from workflows.model.fields import BadField, Undecoded
 
@@ -40,6 +42,29 @@ def signal(
         heard.__name__, heard.__qualname__, heard.__doc__ = handle.__name__, handle.__qualname__, handle.__doc__
         decorated: Callable[..., None] = workflow.signal(name=handle.__name__, description=description)(heard)
         return decorated
+
+    return decorate
+
+
+def update(
+    *, description: str, settled: Callable[[Any], bool] = lambda _run: True
+) -> Callable[[Callable[..., Awaitable[Any]]], UpdateMethodMultiParam[..., Any]]:
+    """Decorate an update's handler: it begins once the run has done all else that the same workflow task has brought.
+
+    The SDK starts the handlers of updates before it resumes what waited for a timer or an activity of the same task. A
+    worker that begins afresh joins a task that led to no command with the update behind it, and a later replay does not
+    (sdk-rust issue 1146): where an update overtook the timer in one of the two, they would give other commands, and the
+    run could never be replayed again. `settled` is whether the run has nothing to do before the update.
+    """
+
+    def decorate(handle: Callable[..., Awaitable[Any]]) -> UpdateMethodMultiParam[..., Any]:
+        async def heard(self: Any, *given: Any) -> Any:
+            await cancellation.uncancelled(workflow.wait_condition(lambda: settled(self)))
+            return await handle(self, *given)
+
+        heard.__name__, heard.__qualname__, heard.__doc__ = handle.__name__, handle.__qualname__, handle.__doc__
+        del heard.__annotations__["self"]  # the SDK compares the parameters with those of the validator
+        return workflow.update(name=handle.__name__, description=description)(heard)
 
     return decorate
 

@@ -339,7 +339,7 @@ class MoveReplica:
         self._known = bool(answer.get("known"))
         self._missed.told(answer)
 
-    @workflow.update(description="Stop copying; what is on disk stays")
+    @handlers.update(description="Stop copying; what is on disk stays")
     async def pause(self, *given: Any) -> dict[str, Any]:
         """Answers when no step is running any more. The memo, which is in the server's list, says that it is paused."""
         self._paused = True
@@ -354,8 +354,8 @@ class MoveReplica:
         if self._paused:
             raise refuse("The run is paused already; resume it first.")
 
-    @workflow.update(description="Go on after a pause")
-    def resume(self, *given: Any) -> dict[str, Any]:
+    @handlers.update(description="Go on after a pause")
+    async def resume(self, *given: Any) -> dict[str, Any]:
         """The next step starts at once."""
         self._paused = False
         workflow.upsert_memo({PAUSED: None})
@@ -367,7 +367,7 @@ class MoveReplica:
         if not self._paused:
             raise refuse("The run is not paused.")
 
-    @workflow.update(description="Limit this run: {rate: bytes/s, a size such as 20MB, or null}")
+    @handlers.update(description="Limit this run: {rate: bytes/s, a size such as 20MB, or null}")
     async def set_throttle(self, *given: Any) -> dict[str, Any]:
         """A copy under way goes on from where it is under the new limit."""
         rate = orders.rate_of(handlers.only(given))
@@ -382,7 +382,7 @@ class MoveReplica:
         self._needs_open_run()
         orders.checked(lambda: orders.rate_of(handlers.only(given)))
 
-    @workflow.update(description="Move one replica to another directory instead: {topic, partition, directory}")
+    @handlers.update(description="Move one replica to another directory instead: {topic, partition, directory}")
     async def set_target(self, *given: Any) -> dict[str, Any]:
         """Answers when the `.move` in the new directory is there; fails with TooLate when the swap was faster, or with
         the node's reason for rejecting the directory: the move goes on to the earlier one then.
@@ -402,7 +402,7 @@ class MoveReplica:
         if self._replicas[key].move.directory == directory:
             raise refuse(f"$.directory is {directory}, which is its target already.")
 
-    @workflow.update(description="Give up one replica: {topic, partition}")
+    @handlers.update(description="Give up one replica: {topic, partition}")
     async def drop(self, *given: Any) -> dict[str, Any]:
         """Answers when its `.move` is gone; fails with TooLate when the swap was faster."""
         (order,) = given

@@ -137,7 +137,7 @@ class ThrottleLease:
             "phases": self._phases.rows(),
         }
 
-    @workflow.update(description="Wait until the controller has set the throttles")
+    @handlers.update(description="Wait until the controller has set the throttles")
     async def held(self, *given: Any) -> dict[str, Any]:
         """Returns once they are in the metadata; also when the lease has ended."""
         await workflow.wait_condition(lambda: self._held or self._released or self._problem is not None)

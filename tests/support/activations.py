@@ -30,6 +30,10 @@ _TASK_EVENTS = 3  # scheduled, started, completed
 _FLAGS = [2]
 
 
+_REMOVE = WorkflowActivationJob()
+_REMOVE.remove_from_cache.SetInParent()
+
+
 def payload(value: Any) -> Payload:
     return CONVERTER.payload_converter.to_payloads([value])[0]
 
@@ -51,6 +55,21 @@ class Sent:
     name: str = ""
     content: Any = None
     replaces: bool = False  # a start that ends the run of this id that is open
+
+
+@dataclass(frozen=True)
+class TaskDone:
+    """A workflow task of a run: the jobs that it brought, when, and the commands that came of it."""
+
+    jobs: tuple[WorkflowActivationJob, ...]
+    length: int
+    now: float
+    commands: tuple[WorkflowCommand, ...]
+
+    @property
+    def updates_only(self) -> bool:
+        """Whether it brought updates and nothing else: the history has no event for it before it has ended."""
+        return all(job.HasField("do_update") for job in self.jobs)
 
 
 class DrivenRuns:
@@ -163,7 +182,9 @@ class DrivenRuns:
         if not jobs:
             return False
         self._length += len(jobs) + _TASK_EVENTS
-        for command in self._activate(*jobs):
+        commands = self._activate(*jobs)
+        self.done.append(TaskDone(tuple(jobs), self._length, self.now, tuple(commands)))
+        for command in commands:
             self._length += 1
             if command.HasField("continue_as_new_workflow_execution"):
                 self.dropped += [one for _, one in self._outbound]
@@ -184,11 +205,30 @@ class DrivenRuns:
             self.task()
         assert not self.outbound, "there is no end to it"
 
+    def check_joined(self) -> int:
+        """Compare the open run with one that gets a task without commands together with the updates of the next task.
+
+        A worker that begins afresh joins the two, and a later replay does not, or the other way round (sdk-rust issue
+        1146): both must lead to the same commands, or no replay agrees with the history any more. Returns how many
+        pairs there were.
+        """
+        afresh, waiting, pairs = self._make(), None, 0
+        for at, task in enumerate(self.done):
+            following = self.done[at + 1] if at + 1 < len(self.done) else None
+            if not task.commands and waiting is None and following is not None and following.updates_only:
+                waiting = task
+                continue
+            jobs = [*(waiting.jobs if waiting is not None else ()), *task.jobs]
+            commands = self._activate(*jobs, instance=afresh, length=task.length, now=task.now)
+            found, wanted = [str(each) for each in commands], [str(each) for each in task.commands]
+            assert found == wanted, f"joined with the task before it, task {at} leads to other commands"
+            pairs, waiting = pairs + (waiting is not None), None
+        self._activate(_REMOVE, instance=afresh)
+        return pairs
+
     def close(self) -> None:
         """Forget the run."""
-        job = WorkflowActivationJob()
-        job.remove_from_cache.SetInParent()
-        self._activate(job)
+        self._activate(_REMOVE)
 
     # --- inside
 
@@ -198,6 +238,7 @@ class DrivenRuns:
         self._timers: dict[int, float] = {}
         self._updates: dict[str, Any] = {}
         self._length = 1
+        self.done: list[TaskDone] = []
         self.carried.append(plain(arguments[0]))
         self.largest = max(self.largest, len(arguments[0].data))
         self._run_id = f"run-{len(self.carried)}"
@@ -260,11 +301,19 @@ class DrivenRuns:
 
         return asyncio.run(make())
 
-    def _activate(self, *jobs: WorkflowActivationJob) -> list[WorkflowCommand]:
-        act = WorkflowActivation(run_id=self._run_id, history_length=self._length, jobs=jobs)
+    def _activate(
+        self,
+        *jobs: WorkflowActivationJob,
+        instance: WorkflowInstance | None = None,
+        length: int | None = None,
+        now: float | None = None,
+    ) -> list[WorkflowCommand]:
+        act = WorkflowActivation(
+            run_id=self._run_id, history_length=self._length if length is None else length, jobs=jobs
+        )
         act.available_internal_flags.extend(_FLAGS)
-        act.timestamp.FromDatetime(START + timedelta(seconds=self.now))
-        done = self._instance.activate(act)
+        act.timestamp.FromDatetime(START + timedelta(seconds=self.now if now is None else now))
+        done = (instance or self._instance).activate(act)
         assert not done.HasField("failed"), f"the workflow task fails: {done.failed.failure.message}"
         return list(done.successful.commands)
 

@@ -54,7 +54,7 @@ class Scene:
     """Three nodes and a topic; nodes send one batch at a time, runs ask one thing at a time."""
 
     continue_at: tuple[int, int] = SOON
-    numbers: Counter[int] = field(default_factory=Counter)
+    numbers: Counter[Any] = field(default_factory=Counter)
     batches: dict[int, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     requests: Counter[str] = field(default_factory=Counter)
     asked: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -63,6 +63,8 @@ class Scene:
     """The tasks that continued as new."""
     at_the_end: Counter[str] = field(default_factory=Counter)
     """What came with them."""
+    joined: int = 0
+    """Tasks without commands that were joined with the updates behind them."""
 
     def __post_init__(self) -> None:
         self.runs = DrivenRuns(Cluster, "c", {"continue_at": list(NEVER)}, do)
@@ -72,6 +74,7 @@ class Scene:
         self.batch(1, {"do": "create_topics", "topics": [{"name": "t", "partitions": PARTITIONS}]})
         self.runs.settle()
         self.runs.sent.clear()
+        self.topic_id = _state(self.runs)["topics"][0][1]
         # What a run carries is where the next one begins: so this cluster is given the figures of the test.
         carried = _carried(self.runs)
         self.runs.close()
@@ -102,6 +105,12 @@ class Scene:
 
     def reassign(self, node: int, partition: int, target: tuple[int, ...]) -> None:
         self.batch(node, {"do": "alter_reassignments", "partitions": [["t", partition, list(target)]]})
+
+    def raise_generation(self, node: int) -> None:
+        """A change that the other nodes need not know at once."""
+        replicas = [["t", 0, self.topic_id, f"dir-{node}", self.numbers["generation"]]]
+        self.numbers["generation"] += 1
+        self.batch(node, {"do": "raise_generations", "node": node, "replicas": replicas})
 
     def run_asks(self, run: int, partition: int, target: tuple[int, ...]) -> None:
         """A run asks for a reassignment, and hears how the others are."""
@@ -219,6 +228,7 @@ actions: st.SearchStrategy[Action] = st.one_of(
     st.tuples(st.just("cancel"), st.tuples(st.integers(1, 2))),
     st.tuples(st.just("directory_failed"), st.tuples(nodes)),
     st.tuples(st.just("lease_ended"), st.tuples(nodes)),
+    st.tuples(st.just("raise_generation"), st.tuples(nodes)),
 )
 
 
@@ -254,6 +264,7 @@ def play(story: Sequence[Task], continue_at: tuple[int, int]) -> Scene:
             it.continued.append(it.tasks)
             it.at_the_end.update(name for name, _ in task.actions)
     it.settle()
+    it.joined = it.runs.check_joined()
     it.runs.close()
     return it
 
@@ -266,6 +277,31 @@ def test_a_controller_that_continues_as_new_comes_to_the_same_end(story: list[Ta
     assert real.answers_differ() == []
     for name in real.at_the_end:
         event(f"with the very task that continued as new came: {name}")
+
+
+@given(st.lists(tasks, min_size=5, max_size=25))
+@settings(max_examples=100)
+def test_an_update_joined_with_an_empty_task_leads_to_the_same_commands(story: list[Task]) -> None:
+    it = play(story, NEVER)
+    event(f"pairs: {min(it.joined, 5)}")
+
+
+def test_an_update_right_behind_a_timer_that_led_to_nothing_is_handled_behind_it() -> None:
+    quiet = ("raise_generation", (1,))
+    nothing, pushed = Task((), 0, True, False), Task((), 0, False, True)
+    it = play(
+        [
+            Task((), 0, False, False),
+            Task((quiet,), 0, False, False),
+            nothing,
+            pushed,
+            nothing,
+            pushed,
+            Task((quiet,), 0, False, False),
+        ],
+        NEVER,
+    )
+    assert it.joined
 
 
 REST = Task((), 99, True, True)
