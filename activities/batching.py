@@ -71,7 +71,9 @@ class Batcher:
             self._waiting.append(waiting)
         self._wake.set()
         try:
-            return await asyncio.wait_for(waiting.answer, seconds)
+            # (Before Python 3.12 `wait_for` loses a cancel that comes together with the answer.)
+            async with asyncio.timeout(seconds):
+                return await waiting.answer
         except TimeoutError:
             # What was never in a batch stays out of those to come: nobody waits for it.
             raise GaveUp(f"the controller did not answer within {seconds or 0:.1f} s", sent=waiting.sent) from None

@@ -79,7 +79,8 @@ class ClusterLink:
         while True:
             left = None if deadline is None else deadline - time.monotonic()
             try:
-                await asyncio.wait_for(self._registered.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._registered.wait()
             except TimeoutError:
                 raise GaveUp("the node is not registered with the controller", sent=False) from None
             left = None if deadline is None else deadline - time.monotonic()
@@ -204,7 +205,8 @@ class ClusterLink:
             # A pause in any case, so that a controller which asks again and again is not answered without end.
             await asyncio.sleep(0 if before else PAUSE / 4)
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._must_register.wait(), WATCH if before else pause)
+                async with asyncio.timeout(WATCH if before else pause):
+                    await self._must_register.wait()
 
     async def _current_cluster(self) -> ClusterRun | None:
         """The `Cluster` that runs now, None when there is none or nobody answers."""

@@ -6,10 +6,11 @@ TEMPORAL_PROFILE) mean here what they mean there.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from temporalio.envconfig import ClientConfig
@@ -33,6 +34,18 @@ def runtime() -> Runtime:
             )
         )
     return _runtime
+
+
+@contextlib.contextmanager
+def silent_sdk() -> Iterator[None]:
+    """Keep what the SDK logs from a command's output: the command reports errors itself."""
+    log = logging.getLogger("temporalio")
+    before = log.level
+    log.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        log.setLevel(before)
 
 
 def settings(role: str, profile: str | None = None, overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -239,7 +239,8 @@ class ControllerPort:
             raise GaveUp("the node stops", sent=False)
         future = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
         try:
-            return await asyncio.wait_for(future, None if seconds is None else seconds + SLACK)
+            async with asyncio.timeout(None if seconds is None else seconds + SLACK):
+                return await future
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise

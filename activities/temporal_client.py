@@ -82,7 +82,8 @@ class TemporalClient:
         settings: dict[str, Any] = {}
         try:
             settings = connection.settings(self._role, self._profile, self._overrides)
-            client = await asyncio.wait_for(Client.connect(**settings), CONNECT_SECONDS)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                client = await Client.connect(**settings)
             await look_at(client)
         except Exception as error:
             self._report(error, settings)

@@ -106,7 +106,9 @@ class Cluster:
             try:
                 await workflow.wait_condition(lambda: self._awake, timeout=options.QUIET_FOR)
             except TimeoutError:
+                self._draining = True
                 await workflow.wait_condition(workflow.all_handlers_finished)  # and all else that came with the timer
+                self._draining = False
                 if not self._awake and not self._in_flight and not len(self._outbox):
                     self._continue()
 
@@ -380,7 +382,7 @@ class Cluster:
     # --- handlers
 
     def _settled(self) -> bool:
-        """Whether `run` has carried out all that follows from the state, or does so no more."""
+        """Whether `run` has carried out all that follows from the state, or waits for handlers itself."""
         return not self._awake or self._draining or self._problem is not None or self._fault is not None
 
     @handlers.update(description="A node's batch of commands; see workflows/model/commands.py", settled=_settled)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
@@ -31,8 +32,8 @@ class RunCancelled(OpsError):
 
 def with_temporal(target: Target, work: Callable[[Client], Awaitable[T]]) -> T:
     """Run `work` with a connected client. Raises `OpsError` where Temporal does not answer."""
-    logging.getLogger("temporalio").setLevel(logging.CRITICAL + 1)
-    return asyncio.run(_with_client(target, work))
+    with connection.silent_sdk():
+        return asyncio.run(_with_client(target, work))
 
 
 class Session:
@@ -42,12 +43,14 @@ class Session:
         self._target = target
         self._runner = asyncio.Runner()
         self._client: Client | None = None
+        self._silent = contextlib.ExitStack()
 
     def __enter__(self) -> Session:
-        logging.getLogger("temporalio").setLevel(logging.CRITICAL + 1)
+        self._silent.enter_context(connection.silent_sdk())
         return self
 
     def __exit__(self, *exc: object) -> None:
+        self._silent.close()
         self._runner.close()
 
     def run(self, work: Callable[[Client], Awaitable[T]]) -> T:

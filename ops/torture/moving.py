@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -174,7 +173,6 @@ class Moving:
 
     def temporal(self, work: Callable[[Client], Awaitable[T]], seconds: float = 3 * ANSWER_SECONDS) -> T:
         """Do something with a client of its own. Raises `OpsError`."""
-        logging.getLogger("temporalio").setLevel(logging.CRITICAL + 1)
 
         async def connected() -> T:
             overrides = {"target_host": self._roles.temporal_address, "namespace": "default"}
@@ -184,7 +182,8 @@ class Moving:
             return await asyncio.wait_for(work(client), seconds)
 
         try:
-            return asyncio.run(connected())
+            with connection.silent_sdk():
+                return asyncio.run(connected())
         except (RuntimeError, TemporalError, OSError, TimeoutError) as error:
             raise OpsError(f"Temporal: {str(error) or type(error).__name__}") from error
 

@@ -89,7 +89,8 @@ class Handover:
                     await self._changed.wait()
                 elif await self._round(pool):
                     with suppress(TimeoutError):
-                        await asyncio.wait_for(self._changed.wait(), pause)
+                        async with asyncio.timeout(pause):
+                            await self._changed.wait()
                     pause = min(2 * pause, _LONGEST)
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

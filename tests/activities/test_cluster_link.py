@@ -101,6 +101,7 @@ class Controller:
 class Node:
     id, incarnation = 1, "now"
     metadata = SimpleNamespace(image=SimpleNamespace(age=(2, 7), cluster="c"))
+    metadata_check = SimpleNamespace(expects_whole=False)
 
     def registration(self, *, with_image: bool = True) -> Registration:
         return Registration(1, "now", "h", 9, (), 2, 7, "all it knows" if with_image else "")

@@ -112,7 +112,8 @@ class Probes:
         if known is None:
             return {}
         incarnation, probe = self._last.get(node, ("", ""))
-        return {"fenced": known.fenced, "probe": str(probe) if incarnation == known.incarnation else ""}
+        why = str(probe) if known.fenced and incarnation == known.incarnation else ""
+        return {"fenced": known.fenced, "probe": why}
 
     def absent(self, nodes: Iterable[int], state: ClusterState | None) -> list[list[Any]]:
         """Return [node, absence] of those of these nodes that are fenced."""
