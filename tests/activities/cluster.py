@@ -223,7 +223,7 @@ class Cluster:
     def produce(self, topic: str, megabytes: float, partition: int = 0) -> int:
         """Append random records of 10 KB, in order and in batches that even a slow copy takes in no time; how many."""
         settings = {"acks": "all", "linger.ms": 20, "batch.size": 60_000}
-        # Where the leader is not ready, librdkafka has encoded the next batch already and sends it before it retries the
+        # If the leader is not ready, librdkafka has encoded the next batch already and sends it before it retries the
         # first one, also with one request in flight: sequences alone keep the order.
         producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True, **settings})
         count = max(1, int(megabytes * 100))
