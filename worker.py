@@ -140,9 +140,9 @@ async def _until_stopped(work: Callable[[], Awaitable[None]]) -> None:
 
 
 async def _above(given: argparse.Namespace, roles: Sequence[str], export: tuple[str, int]) -> None:
-    """The roles above the nodes, until cancelled; `export` is where exports go, and for how many days.
+    """Run the roles above the nodes, until cancelled; `export` is where exports go, and for how many days.
 
-    Each part is started again when it fails: neither an error nor the server's absence ends the process.
+    Each part is restarted when it fails: neither an error nor an outage of the server ends the process.
     """
     cluster, health = given.cluster, ClientHealth(f"the {given.role} of {given.cluster}")
     temporal = TemporalClient(given.role, health, given.profile)

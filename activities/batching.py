@@ -2,8 +2,8 @@
 
 Temporal refuses more than ten updates under way per workflow, and an update costs the same for one command as for a
 hundred. A caller that gives up (its request's timeout is over) leaves the batch; a batch under way is never sent a
-second time beside itself, and one that met an error is sent again under the same number for as long as anyone waits for
-it. By the number the controller knows it again, and knows that an earlier one comes too late.
+second time beside itself, and one that met an error is sent again under the same number for as long as a caller waits
+for it. By the number the controller recognizes it, and rejects an earlier one that comes too late.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_COMMANDS = 500  # in one update
 FIRST_PAUSE = 0.1  # seconds before a failed update is sent again
 LONGEST_PAUSE = 2.0
 
-#: The numbers of this process's batches: they rise for as long as a node's incarnation lasts, whatever is started anew
+#: The numbers of this process's batches: they rise for as long as a node's incarnation lasts, whatever is restarted
 #: within it.
 _numbers = itertools.count(1)
 
@@ -52,7 +52,7 @@ class _Waiting:
 
 
 class Batcher:
-    """Lives on one event loop. `send(number, commands)` answers one result per command, or raises."""
+    """Lives on one event loop. `send(number, commands)` returns one result per command, or raises."""
 
     def __init__(self, send: Callable[[int, list[Command]], Awaitable[list[Answer]]]) -> None:
         self._send = send
@@ -90,7 +90,7 @@ class Batcher:
                     await self._deliver(batch)
                 except BaseException as error:
                     # Under way or not: with another update id it might be carried out twice, so it is not sent again.
-                    _settle(batch, GaveUp(f"the update ended without an answer ({error!r})", sent=True))
+                    _settle(batch, GaveUp(f"the update ended without a result ({error!r})", sent=True))
                     raise
 
     def _take(self) -> list[_Waiting]:

@@ -1,7 +1,6 @@
-"""What a process knows of its connection to Temporal: since when it is there or not, why, and which parts had to be
-started again.
+"""The state of a process's connection to Temporal: connected or not, since when, why, and which parts were restarted.
 
-One object per process. Loops write it, any thread reads it, and what changes goes to the log: at once when the kind of
+One object per process. Loops write it, any thread reads it, and its changes go to the log: at once when the kind of
 problem changes, and again every minute while it lasts.
 """
 
@@ -26,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class PartState:
-    """A loop or worker: whether it runs now, how often it was started again, and what it failed with last."""
+    """A loop or worker: whether it runs now, how often it was restarted, and its last error."""
 
     name: str
     running: bool = True
@@ -35,7 +34,7 @@ class PartState:
     failed_at: float = 0.0  # seconds since the epoch
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is shown with --json."""
+        """Return it as --json prints it."""
         return {
             "part": self.name,
             "running": self.running,
@@ -59,7 +58,7 @@ class ClientState:
     parts: tuple[PartState, ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """As it is shown with --json; of the parts only those that ever failed."""
+        """Return it as --json prints it; of the parts only those that have failed."""
         return {
             "connected": self.connected,
             "since": instant(self.since),
@@ -78,7 +77,7 @@ def instant(seconds: float) -> str:
 
 
 class ClientHealth:
-    """Keeps a process's `ClientState`, and writes what changes to its log. Safe for threads."""
+    """Keeps a process's `ClientState`, and logs its changes. Thread-safe."""
 
     def __init__(
         self, role: str, wall: Callable[[], float] = time.time, clock: Callable[[], float] = time.monotonic
@@ -99,7 +98,7 @@ class ClientHealth:
     # The connection
 
     def connected(self, address: str, namespace: str) -> None:
-        """The server answers, and knows the namespace."""
+        """Note that the server responds, and has the namespace."""
         with self._lock:
             before = self._state
             same = before.connected and (before.address, before.namespace) == (address, namespace)
@@ -110,7 +109,7 @@ class ClientHealth:
             log.info("%s is connected to Temporal at %s, namespace %s", self._role, address, namespace)
 
     def not_connected(self, problem: Problem, address: str, namespace: str) -> None:
-        """The server cannot be reached, or rejects this client."""
+        """Note that the server cannot be reached, or rejects this client."""
         reason = temporal_errors.sentence(problem, address, namespace)
         with self._lock:
             since = self._wall() if self._state.connected else self._state.since
@@ -124,7 +123,7 @@ class ClientHealth:
     # Notes
 
     def note(self, name: str, text: str) -> None:
-        """Keep a sentence that operators are to see until it is replaced or, with "", taken back."""
+        """Show operators a sentence until it is replaced or, with "", removed."""
         with self._lock:
             before = self._notes.get(name, "")
             if text:
@@ -137,12 +136,12 @@ class ClientHealth:
     # Parts: what `supervise` observes
 
     def started(self, part: str) -> None:
-        """A part runs, for the first time or again."""
+        """Note that a part runs, for the first time or again."""
         with self._lock:
             self._parts[part] = replace(self._parts.get(part, PartState(part)), running=True)
 
     def failed(self, part: str, error: BaseException, pause: float) -> None:
-        """A part has failed and is started again in `pause` seconds."""
+        """Note that a part has failed and restarts in `pause` seconds."""
         text = describe(error)
         with self._lock:
             before = self._parts.get(part, PartState(part))
@@ -150,11 +149,11 @@ class ClientHealth:
             self._parts[part] = now
             written = self._limit(part).passes(text, self._clock(), type(error).__name__)
         if written:
-            # What the server or the connection says needs no stack; everything else is an error of ours.
+            # An error of the server or the connection needs no stack; every other one is a bug of this process.
             ours = temporal_errors.classify(error).kind is Kind.OTHER and not isinstance(error, (RPCError, PartEnded))
             stack = error if ours else None
-            told = "%s: %s failed (%s) and is started again in %.1f s; failure %d of it"
-            log.error(told, self._role, part, text, pause, now.restarts, exc_info=stack)
+            line = "%s: %s failed (%s); restarting in %.1f s (failure %d)"
+            log.error(line, self._role, part, text, pause, now.restarts, exc_info=stack)
 
     def _limit(self, name: str) -> Repeats:
         return self._limits.setdefault(name, Repeats())

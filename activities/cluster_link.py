@@ -48,8 +48,8 @@ REGISTER = "register"
 
 
 class ClusterLink:
-    """Lives on the client's event loop. `registered` is called after every registration that was taken, `seen` with the
-    `Cluster` that is open, at each look.
+    """Lives on the client's event loop. Calls `registered` after every accepted registration, and `seen` with the open
+    `Cluster` at each look.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class ClusterLink:
         self._applying: set[asyncio.Future[tuple[int, int]]] = set()
 
     async def send_updates(self) -> None:
-        """Send what is submitted, until cancelled. To be run again if it fails."""
+        """Send what is submitted, until cancelled. Run it again if it fails."""
         await self._batcher.run()
 
     async def submit(self, command: Command, seconds: float | None, *, first: bool = False) -> list[Any]:
@@ -185,7 +185,7 @@ class ClusterLink:
             self._must_register.set()
 
     async def keep_registered(self) -> None:
-        """Register whenever it has to be, until cancelled. To be run again if it fails: it then registers anew."""
+        """Register whenever it is necessary, until cancelled. Run it again if it fails: it registers once more."""
         before: ClusterRun | None = None  # as seen last, and registered with
         pause = PAUSE
         while True:
@@ -237,9 +237,9 @@ class ClusterLink:
 
 
 def registration_command(one: Registration, cluster: str = "") -> Command:
-    """A node's registration as the controller takes it; `cluster` is the one that its image is of, "" without one.
+    """A node's registration as the controller reads it; `cluster` is that of the node's image, "" without one.
 
-    The image itself is large, and stays in the run's history: it is sent when the controller says that it lacks it.
+    The image itself is large, and stays in the run's history: the node sends it only when the controller requests it.
     """
     return {
         "do": REGISTER,
@@ -264,7 +264,7 @@ def registration_command(one: Registration, cluster: str = "") -> Command:
 
 
 def _set(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    """Set an event of a loop from any thread; nothing where the loop has ended."""
+    """Set an event of a loop from any thread; do nothing if the loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(event.set)
 

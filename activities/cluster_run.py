@@ -29,7 +29,7 @@ class ClusterRun:
 
 
 async def current(client: Client, cluster: str) -> ClusterRun | None:
-    """The `Cluster` that is open now, None when there is none; raises RPCError when the server cannot be asked."""
+    """The `Cluster` that is open now, None when there is none; raises RPCError when the server does not respond."""
     found = await describe_run(client, names.cluster_id(cluster))
     if found is None or found.ended is not None:
         return None
@@ -37,11 +37,11 @@ async def current(client: Client, cluster: str) -> ClusterRun | None:
 
 
 def paused_sentence(cluster: str, run: ClusterRun | None) -> str:
-    """What operators are told of a paused `Cluster`; "" for one that is not paused."""
+    """Return the sentence for operators about a paused `Cluster`; "" for one that is not paused."""
     if run is None or not run.paused:
         return ""
     workflow_id = names.cluster_id(cluster)
     return (
-        f"the run {workflow_id} of the controller is paused: changes of the metadata wait, and nobody is elected; "
-        f"let it go on with: temporal workflow unpause --workflow-id {workflow_id}"
+        f"the run {workflow_id} of the controller is paused: changes of the metadata wait, and no leader is elected; "
+        f"resume it with: temporal workflow unpause --workflow-id {workflow_id}"
     )

@@ -60,7 +60,7 @@ class ControllerPort:
         self._node = -1
 
     def attach(self, node: int, link: ClusterLink, starter: MoveStarter, failures: FailureStarter) -> None:
-        """From now on the port works, also after a `close`; called on its loop."""
+        """Open the port, also after a `close`; call it on its loop."""
         self._closed = False
         self._node, self._link, self._starter, self._failures = node, link, starter, failures
         waiting, self._waiting = self._waiting, []
@@ -244,8 +244,8 @@ class ControllerPort:
         except asyncio.CancelledError:
             if is_being_cancelled():
                 raise
-            # All that ran on the port's loop was cancelled, since it failed; the caller still needs a response.
-            raise GaveUp("the link to the controller failed and is started again", sent=True) from None
+            # All tasks of the port's loop were cancelled, since it failed; the caller still needs a response.
+            raise GaveUp("the link to the controller failed and is being restarted", sent=True) from None
 
     # Runs
 

@@ -189,7 +189,7 @@ class LaneCopy:
         return ([rows.plain(self._row(move)) for move in self._call.replicas],)
 
     def _live(self) -> tuple[list[dict[str, Any]]]:
-        """The facts with what holds only now: the server shows it to whoever looks at the run."""
+        """Return the facts with the live values: the server shows them to clients that describe the run."""
         statuses = [self._statuses.get(rows.partition_of(move)) for move in self._call.replicas]
         return ([row | rows.live(status) for row, status in zip(*self._facts(), statuses, strict=True)],)
 

@@ -1,4 +1,4 @@
-"""What the server says of a run, read from its own message.
+"""What the server reports of a run, read from its own message.
 
 The SDK's `describe` raises ValueError for a status that it does not know, such as that of a paused run, and so does its
 list.
@@ -69,7 +69,7 @@ async def open_runs(client: Client, cluster: str, kind: str) -> AsyncIterator[Li
 async def describe_run(
     client: Client, workflow_id: str, run_id: str = "", timeout: timedelta | None = None
 ) -> RunDescription | None:
-    """A run (the newest one without `run_id`), None when the server has none; raises RPCError otherwise."""
+    """Describe a run (the newest one without `run_id`); None when it does not exist. Raises RPCError otherwise."""
     request = DescribeWorkflowExecutionRequest(
         namespace=client.namespace, execution=WorkflowExecution(workflow_id=workflow_id, run_id=run_id)
     )
@@ -83,7 +83,7 @@ async def describe_run(
 
 
 def read(found: DescribeWorkflowExecutionResponse) -> RunDescription:
-    """The server's message as a value; a run counts as open as long as the server names no time of its end."""
+    """Return the server's message as a value; a run without a close time is open."""
     info = found.workflow_execution_info
     run_id = info.execution.run_id
     return RunDescription(
@@ -99,5 +99,5 @@ def read(found: DescribeWorkflowExecutionResponse) -> RunDescription:
 def _ended(status: int) -> WorkflowExecutionStatus:
     try:
         return WorkflowExecutionStatus(status)
-    except ValueError:  # an end that this SDK does not know is none that somebody asked for
+    except ValueError:  # a status that this SDK does not know cannot be a requested cancel
         return WorkflowExecutionStatus.FAILED

@@ -49,7 +49,7 @@ class FailureStarter:
         async def attempt() -> None:
             await self._start_once(await self._client(), failure)
 
-        what = f"the failure of {failure.path} is not told yet"
+        what = f"the failure of {failure.path} is not reported to Temporal yet"
         await until_done(what, attempt, pause=FIRST_PAUSE, longest=LONGEST_PAUSE)
         taken()
 

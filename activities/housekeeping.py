@@ -56,7 +56,7 @@ class Housekeeper:
         renew: Callable[[], None],
         seen: Callable[[ClusterRun | None], None] = lambda run: None,
     ) -> None:
-        """`seen` is called with the `Cluster` that is open, at each look."""
+        """`seen` is called with the open `Cluster` at each look."""
         self._client, self._cluster = client, cluster
         self._export_directory, self._keep_days = export_directory, keep_days
         self._renew, self._seen = renew, seen
@@ -64,13 +64,13 @@ class Housekeeper:
         self._rest_is_due, self._away = True, False
 
     async def run(self) -> None:
-        """Keep house until cancelled. To be run again if it fails; what it knows of the run before stays."""
+        """Keep house until cancelled. Run it again if it fails: it keeps what it knows of the run before."""
         while True:
             try:
                 await self._look(await self._client())
             except RPCError as error:
                 if not self._away:
-                    log.info("Temporal does not answer: %s", error)
+                    log.info("Temporal does not respond: %s", error)
                 self._away = True
             await asyncio.sleep(WATCH)
 
@@ -78,7 +78,7 @@ class Housekeeper:
         await client.service_client.check_health(timeout=timedelta(seconds=HEALTH))
         run, before = await cluster_run.current(client, self._cluster), self._before
         if self._away or (before is not None and run is not None and run.run == before.run and run.replaces(before)):
-            log.warning("the Temporal server was away or has an older database: the worker starts afresh")
+            log.warning("the Temporal server was unavailable, or its database was restored: the worker is replaced")
             self._renew()
         self._before, self._away = run, False
         self._seen(run)

@@ -1,9 +1,9 @@
 """Temporal's side of a storage node: a thread with an event loop of its own, which the listener never waits for.
 
 The node serves whether or not Temporal is there. This side connects (for as long as it takes), ends what the last
-start of the node left running, keeps the node registered, serves its two queues, reports and looks after moves that
-nobody drives. Each of these is a part that is started again when it fails (`activities/supervision.py`), and so is the
-whole; the node's private API shows the state of them.
+start of the node left running, keeps the node registered, serves its two queues, reports and resumes moves without a
+run. Each of these is a part that is restarted when it fails (`activities/supervision.py`), and so is the whole; the
+node's private API shows their state.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ MOVES_THROTTLE = timedelta(seconds=2)
 GRACE = timedelta(seconds=3)  # for activities under way when the node stops
 GOODBYE = 1.0  # seconds for telling the controller that the node stops
 JOIN = 6.0  # seconds that `stop` waits for the thread; more than GRACE and GOODBYE together
-PAUSE = 1.0  # seconds before what failed is tried again
-LONGEST_PAUSE = 30.0  # before the whole side is started again
+PAUSE = 1.0  # seconds before a retry
+LONGEST_PAUSE = 30.0  # before the whole side is restarted
 THREAD = "Temporal's thread"
 
 
@@ -87,7 +87,7 @@ class NodeRuntime:
             log.warning("Temporal's side did not end within %s s and is left behind", timeout)
 
     def _main(self, node: Node) -> None:
-        """Run Temporal's side until it is stopped; whatever ends it before that, it is started again."""
+        """Run Temporal's side until it is stopped; restart it after any error before that."""
         asyncio.set_event_loop(self._loop)
         pause = PAUSE
         while not self._stop.is_set():
@@ -102,7 +102,7 @@ class NodeRuntime:
         self._loop.close()
 
     def _leave_nothing(self) -> None:
-        """Cancel what a side that failed has left on the loop."""
+        """Cancel the tasks that a failed side has left on the loop."""
         try:
             left = asyncio.all_tasks(self._loop)
             for task in left:
@@ -110,7 +110,7 @@ class NodeRuntime:
             if left:
                 self._loop.run_until_complete(asyncio.wait(left, timeout=GOODBYE))
         except BaseException:
-            log.exception("what was left of Temporal's side could not be ended")
+            log.exception("the tasks that Temporal's side left on its loop could not be cancelled")
 
     async def _run(self, node: Node) -> None:
         self._stopping = asyncio.Event()
@@ -133,7 +133,7 @@ class NodeRuntime:
 
 
 class _Session:
-    """What happens between start and stop: parts that are started again, each by itself, when they fail."""
+    """One session between start and stop: its parts are restarted, each by itself, when they fail."""
 
     def __init__(
         self,
@@ -234,8 +234,8 @@ class _Session:
                 await asyncio.sleep(PAUSE)
                 continue
             except Exception:
-                # Ending them saves time, nothing else: the server ends them when their timeouts are over.
-                log.exception("the attempts of the last start are left to their timeouts")
+                # Ending them only saves time: the server ends them at their timeouts.
+                log.exception("the last start's activity attempts are left to their timeouts")
                 return
             if left:
                 log.info("%d activities of the last start were ended, %d of them still open", len(left), ended)

@@ -233,7 +233,7 @@ class _LookingOn(ABC):
         await reports.tell([{**row, "next_in": round(next_in, 3)} for row in self.rows()], REPORT_PATIENCE)
 
     def rows(self) -> list[dict[str, Any]]:
-        """How far the replicas are that have not ended; on any thread."""
+        """Return the progress of the replicas that have not ended; on any thread."""
         return [
             {
                 "topic": seen.tp.topic,

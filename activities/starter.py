@@ -193,7 +193,7 @@ class MoveStarter:
                 mine = await _describe(client, owner, run_id)
             return decide(mine, newest)
 
-        what = f"what became of {owner} is not known yet"
+        what = f"the state of {owner} is not known yet"
         return await until_done(what, attempt, pause=FIRST_PAUSE, longest=LONGEST_PAUSE)
 
 

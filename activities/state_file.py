@@ -1,7 +1,7 @@
-"""A process's state in a file, for whoever looks at a process that listens at no port: written anew every few seconds.
+"""A file with a process's state, for operators of a process that listens at no port; rewritten every few seconds.
 
-One JSON object: `pid`, `role`, `written` (UTC) and `temporal_client` (`ClientState.as_dict`). A file that is old says
-that the process is stuck, or gone.
+One JSON object: `pid`, `role`, `written` (UTC) and `temporal_client` (`ClientState.as_dict`). An old file means that
+the process is stuck, or has ended.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LOOK = 0.5  # seconds between two looks at whether it changed
 
 
 async def keep(path: Path, role: str, state: Callable[[], ClientState]) -> None:
-    """Keep the file up to date until cancelled. Raises OSError; to be run again then."""
+    """Keep the file up to date until cancelled. Raises OSError; run it again then."""
     shown: ClientState | None = None
     due = 0.0
     while True:
@@ -42,7 +42,7 @@ def write(path: Path, role: str, state: ClientState) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """What was written last, None where nothing readable is."""
+    """Return what was written last; None for a missing or unreadable file."""
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):

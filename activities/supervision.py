@@ -1,7 +1,7 @@
-"""Parts of a process that run for ever: one that fails or ends is started again, with growing pauses, and is logged.
+"""Parts of a process that run for ever: one that fails or ends is restarted after growing pauses, and logged.
 
 A part is any of the loops and workers of a process's Temporal side. A `CancelledError` that comes from within a part,
-and a panic of the SDK's core (which is no `Exception`), would end a task without a word; here they count as failures.
+and a panic of the SDK's core (which is not an `Exception`), would end a task silently; here they count as failures.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from temporalio.service import RPCError
 
 log = logging.getLogger(__name__)
 
-FIRST_PAUSE = 0.5  # seconds before a part is started again; doubles while it fails
+FIRST_PAUSE = 0.5  # seconds before a part is restarted; doubles while it fails
 LONGEST_PAUSE = 10.0
 CALM = 60.0  # seconds after which a part that failed before counts as healthy
 
@@ -27,13 +27,13 @@ T = TypeVar("T")
 
 
 class Observer(Protocol):
-    """Learns what becomes of the parts of a process."""
+    """Is notified when a part of a process starts or fails."""
 
     def started(self, part: str) -> None:
-        """The part runs."""
+        """Note that the part runs."""
 
     def failed(self, part: str, error: BaseException, pause: float) -> None:
-        """The part has failed and is started again in `pause` seconds."""
+        """Note that the part has failed and restarts in `pause` seconds."""
 
 
 class PartEnded(Exception):
@@ -50,8 +50,8 @@ async def supervise(
 ) -> NoReturn:
     """Run `work` until this task is cancelled; begin it again whenever it raises or returns.
 
-    The first pause is `pause` seconds; pauses double up to `longest`, and begin anew after a minute without a failure.
-    Only a cancel of this task, `KeyboardInterrupt` and `SystemExit` get out.
+    The first pause is `pause` seconds; pauses double up to `longest`, and start over after a minute without a failure.
+    Only a cancel of this task, `KeyboardInterrupt` and `SystemExit` propagate.
     """
     first = FIRST_PAUSE if pause is None else pause
     most = LONGEST_PAUSE if longest is None else longest
@@ -62,12 +62,12 @@ async def supervise(
         error: BaseException
         try:
             await work()
-            error = PartEnded("it ended by itself")
+            error = PartEnded("it returned without being cancelled")
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as raised:
             error = innermost(raised)
-        if is_being_cancelled():  # whatever the work made of it
+        if is_being_cancelled():  # even if `work` swallowed the cancel
             raise asyncio.CancelledError from error
         if time.monotonic() - began >= CALM:
             wait = first
@@ -83,7 +83,7 @@ async def until_done(
     pause: float,
     longest: float,
 ) -> T:
-    """The result of the first attempt that does not raise; each failure is logged, with `what` as the sentence's start.
+    """Return the result of the first attempt that does not raise; log each failure after the words of `what`.
 
     Pauses grow from `pause` to `longest` seconds. Cancelling this task ends it.
     """
@@ -103,7 +103,7 @@ async def until_done(
 
 
 class Repeats:
-    """Which lines of a log are written: one that differs from the last, and the same one again after a minute.
+    """Decides which lines of a log are written: one that differs from the last, and the same one again after a minute.
 
     Lines that differ each time, as those with a request's number in them, are written every ten seconds at most, unless
     they are of another `kind`.
@@ -122,7 +122,7 @@ class Repeats:
         return True
 
     def reset(self) -> None:
-        """Write the next line in any case."""
+        """Let the next line pass in any case."""
         self._written = None
 
 
@@ -140,6 +140,6 @@ def describe(error: BaseException) -> str:
 
 
 def is_being_cancelled() -> bool:
-    """Whether somebody has cancelled the running task, so that a `CancelledError` is not of some other task's."""
+    """Whether the running task itself was cancelled, so that a `CancelledError` is not of another task."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -1,9 +1,9 @@
 """A process's one client of Temporal: it is connected, watched, and replaced when its settings change.
 
-The SDK's client reconnects by itself, without a word, and with the settings that it was made with. So this looks at the
+The SDK's client reconnects by itself, silently, and with the settings that it was created with. So this checks the
 server every few seconds, as a worker does when it starts (DescribeNamespace: address, TLS, credentials and namespace in
 one call); and when that fails while the settings have changed (a renewed certificate or key, a corrected profile), it
-connects anew with those.
+connects a new client with those.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from activities import connection, temporal_errors
 from activities.client_state import ClientHealth
 from activities.temporal_errors import BadConfiguration, Kind
 
-WATCH = 5.0  # seconds between two looks at the server
-SOON = 1.0  # seconds to the next look after one that failed
-PATIENCE = 5.0  # seconds for the server to respond to a look
+WATCH = 5.0  # seconds between two checks of the server
+SOON = 1.0  # seconds to the next check after a failed one
+PATIENCE = 5.0  # seconds for the server to respond to a check
 CONNECT_SECONDS = 20.0  # for one attempt to connect
 FIRST_PAUSE = 0.2  # seconds before the second attempt to connect
 LONGEST_PAUSE = 5.0
-#: Looks that may fail, one after the other, before the connection counts as lost: a busy server misses one.
+#: Checks that may fail, one after the other, before the connection counts as lost: a busy server may miss one.
 MAY_FAIL = 1
 
-#: Problems that no retry mends and that one failed look proves.
+#: Problems that no retry can fix and that one failed check proves.
 CERTAIN = (Kind.TLS, Kind.UNAUTHORIZED, Kind.NO_NAMESPACE)
 
 
@@ -50,22 +50,22 @@ class TemporalClient:
 
     @property
     def connected(self) -> bool:
-        """Whether there is a client; its server may be away nevertheless."""
+        """Whether the client exists; its server may be unavailable nevertheless."""
         return self._client is not None
 
     async def get(self) -> Client:
-        """The client, once there is one."""
+        """Return the client, once it is connected."""
         while self._client is None:
             await self._change.wait()
         return self._client
 
     async def replaced(self, client: Client) -> None:
-        """Return once another client has taken the place of this one."""
+        """Return once another client has replaced this one."""
         while self._client is client:
             await self._change.wait()
 
     async def run(self) -> None:
-        """Connect, watch, and connect anew with other settings, until cancelled. The last client stays meanwhile."""
+        """Connect, watch, and reconnect with changed settings, until cancelled. The last client stays meanwhile."""
         while True:
             if self._client is None:
                 await self._connect()
@@ -98,7 +98,7 @@ class TemporalClient:
         self._change = asyncio.Event()
 
     async def _watch(self, client: Client) -> None:
-        """Look at the server until the client was replaced."""
+        """Check the server until the client is replaced."""
         failed = 0
         while self._client is client:
             await asyncio.sleep(SOON if failed else WATCH)
@@ -120,7 +120,7 @@ class TemporalClient:
         try:
             return connection.settings(self._role, self._profile, self._overrides) != self._made_with
         except BadConfiguration:
-            return False  # being written, perhaps
+            return False  # perhaps the file is being written
 
     def _report(self, error: BaseException, settings: Mapping[str, Any]) -> None:
         address, namespace = settings.get("target_host", ""), settings.get("namespace", "default")

@@ -15,7 +15,7 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from activities.supervision import innermost
 
-LONGEST = 300  # characters of the server's or library's own words
+LONGEST = 300  # characters of the server's or library's error
 
 
 class Kind(StrEnum):
@@ -31,7 +31,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A kind with the words of the library or the server, in one line."""
+    """A kind with the error of the library or the server, in one line."""
 
     kind: Kind
     detail: str
@@ -87,7 +87,7 @@ _WORDS = (
 
 
 def classify(error: BaseException, *, tls: bool | None = None) -> Problem:
-    """The problem behind an error of the client or a worker; `tls` is whether the client uses TLS, where known.
+    """Return the problem behind an error of the client or a worker; `tls` is whether the client uses TLS, where known.
 
     A server that rejects a client's certificate in TLS 1.3, and one that expects TLS, closes a new connection; whether
     the client still reads the alert is a matter of luck.
@@ -119,7 +119,7 @@ def classify(error: BaseException, *, tls: bool | None = None) -> Problem:
 
 
 def words(error: BaseException) -> str:
-    """What an error says, in one line, without the wrapping of the SDK's core."""
+    """Return an error's text in one line, without the wrapping of the SDK's core."""
     text = " ".join(str(error).split())
     wrapped = _HEAD.search(text) is not None
     while (shorter := _HEAD.sub("", text)) != text:
@@ -144,7 +144,7 @@ _WHAT = {
 _NEXT = {
     Kind.UNREACHABLE: "check that the server runs and that TEMPORAL_ADDRESS is right",
     Kind.TLS: "check TEMPORAL_TLS, the CA, the client's certificate and key (TEMPORAL_TLS_..., or the profile): "
-    "whether they fit this server and have not expired",
+    "whether they match this server and have not expired",
     Kind.UNAUTHORIZED: "check TEMPORAL_API_KEY or the client's certificate (or the profile): "
     "whether it is valid, has not expired and may use this namespace",
     Kind.NO_NAMESPACE: "check TEMPORAL_NAMESPACE, or create it with: "

@@ -263,7 +263,7 @@ class LogDirRequests:
         try:
             if not raised.error:
                 self._refuse_stopped()
-                # Not before: without an answer from the controller, or room in the new directory, what is under way
+                # Not before: without a response of the controller, or room in the new directory, the copy under way
                 # goes on.
                 admitted = self._moves_elsewhere(tp, target)
                 if admitted:

@@ -1,9 +1,8 @@
-"""Python's collector of cyclic garbage, kept from what lives as long as the process, and off the listener's loop.
+"""Keeps Python's cyclic garbage collector off the listener's loop and off objects that live as long as the process.
 
-A full collection looks at every object that it was not told to leave alone, and stops the whole process: some 25 ms for
-the items of a fetch of 50,000 partitions. By itself it comes to whichever thread has just made an object, again and
-again while a large request is read, and that is the loop's. So the main thread does it, and no more often than it may
-cost.
+A full collection traverses every object that is not frozen, and stops the whole process: some 25 ms for the items of a
+fetch of 50,000 partitions. Python runs it in the thread that has just made an object: while a large request is read,
+again and again in that of the loop. So the main thread collects, and no more often than its cost allows.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from collections.abc import Callable
 
 log = logging.getLogger(__name__)
 
-#: Collections of the middle generation before which a full one is not worth it: Python's own default.
+#: Collections of the middle generation before a full one pays off: Python's own default.
 WORTH_IT = 10
-#: Seconds between two full collections at least, and how many times as long as it took the next one has to wait.
+#: The least seconds between two full collections, and the least pause as a multiple of the last one's duration.
 SHORTEST, SHARE = 5.0, 200.0
 #: A number of collections that is never reached, so that Python does not begin a full one by itself.
 _NEVER = 1 << 30
 
 
 def settle() -> None:
-    """Collect once, leave everything that is there now alone from then on, and full collections to a `Collector`.
+    """Collect once, freeze all present objects, and leave full collections to a `Collector`.
 
-    To be called when a process has loaded and started what it is made of: a hundred thousand objects, at which every
-    full collection would look, for more than 50 ms.
+    Call it when a process has started: every full collection would otherwise traverse a hundred thousand objects that
+    live as long as the process, for more than 50 ms.
     """
     gc.collect()
     gc.freeze()
@@ -49,12 +48,12 @@ class Collector:
         self._next = float("-inf")
 
     def look(self) -> bool:
-        """Make a full collection if there is reason to; answers whether it did."""
+        """Make a full collection if one is due; return whether it did."""
         began = self._clock()
         if began < self._next or self._pending() < WORTH_IT:
             return False
         self._collect()
         took = self._clock() - began
         self._next = began + took + max(SHORTEST, SHARE * took)
-        log.debug("looked through all objects in %.0f ms", took * 1000)
+        log.debug("full garbage collection in %.0f ms", took * 1000)
         return True

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 #: A removed segment or a lost disk is noticed at most this many seconds late.
 TICK = 1.0
-#: Seconds between two looks at how many producers all logs know: as many as clients can make up meanwhile, few MB.
+#: Seconds between two counts of the producers in all logs: clients can add only a few MB of them meanwhile.
 PRODUCERS_EVERY = 2.0
 #: Between attempts while the controller does not answer.
 LONGEST_PAUSE = 10.0
@@ -118,7 +118,7 @@ class Housekeeping:
             log.exception("housekeeping in %s", directory.path)
 
     def _bound_producers(self) -> None:
-        """Count here, where no disk is touched; replicas forget in the threads of their directories."""
+        """Count producers here, without access to disks; replicas forget them in the threads of their directories."""
         partitions = self._node.replicas.served.values()
         forget = bound(partitions)
         if forget is not None:

@@ -59,7 +59,7 @@ class Images:
         """Apply images, oldest first; answers the (generation, version) this node knows after it.
 
         An image that is not newer is ignored, one of an older generation is refused: the answer then shows the higher
-        pair. A whole one that the node has requested takes its image's place, unless it is older. Raises BadImage for
+        pair. A whole one that the node has requested replaces its image, unless it is older. Raises BadImage for
         what cannot be decoded.
         """
         with self._lock:
@@ -99,10 +99,10 @@ class Images:
             return True
 
     def _after(self, image: ClusterImage, texts: Sequence[str]) -> ClusterImage:
-        """What an image becomes by others, oldest first."""
+        """Return an image after the others, oldest first."""
         check = self._node.metadata_check
         if texts and check.expects_whole:
-            # All parts of a whole image that was cut, but the last, are older than what the node has.
+            # All parts of a split whole image but the last are older than the node's image.
             fresh = reduce(self._next, texts, ClusterImage())
             if fresh.version and fresh.age >= image.age:
                 check.replaced()

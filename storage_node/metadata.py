@@ -56,7 +56,7 @@ class PartitionImage:
 
     @property
     def digest(self) -> int:
-        """Of all that its row says; computed once."""
+        """The digest of its row; computed once."""
         known = self._digest
         if known is None:
             sets = (self.replicas, self.adding, self.removing, self.original)
@@ -98,7 +98,7 @@ class TopicImage:
 
     @property
     def digest(self) -> int:
-        """Of its row and those of its partitions; computed once."""
+        """The digest of its row and those of its partitions; computed once."""
         known = self._digest
         if known is None:
             below = metadata_digest.total(each.digest for each in self.partitions.values())
@@ -125,7 +125,7 @@ class NodeImage:
 
     @property
     def digest(self) -> int:
-        """Of all that its row says; computed once."""
+        """The digest of its row; computed once."""
         known = self._digest
         if known is None:
             directories = tuple((id_, path, int(online)) for id_, path, online in self.directories)
@@ -152,8 +152,8 @@ class ClusterImage:
 
     @property
     def digest(self) -> str:
-        """Of all of it but the deleted topics, as it travels; computed once. The controller's at the same pair is the
-        same (metadata_digest.py).
+        """The digest of all but the deleted topics, as it travels; computed once. The controller's at the same pair is
+        the same (metadata_digest.py).
         """
         known = self._digest
         if known is None:
@@ -279,7 +279,7 @@ def _topic(row: Any) -> TopicImage:
 
 
 def _with_partitions(topic: TopicImage | None, name: str, partitions: list[PartitionImage]) -> TopicImage:
-    """A topic of which these partitions have changed; raises BadImage for one that is not there."""
+    """A topic of which these partitions have changed; raises BadImage if one does not exist."""
     held = topic.partitions if topic is not None else {}
     if topic is None or any(each.partition not in held for each in partitions):
         raise BadImage(f"a delta changes partitions of {name} that the image it builds on does not have")

@@ -1,8 +1,8 @@
-"""Whether this node's metadata is the controller's: their digests are compared wherever both are at the same version.
+"""Whether this node's metadata is the controller's: compares their digests whenever both are at the same version.
 
-They differ when the controller has decided anew what it decided before, and otherwise: its worker is of a version with
-other rules, its history was restored, or one of the two has a fault. The node logs it, shows it in its status, and
-requests the whole image, which takes the place of its own though it is not newer.
+They differ when the controller has repeated an earlier decision with another outcome (its worker is of a version with
+other rules, or its history was restored), or when one of the two has a bug. The node logs it, shows it in its status,
+and requests the whole image, which replaces its own though it is not newer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from storage_node.metadata import ClusterImage, MetadataCache
 
 log = logging.getLogger(__name__)
 
-#: Seconds in which a whole image is taken that is not newer than the node's own.
+#: Seconds in which the node accepts a whole image that is not newer than its own.
 PATIENCE: Final = 30.0
 #: Seconds before another one is requested; doubles up to the longest pause while whole images do not help for long.
 PAUSE: Final = 30.0
@@ -30,7 +30,7 @@ class MetadataCheck:
 
     def __init__(self, metadata: MetadataCache, clock: Callable[[], float] = time.monotonic) -> None:
         self.request_whole: Callable[[], None] = lambda: None
-        """Called when the controller is to send a whole image, on the thread that found the difference."""
+        """Called to request a whole image from the controller, on the thread that found the difference."""
         self._metadata = metadata
         self._clock = clock
         self._lock = threading.Lock()
@@ -62,13 +62,13 @@ class MetadataCheck:
         return False
 
     def replaced(self) -> None:
-        """A whole image was taken in place of the node's own."""
+        """Note that a whole image has replaced the node's own."""
         with self._lock:
             self._expected_until = 0.0
 
     def status(self) -> dict[str, Any]:
-        """For people: whether the metadata differs from the controller's, how often a difference was found, and what
-        the last one was (None: none since the start).
+        """Return for operators whether the metadata differs from the controller's, how often it did, and the last
+        difference (None: none since the start).
         """
         with self._lock:
             return {"differs": self._differs, "differences": self._count, "last_difference": self._last}
@@ -93,12 +93,12 @@ class MetadataCheck:
             }
             if now < self._not_before:
                 return False
-            # Asked again and again, the controller would do nothing but pack images.
+            # With a request per difference, the controller would do nothing but pack images.
             lasting = now - self._not_before < LONGEST_PAUSE and self._not_before > 0
             self._pause = min(2 * self._pause, LONGEST_PAUSE) if lasting else PAUSE
             self._not_before, self._expected_until = now + self._pause, now + PATIENCE
         log.error(
-            "the metadata at generation %d, version %d is not the controller's: its digest is %s here and %s there; "
+            "the metadata at generation %d, version %d is not the controller's: its digest is %s here, %s there; "
             "the node requests the whole image", image.generation, image.version, image.digest, digest,
         )  # fmt: skip
         return True

@@ -1,6 +1,6 @@
-"""The digest of the metadata, as the controller computes it (workflows/model/digest.py says of what and why).
+"""The digest of the metadata, as the controller computes it (workflows/model/digest.py explains of what and why).
 
-The two are written apart, as the codecs of images are, and tests/golden holds digests that both must arrive at.
+The two are separate code, as the codecs of images are; tests/golden holds digests that both must compute.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
-#: The format of digests that this program computes; of another one nothing can be compared.
+#: The format of digests that this program computes; digests of another format cannot be compared.
 FORMAT = 1
 _MASK = (1 << 128) - 1
 
@@ -24,7 +24,7 @@ def of_items(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def total(digests: Iterable[int]) -> int:
-    """The digest of rows that stand in no order."""
+    """The digest of rows in any order."""
     return sum(digests) & _MASK
 
 

@@ -102,9 +102,9 @@ class Node:
         self.halt: Callable[[str], None] = log.critical
         """Called with one sentence when the node cannot go on: its metadata directory, or the last one, has failed."""
         self.controller_client: Callable[[], dict[str, Any] | None] = lambda: None
-        """The state of the client by which this node reaches its controller, as JSON; None where there is none."""
+        """The state of the client by which this node reaches its controller, as JSON; None without a client."""
         self.catching_up: Callable[[], list[dict[str, Any]]] = list
-        """How far new replicas of this node are, as the steps of reassignments see it; set by what runs them."""
+        """Returns the progress of this node's new replicas; set by the runner of reassignments' steps."""
         self.recovered_bytes = 0
         self._watch: health.Watch
         self.dirs: DirectoryManager
@@ -287,7 +287,7 @@ class Node:
         return BrokerValues(own, default, self.config.values)
 
     def registration(self, *, with_image: bool = True) -> Registration:
-        """What a starting node tells the controller, with the newest image on its disks, which is made anew for it."""
+        """Return what a starting node sends to the controller, with its newest image, which is encoded for it."""
         image = self.metadata.image
         return Registration(
             self.id,

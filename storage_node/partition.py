@@ -223,11 +223,11 @@ class Partition(HeldLog, Waiting):
     ) -> tuple[Appended, LeaderState | None]:
         """Append what all in-sync replicas are to have (acks=all); raises NotEnoughReplicas too, before anything.
 
-        Answers as well where to wait for them, None for a sole replica. `within`, `inspected` as for `append`.
+        Also returns where to wait for them, None for a sole replica. `within`, `inspected` as for `append`.
         """
         overtaking = self.overtaking
         try:
-            # Not under the lock: it may have much to unpack.
+            # Not under the lock: a large batch may take long to unpack.
             batch = inspected() if inspected is not None else inspect(records, self.log.config)
         except RequestRefused:
             overtaking.refused_unseen(records)

@@ -1,8 +1,8 @@
 """How much a node remembers of idempotent producers, over all of its logs.
 
 A client may append with a producer id of its own each time, to each of thousands of partitions, so a bound for each log
-bounds no memory. Beyond the node's bound the logs that have the most producers forget those that have been silent for
-longest; a log with fewer than its share keeps all of them.
+bounds no memory. Beyond the node's bound the logs that have the most producers forget the least recently used; a log
+with fewer than its share keeps all of them.
 
 A log accepts any sequence of a producer id that it does not know, as Apache Kafka does (the records that it knew the
 id by may have been deleted, or producer.id.expiration.ms is over): a batch of a forgotten producer that is sent again
@@ -44,7 +44,7 @@ def share(counts: Collection[int], most: int) -> int | None:
 
 
 def bound(partitions: Collection[Partition]) -> Callable[[Partition], None] | None:
-    """Return what makes each replica forget what is beyond its share; None where the node is within its bounds."""
+    """Return a function that makes a replica forget what exceeds its share; None if the node is within its bounds."""
     producers = share([len(each.log.producers) for each in partitions], MOST_PRODUCERS)
     rejected = share([len(each.overtaking) for each in partitions], MOST_REJECTED)
     if producers is None and rejected is None:
@@ -54,11 +54,11 @@ def bound(partitions: Collection[Partition]) -> Callable[[Partition], None] | No
         try:
             forgotten = partition.forget_producers(producers, rejected)
         except RequestRefused:
-            return  # a swap holds the log: the next look
+            return  # a swap holds the log: the next call does it
         if forgotten:
             log.warning(
-                "%s forgets %d idempotent producers, the least recently used: all logs of this node knew more "
-                "than %d. What these producers send again is appended again",
+                "%s forgets the %d least recently used idempotent producers: all logs of this node knew more than "
+                "%d. Batches that these producers send again are appended again",
                 partition.tp,
                 forgotten,
                 MOST_PRODUCERS,
@@ -68,7 +68,7 @@ def bound(partitions: Collection[Partition]) -> Callable[[Partition], None] | No
 
 
 class OpenedLogs:
-    """Bounds the producers that logs know when they are opened at a start: none is served yet, and all add up."""
+    """Bounds the producers of logs that are opened at a start, over all of them: none is served yet."""
 
     def __init__(self, logs: int) -> None:
         """`logs`: how many are opened at most."""
@@ -77,7 +77,7 @@ class OpenedLogs:
         self._mutex = threading.Lock()
 
     def add(self, opened: Log) -> None:
-        """Take note of a log; where the node knows enough producers already, it keeps its share of the bound."""
+        """Count a log; if the node knows enough producers already, cut the log to its share of the bound."""
         with self._mutex:
             if self._known + len(opened.producers) > MOST_PRODUCERS:
                 opened.forget_producers(self._each)

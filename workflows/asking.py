@@ -1,4 +1,4 @@
-"""How a run asks the controller for something and waits for the answer: by signals, until it comes."""
+"""How a run sends requests to the controller and waits for each response: it repeats a signal until that comes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Asking:
         hold: Mapping[str, Any] | None = None,
         release: Mapping[str, Any] | None = None,
     ) -> Mapping[str, Any]:
-        """Signal the controller until it responds; it carries a request out once, however often it receives it.
+        """Signal the controller until it responds; it carries out a request once, however often it receives it.
 
         The fields are those of `workflows.model.run_requests.Asked`.
         """
@@ -36,7 +36,7 @@ class Asking:
         self._changes = len(changes)
         request, info = self._requests, workflow.info()
         controller = workflow.get_external_workflow_handle(names.cluster_id(info.task_queue))
-        told = {
+        payload = {
             "request": request,
             "changes": list(changes),
             "looks": [list(key) for key in looks],
@@ -52,7 +52,7 @@ class Asking:
         pause = options.ASK_AGAIN_AFTER
         while not answered():
             try:
-                await controller.signal("reassign", told)
+                await controller.signal("reassign", payload)
                 # With all jobs of a task in one batch, the SDK ends waits in any of a run's coroutines with its cancel.
                 await cancellation.uncancelled(workflow.wait_condition(answered, timeout=pause))
             except ApplicationError:
@@ -66,15 +66,15 @@ class Asking:
         return self._answer
 
     def take(self, answer: Mapping[str, Any]) -> None:
-        """An answer of the controller's, as `messages.answered` reads it; one with an "error" is to be asked for again.
+        """Take a response of the controller, as `messages.answered` reads it; after an "error" the request is repeated.
 
-        One to no request of this run only says that the controller knows it: see `Cluster._release_left`.
+        A response with another request's number only proves that this run is open: see `Cluster._release_left`.
         """
         if answer["error"] or answer["request"] != self._requests:
             return
         if len(answer["results"]) != self._changes:
             workflow.logger.warning(
-                "The signal answered is ignored: it has %d results for %d changes",
+                "Ignored the signal answered: it has %d results for %d changes",
                 len(answer["results"]),
                 self._changes,
             )

@@ -30,7 +30,7 @@ async def uncancelled(waiting: Awaitable[Any]) -> None:
 
 
 async def patiently(work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
-    """Do something to its end, whatever is asked of the run meanwhile."""
+    """Await something to its end, even if the run is cancelled meanwhile."""
     task = work if isinstance(work, asyncio.Task) else asyncio.create_task(work)
     while not task.done():
         await uncancelled(workflow.wait_condition(task.done))

@@ -29,7 +29,7 @@ from workflows.model.renewal import Renewal
 from workflows.model.run_requests import Asked, carry_out, nodes_of, under_way
 from workflows.model.watchers import Run
 
-#: Of so many nodes the last lease that has told its end is remembered.
+#: Of so many nodes the controller remembers the last lease that has reported its end.
 REMEMBERED_LEASES = 1_000
 
 #: Reassignments that are done at once have a run as well, for the deletions and for the history.
@@ -81,7 +81,7 @@ class Cluster:
         self._asking = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
-        self._leases_of = 0  # the generation whose throttle leases have been looked at
+        self._leases_of = 0  # the generation whose throttle leases were checked
         self._probes = Probes(parameter.get("probes", ()) if isinstance(parameter, Mapping) else ())
 
     @workflow.run
@@ -121,8 +121,8 @@ class Cluster:
     async def _drain(self) -> None:
         """Wait until nothing is under way that would end at the wrong moment, or would be lost.
 
-        The server drops child starts, signals and cancels that it has not carried out when their run closes: nothing of
-        that kind is begun any more, it is carried; what was begun is waited for, and carried if that takes too long.
+        The server drops child starts, signals and cancels that it has not carried out when their run closes: the run
+        sends no more of them, it carries them; it waits for those in flight, and carries them if that takes too long.
 
         The server refuses to continue a run for which something has just come in, and what was answered together with
         that fails in the caller (who asks again): so this happens on a timer, not on an update.
@@ -135,11 +135,11 @@ class Cluster:
             with contextlib.suppress(TimeoutError):
                 await workflow.wait_condition(lambda: not self._outbox.in_flight, timeout=options.OUTBOUND_TIMEOUT)
         await workflow.sleep(options.CONTINUE_PAUSE)
-        # True only once all else that this task has brought was done.
+        # True only once all else that came with this task was handled.
         await workflow.wait_condition(workflow.all_handlers_finished)
 
     def _continue(self) -> None:
-        """Nothing may come between what is carried here and the end of the run: no await."""
+        """Continue as new. No await may come between packing the state and the end of the run."""
         held = CarriedRuns(self._watchers, self._answers, self._outbox, self._lapsed)
         probes = {"probes": rows} if (rows := self._probes.rows(self._it.state)) else {}
         workflow.continue_as_new({**self._it.carry(), **held.carry(), **probes})
@@ -186,19 +186,17 @@ class Cluster:
             self._fault, self._awake = task.exception(), True
 
     async def _push(self, node: int, turn: int) -> None:
-        """Tell a node what is new for it, when its turn comes; after a push that did not help, wait before the next
-        one.
-        """
+        """Send a node what it lacks, when its turn comes; after a failed push, wait before the next one."""
         try:
             if turn:
                 await workflow.sleep(turn * options.PUSH_APART)
-            # A replay gives out nothing: to pack what was sent would cost it more than all the rest.
+            # A replay sends nothing: packing images again would cost it more than all the rest.
             images = [] if workflow.unsafe.is_replaying() else self._it.images_for(node)
             due = self._it.pair
             result = await self._apply_image(node, images)
-            told = result is not None and self._it.pushed(node, result, due)
-            self._failures[node] = 0 if told else self._failures.get(node, 0) + 1
-            if not told:
+            applied = result is not None and self._it.pushed(node, result, due)
+            self._failures[node] = 0 if applied else self._failures.get(node, 0) + 1
+            if not applied:
                 delay = min(0.25 * 2 ** min(self._failures[node], 10), options.PUSH_BACK_OFF_MAX)
                 await workflow.sleep(delay)
         finally:
@@ -265,7 +263,7 @@ class Cluster:
             self._in_flight -= 1
         if lapsed and self._lapsed.get(node) == incarnation:
             del self._lapsed[node]  # followed by this one
-        with contextlib.suppress(ChildWorkflowError):  # terminated by hand: the node is asked
+        with contextlib.suppress(ChildWorkflowError):  # terminated by hand: the controller probes the node
             await child
         if self._leases.get(node, ("", None))[1] is mine:
             self._suspect(node, incarnation)
@@ -307,7 +305,7 @@ class Cluster:
         self._awake = True
 
     async def _send(self, number: int, one: Outbound) -> None:
-        """Send a command to another run; returns once the server has taken it, or the run is gone."""
+        """Send a command to another run; return once the server has acknowledged it, or the run is gone."""
         try:
             if one.kind == outbound.START:
                 await self._start_run(number, one)
@@ -317,7 +315,7 @@ class Cluster:
                 run = workflow.get_external_workflow_handle(one.workflow_id, run_id=one.run_id or None)
                 await run.signal(one.name, one.payload)
         except ApplicationError:
-            workflow.logger.info("The run %s is gone, it gets no %s", one.workflow_id, one.name or one.kind)
+            workflow.logger.info("Dropped for the run %s, which has ended: %s", one.workflow_id, one.name or one.kind)
         finally:
             self._outbox.sent(number)
             self._awake = True
@@ -334,7 +332,7 @@ class Cluster:
             try:
                 await run.signal("answered", {"request": 0})
             except ApplicationError:
-                workflow.logger.info("The run %s that held throttles is gone", workflow_id)
+                workflow.logger.info("The run %s has ended while it held throttles: releasing them", workflow_id)
                 self._it.carry_out({"do": "release_throttles", "holder": holder})
                 self._awake = True
 
@@ -387,7 +385,7 @@ class Cluster:
 
     @handlers.update(description="A node's batch of commands; see workflows/model/commands.py", settled=_settled)
     async def submit(self, *given: Any) -> dict[str, Any]:
-        """Apply {"node", "incarnation", "generation", "version", "commands"} and answer as `Controller.submit` says."""
+        """Apply {"node", "incarnation", "generation", "version", "commands"} and respond as `Controller.submit`."""
         (batch,) = given
         reply = self._it.submit(batch, _new_id, replaying=workflow.unsafe.is_replaying())
         self._see_through()
@@ -410,45 +408,45 @@ class Cluster:
     def _may_recover_without(self, *given: Any) -> None:
         self._checked(lambda: self._it.check_give_up(handlers.only(given)))
 
-    @handlers.signal(messages.lease_ended, description="A NodeLease tells that it ended: {node, incarnation, reason}")
-    def lease_ended(self, told: dict[str, Any]) -> None:
-        """The node is asked before it is fenced."""
-        node, incarnation = int(told["node"]), str(told["incarnation"])
+    @handlers.signal(messages.lease_ended, description="A NodeLease reports its end: {node, incarnation, reason}")
+    def lease_ended(self, lease: dict[str, Any]) -> None:
+        """Probe the node before it is fenced."""
+        node, incarnation = int(lease["node"]), str(lease["incarnation"])
         self._lapsed.pop(node, None)
         self._lapsed = dict([*self._lapsed.items(), (node, incarnation)][-REMEMBERED_LEASES:])
         self._suspect(node, incarnation)
 
-    @handlers.signal(messages.locate, description="A run asks whether a node is known: {node, workflow_id, run_id}")
+    @handlers.signal(messages.locate, description="A run requests the state of a node: {node, workflow_id, run_id}")
     def locate(self, question: dict[str, Any]) -> None:
-        """Answered by the signal `located`."""
+        """Respond by the signal `located`."""
         node, run = question["node"], (question["workflow_id"], question["run_id"])
         answer = {"node": node, "known": self._it.may_know(node), **self._probes.answer(node, self._it.state)}
         self._reply(run, "located", answer)
 
     @handlers.signal(
         messages.cancel_run,
-        description="A run whose replicas were all dropped wants to end as cancelled: {workflow_id, run_id}",
+        description="A run whose replicas were all dropped requests its cancel: {workflow_id, run_id}",
     )
     def cancel_run(self, run: dict[str, Any]) -> None:
-        """A run cannot cancel itself."""
+        """Cancel the run: it cannot cancel itself."""
         self._outbox.add(Outbound(outbound.CANCEL, run["workflow_id"], run["run_id"]))
         self._awake = True
 
     @handlers.signal(
         messages.directory_failed,
-        description="A DirectoryFailure run tells of a failed directory: {notice, workflow_id, run_id}",
+        description="A DirectoryFailure run reports a failed directory: {notice, workflow_id, run_id}",
     )
-    def directory_failed(self, told: dict[str, Any]) -> None:
-        """Answered by the signal `recorded`, once the metadata has it; told again, nothing changes."""
-        answer = self._it.directory_failed(told.get("notice"))
-        self._reply((told["workflow_id"], told["run_id"]), "recorded", answer)
+    def directory_failed(self, report: dict[str, Any]) -> None:
+        """Respond by the signal `recorded`, once the metadata has the failure; a repeated report changes nothing."""
+        answer = self._it.directory_failed(report.get("notice"))
+        self._reply((report["workflow_id"], report["run_id"]), "recorded", answer)
 
     @handlers.signal(
         messages.reassign,
-        description="A run asks for reassignments, or how they stand: {request, changes, looks, workflow_id, run_id}",
+        description="A run requests reassignments or their state: {request, changes, looks, workflow_id, run_id}",
     )
     def reassign(self, asked: Asked) -> None:
-        """Answered by the signal `answered`; heard again, only the answer is repeated."""
+        """Respond by the signal `answered`; for a repeated request only the response is repeated."""
         if self._answers.heard(asked):
             answer = self._answers.again(asked, self._it.state)
         else:

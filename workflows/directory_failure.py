@@ -70,9 +70,9 @@ class DirectoryFailure:
         except TimeoutError:
             workflow.logger.info("The controller has not put the failure on record yet")
 
-    @handlers.signal(messages.recorded, description="The controller says what became of the failure in the metadata")
+    @handlers.signal(messages.recorded, description="The controller responds with the outcome of the failure")
     def recorded(self, answer: Recorded) -> None:
-        """{"outcome", "version", "value", "offline"}, or {"error", "message"} when it is to be told again."""
+        """{"outcome", "version", "value", "offline"}, or {"error", "message"} when the run is to report it again."""
         if answer.error:
             self._refusal = answer.error
         elif self._answer is None:

@@ -1,8 +1,8 @@
-"""What comes from outside is read before a handler sees it, so that nothing that is sent fails a workflow task.
+"""Reads what clients and other runs send before a handler gets it, so that no input fails a workflow task.
 
-A handler that raises would be run again by every retry of its task, and its run would do nothing else from then on:
-`read` is the strict parser of what a handler takes. A signal that it refuses is ignored with one warning, since its
-sender hears nothing; an update is refused by its validator.
+A handler that raises would run again at every retry of its task, and its run would make no more progress: `read` is the
+strict parser of a handler's argument. A signal that it rejects is ignored with one warning, since its sender gets no
+response; an update is rejected by its validator.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from workflows import cancellation
 from workflows.model import fields
 from workflows.model.fields import BadField, Undecoded
 
-Told = TypeVar("Told")
+Argument = TypeVar("Argument")
 
 
 def signal(
-    read: Callable[[Any], Told], *, description: str
-) -> Callable[[Callable[[Any, Told], None]], Callable[..., None]]:
-    """Decorate a signal's handler: it gets what `read` makes of the signal's one argument.
+    read: Callable[[Any], Argument], *, description: str
+) -> Callable[[Callable[[Any, Argument], None]], Callable[..., None]]:
+    """Decorate a signal's handler: it receives the signal's one argument as `read` returns it.
 
-    Whatever makes `read` raise BadField, and any other number of arguments, is ignored with a warning.
+    A signal for which `read` raises BadField, or with any other number of arguments, is ignored with a warning.
     """
 
-    def decorate(handle: Callable[[Any, Told], None]) -> Callable[..., None]:
-        def heard(self: Any, *given: Any) -> None:
+    def decorate(handle: Callable[[Any, Argument], None]) -> Callable[..., None]:
+        def receive(self: Any, *given: Any) -> None:
             try:
-                told = read(only(given))
+                argument = read(only(given))
             except BadField as problem:
-                workflow.logger.warning("The signal %s is ignored: %s", handle.__name__, problem)
+                workflow.logger.warning("Ignored the signal %s: %s", handle.__name__, problem)
                 return
-            handle(self, told)
+            handle(self, argument)
 
-        # (Not functools.wraps: the SDK would decode arguments by the annotations of what is wrapped.)
-        heard.__name__, heard.__qualname__, heard.__doc__ = handle.__name__, handle.__qualname__, handle.__doc__
-        decorated: Callable[..., None] = workflow.signal(name=handle.__name__, description=description)(heard)
+        # Not functools.wraps: the SDK would decode arguments by the annotations of the wrapped handler.
+        receive.__name__, receive.__qualname__, receive.__doc__ = handle.__name__, handle.__qualname__, handle.__doc__
+        decorated: Callable[..., None] = workflow.signal(name=handle.__name__, description=description)(receive)
         return decorated
 
     return decorate
@@ -70,25 +70,25 @@ def update(
 
 
 def only(given: Sequence[Any], *, optional: bool = False) -> Any:
-    """The one argument that was given; None where it is `optional` and was not. Raises BadField."""
+    """Return the one argument; None where it is `optional` and missing. Raises BadField."""
     if not given and not optional:
-        raise BadField("$", "is missing: an argument is needed")
+        raise BadField("$", "is missing: one argument is required")
     if len(given) > 1:
-        raise BadField("$", f"is followed by {len(given) - 1} more, but only one argument is read")
+        raise BadField("$", f"is followed by {len(given) - 1} more, but only one argument is allowed")
     return given[0] if given else None
 
 
 def nothing(given: Sequence[Any]) -> None:
-    """Raise BadField if anything was given: such an update takes no argument."""
+    """Raise BadField if there are arguments: such an update takes none."""
     if given:
-        raise BadField("$", f"is {fields.kind_of(given[0])}, but no argument is read")
+        raise BadField("$", f"is {fields.kind_of(given[0])}, but no argument is allowed")
 
 
 class ReadableConverter(PayloadConverter):
-    """A payload converter for runs: what cannot be decoded is given to the strict parsers as such.
+    """A payload converter for runs: it passes undecodable payloads to the strict parsers, as `Undecoded`.
 
     Without it the SDK drops an undecodable signal with a traceback, and fails the first task of a run whose parameter
-    is undecodable, again and again. Where a type is asked for (what activities return), an error stays one.
+    is undecodable, again and again. Where the caller has a type hint (results of activities), it raises.
     """
 
     def __init__(self, converter: PayloadConverter) -> None:

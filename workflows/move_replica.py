@@ -227,10 +227,10 @@ class MoveReplica:
         ask = {"node": self._plan.node, "workflow_id": info.workflow_id, "run_id": info.run_id}
         await workflow.get_external_workflow_handle(names.cluster_id(info.task_queue)).signal("locate", ask)
 
-    # --- a node that is not heard of
+    # --- a node that does not report
 
     def _miss(self) -> None:
-        """The node took no step, or died over one: the controller is asked why, a few times until it knows."""
+        """Note that the node took no step, or died over one, and request the reason from the controller."""
         if not self._missed.now:
             heard = max(replica.heard for replica in self._replicas.values())
             self._missed.begin(max(heard, self._asked))
@@ -238,16 +238,16 @@ class MoveReplica:
 
     async def _ask_why(self) -> None:
         for pause in options.ASK_WHY_AFTER:
-            await workflow.sleep(pause, summary="until the controller may know why the node is away")
+            await workflow.sleep(pause, summary="until the controller may know why the node is unavailable")
             try:
                 await self._locate()
             except ApplicationError:
-                workflow.logger.info("There is no controller that could say why node %d is away", self._plan.node)
+                workflow.logger.info("No controller can report why node %d is unavailable", self._plan.node)
             if self._missed.certain:
                 return
 
     def _heard(self) -> None:
-        """The node is heard of again: the time without it counts as what the controller called it."""
+        """Note that the node reports again: the time without it counts for the reason that the controller gave."""
         if not self._missed.now:
             return
         if self._asking_why is not None:
@@ -317,7 +317,7 @@ class MoveReplica:
             return f"node {self._plan.node}"
         return ""
 
-    @handlers.signal(messages.reports, description="The node tells how far its copies are")
+    @handlers.signal(messages.reports, description="The node reports the progress of its copies")
     def copy_progress(self, rows: list[dict[str, Any]]) -> None:
         """Live values for `progress`; those of an earlier target or claim are ignored."""
         self._away = False
@@ -331,17 +331,15 @@ class MoveReplica:
             ):
                 self._replicas[replica.key] = replica.reported(row, workflow.time())
 
-    @handlers.signal(
-        messages.located, description="The controller says whether a node is known, and whether it is fenced"
-    )
+    @handlers.signal(messages.located, description="The controller responds whether a node is known and fenced")
     def located(self, answer: dict[str, Any]) -> None:
-        """The answer to `locate`."""
+        """Take the response to `locate`."""
         self._known = bool(answer.get("known"))
         self._missed.told(answer)
 
     @handlers.update(description="Stop copying; what is on disk stays")
     async def pause(self, *given: Any) -> dict[str, Any]:
-        """Answers when no step is running any more. The memo, which is in the server's list, says that it is paused."""
+        """Return when no step is running any more. The memo, which is in the server's list, shows that it is paused."""
         self._paused = True
         workflow.upsert_memo({PAUSED: True})
         await self._interrupt()
@@ -384,8 +382,8 @@ class MoveReplica:
 
     @handlers.update(description="Move one replica to another directory instead: {topic, partition, directory}")
     async def set_target(self, *given: Any) -> dict[str, Any]:
-        """Answers when the `.move` in the new directory is there; fails with TooLate when the swap was faster, or with
-        the node's reason for rejecting the directory: the move goes on to the earlier one then.
+        """Return when the `.move` in the new directory exists. Fails with TooLate when the swap was faster, or with the
+        node's reason for rejecting the directory: then the move goes on to the earlier one.
         """
         (order,) = given
         key = orders.replica_of(order, self._replicas, "directory")

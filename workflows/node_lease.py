@@ -24,7 +24,7 @@ class NodeLease:
 
     @workflow.run
     async def run(self, *given: Any) -> str:
-        """Answer why the lease ended; fails with InvalidPlan when the parameter, a LeaseCall, cannot be used."""
+        """Return why the lease ended; fails with InvalidPlan when the parameter, a LeaseCall, cannot be used."""
         try:
             call = messages.lease(handlers.only(given))
         except BadField as bad:

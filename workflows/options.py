@@ -35,8 +35,8 @@ PICK_UP_TIMEOUT = timedelta(seconds=10)
 COPY_TIMEOUT = timedelta(days=365)
 #: A dead node's attempt ends after this, unless the node fails it itself at its next start.
 COPY_HEARTBEAT_TIMEOUT = timedelta(seconds=10)
-#: A run that misses its node asks the controller why, each time after so long: when the copy's attempt has ended, a
-#: dead node's lease has ended as well, and it was asked (PROBE_SECONDS); a controller that is away may know later.
+#: A run that misses its node requests the reason from the controller after each of these: when the copy's attempt has
+#: ended, a dead node's lease has ended as well, and it was probed (PROBE_SECONDS). A controller may know it only later.
 ASK_WHY_AFTER = (timedelta(seconds=1), timedelta(seconds=15), timedelta(minutes=1))
 #: How long a run waits for the controller to say whether it knows a node, before it asks again.
 LOCATE_TIMEOUT = timedelta(seconds=10)
@@ -73,7 +73,7 @@ PROBE_RETRY = RetryPolicy(initial_interval=timedelta(milliseconds=200), maximum_
 #: A node that answers its probe gets its lease back after this.
 LEASE_AGAIN_AFTER = timedelta(seconds=1)
 
-#: Of how many partitions the pushes of one task may tell, and how long the next ones wait then: the server takes 4 MB
+#: How many partitions the pushes of one task may hold, and how long the next ones wait then: the server accepts 4 MB
 #: with a task, and whole images of a large cluster are near that together.
 PUSH_TOGETHER = 20_000
 PUSH_APART = timedelta(milliseconds=20)
@@ -89,16 +89,16 @@ QUIET_DELAY = timedelta(seconds=1)
 COLLECT_AGAIN_AFTER = timedelta(seconds=5)
 
 #: Above so many events, bytes or changes the run continues as new in the first quiet second, at the higher figures at
-#: once. They decide what a run does when, so that a run keeps those that it began with: other figures are for the runs
-#: that follow. Whoever takes a run over has to go through it within CLUSTER_TASK_TIMEOUT, also on half a core.
+#: once. They decide when a run does what, so a run keeps those that it began with: other figures apply to the runs that
+#: follow. A worker that takes a run over must replay it within CLUSTER_TASK_TIMEOUT, also on half a core.
 CONTINUE_AT = Limits(events=(1_000, 3_000), bytes=(1_000_000, 4_000_000), changes=(2_000, 6_000))
 QUIET_FOR = timedelta(seconds=1)
 #: At the higher figure it happens on a timer of this length, so that no update is answered in the same task.
 CONTINUE_PAUSE = timedelta(milliseconds=50)
-#: Child starts, signals and cancels that the server has not acknowledged are waited for so long before: it carries them
-#: out by itself, in milliseconds. What needs longer is sent again by the run that follows.
+#: Before that, a run waits so long for the server to acknowledge child starts, signals and cancels, which takes
+#: milliseconds. The run that follows sends the others again.
 OUTBOUND_TIMEOUT = timedelta(seconds=20)
-#: Of these so many are carried at most; where more wait, the run sends them first.
+#: A run carries at most so many of these; where more wait, it sends them first.
 CARRIED_OUTBOUND = 500
 
 # --- a failed directory

@@ -185,13 +185,13 @@ class PartitionReassignment:
                 self._voices.asked.pop(node, None)
             self._changed = True
 
-    def _take(self, told: Mapping[str, Any]) -> None:
+    def _take(self, now: Mapping[str, Any]) -> None:
         """A word of the controller about partitions: rows as `Standing.row`, or [topic, partition] of one that is
         gone.
         """
-        self._pair = max(self._pair, (int(told.get("generation", 0)), int(told.get("version", 0))))
-        self._absent = told.get("absent", self._absent)
-        for row in told.get("rows", []):
+        self._pair = max(self._pair, (int(now.get("generation", 0)), int(now.get("version", 0))))
+        self._absent = now.get("absent", self._absent)
+        for row in now.get("rows", []):
             part = self._parts.get((str(row[0]), int(row[1])))
             if part is not None:
                 self._parts[part.key] = part.judged(Standing.of(row) if len(row) > 2 else None)
@@ -355,7 +355,7 @@ class PartitionReassignment:
         """See `cancellation.patiently`."""
         return await cancellation.patiently(work)
 
-    # --- what people, the nodes and the controller say meanwhile
+    # --- what operators, the nodes and the controller send meanwhile
 
     @workflow.query(description="Phase, bytes, rate and ETA of the run and of every partition")
     def progress(self) -> dict[str, Any]:
@@ -373,7 +373,7 @@ class PartitionReassignment:
             **of_run(list(self._parts.values()), self._phases.current, waiting, clock, silent),
         }
 
-    @handlers.signal(messages.reports, description="A node tells how far its replicas are")
+    @handlers.signal(messages.reports, description="A node reports the progress of its replicas")
     def copy_progress(self, rows: list[dict[str, Any]]) -> None:
         """Live values for `progress`."""
         now = workflow.time()
@@ -383,14 +383,12 @@ class PartitionReassignment:
                 self._parts[part.key] = part.reported(row, now)
                 self._voices.tell(row["node"], now, row.get("next_in", NEXT_REPORT))
 
-    @handlers.signal(messages.answered, description="The controller answers what the run asked")
+    @handlers.signal(messages.answered, description="The controller responds to a request of the run")
     def answered(self, answer: dict[str, Any]) -> None:
-        """{"request", "results", "made", "rows", "generation", "version"}, or "error" when it is to be asked again."""
+        """{"request", "results", "made", "rows", "generation", "version"}, or "error" when the run is to repeat it."""
         self._asking.take(answer)
 
-    @handlers.signal(
-        messages.retargeted, description="The controller tells that partitions have another target, or none any more"
-    )
-    def retargeted(self, told: dict[str, Any]) -> None:
+    @handlers.signal(messages.retargeted, description="The controller reports partitions with another target, or none")
+    def retargeted(self, now: dict[str, Any]) -> None:
         """{"rows", "generation", "version"}."""
-        self._take(told)
+        self._take(now)

@@ -1,9 +1,9 @@
 """How workflow code is run: by the SDK's own runner, without its sandbox.
 
-The sandbox restricts only what it imports anew for every run. Workflow code is imported once for all runs, as anew it
-would cost several times a run's work and values would have a second class identity: so that the sandbox guarded nothing
-here. What it would guard against is looked for in the source (tests/workflows/test_determinism.py). This module is no
-workflow code: it makes workers.
+The sandbox restricts only what it imports again for every run. Workflow code is imported once for all runs, since
+another import for each would cost several times a run's work, and values would have a second class identity: so the
+sandbox guarded nothing here. A test searches the source for what it would guard against
+(tests/workflows/test_determinism.py). This module is not workflow code: it makes workers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _DIRECT = "legacy_query"
 
 
 class Runner(UnsandboxedWorkflowRunner):
-    """A run is forgotten once a query was answered that came without a workflow task.
+    """Evicts a run after a query that came without a workflow task.
 
     For such a query the SDK gives a run all events there are, also those that no task has brought yet: a timer that
     fired, the end of an activity. The run decides what follows from them, and if an update comes with the task after
-    that, it is handled later than they are; a replay, to whom both come at once, handles it first, and fails for good.
-    Forgotten before its next task, a run gets there what a replay would get.
+    that, it is handled later than they are; a replay, which gets both at once, handles it first, and fails for good. A
+    run that is evicted before its next task gets the same there as a replay.
 
-    What is sent to a run and cannot be decoded comes to its strict parsers, see `handlers.ReadableConverter`.
+    Undecodable payloads go to the run's strict parsers, see `handlers.ReadableConverter`.
     """
 
     worker: Worker | None = None
@@ -44,7 +44,7 @@ class Runner(UnsandboxedWorkflowRunner):
 
 
 class _Forgetful(WorkflowInstance):
-    """A run as the SDK has made it, which asks to be forgotten when it answers a direct query."""
+    """A run as the SDK has made it, which requests its eviction when it responds to a direct query."""
 
     def __init__(self, instance: WorkflowInstance, runner: Runner) -> None:
         self._instance, self._runner = instance, runner
@@ -53,7 +53,7 @@ class _Forgetful(WorkflowInstance):
         """See WorkflowInstance."""
         worker = self._runner.worker
         if worker is not None and any(job.query_workflow.query_id == _DIRECT for job in act.jobs):
-            # Asked for while the query is still being answered, so that no task slips in between.
+            # Requested while the query still runs, so that no task comes in between.
             bridge = worker._bridge_worker
             if bridge is not None:
                 bridge.request_workflow_eviction(act.run_id)
@@ -92,7 +92,7 @@ def deciding_as_replays(worker: Worker, runner: Runner) -> Worker:
     the two, in another order, would be recorded, and no later replay would agree with it. The SDK knows the remedy as a
     flag that each history carries, and has not made it the default yet; temporalio is pinned.
 
-    The SDK has no public way to either (tests/workflows/test_sdk_hooks.py tells when that changes).
+    The SDK has no public API for either (tests/workflows/test_sdk_hooks.py fails when that changes).
     """
     runner.worker = worker
     worker._set_default_workflow_logic_flag(

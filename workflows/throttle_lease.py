@@ -21,16 +21,16 @@ from workflows.model.throttle_request import ThrottleRequest, parse, read_replic
 ASKING = "asking"  # the controller sets the throttles
 HOLDING = "holding"  # the moves are requested
 WATCHING = "watching"  # the moves are under way
-RELEASING = "releasing"  # the controller puts back what was set before
+RELEASING = "releasing"  # the controller restores the values before
 
 
 @workflow.defn(name=names.THROTTLE_LEASE)
 class ThrottleLease:
-    """Have the controller set throttles; once the moves of each node have ended, have it put back what was set before.
+    """Have the controller set throttles; once the moves of each node have ended, have it restore the values before.
 
-    The command that requests the moves starts the run first, waits for `held`, and says which moves were accepted by
-    the signal `requested`. A command that dies before that says nothing: after a while the run watches all replicas of
-    its parameter. A cancel ends the lease at once.
+    The command that requests the moves starts the run first, waits for `held`, and sends the accepted moves with the
+    signal `requested`. If the command dies before that, the run watches all replicas of its parameter after a while. A
+    cancel ends the lease at once.
     """
 
     @workflow.init
@@ -78,10 +78,10 @@ class ThrottleLease:
                 )
             )
         except TimeoutError:
-            workflow.logger.info("Nobody has said which moves were accepted: all of them are watched")
+            workflow.logger.info("The command has not reported which moves were accepted: the run watches all of them")
 
     async def _watch(self) -> None:
-        """Wait for the moves of each node; a node whose moves have ended has its throttle back at once."""
+        """Wait for the moves of each node; the throttle of a node whose moves have ended is released at once."""
         moving = self._moving if self._moving is not None else self._request.replicas
         self._waiting = {node: self._start(node, replicas) for node, replicas in sorted(moving.items()) if replicas}
         idle = [node for node in self._request.nodes if node not in self._waiting]
@@ -104,11 +104,11 @@ class ThrottleLease:
         try:
             await handle
         except ActivityError as failure:
-            workflow.logger.warning("Node %d does not say whether its moves have ended: %s", node, failure.cause)
+            workflow.logger.warning("Node %d does not report whether its moves have ended: %s", node, failure.cause)
 
     @staticmethod
     def _start(node: int, replicas: Sequence[calls.Replica]) -> ActivityHandle[None]:
-        """However long the node is away: its copies go on with its start."""
+        """Start the activity, which waits however long the node is unavailable: its copies go on with its start."""
         info = workflow.info()
         return workflow.start_activity(
             calls.AWAIT_MOVES,
@@ -122,7 +122,7 @@ class ThrottleLease:
             summary=f"{len(replicas)} replicas",
         )
 
-    # --- what the command, people and the controller say meanwhile
+    # --- what the command, operators and the controller send meanwhile
 
     @workflow.query(description="Phase, throttles, and the nodes whose moves are under way")
     def progress(self) -> dict[str, Any]:
@@ -139,7 +139,7 @@ class ThrottleLease:
 
     @handlers.update(description="Wait until the controller has set the throttles")
     async def held(self, *given: Any) -> dict[str, Any]:
-        """Returns once they are in the metadata; also when the lease has ended."""
+        """Return once they are in the metadata; also when the lease has ended."""
         await workflow.wait_condition(lambda: self._held or self._released or self._problem is not None)
         return {"held": self._held and not self._released}
 
@@ -149,10 +149,10 @@ class ThrottleLease:
 
     @handlers.signal(read_replicas, description="Which moves were accepted: {replicas: [[node, topic, partition]]}")
     def requested(self, moving: dict[int, list[calls.Replica]]) -> None:
-        """The lease lasts until these have ended."""
+        """Hold the lease until these moves have ended."""
         self._moving = moving
 
-    @handlers.signal(messages.answered, description="The controller answers what the run asked")
+    @handlers.signal(messages.answered, description="The controller responds to a request of the run")
     def answered(self, answer: dict[str, Any]) -> None:
         """See `Asking`."""
         self._asking.take(answer)

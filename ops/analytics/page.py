@@ -129,7 +129,7 @@ REASON_WORDS = {
     "dead": "node dead",
     "cut_off": "node cut off",
     "fenced": "node fenced",
-    "away": "node away, or a retry awaited",
+    "away": "node unavailable, or waiting for a retry",
 }
 
 _DONE = (schema.MOVED, schema.IN_PLACE)

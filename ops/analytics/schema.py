@@ -111,9 +111,9 @@ TOLD_REASONS = (
     "stopped",
     "offline",
 )
-#: And what no node can say but the controller (`workflows.model.absence.Absence`) ...
+#: And those that only the controller can report (`workflows.model.absence.Absence`) ...
 ABSENCES = ("dead", "cut_off", "fenced")
-#: ... and what nobody has said: the node was away for a reason that is not known, or a retry was waited for.
+#: ... and unknown time: the node was unavailable for an unknown reason, or the run waited for a retry.
 AWAY = "away"
 #: What rows count.
 COUNTED_REASONS = (*TOLD_REASONS, *ABSENCES)

@@ -1,7 +1,7 @@
 """The controller at the limit of a cluster, on a machine that is busy with two other loops.
 
 A real controller's worker and a real Temporal server; the nodes are light (`light_node`): processes without logs, which
-do what nodes do to a controller. 950 topics of 7 partitions with three replicas each (`--topics` takes fewer for a
+send what nodes send. 950 topics of 7 partitions with three replicas each (`--topics` takes fewer for a
 quick look), on three nodes and on nine: the controller is killed and starts again, a node is killed, all nodes are
 restarted one after the other, one node flaps. An administrator changes something twice a second all the while.
 """
@@ -41,7 +41,7 @@ FLAPS = 8
 REST = 5.0  # seconds of rest before anything is measured
 EVERY = 0.5  # seconds between an administrator's changes
 PATIENCE = 180.0
-ADMIN = 1  # the node that administrators ask; it is killed only in the rolling restart
+ADMIN = 1  # the node that serves administrators; it is killed only in the rolling restart
 LOOP = "while True: pass"
 
 #: What is to hold: CPU seconds of one activation; seconds.
@@ -65,11 +65,11 @@ def _measure(bench: Bench, cluster: _Cluster) -> list[Figure]:
     figures = []
     with _busy(LOOPS):
         for what, do, wanted in (
-            ("the controller killed: it answers again", cluster.controller_again, READY),
+            ("the controller killed: it responds again", cluster.controller_again, READY),
             ("a node killed: others lead", lambda: cluster.killed(cluster.last), MOVED),
             ("all nodes restarted, one after the other", cluster.rolling, None),
             (f"a node killed {FLAPS} times", cluster.flapping, None),
-            ("the controller killed again: it answers again", cluster.controller_again, READY),
+            ("the controller killed again: it responds again", cluster.controller_again, READY),
         ):
             bench.say(f"{what} ...")
             cluster.forget()
@@ -85,7 +85,7 @@ def _measure(bench: Bench, cluster: _Cluster) -> list[Figure]:
                     met=took <= wanted if wanted else None,
                 ),
                 Figure(
-                    f"{where}: slowest answer to an administrator",
+                    f"{where}: slowest response to an administrator",
                     f"{slowest:.1f} s" + (f", {unanswered} unanswered" if unanswered else ""),
                     ratio=slowest / ANSWER,
                     wanted=f"<= {ANSWER:.0f} s",
@@ -103,7 +103,7 @@ def _measure(bench: Bench, cluster: _Cluster) -> list[Figure]:
 
 @contextlib.contextmanager
 def _busy(loops: int) -> Iterator[None]:
-    """So many processes that take what CPU they get."""
+    """Run so many processes that use all CPU they can get."""
     running = [subprocess.Popen([sys.executable, "-c", LOOP]) for _ in range(loops)]
     try:
         yield
@@ -114,7 +114,7 @@ def _busy(loops: int) -> Iterator[None]:
 
 
 class _Process:
-    """A child that talks in JSON lines; the newest of each kind is kept."""
+    """A child process that writes JSON lines; the newest of each kind is kept."""
 
     def __init__(self, command: list[str], log: Path, environment: Mapping[str, str], heard: Callable[[Any], None]):
         self._log = log.open("ab")
@@ -172,12 +172,12 @@ class _Cluster:
     def __enter__(self) -> Self:
         binary = temporal_server.find()
         if binary is None:
-            raise RuntimeError("there is no Temporal server: run `make setup`")
+            raise RuntimeError("the Temporal server's program is missing: run `make setup`")
         server = self._port + self.nodes
         command = temporal_command(binary, "127.0.0.1", server, server + 1, self.folder / "temporal.db")
         with (self.folder / "temporal.log").open("ab") as log:
             self._server = subprocess.Popen(command, stdout=log, stderr=log)
-        self._until("Temporal answers", lambda: temporal_works(self._address, binary), look=0.5)
+        self._until("Temporal responds", lambda: temporal_works(self._address, binary), look=0.5)
         self._start_controller()
         for node in range(1, self.nodes + 1):
             self._start(node)
@@ -232,7 +232,7 @@ class _Cluster:
     # --- what is done
 
     def create(self, topics: int) -> None:
-        """All topics, and wait until every node knows of all replicas where they are."""
+        """Create all topics, and wait until every node knows the directories of all replicas."""
         for at in range(0, topics, BATCH):
             rows = [
                 {
@@ -251,7 +251,7 @@ class _Cluster:
         time.sleep(REST)
 
     def _settled(self) -> None:
-        """Every node knows that all replicas are in sync, and in which directories."""
+        """Wait until every node knows that all replicas are in sync, and in which directories."""
 
         def whole() -> bool:
             with self._changed:
@@ -261,7 +261,7 @@ class _Cluster:
         self._until("all replicas are in sync", whole, look=0.1)
 
     def with_administrator(self, do: Callable[[], float]) -> float:
-        """Do something while an administrator changes something; what it returns, when all is settled."""
+        """Do something while an administrator makes changes; return its result when all of them have ended."""
         stop = threading.Event()
         thread = threading.Thread(target=self._administrate, args=(stop,))
         thread.start()
@@ -279,7 +279,7 @@ class _Cluster:
             self._asked += 1
             changes = {"retention.ms": str(100_000 + self._asked)}
             command = {"do": "alter_configs", "kind": "topic", "name": "limit-000", "changes": changes}
-            # The node itself may be being restarted: then nobody was asked.
+            # The node itself may be restarting: then the request reached no node.
             try:
                 self._members[ADMIN].send(command)
             except (OSError, ValueError):
@@ -292,12 +292,12 @@ class _Cluster:
                 self._found.append(self._answers.get(timeout=0.5))
 
     def forget(self) -> None:
-        """What is measured from now on is of what is done next."""
+        """Begin a new measurement."""
         self._asked, self._found = 0, []
         self._from = self._file.stat().st_size if self._file.exists() else 0
 
     def controller_again(self) -> float:
-        """Kill the controller; seconds from its start until it answers."""
+        """Kill the controller; return the seconds from its start until it responds."""
         assert self._controller is not None
         self._controller.kill()
         self._controller.wait()
@@ -333,7 +333,7 @@ class _Cluster:
         began = time.monotonic()
         for node in range(1, self.nodes + 1):
             self._members[node].kill()
-            if node == ADMIN:  # what it was asked last, it cannot answer
+            if node == ADMIN:  # it cannot respond to the last request
                 time.sleep(EVERY)
                 while not self._answers.empty():
                     self._found.append(self._answers.get())
@@ -353,7 +353,7 @@ class _Cluster:
     # --- what is found
 
     def answers(self) -> tuple[float, int]:
-        """The slowest answer in seconds, and how many did not come."""
+        """The slowest response in seconds, and how many did not come."""
         refused = sum(bool(line["error"]) for line in self._found)
         slowest = max((float(line["answered"]) for line in self._found), default=0.0)
         return slowest, max(0, self._asked - len(self._found)) + refused
@@ -375,7 +375,7 @@ class _Cluster:
         )
 
     def deadlocks(self) -> int:
-        """How often the SDK has found that workflow code does not yield."""
+        """How often the SDK has detected a deadlock of workflow code."""
         return self._log.read_text(errors="replace").count("TMPRL1101")
 
     async def failed_tasks(self) -> int:

@@ -1,10 +1,10 @@
 """A node without logs, as the controller sees it: `python -m ops.bench.light_node CLUSTER NODE PORT FOLDER`.
 
 It talks to the controller as a node does, by the same code (registrations, batches of commands, pushes, its lease), and
-leads what the metadata gives it: whoever is registered is in sync at once. It answers the question for its incarnation
-at its port. What it knows outlives it in FOLDER. TEMPORAL_ADDRESS says where Temporal is.
+leads what the metadata gives it: every registered follower is in sync at once. It responds to probes of its incarnation
+at its port, and keeps its metadata in FOLDER. TEMPORAL_ADDRESS is the server's address.
 
-Commands come as JSON lines on standard input; what happened goes out as JSON lines: {"led": {node: partitions},
+It reads commands as JSON lines from standard input, and reports events as JSON lines: {"led": {node: partitions},
 "behind": partitions that are not whole, ...} after each image, {"answered": seconds} for a command, {"registered":
 node}.
 """
@@ -43,7 +43,7 @@ from workflows.model import calls, names
 BATCH = 2000
 #: Seconds between two looks at what it leads, as long as the node takes to see that a follower has caught up.
 LOOK = 0.25
-#: Seconds for the answer to an administrator's command.
+#: Seconds for the response to an administrator's command.
 PATIENCE = 60.0
 BEAT = 0.5
 
@@ -68,7 +68,7 @@ class LightNode:
         self._temporal = TemporalClient(f"node-{number}", ClientHealth(f"node {number}"))
 
     def say(self, what: Mapping[str, Any]) -> None:
-        """A line to whoever started this process."""
+        """Write a line to the process that started this one."""
         print(json.dumps({"node": self.id, "at": time.monotonic(), **what}), flush=True)
 
     async def connected(self) -> Client:
@@ -106,11 +106,11 @@ class LightNode:
             self._loop.call_soon_threadsafe(self.changed.set)
         return image.age
 
-    # --- what the controller asks for
+    # --- what the controller requests
 
     @activity.defn(name=calls.APPLY_IMAGE)
     async def apply_image(self, call: calls.ImageCall) -> calls.ImageResult:
-        """A push."""
+        """Apply a push."""
         generation, version = await asyncio.to_thread(self.apply_images, call.images)
         if call.register:
             self.link.register_again()
@@ -120,13 +120,13 @@ class LightNode:
 
     @activity.defn(name=calls.HOLD_LEASE)
     async def hold_lease(self, call: calls.LeaseCall) -> None:
-        """Its life."""
+        """Hold the lease for as long as the process lives."""
         while True:
             activity.heartbeat(self.incarnation)
             await asyncio.sleep(BEAT)
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """The question for its incarnation; no other comes."""
+        """Respond to a probe of its incarnation; no other call comes."""
         with contextlib.suppress(OSError, asyncio.IncompleteReadError):
             (size,) = _SIZE.unpack(await reader.readexactly(_SIZE.size))
             frame = await reader.readexactly(size)
@@ -139,7 +139,7 @@ class LightNode:
     # --- what it does by itself
 
     async def lead(self) -> None:
-        """Take into the ISR of what it leads all that are registered, and tell where its replicas are."""
+        """Add all registered followers to the ISRs that it leads, and report the directories of its replicas."""
         while True:
             await self.changed.wait()
             self.changed.clear()

@@ -1,4 +1,4 @@
-"""What it costs the controller to be looked at: `rehome moves --watch` with hundreds of moves open."""
+"""What watching costs the controller: `rehome moves --watch` with hundreds of moves open."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ MOVES = 500
 SIZE = 200_000
 #: Bytes per second of one copy: none ends while it is measured.
 RATE = 500
-#: What is measured for so many seconds, after so many in which it settles.
+#: Seconds of a measurement, and seconds before it in which the cluster settles.
 WINDOW, SETTLE = 15.0, 15.0
-#: Of a core, in which the controller may be busy with being looked at.
+#: Of a core: what watching may cost the controller.
 SHARE = 0.05
 TOPIC = "looked-at"
 

@@ -1,4 +1,4 @@
-"""What is wrong with a node, by how it responds to this host and whom the controller has fenced. Pure."""
+"""What is wrong with a node, by how it responds to this host and whether the controller has fenced it. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def judge(node: int, reach: Reach | None, fenced: bool) -> tuple[Absence, str] |
         known = "and the controller has fenced it" if fenced else "and the controller has not fenced it yet"
         return Absence.DEAD, f"{name} is dead: its address refuses connections, {known}"
     if reach is Reach.SILENT:
-        known = "and the controller has fenced it" if fenced else "but the controller takes it as alive"
-        return Absence.CUT_OFF, f"{name} is cut off from here, or its machine is down: it does not answer, {known}"
+        known = "and the controller has fenced it" if fenced else "but the controller considers it alive"
+        return Absence.CUT_OFF, f"{name} is cut off from here, or its machine is down: it does not respond, {known}"
     if fenced:
-        though = ", though it answers" if reach is Reach.RESPONDS else ""
-        return Absence.FENCED, f"the controller does not take {name} as alive (fenced){though}"
+        though = ", though it responds" if reach is Reach.RESPONDS else ""
+        return Absence.FENCED, f"the controller has fenced {name}{though}"
     return None

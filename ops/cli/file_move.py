@@ -36,15 +36,13 @@ def read_wishes(file: Path) -> list[Wish]:
 
 
 def run(target: Target, file: Path, *, rate: int | None, patience: float, wait: bool, as_json: bool) -> None:
-    """Ask for every move of the file; with `wait` show progress until each replica is where it is to be.
+    """Request every move of the file; with `wait` show progress until each replica is in its target directory.
 
-    With a `rate` the nodes have it as their throttle while the moves are under way.
+    A `rate` throttles the nodes while the moves are under way.
     """
     wishes = read_wishes(file)
     if rate is not None and not wait and not target.temporal_address:
-        raise UsageError(
-            "--throttle ends with the moves, and without Temporal only this command can end it: give --wait as well"
-        )
+        raise UsageError("--throttle ends with the moves; without Temporal only this command can remove it: add --wait")
     with KafkaAdmin(target.need_kafka()) as admin:
         throttle = None if rate is None else move_throttle.begin(target, admin, file, wishes, rate, patience)
         answers = log_dirs.ask(admin, wishes, patience=patience)
@@ -82,7 +80,7 @@ def _wait(admin: KafkaAdmin, wishes: Sequence[Wish]) -> list[Standing]:
         for wish in wishes:
             bars.show(f"{wish.partition} on node {wish.node}", Shown("queued"))
         while len(final) < len(wishes):
-            told = by_replica(moves.ask([addresses[node] for node in nodes if node in addresses]).lines)
+            reported = by_replica(moves.ask([addresses[node] for node in nodes if node in addresses]).lines)
             for node in nodes:
                 mine = [wish for wish in wishes if wish.node == node and wish not in final]
                 if not mine:
@@ -95,7 +93,7 @@ def _wait(admin: KafkaAdmin, wishes: Sequence[Wish]) -> list[Standing]:
                     continue
                 for standing in standings:
                     tp, over = standing.wish.partition, standing.state != log_dirs.COPYING
-                    line = told.get((node, tp.topic, tp.partition))
+                    line = reported.get((node, tp.topic, tp.partition))
                     now = Shown(standing.state, standing.bytes_total, standing.bytes_copied, done=over)
                     if line is not None and not over:
                         now = replace(now, rate=line.rate, eta=line.eta)

@@ -51,8 +51,8 @@ def move(
         typer.Option(
             "--throttle",
             metavar="RATE",
-            help="Bytes per second, such as 20MB: of this run, or with --file of each node named in it, while these "
-            "moves are under way. With --file and without Temporal it needs --wait.",
+            help="Bytes per second, such as 20MB: of this run, or with --file of each node in the file, until these "
+            "moves have ended. --file requires --wait where Temporal is not used.",
         ),
     ] = None,
     sla: Annotated[
@@ -162,7 +162,7 @@ def list_moves(
     screen = output.console()
     with (
         moves.Looking(target, again=True) as looking,
-        Live(Text("asking the nodes ..."), console=screen, refresh_per_second=4, transient=False) as live,
+        Live(Text("reading from the nodes ..."), console=screen, refresh_per_second=4, transient=False) as live,
     ):
         while True:
             shown = looking.gather()

@@ -1,9 +1,8 @@
-"""The throttle of `rehome move --file`: set while its moves are under way, and what was set before is there again
-afterwards.
+"""The throttle of `rehome move --file`: it is set while the moves are under way, then the earlier value is restored.
 
-Where there are runs, one of them holds it on lease (`workflows.throttle_lease`), also when this command is killed.
-Where there are none, what was set before is kept in a file beside the plan, and this command puts it back once it has
-waited for the moves; a second call puts back what an interrupted first one has left.
+With Temporal a run holds it on lease (`workflows.throttle_lease`), even if this command is killed. Without Temporal
+this command keeps the earlier value in a file beside the plan and restores it once the moves have ended; a second call
+restores what an interrupted first one has left.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ from workflows.model.throttles import MOVE_RATE
 
 #: One lease is for at most so many replicas: its parameter must fit into one event.
 LARGEST_LEASE = 2_000
-#: Seconds until it is clear that nobody holds the throttle.
+#: Seconds until it is clear that no run holds the throttle.
 HELD_SECONDS = 30.0
 #: Seconds for the nodes to apply a throttle that the controller has set.
 APPLIED_SECONDS = 10.0
-#: Seconds that a lease waits, beyond the command's own patience, for the word which moves were accepted.
+#: Seconds that a lease waits, beyond the command's own patience, for the signal which moves were accepted.
 GRACE = 60
-#: Seconds that a command which waits gives the lease to end after the last move.
+#: Seconds that a waiting command gives the lease to end after the last move.
 END_SECONDS = 60.0
 LOOK_SECONDS = 0.2
 
@@ -45,10 +44,10 @@ class MoveThrottle(Protocol):
     """A throttle that is set for the moves of one command."""
 
     def requested(self, accepted: Sequence[Wish]) -> None:
-        """These moves were accepted: the throttle is for them."""
+        """Keep the throttle for these moves, which were accepted."""
 
     def ended(self) -> None:
-        """They were waited for, and have ended."""
+        """Remove the throttle: the moves have ended."""
 
 
 def begin(
@@ -68,7 +67,7 @@ def begin(
 
 
 def _until_applied(admin: KafkaAdmin, nodes: Sequence[int], rate: str) -> None:
-    """Until the nodes have heard of it; one that is away hears of it when it is back."""
+    """Wait until the nodes have applied it, not for long: an unavailable one applies it when it is back."""
     until = time.monotonic() + APPLIED_SECONDS
     left = list(nodes)
     while left and time.monotonic() < until:
@@ -108,23 +107,23 @@ class Leased:
                 if why := await _not_held(client, workflow_id):
                     for each in begun:
                         await client.get_workflow_handle(each).cancel()
-                    raise OpsError(f"nothing was moved, since no throttle is set ({workflow_id}): {why}")
+                    raise OpsError(f"no move was requested, since the throttle is not set ({workflow_id}): {why}")
 
         runs.with_temporal(target, work)
 
     def requested(self, accepted: Sequence[Wish]) -> None:
-        """Tell each run which of its moves were accepted."""
+        """Signal each run which of its moves were accepted."""
         moving = set(accepted)
 
         async def work(client: Client) -> None:
             for workflow_id, group in self._groups.items():
-                told = {"replicas": _rows([wish for wish in group if wish in moving])}
-                await client.get_workflow_handle(workflow_id).signal("requested", told)
+                payload = {"replicas": _rows([wish for wish in group if wish in moving])}
+                await client.get_workflow_handle(workflow_id).signal("requested", payload)
 
         try:
             runs.with_temporal(self._target, work)
         except OpsError as error:
-            output.say(f"the throttle ends later than the moves: {error}")
+            output.say(f"the throttle may outlast the moves: {error}")
 
     def ended(self) -> None:
         """Wait for the runs to end, not for long: they end in any case."""
@@ -144,7 +143,7 @@ def _rows(wishes: Sequence[Wish]) -> list[list[Any]]:
 
 
 async def _not_held(client: Client, workflow_id: str) -> str:
-    """Wait until a run holds the throttle; why it does not, "" when it does."""
+    """Wait until a run holds the throttle; return why it does not, "" when it does."""
     held = client.get_workflow_handle(workflow_id).execute_update("held")
     try:
         answer = await asyncio.wait_for(held, HELD_SECONDS)
@@ -156,7 +155,7 @@ async def _not_held(client: Client, workflow_id: str) -> str:
 
 
 class Noted:
-    """This command holds the throttle; a file says what it has replaced."""
+    """This command holds the throttle; a file keeps the values that it has replaced."""
 
     def __init__(self, admin: KafkaAdmin, file: Path, nodes: Sequence[int], rate: int) -> None:
         self._admin, self._note = admin, note_of(file)
@@ -171,10 +170,10 @@ class Noted:
         admin.change_configs("broker", {node: {MOVE_RATE: ("SET", str(rate))} for node in held})
 
     def requested(self, accepted: Sequence[Wish]) -> None:
-        """This command waits for all of them itself."""
+        """Do nothing: this command waits for all of them itself."""
 
     def ended(self) -> None:
-        """Put back what was set before, where nobody has set another value meanwhile."""
+        """Restore the earlier values, except where an operator has set another one meanwhile."""
         noted = self._read()
         now = self._admin.configs("broker", sorted(noted))
         changes = {
@@ -193,21 +192,21 @@ class Noted:
             return {}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise OpsError(
-                f"cannot read {self._note}, which holds the throttles from before this plan: {error}; "
+                f"cannot read {self._note}, which holds the throttles to restore: {error}; "
                 f"set {MOVE_RATE} with kafka-configs and delete the file"
             ) from error
 
 
 def note_of(file: Path) -> Path:
-    """The file that says what the throttle of a plan has replaced."""
+    """The file with the values that the throttle of a plan has replaced."""
     return file.with_name(file.name + ".move-throttles")
 
 
 def _write(note: Path, value: Mapping[str, Mapping[str, Any]]) -> None:
-    """Whole or not at all."""
+    """Write the file atomically."""
     new = note.with_name(f"{note.name}.{os.getpid()}")
     try:
         new.write_text(json.dumps(value, indent=1) + "\n")
         new.replace(note)
     except OSError as error:
-        raise OpsError(f"cannot note in {note} which throttles are replaced: {error.strerror}") from error
+        raise OpsError(f"cannot write the replaced throttles to {note}: {error.strerror}") from error

@@ -1,5 +1,5 @@
-"""Gathers the open moves from the nodes and from Temporal's server, once or again and again; nodes that do not respond
-are named, not waited for. Neither the controller nor a run is asked.
+"""Gathers the open moves from the nodes and from Temporal's server, once or repeatedly; it names nodes that do not
+respond, and does not wait for them. It calls neither the controller nor a run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ops.cli.target import Target
 from ops.stack.errors import OpsError
 
 NODE_SECONDS = 3.0
-#: A cluster's addresses are good for so long.
+#: Seconds until the addresses of the nodes are looked up again.
 ADDRESSES_SECONDS = 30.0
 
 
@@ -37,7 +37,7 @@ class Gathered:
 
 
 class Looking:
-    """One command's looks at the open moves. Use as a context manager; `again` for one that looks more than once."""
+    """Reads the open moves for one command. Use as a context manager; `again` for one that reads repeatedly."""
 
     def __init__(self, target: Target, *, again: bool = False) -> None:
         self._target = target
@@ -56,7 +56,7 @@ class Looking:
         self._session.__exit__()
 
     def gather(self) -> Gathered:
-        """Ask all nodes side by side, and the server for the open runs. Raises `OpsError` where neither is known."""
+        """Query all nodes in parallel, and list the open runs. Raises `OpsError` if neither is reachable."""
         notes: list[str] = []
         try:
             known = self._addresses()
@@ -65,25 +65,25 @@ class Looking:
                 raise
             known = []
             notes.append(str(error))
-        told = ask(known)
-        notes += told.notes
+        reported = ask(known)
+        notes += reported.notes
         found: list[OpenRun] = []
         if self._target.temporal_address:
             try:
-                found, without_lease = self._session.run(lambda client: self._read(client, told))
-                told = told.with_fenced(without_lease)
+                found, without_lease = self._session.run(lambda client: self._read(client, reported))
+                reported = reported.with_fenced(without_lease)
             except OpsError as error:
                 if not known:
                     raise OpsError(f"{'; '.join([*notes, str(error)])}") from error
                 notes.append(str(error))
-        return Gathered(join(told, found), told.stopped, notes)
+        return Gathered(join(reported, found), reported.stopped, notes)
 
-    async def _read(self, client: Client, told: NodeMoves) -> tuple[list[OpenRun], set[int]]:
-        """The open runs, and, where no node tells whom the controller has fenced, the nodes that hold no lease."""
+    async def _read(self, client: Client, reported: NodeMoves) -> tuple[list[OpenRun], set[int]]:
+        """Return the open runs and, where no node reports the fenced ones, the nodes that hold no lease."""
         if self._runs is None:
             self._runs = OpenRuns(client, self._target.cluster)
-        found = await self._runs.look(lambda run: moves_view.lacks(run, told), self._most)
-        if Reach.RESPONDS in told.reach.values():
+        found = await self._runs.look(lambda run: moves_view.lacks(run, reported), self._most)
+        if Reach.RESPONDS in reported.reach.values():
             return found, set()
         held = await open_runs.leased(client, self._target.cluster)
         return found, {node for run in found for node in moves_view.nodes_of(run)} - held
@@ -102,13 +102,13 @@ class Looking:
 
 
 def gather(target: Target) -> Gathered:
-    """One look."""
+    """Read the open moves once."""
     with Looking(target) as looking:
         return looking.gather()
 
 
 def ask(known: Sequence[NodeAddress]) -> NodeMoves:
-    """What these nodes tell of their moves, asked side by side."""
+    """Return what these nodes report of their moves, queried in parallel."""
     with ThreadPoolExecutor(max_workers=max(1, len(known))) as pool:
         return NodeMoves.of({where.node: answer for where, answer in zip(known, pool.map(_ask, known), strict=True)})
 

@@ -1,4 +1,4 @@
-"""The table of moves: what the nodes tell of their copies, joined with the open runs. Pure."""
+"""The table of moves: what the nodes report of their copies, joined with the open runs. Pure."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def shared_folder(lines: Iterable[MoveLine]) -> str:
 
 
 def eta(total: int, copied: int, rate: float, append_rate: float = 0.0, stall: str = "") -> float | None:
-    """Seconds until the copy has caught up with its source, which grows; None where it cannot be told or never does."""
+    """Seconds until the copy has caught up with its source, which grows; None if unknown or never."""
     return stalls.eta(total - copied, rate, append_rate, stall)
 
 
@@ -137,9 +137,8 @@ def of_node(node: int, statuses: Iterable[Mapping[str, Any]]) -> list[MoveLine]:
 
 @dataclass(frozen=True, slots=True)
 class NodeMoves:
-    """What the nodes tell: their copies, and of which replicas these are; by node and replica what swaps have left; how
-    each node responds; whose moves are stopped; whom the controller has fenced; a sentence for each node that needs
-    one.
+    """What the nodes report: their copies, and of which replicas these are; by node and replica what swaps have left;
+    how each node responds; the nodes with stopped moves; the fenced nodes; a sentence for each node that needs one.
     """
 
     lines: tuple[MoveLine, ...] = ()
@@ -152,7 +151,7 @@ class NodeMoves:
 
     @staticmethod
     def of(answers: Mapping[int, Mapping[str, Any] | OpsError]) -> NodeMoves:
-        """The answers of all nodes to "moves"; the newest metadata among them says whom the controller has fenced."""
+        """Read the responses of all nodes to "moves"; the newest metadata among them has the fenced nodes."""
         lines: list[MoveLine] = []
         waiting: dict[ReplicaKey, Mapping[str, Any]] = {}
         reach: dict[int, Reach] = {}
@@ -183,16 +182,16 @@ class NodeMoves:
         return NodeMoves(tuple(lines), copied, waiting, reach, stopped, fenced, tuple(notes))
 
     def with_fenced(self, nodes: Collection[int]) -> NodeMoves:
-        """The same with more nodes that the controller does not take as alive."""
+        """Return the same with more fenced nodes."""
         return replace(self, fenced=self.fenced | frozenset(nodes))
 
     def tells_of(self, key: ReplicaKey) -> bool:
-        """Whether a node tells all there is to know of a replica's move."""
+        """Whether a node reports all of a replica's move."""
         return key in self.waiting or key in self.copied
 
 
 def plan_of(run: OpenRun) -> MovePlan | None:
-    """What a run was started to do; None where that was not read, or cannot be."""
+    """The moves that a run was started with; None where they were not read, or cannot be."""
     try:
         return parse_moves(run.parameter) if run.parameter is not None else None
     except BadField:
@@ -205,10 +204,10 @@ def nodes_of(run: OpenRun) -> set[int]:
     return set() if plan is None else {plan.node}
 
 
-def lacks(run: OpenRun, told: NodeMoves) -> bool:
-    """Whether the nodes leave something to be known of a run."""
+def lacks(run: OpenRun, reported: NodeMoves) -> bool:
+    """Whether the nodes do not report all replicas of a run."""
     plan = plan_of(run)
-    return plan is None or not all(told.tells_of((plan.node, each.topic, each.partition)) for each in plan.replicas)
+    return plan is None or not all(reported.tells_of((plan.node, each.topic, each.partition)) for each in plan.replicas)
 
 
 def of_run(run: OpenRun) -> list[MoveLine]:
@@ -221,11 +220,11 @@ def of_run(run: OpenRun) -> list[MoveLine]:
         phase = CANCELLING
     elif run.paused or run.suspended:
         phase = PAUSED
-    told = {(row.get("topic"), row.get("partition")): row for row in step.rows}
+    reported = {(row.get("topic"), row.get("partition")): row for row in step.rows}
     lines = []
     for each in plan.replicas:
         row: dict[str, Any] = {"topic": each.topic, "partition": each.partition, "directory": each.directory}
-        row |= told.get((each.topic, each.partition), {})
+        row |= reported.get((each.topic, each.partition), {})
         (line,) = of_node(plan.node, [row])
         attempt = max(step.attempt, int(row.get("attempts", 0)))
         lines.append(replace(line, id=run.workflow_id, phase=phase, attempt=attempt))
@@ -234,22 +233,22 @@ def of_run(run: OpenRun) -> list[MoveLine]:
     return [_suspended(line) if run.suspended else _paused(line) for line in lines]
 
 
-def join(told: NodeMoves, runs: Iterable[OpenRun]) -> list[MoveLine]:
+def join(reported: NodeMoves, runs: Iterable[OpenRun]) -> list[MoveLine]:
     """One line per replica and node. Nodes know bytes, rates and what holds a copy; the server knows what was started,
     and the rest where a node does not respond.
     """
     by_replica = {(line.node, line.topic, line.partition): line for run in runs for line in of_run(run)}
     joined: list[MoveLine] = []
-    for line in told.lines:
+    for line in reported.lines:
         run = by_replica.pop((line.node, line.topic, line.partition), None)
         joined.append(line if run is None else _of_both(line, run))
-    joined += [_of_run_alone(line, told) for line in by_replica.values()]
-    joined = [_alive(line, told.reach.get(line.node), line.node in told.fenced) for line in joined]
+    joined += [_of_run_alone(line, reported) for line in by_replica.values()]
+    joined = [_alive(line, reported.reach.get(line.node), line.node in reported.fenced) for line in joined]
     return sorted(joined, key=lambda line: (line.node, line.topic, line.partition))
 
 
 def _of_both(line: MoveLine, run: MoveLine) -> MoveLine:
-    """What the node does is nearer to the truth; the server knows of pauses and cancels."""
+    """Join both lines: the node's is more recent, but only the server knows of pauses and cancels."""
     line = replace(line, id=line.id or run.id, attempt=max(line.attempt, run.attempt))
     if run.phase == PAUSED:
         line = replace(line, phase=PAUSED)
@@ -257,16 +256,16 @@ def _of_both(line: MoveLine, run: MoveLine) -> MoveLine:
     return replace(line, phase=CANCELLING if run.phase == CANCELLING else line.phase)
 
 
-def _of_run_alone(line: MoveLine, told: NodeMoves) -> MoveLine:
+def _of_run_alone(line: MoveLine, reported: NodeMoves) -> MoveLine:
     """A run's replica of which no node has a copy: it waits for the node, for its turn or for the `.delete`."""
-    if told.reach.get(line.node) in (Reach.REFUSED, Reach.SILENT):
+    if reported.reach.get(line.node) in (Reach.REFUSED, Reach.SILENT):
         return replace(line, phase=NODE_AWAY, rate=0.0, append_rate=0.0, eta=None, stall="", stall_message="")
-    left = told.waiting.get((line.node, line.topic, line.partition))
+    left = reported.waiting.get((line.node, line.topic, line.partition))
     if left is not None and left["directory"] == line.directory:
         size = int(left["bytes_total"])
         phase = WAITING if left["due"] > 0 else DELETING
         return replace(line, phase=phase, source=left["source"], bytes_total=size, bytes_copied=size, eta=0.0)
-    unread = CREATING if told.reach.get(line.node) is Reach.RESPONDS else "open"
+    unread = CREATING if reported.reach.get(line.node) is Reach.RESPONDS else "open"
     return replace(line, phase=line.phase or unread)
 
 
@@ -281,14 +280,14 @@ def _suspended(line: MoveLine) -> MoveLine:
 
 
 def _alive(line: MoveLine, reach: Reach | None, fenced: bool) -> MoveLine:
-    """The line with what is wrong with its node; of a node that responds the copy's own reason goes first."""
+    """The line with what is wrong with its node; for a node that responds the copy's own reason comes first."""
     found = absent.judge(line.node, reach, fenced)
     if found is None or (found[0] is Absence.FENCED and line.stall):
         return line
     return replace(line, stall=str(found[0]), stall_message=found[1])
 
 
-#: What a run is at while it waits for an activity.
+#: The phase of a run that waits for an activity.
 _PHASES = {activity: phase for phase, activity in STEPS.items()}
 #: The phase of a move whose node does not respond.
 NODE_AWAY = "node away"

@@ -1,4 +1,4 @@
-"""rehome node: what one node reports and is told directly, with or without Temporal."""
+"""rehome node: reads the state of one node and sends commands to it, with or without Temporal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ops.cli.options import Bootstrap, Data, Json
 from ops.cli.target import resolve
 from ops.stack import clients
 
-app = typer.Typer(help="Ask or tell one node something, without Temporal.", no_args_is_help=True)
+app = typer.Typer(help="Show the state of one node, or send a command to it, without Temporal.", no_args_is_help=True)
 
 Node = Annotated[int, typer.Argument(metavar="NODE", min=0, help="The node's id.")]
 
 
 @app.command("status")
 def status(node: Node, data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
-    """How one node is: its metadata's version, directories, replicas, moves, and how it reaches Temporal."""
+    """Show one node: its metadata's version, directories, replicas, moves, and its connection to Temporal."""
     where = nodes.address(resolve(data, bootstrap), node)
     found = nodes.call(where, "status")
     client = clients.of_answer(nodes.call(where, "controller-client"))

@@ -17,7 +17,7 @@ class Reach(StrEnum):
 
     RESPONDS = "responds"
     REFUSED = "refused"  # its machine refuses the connection: nothing listens there
-    SILENT = "silent"  # nothing comes back: its machine is down, or cut off from here
+    SILENT = "silent"  # no response: its machine is down, or cut off from here
     CLOSED = "closed"  # it closes the connection: it responds to the hosts that its configuration allows
 
 
@@ -30,8 +30,8 @@ class Unreachable(OpsError):
 
 
 def addresses(target: Target, *, fenced: bool = False) -> list[NodeAddress]:
-    """All nodes: those of the stack (whether they run or not), else those that Kafka's metadata names as alive, or with
-    `fenced` all that it names.
+    """All nodes: those of the stack (whether they run or not), else the live ones of Kafka's metadata, or with `fenced`
+    all of it.
     """
     if target.stack is not None and target.bootstrap == target.stack.bootstrap:
         return [NodeAddress(node, HOST, target.stack.node_port(node)) for node in target.stack.node_ids]

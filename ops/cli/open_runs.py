@@ -1,8 +1,8 @@
 """Open runs as the server has them: their list, what each was started with, and the step that it waits for.
 
-None of it asks a run or its worker. A query does: the worker answers it outside of any workflow task and forgets the
-run afterwards (`workflows/runner.py`), so that a page that queried every run each second would keep the controller busy
-with replaying them.
+None of it calls a run or its worker. A query does: the worker serves it outside of any workflow task and evicts the run
+afterwards (`workflows/runner.py`), so that a page that queried every run each second would keep the controller busy
+with replays.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from activities.describing import ListedRun
 from workflows.model import names
 from workflows.model.phases import PAUSED
 
-SECONDS = 3.0  # for one answer of the server
+SECONDS = 3.0  # for one response of the server
 AT_ONCE = 16  # requests to the server side by side
-STEPS_AT_A_LOOK = 20  # runs whose step is read at one look, where a page looks again and again
+STEPS_AT_A_LOOK = 20  # runs whose step is read at one look of a page that reads repeatedly
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,10 @@ class OpenRun:
 
 
 class OpenRuns:
-    """The open runs of one type, for a command that looks once or again and again.
+    """The open runs of one type, for a command that reads them once or repeatedly.
 
-    The list is read at each look. What a run was started with is read once. The step is read of those runs alone of
-    which nothing else tells; where a page looks again, of some at each look, those first that were read longest ago.
+    The list is read at each look, a run's parameter once. The step is read only of runs that no node reports; a page
+    that reads repeatedly reads some at each look, those first that were read longest ago.
     """
 
     def __init__(self, client: Client, cluster: str, kind: str = names.MOVE_REPLICA) -> None:
@@ -126,8 +126,8 @@ class OpenRuns:
                 self._steps[run.run_id] = self._looks, Step(cancelling=cancelling)
                 return
             details = await self._client.data_converter.decode(pending.heartbeat_details.payloads)
-        told = details[0] if details and isinstance(details[0], list) else []
-        rows = tuple(row for row in told if isinstance(row, Mapping))
+        reported = details[0] if details and isinstance(details[0], list) else []
+        rows = tuple(row for row in reported if isinstance(row, Mapping))
         step = Step(pending.activity_type.name, int(pending.attempt), rows, cancelling)
         self._steps[run.run_id] = self._looks, step
 

@@ -157,8 +157,8 @@ class _Reassign:
         return held, under_way
 
     def _look_again(self) -> Looked:
-        """The same by what the nodes have in memory, which may be older than an answer of the controller; where none of
-        them responds to this host, by Kafka's API, every few seconds.
+        """Return the same from the nodes' memory, which may be older than the controller's metadata; if none of them
+        responds to this host, from Kafka's API, every few seconds.
         """
         found = self._nodes.look()
         if found is None:
@@ -198,7 +198,7 @@ class _Reassign:
         if rate is None or not open_rows:
             return self._begin(rows, None)
         if self.hands_over:
-            reassign_throttle.take_back(self._admin, file)  # of a call that knew no runs
+            reassign_throttle.take_back(self._admin, file)  # of a call without runs
             mine, sentences = reassign_throttle.to_lease(self._admin, open_rows, rate, *self._held())
         else:
             mine, sentences = reassign_throttle.throttle(self._admin, file, open_rows, rate)
@@ -225,8 +225,8 @@ class _Reassign:
         return sets
 
     def _begin(self, rows: Sequence[Row], mine: reassign_throttle.Throttles | None) -> list[Row]:
-        """Ask for what is to be changed: by a run for directories and throttles (it holds its part of `mine`), where
-        there are runs, else by Kafka's API.
+        """Request the changes: directories and throttles from a run (it holds its part of `mine`) where Temporal is
+        used, all else through Kafka's API.
         """
         entries = {partition_of(entry): entry for entry in self._entries}
         changing = [row for row in rows if row.outcome == plans.TO_CHANGE]
@@ -322,7 +322,7 @@ class _Reassign:
                 try:
                     seen = self._look_again()
                     held, under_way = seen.held, seen.under_way
-                    if SURE in doubts.values():  # bad news is the controller's to tell
+                    if SURE in doubts.values():  # only the controller's state proves it
                         held, under_way = self._look()
                 except NoAnswer as error:
                     silent_since = silent_since or time.monotonic()
@@ -390,7 +390,7 @@ class _Reassign:
         return {}
 
     def until_unthrottled(self) -> None:
-        """Until the runs have given back what they held; not for long, since they do it in any case."""
+        """Wait until the runs have released their throttles; not for long, since they do it in any case."""
         until, pause = time.monotonic() + PATIENCE, LOOK_SECONDS
         while self.hands_over and self._held()[0] and time.monotonic() < until:
             time.sleep(pause)
@@ -422,8 +422,8 @@ def _shown(tp: TopicPartition, one: Reassignment | None, seen: Looked, over: Row
     phase = over.outcome if over is not None else "catching up"
     if one is None:
         return Shown(phase, done=over is not None)
-    line, told = plans.line(one, seen.held.get(tp), seen.sizes, {}), told_of(one, seen.live) or Told()
-    return Shown(phase, line.bytes_total, line.bytes_copied, told.rate, told.eta, done=over is not None)
+    line, reported = plans.line(one, seen.held.get(tp), seen.sizes, {}), told_of(one, seen.live) or Told()
+    return Shown(phase, line.bytes_total, line.bytes_copied, reported.rate, reported.eta, done=over is not None)
 
 
 def _planned(entry: PlannedPartition) -> dict[str, Any]:

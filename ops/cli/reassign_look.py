@@ -1,5 +1,5 @@
-"""Looking at reassignments again and again: from the metadata that the nodes have in memory, so that the controller is
-not asked. ListPartitionReassignments asks it for its version each time, which is an update of its run.
+"""Reads reassignments repeatedly: from the metadata that the nodes have in memory, without a call to the controller.
+ListPartitionReassignments requests the controller's version each time, which is an update of its run.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from workflows.model import moves
 
 NODE_SECONDS = 3.0
 ADDRESSES_SECONDS = 30.0
-#: Where no node responds to this host's private calls, Kafka's API is asked, and so often.
+#: Seconds between two calls of Kafka's API, where no node responds to this host's private calls.
 KAFKA_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
     """Reassignments by the newest metadata that a node has: partitions ("replicas", "isr", "leader"), what is under
-    way, bytes by node and partition, and what the nodes tell of the replicas that they add.
+    way, bytes by node and partition, and what the nodes report of the replicas that they add.
     """
 
     held: Mapping[TopicPartition, Mapping[str, Any]] = field(default_factory=dict)
@@ -40,9 +40,9 @@ class Looked:
 
 
 def of(answers: Mapping[int, Mapping[str, Any] | OpsError]) -> Looked | None:
-    """The answers of all nodes to "reassignments"; None where no node responded."""
-    told = {node: each for node, each in answers.items() if not isinstance(each, OpsError)}
-    if not told:
+    """Read the responses of all nodes to "reassignments"; None if no node responded."""
+    reported = {node: each for node, each in answers.items() if not isinstance(each, OpsError)}
+    if not reported:
         return None
     reach = {
         node: Reach.RESPONDS
@@ -52,7 +52,7 @@ def of(answers: Mapping[int, Mapping[str, Any] | OpsError]) -> Looked | None:
         else Reach.CLOSED
         for node, each in answers.items()
     }
-    newest = max(told.values(), key=_version)
+    newest = max(reported.values(), key=_version)
     held: dict[TopicPartition, dict[str, Any]] = {}
     under_way: dict[TopicPartition, Reassignment] = {}
     for topic, partition, replicas, adding, removing, isr, leader in newest["partitions"]:
@@ -62,12 +62,12 @@ def of(answers: Mapping[int, Mapping[str, Any] | OpsError]) -> Looked | None:
             under_way[tp] = Reassignment(tp, tuple(replicas), tuple(adding), tuple(removing))
     sizes = {
         (node, TopicPartition(str(topic), int(partition))): int(size)
-        for node, each in told.items()
+        for node, each in reported.items()
         for topic, partition, size in each["sizes"]
     }
     live = {
         (node, TopicPartition(str(row["topic"]), int(row["partition"]))): row
-        for node, each in told.items()
+        for node, each in reported.items()
         for row in each["catching_up"]
     }
     fenced = frozenset(map(int, newest["fenced"]))
@@ -80,8 +80,8 @@ def _version(answer: Mapping[str, Any]) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the nodes that get a replica tell of one partition: bytes per second of all, seconds to go (None: not
-    known), and the first sentence that says what holds one.
+    """What the nodes that get a replica report of one partition: bytes per second of all, seconds to go (None: not
+    known), and the first reason why one waits.
     """
 
     rate: float = 0.0
@@ -90,7 +90,7 @@ class Told:
 
 
 def told_of(one: Reassignment, live: Mapping[tuple[int, TopicPartition], Mapping[str, Any]]) -> Told | None:
-    """What is told of a partition; None where no node tells anything."""
+    """Return what the nodes report of a partition; None if none does."""
     rows = [live[node, one.partition] for node in one.adding if (node, one.partition) in live]
     if not rows:
         return None
@@ -106,7 +106,7 @@ def told_of(one: Reassignment, live: Mapping[tuple[int, TopicPartition], Mapping
 
 
 class ReassignmentLook:
-    """One command's looks at the reassignments of some topics, or (None) of all; never older than an earlier look."""
+    """Reads the reassignments of some topics, or (None) of all, for one command; never older ones than before."""
 
     def __init__(self, target: Target, topics: Collection[str] | None = None) -> None:
         self._target, self._topics = target, None if topics is None else sorted(topics)
@@ -115,9 +115,7 @@ class ReassignmentLook:
         self._last: Looked | None = None
 
     def look(self) -> Looked | None:
-        """What the nodes tell now; None where none of them responds to this host, or none that knows what was told
-        before.
-        """
+        """Return what the nodes report now; None if none of them responds to this host, or only with older metadata."""
         if time.monotonic() >= self._known_until:
             self._known = nodes.addresses(self._target, fenced=True)
             self._known_until = time.monotonic() + ADDRESSES_SECONDS

@@ -28,7 +28,7 @@ SUPERSEDED = "superseded"  # another target was requested meanwhile
 FAILED = "failed"
 REFUSED = "refused"
 BAD = (SUPERSEDED, FAILED, REFUSED)
-#: How a partition ends that does not get where the file says, once its reassignment was started.
+#: Outcomes of a started reassignment that does not reach the file's target.
 NOT_REACHED = (*BAD, CANCELLED)
 
 
@@ -144,9 +144,9 @@ def standing(
 
 
 def ended(row: Row, replicas: Sequence[int] | None, under_way: Reassignment | None) -> Row | None:
-    """How a partition that was started has ended by the metadata; None while it is under way.
+    """Return how a started partition has ended by the metadata; None while it is under way.
 
-    One that is back on the nodes it was on was cancelled, by whichever way.
+    One that is back on its earlier nodes was cancelled, by this command or another client.
     """
     if replicas is None:
         return replaced(row, FAILED, "its topic was deleted")
@@ -176,8 +176,8 @@ def replaced(row: Row, outcome: str, message: str = "") -> Row:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One reassignment under way. Bytes of all added replicas; `eta` in seconds, None where it cannot be told; `by` is
-    who asked for it (client id and address), "" where no run tells.
+    """One reassignment under way. Bytes of all added replicas; `eta` in seconds, None if unknown; `by` is the client
+    that requested it (client id and address), "" if no run reports it.
     """
 
     topic: str
@@ -202,20 +202,20 @@ def line(
     one: Reassignment,
     described: Mapping[str, Any] | None,
     sizes: Mapping[tuple[int, TopicPartition], int],
-    away: Mapping[int, str],
-    told: Told | None = None,
+    missed: Mapping[int, str],
+    reported: Told | None = None,
     workflow_id: str = "",
     by: str = "",
 ) -> Line:
-    """A reassignment with what the nodes hold of it (`sizes`) and tell of it, and the run that sees it through. `away`
-    are nodes that are missed, each with a sentence or "".
+    """Return a reassignment with what the nodes hold (`sizes`) and report of it, and its run. `missed`: unavailable
+    nodes, each with a sentence or "".
     """
     described = described or {}
     isr = tuple(described.get("isr", ()))
     leader = int(described.get("leader", -1))
     whole = sizes.get((leader, one.partition), 0)
     copied = [min(sizes.get((node, one.partition), 0), whole) for node in one.adding]
-    told = told or Told()
+    reported = reported or Told()
     return Line(
         one.partition.topic,
         one.partition.partition,
@@ -224,20 +224,20 @@ def line(
         tuple(node for node in one.target if node in isr),
         whole * len(one.adding),
         sum(copied),
-        told.rate,
-        told.eta,
-        _reason(one, leader, away, told.message),
+        reported.rate,
+        reported.eta,
+        _reason(one, leader, missed, reported.message),
         workflow_id,
         by,
     )
 
 
-def _reason(one: Reassignment, leader: int, away: Mapping[int, str], told: str) -> str:
+def _reason(one: Reassignment, leader: int, missed: Mapping[int, str], reported: str) -> str:
     """What holds it, in a sentence; "" while it gets on."""
-    missing = [away[node] or f"node {node} is away" for node in one.target if node in away]
+    missing = [missed[node] or f"node {node} is unavailable" for node in one.target if node in missed]
     if missing:
         return "; ".join(missing)
-    return "it has no leader" if leader < 0 else told
+    return "it has no leader" if leader < 0 else reported
 
 
 def measured(now: Sequence[Line], before: Sequence[Line], seconds: float) -> list[Line]:

@@ -1,8 +1,8 @@
 """KIP-73's throttles around a reassignment: set before it, taken back after it, and only what was set here.
 
-Where there are runs, they hold them on lease (`workflows.model.throttles`), and this command sets nothing. Where there
-are none, it sets them, and what was set stands in a file beside the plan, so that a second call takes back what an
-interrupted first one has set.
+With Temporal runs hold them on lease (`workflows.model.throttles`), and this command sets nothing. Without Temporal
+this command sets them and keeps them in a file beside the plan, so that a second call removes what an interrupted first
+one has set.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from workflows.model.reassignment_runs import Part
 
 COLUMNS = ("partition", "from", "to", "in sync", "copied", "of", "rate", "ETA", "held by")
 SECONDS = 1.0
-#: A run that is to be cancelled is asked so often why the controller refuses that.
+#: Seconds between two queries of a run that is to be cancelled: why the controller refuses that.
 REFUSAL_SECONDS = 30.0
 
 
@@ -72,7 +72,7 @@ class Gathered:
 
 
 class Looking:
-    """One command's looks at the reassignments. Use as a context manager; `again` for one that looks more than once."""
+    """Reads the reassignments for one command. Use as a context manager; `again` for one that reads repeatedly."""
 
     def __init__(self, admin: KafkaAdmin, target: Target, *, again: bool = False) -> None:
         self._admin, self._target = admin, target
@@ -92,8 +92,8 @@ class Looking:
         self._session.__exit__()
 
     def gather(self) -> Gathered:
-        """What is under way. The first look asks the controller what there is, so that it is not older than an answer
-        of its own; the others go by what the nodes have in memory.
+        """Return what is under way. The first look reads the controller's state, so that it is as new as any of its
+        responses before; the others read the nodes' memory.
         """
         seen = self._look()
         at, notes = time.monotonic(), []
@@ -106,7 +106,7 @@ class Looking:
                 found, refused = self._session.run(self._read)
             except OpsError as error:
                 notes.append(str(error))
-        away = {
+        missed = {
             node: why[1]
             for node in {node for one in seen.under_way.values() for node in one.target}
             if (why := absent.judge(node, seen.reach.get(node), node in seen.fenced)) is not None
@@ -114,12 +114,12 @@ class Looking:
         lines = []
         for tp, one in sorted(seen.under_way.items()):
             run, part = found.get(tp, (None, None))
-            told = told_of(one, seen.live)
-            if tp in refused and not (told and told.message):
-                told = replace(told or Told(), message=refused[tp])
+            reported = told_of(one, seen.live)
+            if tp in refused and not (reported and reported.message):
+                reported = replace(reported or Told(), message=refused[tp])
             same = run is not None and part is not None and part.target == one.target
             names_ = (run.workflow_id, part.by) if same and run is not None and part is not None else ("", "")
-            lines.append(line(one, seen.held.get(tp), seen.sizes, away, told, *names_))
+            lines.append(line(one, seen.held.get(tp), seen.sizes, missed, reported, *names_))
         return Gathered(lines, notes, at)
 
     def _look(self) -> Looked:
@@ -131,9 +131,9 @@ class Looking:
         return self._last
 
     def _by_kafka(self) -> Looked:
-        """By Kafka's API, with what the nodes tell beside it."""
+        """Read from Kafka's API, and what the nodes report beside it."""
         under_way = self._admin.reassignments()
-        told = (self._nodes.look() if under_way else None) or Looked()
+        reported = (self._nodes.look() if under_way else None) or Looked()
         known = {node.node for node in self._admin.nodes(fenced=True)} if under_way else set()
         alive = {node.node for node in self._admin.nodes()} if under_way else set()
         held: dict[TopicPartition, Mapping[str, Any]] = {}
@@ -144,7 +144,7 @@ class Looking:
                 continue
             held |= {TopicPartition(topic, row["partition"]): row for row in rows}
         sizes = sizes_of(self._admin.log_dirs(sorted(alive))) if under_way else {}
-        return Looked(held, under_way, sizes, told.live, told.reach, frozenset(known - alive), told.version)
+        return Looked(held, under_way, sizes, reported.live, reported.reach, frozenset(known - alive), reported.version)
 
     async def _read(
         self, client: Client
@@ -162,21 +162,21 @@ class Looking:
         return found, refused
 
     async def _refusal(self, client: Client, run: OpenRun) -> dict[TopicPartition, str]:
-        """What a run that is to be cancelled says of its partitions: the run alone knows it, and is asked at times."""
-        asked, told = self._refusals.get(run.run_id, (float("-inf"), {}))
-        if time.monotonic() >= asked + REFUSAL_SECONDS:
+        """Query a run that is to be cancelled, now and then, why its partitions are still under way: only it knows."""
+        queried, reported = self._refusals.get(run.run_id, (float("-inf"), {}))
+        if time.monotonic() >= queried + REFUSAL_SECONDS:
             rows = ((await runs.progress_of(client, run.workflow_id, run.run_id)) or {}).get("partitions", [])
-            told = {
+            reported = {
                 TopicPartition(str(row["topic"]), int(row["partition"])): str(row["message"])
                 for row in rows
                 if not row.get("outcome") and row.get("message")
             }
-            self._refusals[run.run_id] = time.monotonic(), told
-        return told
+            self._refusals[run.run_id] = time.monotonic(), reported
+        return reported
 
 
 def _parts(run: OpenRun) -> tuple[Part, ...]:
-    """What a run was started for; nothing where it cannot be read."""
+    """The partitions that a run was started with; () where they cannot be read."""
     try:
         return reassignment_request.parse(run.parameter).parts if run.parameter is not None else ()
     except BadField:

@@ -37,7 +37,7 @@ def with_temporal(target: Target, work: Callable[[Client], Awaitable[T]]) -> T:
 
 
 class Session:
-    """A connection to Temporal for a command that looks again and again. Use as a context manager."""
+    """A connection to Temporal for a command that reads repeatedly. Use as a context manager."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -83,7 +83,7 @@ async def connect(target: Target) -> Client:
     except (BadConfiguration, RuntimeError, OSError, TimeoutError) as error:
         problem = temporal_errors.classify(error)
         if problem.kind is Kind.UNREACHABLE:
-            why_not = problem.detail or "no answer"
+            why_not = problem.detail or "no response"
             raise OpsError(
                 f"cannot reach Temporal at {address}: {why_not}; is it running? see: rehome stack status"
             ) from error
@@ -91,10 +91,10 @@ async def connect(target: Target) -> Client:
 
 
 async def queried(client: Client, cluster: str, kind: str) -> list[dict[str, Any]]:
-    """What the open runs of a type respond to the query `progress`, those that do in time.
+    """Return the responses of a type's open runs to the query `progress`, of those that respond in time.
 
-    Each query costs the worker a replay of the run: for a command that has to know once, not for a page that looks
-    again and again, which reads `open_runs`.
+    Each query costs the worker a replay of the run: for a command that needs it once, not for a page that reads
+    repeatedly, which uses `open_runs`.
     """
     found = [(run.workflow_id, run.run_id) async for run in describing.open_runs(client, cluster, kind)]
     gate = asyncio.Semaphore(AT_ONCE)
@@ -108,7 +108,7 @@ async def queried(client: Client, cluster: str, kind: str) -> list[dict[str, Any
 
 
 async def progress_of(client: Client, workflow_id: str, run_id: str) -> dict[str, Any] | None:
-    """What one run responds to the query; None where it does not in time. It costs the worker a replay."""
+    """Return one run's response to the query; None if none comes in time. It costs the worker a replay."""
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     try:
         response = await asyncio.wait_for(handle.query("progress"), PROGRESS_SECONDS)
@@ -172,13 +172,13 @@ async def cancel(client: Client, workflow_id: str, *, wait_seconds: float | None
     try:
         before = await describing.describe_run(client, workflow_id)
         if before is None:
-            raise OpsError(f"there is no open run with the id {workflow_id}; see: rehome moves")
+            raise OpsError(f"the run {workflow_id} does not exist; see: rehome moves")
         if before.ended is not None:
             raise OpsError(f"{workflow_id} cannot be cancelled: it has ended already ({before.ended.name.lower()})")
         await handle.cancel()
     except RPCError as error:
         if error.status is RPCStatusCode.NOT_FOUND:
-            raise OpsError(f"there is no open run with the id {workflow_id}; see: rehome moves") from error
+            raise OpsError(f"the run {workflow_id} does not exist; see: rehome moves") from error
         raise
     if wait_seconds is None:
         return "cancelling"

@@ -67,8 +67,8 @@ def down(data: Data = None, json: Json = False) -> None:
 
 @app.command()
 def status(data: Data = None, json: Json = False) -> None:
-    """What runs: each process with its pid, addresses and directories, and how it reaches Temporal. With --json also
-    the command line that starts it again.
+    """Show each process with its pid, addresses and directories, and its connection to Temporal. With --json also the
+    command line that restarts it.
     """
     rows = Stack(data_folder(data)).status()
     output.show(

@@ -1,4 +1,4 @@
-"""How far a set of replicas is while a command waits for it: bars for people, a line every 30 seconds for logs."""
+"""The progress of replicas while a command waits for them: bars on a terminal, else a line every 30 seconds."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from ops.cli.target import Target
 from ops.stack.errors import OpsError
 
 LOOK_SECONDS = 0.5
-#: Where a node does not tell, the server is asked so often.
+#: Seconds between two calls of the server for runs that no node reports.
 SERVER_SECONDS = 5.0
-#: Where nobody looks at bars, a line comes so often.
+#: Seconds between two lines where there is no terminal for bars.
 LINE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How far one replica is, as its node tells it: bytes, bytes per second, seconds to go (None: not known)."""
+    """The progress of one replica, as its node reports it: bytes, bytes per second, seconds to go (None: not known)."""
 
     phase: str
     total: int = 0
@@ -70,7 +70,7 @@ class Bars:
         self._progress.__exit__(*exc)
 
     def show(self, name: str, now: Shown) -> None:
-        """How far a replica is now; one that has ended keeps the size that it had."""
+        """Show a replica's progress; one that has ended keeps its last size."""
         if now.done and not now.total and name in self._shown:
             size = self._shown[name].total
             now = replace(now, total=size, copied=size)
@@ -89,14 +89,14 @@ class Bars:
         )
 
     def looked(self) -> None:
-        """One look is over: a line, if it is time for one and there are no bars."""
+        """End one look: print a line, if it is time for one and there are no bars."""
         if not self._visible and self._clock() >= self._due and self._shown:
             self._due = self._clock() + LINE_SECONDS
             self._say(summary(self._shown))
 
 
 def summary(shown: dict[str, Shown]) -> str:
-    """All of it in a line: what there is, how much of it is copied, how fast, how long it takes."""
+    """Return all of it in a line: total and copied bytes, rate, time to go."""
     values = list(shown.values())
     open_ = [each for each in values if not each.done]
     total, copied = sum(each.total for each in values), sum(each.copied for each in values)
@@ -134,7 +134,7 @@ async def wait_with_progress(
 
 
 class _Follow:
-    """Looks at one run: by its node, and where that leaves something to be known by Temporal's server."""
+    """Reads one run: from its node, and what the node does not report from Temporal's server."""
 
     def __init__(self, client: Client, target: Target, run: OpenRun) -> None:
         self._server, self._target, self._run = OpenRuns(client, target.cluster), target, run
@@ -143,11 +143,11 @@ class _Follow:
 
     async def lines(self) -> list[MoveLine]:
         """The lines of the run's replicas."""
-        told = await asyncio.to_thread(self._ask)
-        if moves_view.lacks(self._run, told) and time.monotonic() >= self._due:
+        reported = await asyncio.to_thread(self._ask)
+        if moves_view.lacks(self._run, reported) and time.monotonic() >= self._due:
             self._due = time.monotonic() + SERVER_SECONDS
             self._run = await self._server.one(self._run)
-        return [line for line in moves_view.join(told, [self._run]) if line.id == self._run.workflow_id]
+        return [line for line in moves_view.join(reported, [self._run]) if line.id == self._run.workflow_id]
 
     def _ask(self) -> moves_view.NodeMoves:
         try:

@@ -1,6 +1,4 @@
-"""How each process of a stack reaches Temporal, by its own account: a node's over its private API, the controller's by
-the file that it keeps.
-"""
+"""How each process of a stack reaches Temporal: nodes report it over their private API, the controller in its file."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ from ops.stack.state import ProcessRecord
 from storage_node.protocol import private_client
 
 PATIENCE = 2.0  # seconds for a node to respond
-#: Seconds after which what the controller wrote last says nothing of now.
+#: Seconds after which the controller's last state counts as outdated.
 STALE = 30.0
 
 #: What `unknown` returns and what processes report have these keys in common.
@@ -27,11 +25,11 @@ def states(
     spec: StackSpec, processes: Sequence[ProcessSpec], running: dict[str, ProcessRecord]
 ) -> dict[str, State | None]:
     """The state of each process's client by its name; None for what does not run, and for the server itself."""
-    asked = [process for process in processes if process.name in running and process.name != TEMPORAL]
+    queried = [process for process in processes if process.name in running and process.name != TEMPORAL]
     found: dict[str, State | None] = {process.name: None for process in processes}
-    with ThreadPoolExecutor(max(1, len(asked))) as pool:
-        reported = pool.map(lambda process: _state(spec, process, running[process.name]), asked)
-        return found | {process.name: state for process, state in zip(asked, reported, strict=True)}
+    with ThreadPoolExecutor(max(1, len(queried))) as pool:
+        reported = pool.map(lambda process: _state(spec, process, running[process.name]), queried)
+        return found | {process.name: state for process, state in zip(queried, reported, strict=True)}
 
 
 def _state(spec: StackSpec, process: ProcessSpec, record: ProcessRecord) -> State:
@@ -47,7 +45,7 @@ def _state(spec: StackSpec, process: ProcessSpec, record: ProcessRecord) -> Stat
 def of_answer(answer: State) -> State:
     """The state that a node returned."""
     client = answer.get("client")
-    return client if isinstance(client, dict) else unknown("the node has no client of Temporal")
+    return client if isinstance(client, dict) else unknown("the node does not run a Temporal client")
 
 
 def of_file(path: Path, pid: int, now: datetime) -> State:
@@ -66,7 +64,7 @@ def of_file(path: Path, pid: int, now: datetime) -> State:
 
 
 def unknown(reason: str) -> State:
-    """The state of a client that cannot be seen."""
+    """The state of a client that cannot be read."""
     return {"connected": None, "since": None, "kind": "unknown", "reason": reason, "notes": [], "restarted": []}
 
 
@@ -81,13 +79,13 @@ def short(state: State | None) -> str:
 
 
 def lines(name: str, state: State | None) -> list[str]:
-    """What an operator has to know of a process's client, a sentence per line; nothing while all is well."""
+    """Return what an operator must know of a process's client, a sentence per line; [] while all is well."""
     if state is None:
         return []
     found = [] if state["connected"] else [f"{name}: {state['reason']}"]
     found += [f"{name}: {note}" for note in state.get("notes", ())]
     for part in state.get("restarted", ()):
-        now = "" if part["running"] else "; it is down now and is started again"
+        now = "" if part["running"] else "; it is down now and will be restarted"
         times = "once" if part["restarts"] == 1 else f"{part['restarts']} times"
         found.append(
             f"{name}: {part['part']} failed {times}, last at {part['last_failed'].replace('T', ' ')} "

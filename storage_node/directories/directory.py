@@ -82,7 +82,7 @@ class LogDirectory:
         return self._failure is None
 
     def shares_disk_with(self, other: LogDirectory) -> bool:
-        """Whether what is deleted in the other directory makes room in this one, as of the start."""
+        """Whether deletions in the other directory make room in this one, as of the start."""
         mine, theirs = self._identity, other._identity
         return mine is not None and theirs is not None and mine[0] == theirs[0]
 

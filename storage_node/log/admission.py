@@ -50,7 +50,7 @@ Batches = list[tuple[int, BatchHeader]]
 #: Bytes of a compressed batch that may unpack to a thousand times as much within a few milliseconds; Zstandard needs
 #: next to none for any size.
 FEW_BYTES = 4096
-#: Records that are looked through within a few milliseconds.
+#: Records that are checked within a few milliseconds.
 FEW_RECORDS = 10_000
 
 
@@ -72,7 +72,7 @@ class Admitted:
 
 
 def takes_long(records: Buffer) -> bool:
-    """Whether `inspect` may take more than a few milliseconds, as far as the header of the batch tells."""
+    """Whether `inspect` may take more than a few milliseconds, judged by the header of the batch."""
     if len(records) < HEADER_SIZE:
         return False
     header = parse(records, 0)

@@ -46,7 +46,7 @@ class FetchedData:
     base_offset: int
     next_offset: int
     region: Region | None = field(default=None, compare=False)
-    """Where all bytes are, for who reads them again, or has read only the first; None if there are none."""
+    """Where all bytes are, to read the rest or read them again; None if there are none."""
 
 
 #: Bytes that a fetch counts where its offset lies in a sealed segment, as Apache Kafka's DelayedFetch: enough for any.
@@ -221,7 +221,7 @@ class Log(MaintainedLog):
 
         Only batches that end before `upto` (the high watermark, say). `min_one`: the first batch is answered even if
         it is larger than `max_bytes`. `at_once`: of more than so many bytes only the first are read, and the region
-        says where the others are. Empty at the end. Raises `OffsetOutOfRange` below the log start offset and
+        locates the others. Empty at the end. Raises `OffsetOutOfRange` below the log start offset and
         beyond the log end offset, `CorruptRecord` for damaged bytes, `LogReadError`, `LogClosed`.
         """
         end, segments, active_size = self._end

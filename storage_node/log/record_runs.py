@@ -1,9 +1,9 @@
 """Records of one layout that follow one another, as most batches hold them, checked all at once.
 
-The first of them is read byte by byte. The others can be read if the bytes that say how long something is are those of
-the first record, if their timestamp deltas take as many bytes, and if their offset deltas rise by one. Each such byte
-of all records is one slice with a step, compared as a whole: this costs a few microseconds, however many there are.
-What has another layout is not refused here, it is left to `record_columns`, which reads every record by itself.
+The first of them is read byte by byte. The others can be read if their length bytes are those of the first record, if
+their timestamp deltas take as many bytes, and if their offset deltas rise by one. Each such byte of all records is one
+slice with a step, compared as a whole: this costs a few microseconds, however many there are. Records of another layout
+are not rejected here but left to `record_columns`, which reads every record by itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Bytes: TypeAlias = npt.NDArray[np.uint8]
 Words: TypeAlias = npt.NDArray[np.uint16]
 
 LEAST_RUN, LEAST_STRETCH = 12, 40
-"""Fewer records are sooner read one by one."""
+"""Fewer records are read faster one by one."""
 NEAR = 1 << 35
 """A timestamp delta of a run is nearer to zero than this, in milliseconds."""
 _MOST_TIME_BYTES = 5

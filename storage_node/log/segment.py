@@ -325,7 +325,7 @@ class Segment(SegmentFiles):
     ) -> tuple[bytes, int, int, Region | None] | None:
         """(whole batches, base offset, next offset, where) from the one that has `offset`, up to position `end`.
 
-        `end_offset` is the offset at `end`. `at_once`: only the first so many bytes are read. None if there is no such
+        `end_offset` is the offset at `end`. `at_once`: only the first so many bytes are read. None without such a
         batch before `end`; no bytes if the first one does not fit in `max_bytes` and is not wanted nevertheless
         (`min_one`).
         """

@@ -25,8 +25,8 @@ from storage_node.types import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Who asks, under which claim and generation (0: to be issued), at which rate; `admitted`: the target was found to
-    have room (`Creator.admit`) before the copy that this one replaces was cancelled.
+    """A requested move: its owner, claim and generation (0: to be issued), and rate; `admitted`: the target had room
+    (`Creator.admit`) before the copy that this one replaces was cancelled.
     """
 
     claim: int = 0
@@ -71,7 +71,7 @@ class Creator:
             if move.target is target:
                 return self._adopt(move, request)
             if partition.directory is not target:
-                # Checked first: a target that is refused leaves the running copy alone.
+                # Checked first: a rejected target leaves the running copy alone.
                 self._check(partition, target, request.generation)
                 self._check_room(partition, target, move)
                 request = replace(request, admitted=True)
@@ -90,19 +90,19 @@ class Creator:
         self._check_room(partition, target, self._registry.get(tp))
 
     def _check(self, partition: PartitionLike, target: LogDirectory, generation: int) -> None:
-        """Raise whatever speaks against a new copy in `target`, but for its room. Changes nothing."""
+        """Raise if a new copy in `target` is not possible, for reasons other than its room. Changes nothing."""
         tp = partition.tp
         self._switch.refuse()
         movable(tp)
         target.check_online()
         partition.directory.check_online()
         if generation and generation <= partition.generation:
-            raise Superseded(f"{tp} is at generation {partition.generation}, the move was to give it {generation}")
+            raise Superseded(f"{tp} is at generation {partition.generation} already; the move has {generation}")
         for name in (replica_name(tp), move_name(tp)):
             with io_errors(target.name, f"looking for {name}"):
                 there = (target.path / name).exists()
             if there:
-                raise RequestRefused(f"{target.path / name} exists and is not known; look at it and move it away")
+                raise RequestRefused(f"{target.path / name} is not a known replica: inspect it and move it elsewhere")
 
     def _check_room(self, partition: PartitionLike, target: LogDirectory, replaced: Move | None) -> None:
         """Raise NotEnoughSpace unless `target` has room, also by the end of the copy that is replaced."""

@@ -107,9 +107,9 @@ class MoveEngine:
 
         A `.move` of the same claim, or with no claim given of the same owner, is taken as made before; a newer claim
         takes over a move or gives it another target. `generation` is the one that the metadata gave the move, `claim`
-        0 lets a new one be issued, `admitted` says that `admit` has found room. Raises ReplicaBusy, StaleClaim,
+        0 lets a new one be issued, `admitted` means that `admit` has found room. Raises ReplicaBusy, StaleClaim,
         Superseded, MovesStopped, LogDirNotFound, InvalidTopic, NotEnoughSpace, UnknownTopicOrPartition, StorageError;
-        nothing is left on disk then. A move that was to get another target goes on to the one it has, unless the
+        nothing is left on disk then. A move that was to get another target goes on to its present one, unless the
         target's disk itself failed at making the `.move`.
         """
         with self._changing(tp):

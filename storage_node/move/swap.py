@@ -102,7 +102,7 @@ class Swapper:
         with self._pauses.asked():
             if not self._take_over(move, source_path, version, bare):
                 if future.version != version:
-                    # The target's checkpoint says more than the copy has since it was cut.
+                    # The target's checkpoint is ahead of the copy since that was truncated.
                     self._host.checkpoint(move.target, partition)
                 return None
         failpoint(AFTER_REFERENCES)

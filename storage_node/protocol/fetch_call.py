@@ -140,19 +140,19 @@ class FetchCall:
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """A request without a session as bytes: what it says of itself, and its topics with their rows, in any order."""
+    """A request without a session as bytes: its own fields, and its topics with their rows, in any order."""
 
     version: int
     frame: bytes
     blocks: frozenset[tuple[bytes, bytes]]
-    """Topics by name or id, each with all rows that stand together under it."""
+    """Topics by name or id, each with all its rows that follow one another."""
     count: int
     """How many rows there are."""
 
     def items(self, other: Outline) -> list[Item] | None:
-        """The partitions of which this one says something else than the other; None where it names others than that.
+        """Return the partitions whose rows differ from the other request's; None if the two name different partitions.
 
-        (Of a request that goes round with its partitions most topics are as they were, and are not looked into.)
+        (In a request that rotates its partitions most topics are unchanged, and are not read.)
         """
         if (self.version, self.frame, self.count) != (other.version, other.frame, other.count):
             return None

@@ -29,8 +29,8 @@ _Result = tuple[bytes | FilePart, int, int, int]
 MOST_BYTES = 64 * 1024 * 1024
 #: More than this is not kept in memory for a reader that takes its time.
 FEW_BYTES = 64 * 1024
-#: More than this is not read from one directory before the answer is begun: what is behind it is read when the peer has
-#: taken that, and whoever asks for 50 MB does not keep a directory's threads from others for as long as these take.
+#: More than this is not read from one directory before the response begins: the rest is read when the client has taken
+#: it, so that a fetch of 50 MB does not occupy a directory's threads for as long as reading all of it takes.
 AT_ONCE = 4 * 1024 * 1024
 #: Between two looks for what a throttle lets through; and without one.
 SOON, LONG = 0.001, 300.0

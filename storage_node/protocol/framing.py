@@ -219,7 +219,7 @@ class Connection(FrameReader):
         self._go_on()
 
     def answered_before(self, answers: Sequence[Answer], error: CloseConnection) -> None:
-        """Write the answers of the frames before one that cannot be answered, then close; called on the loop."""
+        """Write the responses of the frames before a malformed one, then close; call it on the loop."""
         log.warning("connection from %s closed: %s", self.peer, printable(str(error)))
         self._forget()
         self._closing = True

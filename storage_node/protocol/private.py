@@ -97,7 +97,7 @@ def _status(node: Node, call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _controller_client(node: Node, call: dict[str, Any]) -> dict[str, Any]:
-    """How the node reaches its controller: an operator sees it although the controller is away."""
+    """How the node reaches its controller: an operator sees it although the controller is unavailable."""
     generation, version = node.metadata.image.age
     return {"node": node.id, "generation": generation, "version": version, "client": node.controller_client()}
 

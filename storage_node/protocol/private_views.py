@@ -1,6 +1,6 @@
-"""What the private API shows of moves and reassignments under way, to those that look again and again.
+"""What the private API shows of moves and reassignments under way, to clients that read it repeatedly.
 
-All of it is what this node has in memory: neither the controller nor a workflow run is asked.
+All of it comes from this node's memory, without a call to the controller or a workflow run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def moves(node: Node, call: dict[str, Any]) -> dict[str, Any]:
 def reassignments(node: Node, call: dict[str, Any]) -> dict[str, Any]:
     """The partitions of the topics named (`topics`, a list; without it those that are being reassigned) as this node's
     metadata has them, the bytes that this node holds of each that is being reassigned, and how far its own new replicas
-    are (`catching_up`, as `PartitionReassignment` hears it).
+    are (`catching_up`, as reported to `PartitionReassignment`).
     """
     image, wanted = node.metadata.image, call.get("topics")
     names = list(image.topics) if not isinstance(wanted, list) else [str(name) for name in wanted]
@@ -48,7 +48,7 @@ def reassignments(node: Node, call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _metadata(node: Node) -> dict[str, Any]:
-    """Which metadata the answer is made of, and whom the controller has fenced by it."""
+    """The version of the response's metadata, and the nodes that are fenced in it."""
     image = node.metadata.image
     fenced = [row.node for row in image.nodes.values() if row.fenced]
     return {"generation": image.generation, "version": image.version, "fenced": fenced}

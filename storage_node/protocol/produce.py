@@ -47,8 +47,8 @@ _RESULT_V4 = struct.Struct(">ihqq")
 
 Work = list[tuple["Item", "Partition"]]
 
-#: Look through batches that unpack to very much, or have very many records. As few as there are processors: more would
-#: only take turns.
+#: The threads that check batches which unpack to very much, or have very many records. As few as there are processors:
+#: more would only take turns.
 _INSPECTORS = ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2), thread_name_prefix="inspect")
 
 #: A directory that hangs must not keep a connection for ever, whatever the client asks for.
@@ -76,9 +76,9 @@ class Item:
     state: LeaderState | None = None
     """Where the followers are waited for."""
     heavy: bool = False
-    """Whether the records take long to look through, and were not yet."""
+    """Whether checking the records takes long and has not begun."""
     inspection: Future[Produced] | None = None
-    """What was found in the records by a thread for batches that take long."""
+    """The result of checking the records in a thread for batches that take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +126,10 @@ def parse(request: Request, most: int = MAX_PARTITIONS) -> ProduceCall:
 
 
 def begin(node: Node, requests: Sequence[Request], connection: Connection) -> None:
-    """Append what these requests of one connection hold, in order, and answer them.
+    """Append what these requests of one connection hold, in order, and respond to them.
 
     They share the way to the disk and back: handing work to another thread costs more than a small append. Those before
-    a malformed one are answered before it ends the connection; raises MalformedRequest where it is the first.
+    a malformed one get their responses before it ends the connection; raises MalformedRequest if it is the first.
     """
     calls: list[ProduceCall] = []
     done: Callable[[list[Answer]], None] | None = None
@@ -319,7 +319,7 @@ class Round:
         directory = work[0][1].directory
         try:
             if heavy := [each for each in work if each[0].heavy]:
-                # The whole work waits: what one connection sends is appended in its order.
+                # The whole work waits: the batches of one connection are appended in order.
                 _INSPECTORS.submit(self._inspect, name, heavy)
             else:
                 directory.submit(self._append, name, directory, work)
@@ -331,12 +331,12 @@ class Round:
         return True
 
     def _inspect(self, name: str, heavy: Work) -> None:
-        """Runs in a thread for batches that take long: nobody else's append waits for what is unpacked here."""
+        """Check batches that take long, in a thread of its own: other connections' appends do not wait for it."""
         for item, partition in heavy:
             inspection: Future[Produced] = Future()
             item.inspection, item.heavy = inspection, False
             try:
-                # Without records the request was answered meanwhile.
+                # Without records the response was sent meanwhile.
                 inspection.set_result(inspect(item.records or b"", partition.log.config))
             except Exception as error:
                 inspection.set_exception(error)

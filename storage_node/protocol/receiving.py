@@ -21,8 +21,8 @@ Frame = bytes | memoryview
 #: A frame of which more than this has arrived gets address space for all of itself, so that nothing is copied any more;
 #: the kernel adds memory page by page as bytes arrive.
 GROWTH = 2 * 1024 * 1024
-#: Bytes of a large frame that a connection receives in one turn of the loop. libuv alone would go on with it up to 32
-#: times: a few peers that send without a pause would hold the others up for tens of milliseconds each time.
+#: Bytes of a large frame that a connection receives in one turn of the loop. libuv alone would read up to 32 times as
+#: much: a few clients that send without a pause would delay the others by tens of milliseconds each time.
 LARGEST_READ = 256 * 1024
 #: The first piece of memory for a frame of which next to nothing has come.
 LEAST = 4096

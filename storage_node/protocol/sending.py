@@ -1,7 +1,7 @@
 """Sending answers that hold much of a log: a reader that takes its time holds next to no memory.
 
-What was read for an answer is sent at once, as much as the peer takes; what was not is read when that has gone. What
-the peer has not taken within a moment (at once, where the answers of all peers hold too much already) is given up, and
+The bytes read for a response are sent at once, as much as the peer takes; the others are read when those are sent. What
+the peer has not taken within a moment (at once, if the responses to all peers hold too much already) is dropped, and
 read again from the log, piece by piece, when the peer goes on reading: what is below the high watermark never changes,
 and a segment stays open for as long as it is sent, whatever becomes of its name. (The kernel's way from file to socket
 was measured as well: on the loopback it takes longer than the two copies.)
@@ -34,7 +34,7 @@ LONGEST_PAUSE = 0.05
 
 
 class FilePart:
-    """A part of a log in an answer: its bytes, or where they are while they were not read, or were given up."""
+    """A part of a log in a response: its bytes, or their place in the log while they are not read, or dropped."""
 
     __slots__ = ("_data", "_directory", "_piece", "_region", "_sent")
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-#: Characters of an error's message. It may repeat what a peer has sent, and no client reads a string of more than
-#: 32,767 bytes: it takes the whole response for broken.
+#: Characters of an error's message. It may repeat a client's input, and no client reads a string of more than 32,767
+#: bytes: it rejects the whole response as malformed.
 LONGEST_MESSAGE: Final = 1000
 
 
 def short_message(text: str) -> str:
-    """An error's message as it goes into a response: cut where it is too long to be read by anybody."""
+    """An error's message as it goes into a response: cut if it is too long for clients to read."""
     return text if len(text) <= LONGEST_MESSAGE else text[: LONGEST_MESSAGE - 3] + "..."
 
 

@@ -1,7 +1,7 @@
 """worker.py as `impatient.py` runs it, whose loops and workers fail when a failpoint named for them is armed.
 
-Whatever action arms a point (`raise`), the part fails with something that nobody expects there: an error of Python, a
-cancel that nobody asked for, or a panic of the SDK's core, which is no `Exception`.
+Whatever action arms a point (`raise`), the part fails with an unexpected error: an error of Python, a cancel without a
+request, or a panic of the SDK's core, which is not an `Exception`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from storage_node import failpoints
 from storage_node.failpoints import failpoint
 from tests.activities import impatient
 
-#: Points of a node's process and what they stand in, passed at each call.
+#: Points of a node's process and the code that passes them at each call.
 OF_NODES: dict[str, tuple[Any, str]] = {
     "part.client": (ClientHealth, "connected"),
     "part.updates": (Batcher, "_take"),
@@ -48,7 +48,7 @@ class Panic(BaseException):
 ERRORS: dict[str, Callable[[], BaseException]] = {
     "part.updates": lambda: Panic("a panic of the core"),
     "part.orphans": asyncio.CancelledError,
-    "part.thread": lambda: SystemExit("nobody asked for it"),
+    "part.thread": lambda: SystemExit("without a request"),
     "part.moves": lambda: Panic("a panic of the core"),
 }
 

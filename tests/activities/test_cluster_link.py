@@ -69,7 +69,7 @@ def test_a_run_is_there_until_the_server_names_its_end() -> None:
 
 
 class Controller:
-    """Answers a node's updates, as client and as handle."""
+    """Responds to a node's updates, as client and as handle."""
 
     def __init__(self, *results: dict[str, Any]) -> None:
         self.results = list(results)

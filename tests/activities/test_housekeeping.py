@@ -1,4 +1,4 @@
-"""What the controller's process keeps in order, when the server says something that nobody expected."""
+"""What the controller's process keeps in order, when the server responds with something unexpected."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ def test_a_paused_controller_is_not_started_beside(monkeypatch: pytest.MonkeyPat
 def test_what_was_known_of_the_run_outlives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     older = ClusterRun("first", "run", 5)
     started, done = keep_house(monkeypatch, RUN, ValueError("odd"), older, older)
-    assert started == [] and done.count("renew") == 1, "the database went back while nobody looked"
+    assert started == [] and done.count("renew") == 1, "the database was restored between two looks"
 
 
 def test_an_outage_renews_the_worker_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    away = RPCError("away", RPCStatusCode.UNAVAILABLE, b"")
-    started, done = keep_house(monkeypatch, RUN, away, away, RUN, RUN)
+    unavailable = RPCError("unavailable", RPCStatusCode.UNAVAILABLE, b"")
+    started, done = keep_house(monkeypatch, RUN, unavailable, unavailable, RUN, RUN)
     assert started == [] and done.count("renew") == 1
 
 

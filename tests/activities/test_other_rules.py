@@ -1,4 +1,4 @@
-"""A controller that decides anew what it has decided before, and otherwise: its nodes notice, and follow it."""
+"""A controller that repeats its decisions with other outcomes: its nodes notice, and follow it."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def test_housekeeping_that_failed_still_starts_the_controller_again(cluster: Clu
 
 
 def pause(cluster: Cluster, *, go_on: bool = False) -> None:
-    """Pause the controller's run as an operator does, or let it go on."""
+    """Pause the controller's run as an operator does, or resume it."""
 
     async def ask(client: Client) -> bool:
         service, named = client.workflow_service, {"namespace": client.namespace, "workflow_id": cluster.name}
@@ -155,7 +155,7 @@ def test_a_paused_controller_ends_neither_node_nor_process(
     with running(temporal_server, task_queue, tmp_path / "cluster", environment=environment) as cluster:
         cluster.create_topic("t")
         count = cluster.produce("t", 0.1)
-        sentence = f"let it go on with: temporal workflow unpause --workflow-id {cluster.name}"
+        sentence = f"resume it with: temporal workflow unpause --workflow-id {cluster.name}"
 
         def both_say_so() -> bool:
             states = of_node(cluster), of_controller(cluster)
@@ -167,14 +167,14 @@ def test_a_paused_controller_ends_neither_node_nor_process(
         cluster.start_controller()
         cluster.start_node(1)
         cluster.wait_serving()
-        until("both say that it is paused", both_say_so)
+        until("both report that it is paused", both_say_so)
         assert cluster.read_numbers("t", count) == list(range(count))
         pause(cluster, go_on=True)
         cluster.wait_registered()
         cluster.create_topic("u")
         for state in (of_node(cluster), of_controller(cluster)):
             assert state["connected"] and state["restarted"] == [], state
-        until("nobody says so any more", lambda: not (of_node(cluster)["notes"] or of_controller(cluster)["notes"]))
+        until("neither reports it any more", lambda: not (of_node(cluster)["notes"] or of_controller(cluster)["notes"]))
         assert cluster.processes["controller"].poll() is None
 
 
@@ -197,10 +197,10 @@ def test_a_node_and_a_controller_that_are_rejected_say_so_and_go_on_once_the_pro
             cluster.start_node(1)
             cluster.wait_serving()
             why = f"Temporal at {other} rejected this process's credentials for namespace default: Jwt is expired; "
-            until("the node says why", lambda: of_node(cluster)["reason"].startswith(why))
-            until("the controller says why", lambda: of_controller(cluster)["reason"].startswith(why))
+            until("the node reports why", lambda: of_node(cluster)["reason"].startswith(why))
+            until("the controller reports why", lambda: of_controller(cluster)["reason"].startswith(why))
             assert of_node(cluster)["kind"] == of_controller(cluster)["kind"] == "unauthorized"
-            assert 1 <= cluster.log("node-1").count(why) <= 2, "said once, and again each minute"
+            assert 1 <= cluster.log("node-1").count(why) <= 2, "logged once, and again each minute"
             profile.write_text(f'[profile.default]\naddress = "{temporal_server.address}"\n')
             cluster.wait_registered()
             cluster.create_topic("t")

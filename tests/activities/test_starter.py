@@ -145,7 +145,7 @@ def test_a_move_that_no_run_was_started_for_is_adopted_under_a_new_claim() -> No
 
 def test_the_copy_of_a_terminated_run_is_removed() -> None:
     async def scene(starter: MoveStarter) -> None:
-        starter.adopt("somebody's", "r", PLANNED)
+        starter.adopt("another", "r", PLANNED)
 
     server = Server(Status.TERMINATED)
     assert play(server, scene) == [7] and server.started == []
@@ -154,10 +154,10 @@ def test_the_copy_of_a_terminated_run_is_removed() -> None:
 @pytest.mark.parametrize("status", [PAUSED, UNHEARD_OF], ids=["paused", "of a later server"])
 def test_an_open_run_keeps_its_move_whatever_its_status(status: int) -> None:
     async def scene(starter: MoveStarter) -> None:
-        starter.adopt("somebody's", "r", PLANNED)
+        starter.adopt("another", "r", PLANNED)
 
     server = Server(status)
-    assert play(server, scene) == [] and server.started == [] and server.asked == ["somebody's"]
+    assert play(server, scene) == [] and server.started == [] and server.asked == ["another"]
 
 
 def test_a_run_is_started_whatever_fails_before(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,11 +171,11 @@ def test_a_run_is_started_whatever_fails_before(monkeypatch: pytest.MonkeyPatch)
     assert [id for id, _ in server.started] == ["c/move/1/t-0/7"]
 
 
-def test_the_run_of_a_move_is_asked_for_whatever_fails_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_run_of_a_move_is_described_whatever_fails_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starting, "FIRST_PAUSE", 0.0)
 
     async def scene(starter: MoveStarter) -> None:
-        starter.adopt("somebody's", "r", PLANNED)
+        starter.adopt("another", "r", PLANNED)
 
     server = Server(Status.TERMINATED, ValueError("odd"), asyncio.CancelledError())
     assert play(server, scene) == [7] and server.started == []

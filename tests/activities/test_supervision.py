@@ -1,4 +1,4 @@
-"""Parts that run for ever: whatever they fail with, they are started again, and the log says so at a bounded rate."""
+"""Parts that run for ever: whatever they fail with, they are restarted, and logged at a bounded rate."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Panic(BaseException):
 
 
 class Seen:
-    """What an observer was told, in order."""
+    """Records the calls of an observer, in order."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.calls: list[str] = []
         self.pauses: list[float] = []
 
     def started(self, part: str) -> None:
-        self.told.append(f"{part} runs")
+        self.calls.append(f"{part} runs")
 
     def failed(self, part: str, error: BaseException, pause: float) -> None:
-        self.told.append(f"{part} failed: {type(error).__name__}")
+        self.calls.append(f"{part} failed: {type(error).__name__}")
         self.pauses.append(pause)
 
 
@@ -78,7 +78,7 @@ def test_a_part_that_fails_or_returns_is_started_again(error: BaseException | No
         seen = Seen()
         work, runs = failing_with(error)
         await run_until(runs, work, seen)
-        return seen.told
+        return seen.calls
 
     leaf = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
     kind = type(leaf).__name__ if leaf is not None else "PartEnded"
@@ -95,7 +95,7 @@ def test_pauses_double_up_to_the_longest() -> None:
     assert asyncio.run(scene()) == [0.001, 0.002, 0.004, 0.004, 0.004]
 
 
-def test_pauses_begin_anew_after_a_calm_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_start_over_after_a_calm_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervision, "CALM", 0.0)
 
     async def scene() -> list[float]:
@@ -154,7 +154,7 @@ def test_lines_are_written_when_they_change_and_every_minute() -> None:
         if limit.passes("gone", now, "unreachable"):
             written.append(now)
     assert written == [0.0, REPEAT]
-    assert limit.passes("refused", now, "tls"), "another kind is said at once"
+    assert limit.passes("refused", now, "tls"), "another kind is logged at once"
     assert not limit.passes("refused, request 2", now + 1, "tls")
     assert limit.passes("refused, request 3", now + CHANGED, "tls")
 
@@ -168,8 +168,8 @@ def test_a_part_that_fails_for_ever_is_shown_and_logged_seldom(caplog: pytest.Lo
             health.failed("serving", ValueError("odd"), 1.0)
             clock[0] += 1.0
     assert [r.getMessage() for r in caplog.records] == [
-        "the node: serving failed (ValueError: odd) and is started again in 1.0 s; failure 1 of it",
-        "the node: serving failed (ValueError: odd) and is started again in 1.0 s; failure 61 of it",
+        "the node: serving failed (ValueError: odd); restarting in 1.0 s (failure 1)",
+        "the node: serving failed (ValueError: odd); restarting in 1.0 s (failure 61)",
     ]
     assert caplog.records[0].exc_info, "an error of ours comes with its stack"
     (row,) = health.state.as_dict()["restarted"]

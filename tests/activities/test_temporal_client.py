@@ -1,4 +1,4 @@
-"""A client that cannot connect says in one sentence what failed, where, why and what to check, and connects by itself
+"""A client that cannot connect logs in one sentence what failed, where, why and what to check, and connects by itself
 once it can.
 """
 
@@ -84,7 +84,7 @@ def closed_port() -> Iterator[str]:
         yield f"127.0.0.1:{taken.getsockname()[1]}"
 
 
-def test_nobody_listens() -> None:
+def test_nothing_listens() -> None:
     with closed_port() as address:
         state = problem_of(target_host=address)
     assert not state.connected and state.kind == Kind.UNREACHABLE
@@ -116,7 +116,7 @@ def test_a_wrong_api_key_over_tls(status: int, message: str) -> None:
             "NotValidForName|not valid for",
         ),
         ({"tls": TLSConfig(server_root_ca_cert=b"not a certificate")}, ""),
-        ({"tls": OURS}, REJECTED),  # the server asks for the client's certificate
+        ({"tls": OURS}, REJECTED),  # the server requests the client's certificate
         (
             {
                 "tls": TLSConfig(
@@ -129,7 +129,7 @@ def test_a_wrong_api_key_over_tls(status: int, message: str) -> None:
     ids=["unknown CA", "another CA", "another name", "no certificate", "no client certificate", "foreign certificate"],
 )
 def test_a_bad_certificate(settings: dict[str, Any], why: str) -> None:
-    with refusing(7, "never said", tls(ask_client=True)) as address:
+    with refusing(7, "never sent", tls(ask_client=True)) as address:
         state = problem_of(target_host=address, **settings)
     assert state.kind == Kind.TLS, state.reason
     assert state.reason.startswith(f"the TLS connection to Temporal at {address} failed: ")
@@ -149,7 +149,7 @@ def test_a_good_certificate_gets_as_far_as_the_credentials() -> None:
     ("context", "settings"), [(None, {"tls": True}), (tls, {})], ids=["TLS to a plain port", "plain to a TLS port"]
 )
 def test_one_side_speaks_tls(context: Callable[[], ssl.SSLContext] | None, settings: dict[str, Any]) -> None:
-    with refusing(7, "never said", context and context()) as address:
+    with refusing(7, "never sent", context and context()) as address:
         state = problem_of(target_host=address, **settings)
     assert state.kind in (Kind.TLS, Kind.UNREACHABLE) and address in state.reason
 
@@ -206,13 +206,13 @@ def test_a_corrected_profile_is_used_without_a_restart(
 
     with caplog.at_level(logging.INFO, "activities.client_state"):
         asyncio.run(scene())
-    told = [record.getMessage() for record in caplog.records if record.name == "activities.client_state"]
-    assert [("connected to" in line, "rejected this process's credentials" in line) for line in told] == [
+    lines = [record.getMessage() for record in caplog.records if record.name == "activities.client_state"]
+    assert [("connected to" in line, "rejected this process's credentials" in line) for line in lines] == [
         (False, True),
         (True, False),
         (False, True),
         (True, False),
-    ], told
+    ], lines
 
 
 @pytest.mark.temporal

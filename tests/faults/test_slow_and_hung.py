@@ -183,7 +183,7 @@ def test_producers_on_the_source_disk_are_served_while_the_target_hangs(start: S
         status = node.status()
         assert status is not None and status.state is MoveState.FAILED and status.error == "LogDirOffline"
         assert node.source.online and node.replica.directory is node.source
-    # The timeout that each produce asks for may end before the swap is taken back.
+    # The timeout of each produce request may end before the swap is taken back.
     assert {error for writer in moving for error in writer.errors} <= {ErrorCode.REQUEST_TIMED_OUT}
     assert [writer.errors for writer in near.values()] == [[], []]
     acknowledged = {offset: value for writer in moving for offset, value in writer.acknowledged.items()}

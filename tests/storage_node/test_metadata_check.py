@@ -1,4 +1,4 @@
-"""A node whose metadata is not the controller's says so, and requests a whole image, though not again and again."""
+"""A node whose metadata is not the controller's logs it, and requests a whole image, though not again and again."""
 
 from __future__ import annotations
 
@@ -90,15 +90,15 @@ def test_a_whole_image_is_expected_until_it_came_or_for_a_while(scene: Scene) ->
 
 
 def test_whole_images_that_do_not_help_are_requested_ever_less_often(scene: Scene) -> None:
-    asked = []
+    requested = []
     for second in range(int(4 * LONGEST_PAUSE)):
         scene.now = float(second)
         before = scene.requests
         assert scene.differs()
         scene.check.replaced()
         if scene.requests > before:
-            asked.append(scene.now)
-    pauses = [after - before for before, after in pairwise(asked)]
+            requested.append(scene.now)
+    pauses = [after - before for before, after in pairwise(requested)]
     assert pauses[:4] == [PAUSE, 2 * PAUSE, 4 * PAUSE, 8 * PAUSE]
     assert pauses == sorted(pauses) and pauses[-1] == LONGEST_PAUSE
     scene.now += 3 * LONGEST_PAUSE
@@ -106,4 +106,4 @@ def test_whole_images_that_do_not_help_are_requested_ever_less_often(scene: Scen
     scene.now += PAUSE
     before = scene.requests
     scene.differs()
-    assert scene.requests == before + 1, "long after, it begins anew"
+    assert scene.requests == before + 1, "long after, it starts over"

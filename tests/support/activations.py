@@ -91,7 +91,7 @@ class DrivenRuns:
         self._kind, self._id, self._do, self._seed = kind, workflow_id, do, seed
         self.now = 0.0
         self.answers: dict[str, list[Any]] = {}
-        """By update id what the run, or for a repeated id the server, has answered."""
+        """By update id the responses of the run, or for a repeated id the server's."""
         self.sent: list[Sent] = []
         self.dropped: list[Sent] = []
         """Given to the server by a run that closed before they were carried out."""
@@ -177,7 +177,7 @@ class DrivenRuns:
         return not self._jobs
 
     def task(self) -> bool:
-        """Give a workflow task to the run, with all that has come; answers whether it has continued as new."""
+        """Give a workflow task to the run, with all that has come; return whether it has continued as new."""
         jobs, self._jobs = self._jobs, []
         if not jobs:
             return False
@@ -203,7 +203,7 @@ class DrivenRuns:
             if self.idle and not self.fire():
                 return
             self.task()
-        assert not self.outbound, "there is no end to it"
+        assert not self.outbound, "it does not come to an end"
 
     def check_joined(self) -> int:
         """Compare the open run with one that gets a task without commands together with the updates of the next task.
@@ -333,10 +333,10 @@ class DrivenRuns:
             one = Sent("start", child.workflow_id, "", child.workflow_type, plain(child.input[0]), replaces)
             self._outbound.append((child.seq, one))
         elif kind == "signal_external_workflow_execution":
-            told = command.signal_external_workflow_execution
-            to = told.workflow_execution
-            one = Sent("signal", to.workflow_id, to.run_id, told.signal_name, plain(told.args[0]))
-            self._outbound.append((told.seq, one))
+            signal = command.signal_external_workflow_execution
+            to = signal.workflow_execution
+            one = Sent("signal", to.workflow_id, to.run_id, signal.signal_name, plain(signal.args[0]))
+            self._outbound.append((signal.seq, one))
         elif kind == "request_cancel_external_workflow_execution":
             to = command.request_cancel_external_workflow_execution.workflow_execution
             seq = command.request_cancel_external_workflow_execution.seq

@@ -37,13 +37,13 @@ MODULES: dict[str, frozenset[str] | None] = {
     "workflows": None,
     "zlib": None,
 }
-#: Built-in functions that reach out of the run, or answer something else in each process.
+#: Built-in functions that reach out of the run, or return something else in each process.
 BUILTINS = frozenset(
     {"open", "input", "print", "id", "hash", "exec", "eval", "compile", "breakpoint", "__import__", "vars", "globals"}
 )
-#: Functions whose answer does not depend on the order of what they are given.
+#: Functions whose result does not depend on the order of their input.
 ORDER_BLIND = frozenset({"sorted", "set", "frozenset", "min", "max", "any", "all", "len", "sum", "bool", "Counter"})
-#: Methods of sets that answer sets.
+#: Methods of sets that return sets.
 SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference", "copy"})
 _SETS = frozenset({"set", "frozenset", "Set", "AbstractSet", "MutableSet", "KeysView"})
 #: Functions that take elements in the order in which they come.
@@ -126,7 +126,7 @@ class _Visitor(ast.NodeVisitor):
         self._known = known
         self._functions: list[str] = []
         self._locals: list[set[str]] = [set()]
-        self._modules: dict[str, str] = {}  # by local name the module it stands for
+        self._modules: dict[str, str] = {}  # by local name the module
         self.found: list[Finding] = []
 
     def _add(self, node: ast.AST, what: str) -> None:
@@ -161,7 +161,7 @@ class _Visitor(ast.NodeVisitor):
             self._add(node, "uses workflow.unsafe")
         self.generic_visit(node)
 
-    # --- functions and what their names stand for
+    # --- functions and what their names refer to
 
     def _function(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         for each in node.decorator_list:
@@ -268,7 +268,7 @@ class _Visitor(ast.NodeVisitor):
         self.visit(node.func)
         for each in (*node.args, *(keyword.value for keyword in node.keywords)):
             if blind and isinstance(each, ast.GeneratorExp | ast.ListComp):
-                self.generic_visit(each)  # in whatever order, the answer is the same
+                self.generic_visit(each)  # the result is the same in any order
             else:
                 self.visit(each)
 
@@ -285,7 +285,7 @@ class _Visitor(ast.NodeVisitor):
 
 
 def queries(source: str) -> Iterator[str]:
-    """The functions that answer queries: what they tell is written down nowhere, and never replayed."""
+    """The functions that serve queries: no history records their results, and none is replayed."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef):
             for each in node.decorator_list:

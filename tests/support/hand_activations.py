@@ -1,7 +1,7 @@
 """Runs of workflows without a server: activations made by hand, and what the server would make of the commands.
 
 A run here is the SDK's own instance of it, in the sandbox, as a worker has it. What the SDK's core would send comes as
-jobs; what the run answers is checked as the server checks it: a command that the server refuses fails the workflow
+jobs; its commands are checked as the server checks them: a command that the server rejects fails the workflow
 task just as an error in the workflow's code does.
 """
 
@@ -86,7 +86,7 @@ def _made(runner: WorkflowRunner, details: WorkflowInstanceDetails) -> WorkflowI
 
 
 class Driven:
-    """One run. `send` gives it jobs and returns its commands; those that have no answer yet are in `open`."""
+    """One run. `send` gives it jobs and returns its commands; those without a result yet are in `open`."""
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class Driven:
         return job
 
     def query(self, name: str, *payloads: Payload) -> Any:
-        """What a query answers. Raises AssertionError when it fails."""
+        """Return a query's result. Raises AssertionError when it fails."""
         job = WorkflowActivationJob()
         job.query_workflow.query_id = "q"
         job.query_workflow.query_type = name
@@ -217,10 +217,10 @@ class Driven:
         assert result.HasField("succeeded"), result.failed.message
         return json.loads(result.succeeded.response.data)
 
-    # --- answers to what the run has asked for
+    # --- results of the run's commands
 
     def resolve(self, answers: Mapping[str, Callable[[Any], Any]], *, timers: bool = False) -> list[WorkflowCommand]:
-        """Answer, in one activation, what is open: activities by name (a result, or None to leave them), and whatever
+        """Resolve, in one activation, what is open: activities by name (a result, or None to leave them), and whatever
         was signalled, cancelled or started, which succeeds; with `timers`, those fire too.
         """
         jobs = [job for job in (self._job(*each, answers, timers) for each in list(self.open.items())) if job]

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote
 
-#: Made once, for a hundred years: a CA, a server's and a client's certificate of it, and one that is nobody's.
+#: Made once, for a hundred years: a CA, a server's and a client's certificate of it, and one of another CA.
 CERTIFICATES = Path(__file__).with_name("certificates")
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

@@ -46,7 +46,7 @@ _FIRST_PORT, _PORTS_EACH = 11000, 1000
 _port = itertools.count(random.randrange(_PORTS_EACH))
 
 #: The dev stack's server settings: without them a timer takes a second and a workflow ten activities a second. And
-#: runs can be paused, which a server has to be told.
+#: runs can be paused, which a server must be configured for.
 SETTINGS = (
     "--dynamic-config-value",
     "frontend.WorkflowPauseEnabled=true",

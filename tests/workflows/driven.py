@@ -127,12 +127,12 @@ COMMANDS: tuple[Mapping[str, Any], ...] = (
     {"do": "elect_leaders", "partitions": [["t", 0]], "unclean": False},
     {"do": "hold_throttles", "holder": "w r", **THROTTLES},
     {"do": "release_throttles", "holder": "w r", "nodes": [1]},
-    {"do": "delete_topics", "names": ["nobody"], "ids": ["nothing"]},
+    {"do": "delete_topics", "names": ["unknown"], "ids": ["nothing"]},
     {"do": "lease_ended", "node": 2, "incarnation": "i2"},
 )  # fmt: skip
 
 
-# --- how nodes answer
+# --- how nodes respond
 
 
 def _steps(outcome: str) -> Callable[[Any], Any]:
@@ -153,7 +153,7 @@ def _looked(outcome: str) -> Callable[[Any], Any]:
     return rows
 
 
-#: Nodes that do everything they are asked for.
+#: Nodes that do everything as requested.
 WELL: Mapping[str, Callable[[Any], Any]] = {
     calls.CREATE_MOVE: _steps(calls.CREATED),
     calls.COPY: _steps(calls.CAUGHT_UP),
@@ -204,7 +204,7 @@ def copying() -> Driven:
 
 
 def asking() -> Driven:
-    """The run of a reassignment that awaits the controller's answer to its first request."""
+    """The run of a reassignment that awaits the controller's response to its first request."""
     it = Driven(PartitionReassignment, plain(ASKED))
     it.resolve({calls.PLACE_REPLICAS: WELL[calls.PLACE_REPLICAS]})
     return it
@@ -218,12 +218,12 @@ def catching_up() -> Driven:
 
 
 def holding() -> Driven:
-    """The run of a lease that awaits the controller's answer."""
+    """The run of a lease that awaits the controller's response."""
     return Driven(ThrottleLease, plain(LEASED))
 
 
 def recording() -> Driven:
-    """The run of a failed directory that awaits the controller's answer."""
+    """The run of a failed directory that awaits the controller's response."""
     return Driven(DirectoryFailure, plain(NOTICE))
 
 

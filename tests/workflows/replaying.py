@@ -1,7 +1,7 @@
 """Replaying a history to its end, and what it ends in: the metadata of a `Cluster`, the result of any other run.
 
 A replay compares commands alone. What a history ends in is therefore recorded beside it, in ends.json, and compared as
-well (record.py writes it; `changed` says what to do where it differs).
+well (record.py writes it; `changed` names the next step where it differs).
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ CHANGED = """
 The history `{name}` ends in something else than when it was recorded, though it replays:
   recorded: {before}
   now:      {now}
-A rule under workflows/ decides anew what a run has decided before. {advice}
+A rule under workflows/ changes what a run has decided before. {advice}
 """
 RELEASED = """It was released with rules {rules}, so runs that are under way
-would get another past, and nodes other metadata than they were told:
+would get another past, and nodes other metadata than they have applied:
   - a rule of the controller (workflows/model): raise RULES in workflows/model/rules.py, and keep the old rule for
     `state.rules` below it;
   - a rule of another run: keep the old one for runs that began by it, by `workflow.patched`.
 This history and its end stay as they are. Record one by the new rules: python -m tests.golden.histories.record"""
 UNRELEASED = """No release has these rules (RELEASED in workflows/model/rules.py):
-if the change is meant, record it anew with python -m tests.golden.histories.record (the histories and their ends), or
-python -m tests.golden.histories.record --ends where the histories themselves still say what happens."""
+if it is intended, record it again with python -m tests.golden.histories.record (the histories and their ends), or with
+python -m tests.golden.histories.record --ends where the histories themselves are still right."""
 
 
 class _Watch(Interceptor):
@@ -81,13 +81,13 @@ class _Watch(Interceptor):
 
 
 def _failed(failure: FailureError) -> End:
-    told = {"type": failure.type, "details": list(failure.details)} if isinstance(failure, ApplicationError) else {}
-    end = {"outcome": type(failure).__name__, "result": _digest({"message": failure.message, **told})}
+    details = {"type": failure.type, "details": list(failure.details)} if isinstance(failure, ApplicationError) else {}
+    end = {"outcome": type(failure).__name__, "result": _digest({"message": failure.message, **details})}
     return {**end, **_progress(workflow.instance())}
 
 
 def _progress(instance: Any) -> End:
-    """A digest of what a run that has no result says of itself, but for times: those are of the moment of asking."""
+    """Return a digest of the state of a run without a result, except its times, which are those of the query."""
     if isinstance(instance, Cluster) or not hasattr(instance, "progress"):
         return {}
     return {"progress": _digest(_without_times(instance.progress()))}

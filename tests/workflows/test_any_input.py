@@ -1,7 +1,7 @@
 """Nothing that is sent to a run fails its workflow task: neither at once nor later, by what it left behind.
 
 The handlers are found in the workflows' definitions, so that a new one is tried as well. Each gets every payload of
-tests/workflows/nasty.py in every state of its run; then all queries are answered, nodes and timers go on, and the run
+tests/workflows/nasty.py in every state of its run; then all queries get responses, nodes and timers go on, and the run
 takes a cancel.
 """
 
@@ -151,8 +151,8 @@ def _blame(
                 it.query(query)
             it.resolve({})
         except (TaskFailed, AssertionError) as failed:
-            told = [f"{each.metadata.get('encoding')!r} {each.data[:120]!r}" for each in payloads]
-            guilty.append(f"{name}({', '.join(told)}): {str(failed)[:200]}")
+            sent = [f"{each.metadata.get('encoding')!r} {each.data[:120]!r}" for each in payloads]
+            guilty.append(f"{name}({', '.join(sent)}): {str(failed)[:200]}")
     if guilty:
         pytest.fail(f"{len(guilty)} of {len(group)} messages fail a task, as\n" + "\n".join(guilty[:8]))
 
@@ -163,7 +163,7 @@ def test_every_command_has_an_example() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command["do"])
 def test_no_command_fails_a_workflow_task(command: Mapping[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    """In a batch of a node that may submit, a command is carried out or refused, and what it leaves can be told."""
+    """In a batch of a node that may submit, a command is carried out or rejected, and its result can be sent."""
     caplog.set_level(logging.CRITICAL)
     wrong = [*nasty.VALUES, *list(nasty.mutated(command))[sum(command["do"].encode()) % STRIDE :: STRIDE]]
     node = FakeMember(1)
@@ -226,8 +226,8 @@ def test_no_parameter_fails_a_workflow_task(kind: type) -> None:
                 if it.ended is None:
                     it.resolve(WELL)
             except TaskFailed as failed:
-                told = [f"{each.metadata.get('encoding')!r} {each.data[:200]!r}" for each in payloads]
-                pytest.fail(f"{kind.__name__}({', '.join(told)}): {failed}")
+                sent = [f"{each.metadata.get('encoding')!r} {each.data[:200]!r}" for each in payloads]
+                pytest.fail(f"{kind.__name__}({', '.join(sent)}): {failed}")
             if it.ended is not None and it.ended.HasField("fail_workflow_execution"):
                 failure = it.ended.fail_workflow_execution.failure
                 assert failure.application_failure_info.type == "InvalidPlan", failure.message
@@ -244,9 +244,9 @@ def _warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
         ((plain({"node": "one"}),), "$.node must be a whole number, not a string"),
         ((plain({"node": 1}),), "$.incarnation is missing"),
         ((plain([1]),), "$ must be an object, not a list"),
-        ((), "$ is missing: an argument is needed"),
+        ((), "$ is missing: one argument is required"),
         ((plain({}), plain({})), "$ is followed by 1 more"),
-        ((nasty.UNDECODABLE[0],), "$ must be an object, not what cannot be decoded (KeyError"),
+        ((nasty.UNDECODABLE[0],), "$ must be an object, not a value that cannot be decoded (KeyError"),
     ],
 )
 def test_a_mistyped_signal_is_ignored_with_one_warning(
@@ -257,7 +257,7 @@ def test_a_mistyped_signal_is_ignored_with_one_warning(
     with caplog.at_level(logging.WARNING):
         assert it.send(it.signal("lease_ended", *payloads)) == []
     (warning,) = _warnings(caplog)
-    assert f"The signal lease_ended is ignored: {words}" in warning
+    assert f"Ignored the signal lease_ended: {words}" in warning
     assert it.query("describe") == before
 
 
@@ -365,7 +365,7 @@ def test_what_would_fail_a_later_task_is_refused(command: dict[str, Any]) -> Non
 
 
 def is_done(command: Any) -> bool:
-    """Whether a command answers an update."""
+    """Whether a command responds to an update."""
     return bool(command.HasField("update_response") and command.update_response.HasField("completed"))
 
 

@@ -23,12 +23,12 @@ from tests.workflows.fakes import FakeMember, FakeProber, orchestrator
 pytestmark = pytest.mark.temporal
 
 FAILED = (EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED, EventType.EVENT_TYPE_WORKFLOW_TASK_TIMED_OUT)
-#: Ids in the form of another server, another person, or nobody.
+#: Ids in the form of another server's, another run's, or none.
 SENDERS: tuple[dict[str, Any], ...] = (
     {},
     {"workflow_id": None, "run_id": None},
     {"workflow_id": "", "run_id": ""},
-    {"workflow_id": "somebody", "run_id": "somewhere"},
+    {"workflow_id": "unknown", "run_id": "nowhere"},
     {"workflow_id": "w" * 1_001, "run_id": RUN["run_id"]},
     RUN,
 )

@@ -369,7 +369,7 @@ def test_going_through_a_history_again_packs_nothing_that_was_sent(
         assert len(packs) > 20
         packs.clear()
         await Replayer(workflows=workflows.ALL, workflow_runner=workflow_runner()).replay_workflow(history)
-        assert len(packs) < 10, "what answers to registrations, and what the last task brings"
+        assert len(packs) < 10, "responses to registrations, and what the last task brings"
 
     monkeypatch.setattr(image, "pack", count)
     run(temporal_server, task_queue, scene)

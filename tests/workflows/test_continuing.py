@@ -41,7 +41,7 @@ NEVER, SOON = (1 << 40, 1 << 40), (45, 60)
 
 
 def do(kind: str, call: Any) -> Any:
-    """The nodes' activities: an image is applied, a probe is answered."""
+    """The nodes' activities: they apply images, and respond to probes."""
     if kind == calls.APPLY_IMAGE:
         known = [image.decode(text) for text in call["images"]]
         return ImageResult(*(known[-1].pair if known else (0, 0)), f"i{call['node']}")
@@ -84,7 +84,7 @@ class Scene:
     # --- what nodes and runs do
 
     def batch(self, node: int, *commands: dict[str, Any]) -> None:
-        """A node's next batch, once the last one was answered; until then it sends that one again."""
+        """Send a node's next batch after the response to the last one; until then send that one again."""
         last = self.batches.get(node)
         if last is not None and last[0] not in self.runs.answers:
             self.again(node)
@@ -96,7 +96,7 @@ class Scene:
         self.again(node)
 
     def again(self, node: int) -> None:
-        """The answer was lost: the same batch under the same id."""
+        """Lose the response: send the same batch under the same id."""
         if node in self.batches:
             self.runs.update("submit", *self.batches[node])
 
@@ -113,7 +113,7 @@ class Scene:
         self.batch(node, {"do": "raise_generations", "node": node, "replicas": replicas})
 
     def run_asks(self, run: int, partition: int, target: tuple[int, ...]) -> None:
-        """A run asks for a reassignment, and hears how the others are."""
+        """A run requests a reassignment, and gets the state of the others."""
         name = f"run-{run}"
         self.requests[name] += 1
         self.asked[name] = {
@@ -126,8 +126,8 @@ class Scene:
         self.run_asks_again(run)
 
     def run_asks_again(self, run: int) -> None:
-        if (told := self.asked.get(f"run-{run}")) is not None:
-            self.runs.signal("reassign", told)
+        if (request := self.asked.get(f"run-{run}")) is not None:
+            self.runs.signal("reassign", request)
 
     def locate(self, node: int) -> None:
         self.runs.signal("locate", {"node": node, "workflow_id": f"c/move-{node}", "run_id": run_id(f"m{node}")})
@@ -146,7 +146,7 @@ class Scene:
     # --- what became of it
 
     def settle(self) -> None:
-        """Nodes send what was not answered until it is; the server carries out everything."""
+        """Repeat the nodes' batches until each has its response; the server carries out everything."""
         self.runs.settle()
         for node, (update, _) in self.batches.items():
             if update not in self.runs.answers:
@@ -154,7 +154,7 @@ class Scene:
         self.runs.settle()
 
     def outcome(self) -> dict[str, Any]:
-        """Everything that somebody outside has noticed, topic ids replaced by names. Of what was sent twice, one; and
+        """Everything that is visible outside, topic ids replaced by names. Of what was sent twice, one; and
         the rows for other runs without the run: what runs are called depends on which of them have ended.
         """
         state = _state(self.runs)
@@ -166,17 +166,17 @@ class Scene:
                 text = text.replace(topic_id, name)
             return text
 
-        told = [each for each in self.runs.sent if each.name != "NodeLease"]
+        sent = [each for each in self.runs.sent if each.name != "NodeLease"]
         return {
             "state": same(state),
             "answers": {update: same(_results(found[0])) for update, found in self.runs.answers.items()},
-            "runs": {same(each.content) for each in told if each.kind == "start"},
-            "signals": {same([_receiver(each), each.name, each.content]) for each in told if each.kind == "signal"},
-            "cancels": {each.workflow_id for each in told if each.kind == "cancel"},
+            "runs": {same(each.content) for each in sent if each.kind == "start"},
+            "signals": {same([_receiver(each), each.name, each.content]) for each in sent if each.kind == "signal"},
+            "cancels": {each.workflow_id for each in sent if each.kind == "cancel"},
         }
 
     def answers_differ(self) -> list[str]:
-        """The batches that were answered in two ways."""
+        """The batches that got two different responses."""
         return [
             update
             for update, found in self.runs.answers.items()
@@ -312,8 +312,8 @@ EACH = {
     "a reassignment": ("reassign", (1, 0, (2, 3))),
     "a topic": ("create", (1, "u")),
     "a batch that is sent again": ("again", (1,)),
-    "a run that asks": ("run_asks", (1, 0, (2,))),
-    "a run that asks for a node": ("locate", (4,)),
+    "a run's request": ("run_asks", (1, 0, (2,))),
+    "a run's request for a node": ("locate", (4,)),
     "a run that wants to be cancelled": ("cancel", (1,)),
     "a failed directory": ("directory_failed", (2,)),
     "a lease that ended": ("lease_ended", (2,)),
@@ -326,9 +326,9 @@ EACH = {
 def test_what_comes_with_the_tasks_around_a_continue_as_new_is_done(what: str, before: int, story: list[Task]) -> None:
     at = play(story, SOON).continued[0] - 1 - before
     here = story[at]
-    told = [*story[:at], Task((EACH[what],), 0, here.work, here.time), *story[at + 1 :]]
-    real = play(told, SOON)
-    assert real.continued and real.outcome() == play(told, NEVER).outcome()
+    played = [*story[:at], Task((EACH[what],), 0, here.work, here.time), *story[at + 1 :]]
+    real = play(played, SOON)
+    assert real.continued and real.outcome() == play(played, NEVER).outcome()
     assert story is QUIET or before or real.continued[0] == at + 1, "nothing comes with the very task that continues"
 
 

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "workflows").rglob("*.py"))
 TREES = [ast.parse(path.read_text()) for path in SOURCES]
 
-#: The files whose queries ask the clock: how long ago a node was heard of is a matter of whoever asks.
+#: The files whose queries read the clock: how long ago a node reported depends on the time of the query.
 CLOCKS = {"workflows/directory_failure.py", "workflows/move_replica.py", "workflows/partition_reassignment.py"}
 
 
@@ -49,14 +49,14 @@ def test_workflow_code_has_no_clock_no_chance_and_no_way_out(path: Path) -> None
     )
 
 
-def test_the_clock_is_asked_by_these_queries_alone() -> None:
-    asked = {
+def test_only_these_queries_read_the_clock() -> None:
+    reading = {
         (str(path.relative_to(ROOT)), each.function)
         for path in SOURCES
         for each in findings(path.read_text())
         if each.what == "uses time.time"
     }
-    assert asked == {(name, "progress") for name in CLOCKS}
+    assert reading == {(name, "progress") for name in CLOCKS}
 
 
 @pytest.mark.parametrize(

@@ -272,17 +272,17 @@ def test_time_without_a_node_counts_as_what_the_controller_calls_it(
         it.node.silent = True
         handle = await it.copying(one())
         monkeypatch.setattr(options, "COPY_HEARTBEAT_TIMEOUT", timedelta(seconds=60))
-        until_told = [("", "away", "has not said why")]
-        until_told += [("silent", "cut_off", "is cut off"), ("refused", "dead", "is dead: its address refuses")]
-        for probe, stall, words in until_told:
+        until_known = [("", "away", "has not reported why")]
+        until_known += [("silent", "cut_off", "is cut off"), ("refused", "dead", "is dead: its address refuses")]
+        for probe, stall, words in until_known:
             if probe:
                 await handle.signal("located", {"node": 1, "known": True, "fenced": True, "probe": probe})
 
-            async def told(stall: str = stall, words: str = words) -> bool:
+            async def known(stall: str = stall, words: str = words) -> bool:
                 found = await handle.query("progress")
                 return found["stall"] == stall and words in found["stall_message"]
 
-            await until_true(told)
+            await until_true(known)
         it.node.silent = False
         it.node.hold.set()
         row = (await handle.result())["rows"][0]

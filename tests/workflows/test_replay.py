@@ -64,7 +64,7 @@ def test_a_recorded_history_carries_the_flag_that_every_worker_sets(path: Path) 
     events = read_history(path).events
     first = next(event for event in events if event.HasField("workflow_task_completed_event_attributes"))
     flags = first.workflow_task_completed_event_attributes.sdk_metadata.lang_used_flags
-    assert list(flags) == [2], "record it anew: python -m tests.golden.histories.record"
+    assert list(flags) == [2], "record it again: python -m tests.golden.histories.record"
 
 
 @pytest.mark.feature("455-29")
@@ -123,7 +123,7 @@ def test_a_rule_of_a_newer_version_leaves_the_past_of_runs_alone(monkeypatch: py
     assert not changed("cluster-continued", ends()["cluster-continued"], end)
 
 
-def test_what_a_release_has_promised_is_not_recorded_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_a_release_has_promised_is_not_recorded_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(replaying, "HISTORIES", tmp_path)
     monkeypatch.setattr(replaying, "ENDS", tmp_path / "ends.json")
     (tmp_path / "record.py").touch()

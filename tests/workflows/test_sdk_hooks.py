@@ -33,7 +33,7 @@ def test_the_sdk_is_the_version_whose_private_parts_were_read() -> None:
     assert version("temporalio") == READ, (
         "temporalio was changed. Run the tests of this file, look in its release notes for the flag "
         "PROCESS_WORKFLOW_ACTIVATION_JOBS_AS_SINGLE_BATCH and for the eviction of cached runs, record the golden "
-        "histories anew if commands differ, then name the new version here."
+        "histories again if commands differ, then name the new version here."
     )
 
 
@@ -57,7 +57,7 @@ def test_a_worker_takes_the_flag_before_it_starts() -> None:
 def test_each_task_is_done_under_the_flag() -> None:
     """The flag decides in `activate`, and its use is reported with the task."""
     source = inspect.getsource(inside._WorkflowInstanceImpl.activate)
-    assert "_single_batch_activation" in source, "activate() no longer asks whether a task's jobs are one batch"
+    assert "_single_batch_activation" in source, "activate() no longer checks whether a task's jobs are one batch"
     assert recording().query("progress")["phase"] == "recording"
 
 
@@ -65,11 +65,11 @@ def test_runs_are_evicted_through_the_bridge() -> None:
     from temporalio.bridge.worker import Worker as Bridge
 
     evict = getattr(Bridge, "request_workflow_eviction", None)
-    assert evict is not None, "the bridge cannot be asked to forget a run any more: is there a public way now?"
+    assert evict is not None, "the bridge cannot evict a run any more: does a public API exist now?"
     assert list(inspect.signature(evict).parameters) == ["self", "run_id"]
 
 
-def test_the_runner_is_asked_for_each_run_with_all_that_it_replaces() -> None:
+def test_the_runner_creates_each_run_with_all_that_it_replaces() -> None:
     fields = set(WorkflowInstanceDetails.__dataclass_fields__)
     assert {"payload_converter_factory", "default_workflow_logic_flags"} <= fields, "a run's details have changed"
     assert issubclass(Runner, UnsandboxedWorkflowRunner)
@@ -88,7 +88,7 @@ class _Counting(Runner):
 
 @pytest.mark.temporal
 def test_what_production_sets_works_on_a_server(temporal_server: TemporalServer, task_queue: str) -> None:
-    """Every task is completed under the flag, and a run is built anew after a direct query."""
+    """Every task is completed under the flag, and a run is rebuilt after a direct query."""
 
     async def scene() -> None:
         client: Client = await temporal_server.client()
@@ -101,14 +101,14 @@ def test_what_production_sets_works_on_a_server(temporal_server: TemporalServer,
             async def waiting() -> bool:
                 return any([event.event_type == TIMER async for event in handle.fetch_history_events()])
 
-            await until_true(waiting)  # a query beside a task would be answered with that
+            await until_true(waiting)  # a query beside a task would get its response with that
             assert runner.built == prepared + 1
             assert (await handle.query("progress"))["phase"] == "recording"
             answer: dict[str, Any] = {"outcome": "recorded", "version": 1, "value": 1, "offline": []}
             await handle.signal("recorded", answer)
             await handle.result()
             assert runner.built == prepared + 2, (
-                "a run that has answered a direct query was not forgotten: what it decided from events that no task had"
+                "a run was not evicted after a direct query: what it decided from events that no task had"
                 " brought stays, and no replay agrees with it"
             )
             events = [event async for event in handle.fetch_history_events()]

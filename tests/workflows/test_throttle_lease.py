@@ -36,7 +36,7 @@ async def restored(it: Cluster, left: dict[str, str] = BEFORE) -> None:
 
 
 async def up(it: Cluster) -> None:
-    """Node 1 has a rate that somebody has set."""
+    """Node 1 has a rate that an operator has set."""
     await it.up()
     command = {"do": "alter_configs", "kind": "broker", "name": "1", "changes": {MOVE_RATE: "7"}}
     assert not (await it.node(1).submit(it.handle, command))["results"][0][0].get("error")
@@ -80,7 +80,7 @@ def test_it_lasts_until_the_moves_of_each_node_have_ended(
     run(temporal_server, task_queue, scene)
 
 
-def test_a_command_that_died_before_it_said_what_moves_leaves_no_throttle(
+def test_a_command_that_died_before_it_sent_the_moves_leaves_no_throttle(
     temporal_server: TemporalServer, task_queue: str
 ) -> None:
     async def scene(it: Cluster) -> None:
@@ -88,7 +88,7 @@ def test_a_command_that_died_before_it_said_what_moves_leaves_no_throttle(
         it.node(1).moving = {("t", 1)}
         handle = await lease(it, patience=1)
         await until(lambda: bool(it.node(1).awaited))
-        assert it.node(1).awaited == [[["t", 0], ["t", 1]]], "all that it may have asked for"
+        assert it.node(1).awaited == [[["t", 0], ["t", 1]]], "all that it may have requested"
         await restored(it, {"1": "100"})
         it.node(1).moving.clear()
         await handle.result()
@@ -97,7 +97,7 @@ def test_a_command_that_died_before_it_said_what_moves_leaves_no_throttle(
     run(temporal_server, task_queue, scene)
 
 
-def test_it_outlasts_a_node_that_is_away_while_its_moves_are_under_way(
+def test_it_outlasts_an_unavailable_node_while_its_moves_are_under_way(
     temporal_server: TemporalServer, task_queue: str
 ) -> None:
     async def scene(it: Cluster) -> None:

@@ -1,7 +1,7 @@
-"""Why a run does not hear of a node: dead, cut off or fenced. Pure.
+"""Why a run gets no reports of a node: dead, cut off or fenced. Pure.
 
-The controller knows what came of the last question that it asked the node itself, before it fenced it or left it
-registered. A run that misses a node asks the controller (`locate`), which responds with these values.
+The controller knows the result of the last probe that it sent to the node itself, before it fenced it or left it
+registered. A run that misses a node signals the controller (`locate`), which responds with these values.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from workflows.model.state import ClusterState
 
 
 class Probe(StrEnum):
-    """What came of asking a node for its incarnation."""
+    """The result of requesting a node's incarnation."""
 
-    SAME = "same"  # the registered incarnation answered
-    OTHER = "other"  # another one did: the node was started again, and has not registered yet
+    SAME = "same"  # the registered incarnation responded
+    OTHER = "other"  # another one did: the node was restarted, and has not registered yet
     REFUSED = "refused"  # its machine refused the connection: no process listens there
     SILENT = "silent"  # nothing came back in time
 
 
 class Absence(StrEnum):
-    """Why a node is not heard of, as rows and `progress` have it."""
+    """Why a node does not report, as rows and `progress` have it."""
 
     DEAD = "dead"  # its process has ended
     CUT_OFF = "cut_off"  # it may run: the controller, or Temporal's server, does not reach it or is not reached by it
-    FENCED = "fenced"  # the controller does not take it as alive, for another reason or for one that it forgot
-    AWAY = "away"  # nobody has said why
+    FENCED = "fenced"  # by the controller, for another reason or for one that it no longer knows
+    AWAY = "away"  # the controller has not reported why
 
 
 def judge(answer: Mapping[str, Any]) -> Absence:
-    """Why a node is absent, by the controller's answer to `locate`."""
+    """Return why a node is absent, by the controller's response to `locate`."""
     fenced, probe = bool(answer.get("fenced")), answer.get("probe")
     if fenced and probe == Probe.REFUSED:
         return Absence.DEAD
@@ -43,19 +43,19 @@ def judge(answer: Mapping[str, Any]) -> Absence:
 
 
 def sentence(absence: str, node: str) -> str:
-    """What is wrong with a node ("node 3") that is missed."""
+    """Return what is wrong with a node ("node 3") that a run misses."""
     match absence:
         case Absence.DEAD:
             return f"{node} is dead: its address refuses connections, and the controller has fenced it"
         case Absence.CUT_OFF:
             return f"{node} is cut off, or its machine is down: it takes no work from Temporal"
         case Absence.FENCED:
-            return f"{node} is fenced: the controller does not take it as alive until it registers again"
-    return f"{node} is away, and the controller has not said why yet"
+            return f"{node} is fenced until it registers again"
+    return f"{node} is unavailable, and the controller has not reported why yet"
 
 
 class Missed:
-    """A node that a run misses: since when (epoch s), and why as far as the controller has said."""
+    """A node that a run misses: since when (epoch s), and why as far as the controller has reported it."""
 
     def __init__(self) -> None:
         self._since = 0.0
@@ -63,43 +63,43 @@ class Missed:
 
     @property
     def now(self) -> bool:
-        """Whether it is missed."""
+        """Whether the run misses it."""
         return self._since > 0
 
     @property
     def certain(self) -> bool:
-        """Whether asking again would tell nothing new: a fenced node comes back by registering."""
+        """Whether another request would bring no other reason: a fenced node comes back by registering."""
         return self.absence in (Absence.DEAD, Absence.FENCED)
 
     def begin(self, since: float) -> None:
-        """It has not been heard of since then."""
+        """Note that the node has not reported since then."""
         self._since, self.absence = since, Absence.AWAY
 
     def told(self, answer: Mapping[str, Any]) -> None:
-        """The controller has answered `locate`."""
+        """Take the controller's response to `locate`."""
         if self.now:
             self.absence = judge(answer)
 
     def end(self, now: float) -> dict[str, float]:
-        """It is heard of again: the seconds without it, by why."""
+        """Note that the node reports again; return the seconds without it by reason."""
         seconds, self._since = max(0.0, now - self._since), 0.0
         absence, self.absence = self.absence, Absence.AWAY
         return {str(absence): round(seconds, 3)}
 
 
 class Probes:
-    """What came of the last question to each node, by its registered incarnation."""
+    """The result of the last probe of each node, by its registered incarnation."""
 
     def __init__(self, rows: Iterable[Any] = ()) -> None:
         self._last = {int(node): (str(incarnation), Probe(probe)) for node, incarnation, probe in rows}
 
     def rows(self, state: ClusterState | None) -> list[list[Any]]:
-        """What a continue-as-new carries: what is known of the nodes that are fenced."""
+        """Return what a continue-as-new carries: the probes of fenced nodes."""
         nodes = state.nodes if state is not None else {}
         return [[node, *self._last[node]] for node in sorted(self._last) if node in nodes and nodes[node].fenced]
 
     def note(self, node: int, incarnation: str, result: ProbeResult) -> None:
-        """A question about a registered incarnation was answered, or not."""
+        """Note the result of a probe for a registered incarnation."""
         if result.incarnation:
             probe = Probe.SAME if result.incarnation == incarnation else Probe.OTHER
         else:
@@ -107,7 +107,7 @@ class Probes:
         self._last[node] = incarnation, probe
 
     def answer(self, node: int, state: ClusterState | None) -> dict[str, Any]:
-        """What `locate` tells of a node beside whether it is known."""
+        """Return what the response to `locate` holds beside whether the node is known."""
         known = state.nodes.get(node) if state is not None else None
         if known is None:
             return {}

@@ -1,9 +1,9 @@
 """The last batch of commands of each node with its results, so that a batch that is sent again is carried out once.
 Pure.
 
-Temporal remembers an update's id only within the run that took it. A node whose answer was lost sends the same batch
-again, perhaps to the run that follows: a create would then be refused because it was carried out, and a reassignment
-would take the place of a later one. So each batch has a number, and the controller carries the last one of each node.
+Temporal knows an update's id only within the run that accepted it. A node that lost a response sends the same batch
+again, perhaps to the run that follows: a create would then be rejected because its topic exists, and a reassignment
+would replace a later one. So each batch has a number, and the controller carries the last one of each node.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 from workflows.model.outcome import Code, Refused, Result
 
 #: Results kept over all nodes, the latest batches first: as many as a reassignment of 10,000 partitions has. A batch
-#: with more than all of these is remembered by its number, and refused when it is sent again.
+#: with more than all of these is remembered by its number, and rejected when it is sent again.
 REMEMBERED_RESULTS = 10_000
 
 Results = list[list[Result]]
@@ -27,7 +27,7 @@ class _Last:
     number: int
     commands: int
     results: Results | None
-    """None once there was no room for them."""
+    """None where they were dropped to stay below `REMEMBERED_RESULTS`."""
 
 
 class Batches:
@@ -37,23 +37,21 @@ class Batches:
         self._last: dict[int, _Last] = {}
 
     def results(self, node: int, incarnation: str, number: int, commands: int) -> Results | None:
-        """What is answered to a batch that came before: its first results, or that it came too late; None for a new
-        one.
-        """
+        """Return the results of a batch that came before, or errors if it came too late; None for a new one."""
         known = self._last.get(node)
         if number == 0 or known is None or known.incarnation != incarnation or number > known.number:
             return None
         if number == known.number and known.results is not None and known.commands == commands:
             return known.results
-        late = Refused(Code.REQUEST_TIMED_OUT, "The batch was sent again after a later one of its node.")
-        gone = Refused(Code.REQUEST_TIMED_OUT, "The batch was carried out, and what came of it is not known any more.")
+        late = Refused(Code.REQUEST_TIMED_OUT, "The node has sent a later batch before this one.")
+        gone = Refused(Code.REQUEST_TIMED_OUT, "The batch was carried out, but its results are not known any more.")
         return [[(late if number < known.number else gone).result()] for _ in range(commands)]
 
     def remember(self, node: int, incarnation: str, number: int, results: Results) -> None:
-        """A batch was carried out."""
+        """Remember a batch that was carried out."""
         if number == 0:
             return
-        self._last.pop(node, None)  # the latest stands last
+        self._last.pop(node, None)  # the latest comes last
         self._last[node] = _Last(incarnation, number, len(results), results)
         room = REMEMBERED_RESULTS
         for other, each in reversed(list(self._last.items())):
@@ -64,12 +62,12 @@ class Batches:
                 self._last[other] = _Last(each.incarnation, each.number, each.commands, None)
 
     def rows(self) -> list[list[Any]]:
-        """For a continue-as-new."""
+        """Return the rows for a continue-as-new."""
         return [[node, each.incarnation, each.number, each.commands, each.results] for node, each in self._last.items()]
 
     @staticmethod
     def of(rows: Sequence[Sequence[Any]]) -> Batches:
-        """What such rows say."""
+        """Return the batches of such rows."""
         it = Batches()
         for node, incarnation, number, count, results in rows:
             it._last[int(node)] = _Last(str(incarnation), int(number), int(count), results)

@@ -1,4 +1,4 @@
-"""How a controller's run begins: what may be wrong with its parameter. Pure."""
+"""How a controller's run begins: errors of its parameter. Pure."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ UNREADABLE = (ArithmeticError, AttributeError, LookupError, RecursionError, Type
 def parameter(given: Sequence[Any]) -> Mapping[str, Any]:
     """The parameter of a run: an object, {} where none was given. Raises BadField."""
     if len(given) > 1:
-        raise BadField("$", f"is followed by {len(given) - 1} more, but only one argument is read")
+        raise BadField("$", f"is followed by {len(given) - 1} more, but only one argument is allowed")
     return fields.an_object(given[0], "$") if given and given[0] is not None else {}
 
 
 def problem(found: Exception, *, continued: bool) -> BadField:
-    """Why the parameter cannot be used, for the failure with which a run ends that somebody has started.
+    """Return why the parameter cannot be used, for the failure of a run that a client has started.
 
-    A run that an earlier one has continued as must not end by it, as all metadata would be lost with it. Then this
-    raises ValueError: the task is tried again until a program runs that reads what the earlier one wrote.
+    A run that an earlier one has continued as must not fail by it, as all metadata would be lost with it. Then this
+    raises ValueError: the task is retried until a worker runs that reads what the earlier run wrote.
     """
     if continued:
-        raise ValueError(f"what the run before carried over cannot be read: {found!r}") from found
-    return found if isinstance(found, BadField) else BadField("$", f"is no state of a controller: {found!r}")
+        raise ValueError(f"the state that the previous run carried over cannot be read: {found!r}") from found
+    return found if isinstance(found, BadField) else BadField("$", f"is not a valid state of a controller: {found!r}")

@@ -98,7 +98,7 @@ class MoveRow:
     delete_after: float = 0.0  # seconds until the `.delete` of this replica is due
     bytes_written: int = 0  # written by this run's copiers, over all attempts: what was found on disk is not among it
     #: Where the time went: copying, queued, run_limit, node_limit, slow_disk, growing_source, stopped, offline, as the
-    #: node tells; dead, cut_off, fenced and away, in which the run did not hear of it.
+    #: node reports; dead, cut_off, fenced and away, in which the node did not report.
     seconds_by_reason: dict[str, float] = field(default_factory=dict)
 
 
@@ -113,7 +113,7 @@ class ImageCall:
 
     `register` asks the node to register again with the image it has: the controller lost its memory and collects.
     `digest` is that of the controller's metadata at (`generation`, `version`), "" where it has none: a node that
-    computes another one at the same pair asks for the whole image.
+    computes another one at the same pair requests the whole image.
     """
 
     node: int
@@ -154,7 +154,7 @@ class ProbeCall:
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The incarnation that answered, or "" with the reason; `refused`: nothing listens at the node's address."""
+    """The incarnation that responded, or "" with the reason; `refused`: nothing listens at the node's address."""
 
     incarnation: str = ""
     reason: str = ""

@@ -17,8 +17,8 @@ REMEMBERED_LAPSES = 1_000
 
 @dataclass(slots=True)
 class CarriedRuns:
-    """Which runs see which reassignment through, what runs were answered, what the server has yet to take; `lapsed`: by
-    node the incarnation whose lease has told that it ended, and that has no other yet.
+    """Which runs see which reassignment through, the responses to runs, what the server has not acknowledged yet;
+    `lapsed`: by node the incarnation whose lease has reported its end, and that has no other yet.
     """
 
     watchers: Watchers = field(default_factory=Watchers)
@@ -27,9 +27,7 @@ class CarriedRuns:
     lapsed: dict[int, str] = field(default_factory=dict)
 
     def carry(self) -> dict[str, Any]:
-        """What the next run starts with, beside what `Controller.carry` packs; as small as its four parts, which are
-        bounded.
-        """
+        """Return what the next run starts with, beside what `Controller.carry` packs; its four parts are bounded."""
         lapsed = list(self.lapsed.items())[-REMEMBERED_LAPSES:]
         held = {"watched": self.watchers.rows(), "answered": self.answers.rows(), "outbound": self.outbox.rows()}
         return {
@@ -39,7 +37,7 @@ class CarriedRuns:
 
     @staticmethod
     def start(carried: Any) -> CarriedRuns:
-        """What an earlier run carried over."""
+        """Return what an earlier run carried over."""
         if not isinstance(carried, Mapping):
             return CarriedRuns()
         held = unpack(carried["runs"]) if carried.get("runs") else {}

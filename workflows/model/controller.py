@@ -47,7 +47,7 @@ class Controller:
         self.cluster = cluster
         self.continue_at = continue_at
         self.rules = rules.RULES
-        """What this run decides by, to its end; see rules.py."""
+        """The version of the rules by which this run decides, to its end; see rules.py."""
         self.state: ClusterState | None = None
         self.collecting: Collecting | None = Collecting(cluster)
         self.suspects: dict[int, str] = {}
@@ -115,9 +115,9 @@ class Controller:
 
     def submit(self, batch: Mapping[str, Any], new_id: Callable[[], str], *, replaying: bool = False) -> dict[str, Any]:
         """Apply a node's commands, in order; those of a batch that is sent again were applied, see `Batches`. While
-        `replaying` the answer was given before, and needs no image.
+        `replaying` the response was sent before, and needs no image.
 
-        The answer: `generation` and `version` after it (0, 0 while collecting); `results`, per command a list with one
+        The response: `generation` and `version` after it (0, 0 while collecting); `results`, per command a list of one
         result per item; `image`, what the node lacks (whole or a delta, "" for nothing); `digest`, of the metadata at
         that generation and version ("" while collecting); `register`: the node is to register again with its image;
         `awaited`: while collecting, the nodes whose images are missing.
@@ -156,7 +156,7 @@ class Controller:
         return self._reply(state.pair, results, images[0] if images else "", digest=state.digest)
 
     def _remember(self, node: int, incarnation: str, number: int, results: list[list[Result]]) -> None:
-        """Only of registered nodes: what others sent, and all while collecting, was refused."""
+        """Remember batches of registered nodes only: others, and all while collecting, were rejected."""
         known = self.state.nodes.get(node) if self.state is not None else None
         if known is not None and known.incarnation == incarnation:
             self._batches.remember(node, incarnation, number, results)
@@ -269,7 +269,7 @@ class Controller:
             if command.get("image"):
                 held = image.decode(command["image"], self._reader)
             elif pair != (0, 0):
-                lacking = Refused(Code.INVALID_REQUEST, "The registration lacks the image that the node knows.")
+                lacking = Refused(Code.INVALID_REQUEST, "The registration lacks the node's image.")
                 return [{**lacking.result(), "wants_image": True}]
             self.collecting = self.collecting.answer(node, held)
         except ValueError as damaged:
@@ -374,7 +374,7 @@ class Controller:
         return self._deltas.packed
 
     def lacks(self, node: int) -> int:
-        """How many partitions a node is to be told of."""
+        """How many partitions a node's next images hold."""
         return self._deltas.weight(self.state, self._known.get(node, (0, 0))) if self.state else 0
 
     @property

@@ -10,7 +10,7 @@ from workflows.model.state import ClusterState
 Pair = tuple[int, int]
 
 #: A delta from an earlier version serves a node as well, if it has at most so many times the partitions that the node
-#: lacks, and these more: to pack costs more than to send what is known already.
+#: lacks, and these more: packing costs more than sending what the node has already.
 TIMES, MORE = 2, 100
 
 
@@ -25,16 +25,16 @@ class Deltas:
         """How often images were packed."""
 
     def exactly(self, state: ClusterState, pair: Pair) -> list[str]:
-        """What a node at `pair` lacks, as `image.since` has it: whatever was packed before, the same."""
+        """Return what a node at `pair` lacks, as `image.since` packs it, independent of what was packed before."""
         self._of(state)
         return self._pack(state, _known(state, pair))
 
     def since(self, state: ClusterState, pair: Pair, others: Iterable[Pair] = ()) -> list[str]:
-        """What a node at `pair` lacks, and maybe some of what it knows; `others` is what those know that will need
+        """Return what a node at `pair` lacks, and maybe some of what it has; `others`: the pairs of the nodes that get
         theirs next.
 
-        What was packed from an earlier version is taken where that is little more, so that nodes which differ by a
-        change of their own get the same.
+        An image that was packed from an earlier version is reused where it is little larger, so that nodes which differ
+        by a change of their own get the same one.
         """
         self._of(state)
         known = _known(state, pair)
@@ -46,7 +46,7 @@ class Deltas:
         return self._pack(state, next(shared, known))
 
     def weight(self, state: ClusterState, pair: Pair) -> int:
-        """How many partitions a node at `pair` is to be told of."""
+        """How many partitions the image for a node at `pair` holds."""
         self._of(state)
         return self._weight(state, _known(state, pair))
 

@@ -1,13 +1,13 @@
 """The digest of the metadata, by which a node notices that the controller has other metadata at the same version.
 
 A value per row (a partition, a topic, a node, a broker's configs), and their sum modulo 2^128 for the whole: rows count
-in any order, whichever images brought them. Values are immutable, and each keeps its own digest once it was asked for,
+in any order, whichever images brought them. Values are immutable, and each keeps its own digest once it was computed,
 so that after a change only what has changed is hashed, and no digest can drift away from what it describes.
 
-It covers what images convey, but for the deleted topics: the controller forgets them without telling anyone
-(`ClusterState.forget_deletions`), and a topic that one side still has shows by itself. What a row consists of is
-written down as Python's ASCII form of nested tuples of strings and whole numbers, which no version of Python and no
-hash seed changes. storage_node/metadata_digest.py is the same for the node; tests/golden holds digests for both.
+It covers what images convey, but for the deleted topics: the controller forgets them without sending an image
+(`ClusterState.forget_deletions`), and a topic that one side still has changes the digest by itself. A row is hashed as
+Python's ASCII form of nested tuples of strings and whole numbers, which no version of Python and no hash seed changes.
+storage_node/metadata_digest.py is the same for the node; tests/golden holds digests for both.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def of_items(values: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
 
 
 def total(digests: Iterable[int]) -> int:
-    """The digest of rows that stand in no order."""
+    """The digest of rows in any order."""
     return sum(digests) & _MASK
 
 

@@ -9,14 +9,14 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: What a message repeats of what was sent: it stands in logs and in failures, which Temporal limits.
+#: Characters of the sender's input in a message, which goes to logs and to failures, whose size Temporal limits.
 LONGEST_TEXT = 1_000
 
 
 class BadField(ValueError):
-    """A field is missing, of the wrong kind, out of bounds or not known; `path` says which, as in `$[0].partition`.
+    """A field is missing, of the wrong kind, out of bounds or not known; `path` names it, as in `$[0].partition`.
 
-    Both are fit to be shown and sent, whatever they repeat: see `shown`.
+    Both can be logged and sent, whatever input they repeat: see `shown`.
     """
 
     def __init__(self, path: str, problem: str) -> None:
@@ -26,13 +26,13 @@ class BadField(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Undecoded:
-    """In the place of a value that no converter could decode; no parser takes it. `why` is the converter's word."""
+    """In the place of a value that the converter cannot decode; parsers reject it. `why` is the converter's error."""
 
     why: str
 
 
 def shown(text: str) -> str:
-    """A text that may come from anywhere, as UTF-8 can carry it, and not too long for a message."""
+    """Return any text as UTF-8 can encode it, cut to a message's length."""
     if not text.isascii():
         text = text.encode("utf-8", "backslashreplace").decode()
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
@@ -51,7 +51,7 @@ def kind_of(value: object) -> str:
     if isinstance(value, Mapping):
         return "an object"
     if isinstance(value, Undecoded):
-        return f"what cannot be decoded ({value.why})"
+        return f"a value that cannot be decoded ({value.why})"
     return "a list" if isinstance(value, list | tuple) else "bytes"
 
 
@@ -112,14 +112,14 @@ def a_string(value: Any, path: str, *, empty: bool = False) -> str:
 
 
 def a_note(value: Any, path: str) -> str:
-    """Any string, as UTF-8 can carry it: an error's words, or a path, may hold bytes that are no text."""
+    """Any string, as UTF-8 can encode it: an error's message, or a path, may hold bytes that are not text."""
     if not isinstance(value, str):
         raise BadField(path, f"must be a string, not {kind_of(value)}")
     return value if is_text(value) else value.encode("utf-8", "backslashreplace").decode()
 
 
 def is_text(value: str) -> bool:
-    """Whether UTF-8 can carry it. JSON can write halves of surrogate pairs, which nothing else takes."""
+    """Whether UTF-8 can encode it. JSON can hold halves of surrogate pairs, which nothing else accepts."""
     try:
         return value.isascii() or bool(value.encode())
     except UnicodeEncodeError:

@@ -63,7 +63,7 @@ def _image(state: ClusterState, since: int, version: int, rows: list[_Row]) -> s
 
 
 def weight(state: ClusterState, generation: int, version: int) -> int:
-    """How many partitions a receiver at (generation, version) is to be told of."""
+    """How many partitions an image for a receiver at (generation, version) holds."""
     known, count = version if generation == state.generation else 0, 0
     for topic in state.topics.values():
         if topic.changed > known:
@@ -138,9 +138,7 @@ def _content(text: str) -> dict[str, Any]:
 
 
 class Reader:
-    """Reads several images of one cluster, which have most rows in common: a topic whose row is known is not made
-    again.
-    """
+    """Reads several images of one cluster, which have most rows in common: it reuses a topic whose row is known."""
 
     def __init__(self) -> None:
         self._topics: dict[str, tuple[list[Any], Topic]] = {}
@@ -157,7 +155,7 @@ class Reader:
 
 
 def decode(text: str, reader: Reader | None = None) -> Image:
-    """Read an image. Raises ValueError for one that is damaged, of another format or not whole in its fields."""
+    """Read an image. Raises ValueError for one that is damaged, of another format or lacks fields."""
     content = _content(text)
     reader = reader or Reader()
     try:

@@ -1,7 +1,7 @@
 """Whether the content of an image has the shape that the controller works with. Pure.
 
-A node's disks may hold anything, and what the controller takes from there it carries on: a number that is a text would
-fail in a comparison much later. Written for speed: an image has tens of thousands of rows.
+A node's disks may hold anything, and the controller keeps what it accepts from there: a string in place of a number
+would fail in a comparison much later. Written for speed: an image has tens of thousands of rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _LONG = 1 << 63
 
 
 def check(content: Mapping[str, Any]) -> None:
-    """Raise ValueError unless all rows are whole and of the right kinds; rows may go on behind what is known here."""
+    """Raise ValueError unless all rows are whole and of the right types; rows may have more fields than these."""
     _need(_text(content["cluster"]), "cluster", content["cluster"])
     for name in ("generation", "version", "from"):
         _need(_number(content[name]), name, content[name])

@@ -53,7 +53,7 @@ class Wanted:
 
 
 def _as_sent(row: Any) -> Wanted | None:
-    """The row as nodes send it, thousands at once; None where anything is wrong, which is said field by field."""
+    """The row as nodes send it, thousands at once; None for a malformed row, whose error is found field by field."""
     if not isinstance(row, list) or len(row) != 6 or not isinstance(row[5], list):
         return None
     topic, index, topic_id, leader_epoch, partition_epoch, rows = row

@@ -1,7 +1,7 @@
-"""What the runs' signals carry, read strictly: each function takes what came, and raises BadField for all else. Pure.
+"""Strict readers of the runs' signals: each returns the fields of a payload, or raises BadField. Pure.
 
-Fields that are not known here are passed over: a newer node or run may send more. What is read is fit to be used as it
-is: ids that the server takes, numbers that are finite, rows that are whole.
+They ignore unknown fields: a newer node or run may send more. What they return can be used as it is: ids that the
+server accepts, finite numbers, whole rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from workflows.model.fields import BadField
 from workflows.model.reassignment_request import change_row, read_change
 from workflows.model.run_requests import Asked
 
-#: The server's limit for a workflow's id, in bytes; it refuses the whole workflow task for one that is longer.
+#: The server's limit for a workflow's id, in bytes; it rejects the whole workflow task for a longer one.
 LONGEST_ID = 1_000
 _UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _INT = (1 << 31) - 1
@@ -37,9 +37,9 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 
 def _run(row: Mapping[str, Any], *, any_run: bool = True) -> dict[str, Any]:
-    """{"workflow_id", "run_id"}: who is to be signalled or cancelled, in a form that the server takes.
+    """{"workflow_id", "run_id"}: the run to signal or cancel, in a form that the server accepts.
 
-    `run_id` may be "" or missing, for whichever run of that id is open, unless `any_run` is false.
+    `run_id` may be "" or missing, for the open run of that id, unless `any_run` is false.
     """
     workflow_id = fields.a_string(_need(row, "workflow_id", "$"), "$.workflow_id")
     if len(workflow_id.encode()) > LONGEST_ID:
@@ -53,41 +53,41 @@ def _run(row: Mapping[str, Any], *, any_run: bool = True) -> dict[str, Any]:
 # --- to the controller
 
 
-def lease_ended(told: Any) -> dict[str, Any]:
-    """{"node", "incarnation"}: whose lease ended."""
-    row = fields.an_object(told, "$")
+def lease_ended(payload: Any) -> dict[str, Any]:
+    """{"node", "incarnation"} whose lease ended."""
+    row = fields.an_object(payload, "$")
     return {"node": _node(row), "incarnation": fields.a_string(_need(row, "incarnation", "$"), "$.incarnation")}
 
 
-def locate(told: Any) -> dict[str, Any]:
-    """{"node", "workflow_id", "run_id"}: which node, and who asks."""
-    row = fields.an_object(told, "$")
+def locate(payload: Any) -> dict[str, Any]:
+    """{"node", "workflow_id", "run_id"}: the node, and the run to respond to."""
+    row = fields.an_object(payload, "$")
     return {"node": _node(row), **_run(row)}
 
 
-def cancel_run(told: Any) -> dict[str, Any]:
-    """{"workflow_id", "run_id"}: the run that wants to be cancelled."""
-    return _run(fields.an_object(told, "$"), any_run=False)
+def cancel_run(payload: Any) -> dict[str, Any]:
+    """{"workflow_id", "run_id"}: the run that requests its cancel."""
+    return _run(fields.an_object(payload, "$"), any_run=False)
 
 
-def directory_failed(told: Any) -> dict[str, Any]:
-    """{"notice", "workflow_id", "run_id"}: what `failures.directory_failed` reads, and who tells."""
-    row = fields.an_object(told, "$")
+def directory_failed(payload: Any) -> dict[str, Any]:
+    """{"notice", "workflow_id", "run_id"}: what `failures.directory_failed` reads, and the run that reports it."""
+    row = fields.an_object(payload, "$")
     return {"notice": fields.an_object(_need(row, "notice", "$"), "$.notice"), **_run(row)}
 
 
-def reassign(told: Any) -> Asked:
-    """What `Asked.of` reads; who asks can be answered."""
-    _run(fields.an_object(told, "$"))
-    return Asked.of(told)
+def reassign(payload: Any) -> Asked:
+    """What `Asked.of` reads; the controller can respond to the run."""
+    _run(fields.an_object(payload, "$"))
+    return Asked.of(payload)
 
 
 # --- to a move
 
 
-def located(told: Any) -> dict[str, Any]:
-    """{"node", "known", "fenced"?, "probe"?}: whether the node is known, and what `Probes.answer` tells of it."""
-    row = fields.an_object(told, "$")
+def located(payload: Any) -> dict[str, Any]:
+    """{"node", "known", "fenced"?, "probe"?}: whether the node is known, and what `Probes.answer` returns."""
+    row = fields.an_object(payload, "$")
     found: dict[str, Any] = {"known": fields.a_flag(_need(row, "known", "$"), "$.known")}
     if row.get("fenced") is not None:
         found["fenced"] = fields.a_flag(row["fenced"], "$.fenced")
@@ -106,15 +106,15 @@ _REPORT: Mapping[str, Callable[[Any, str], Any]] = {
 }
 
 
-def reports(told: Any) -> list[dict[str, Any]]:
+def reports(payload: Any) -> list[dict[str, Any]]:
     """A list of {"topic", "partition", "node", ...}: how far a node's replicas are. Only `topic` and `partition` must
     be there; without `node` it is -1.
     """
-    return [_report(each, f"$[{place}]") for place, each in enumerate(fields.a_list(told, "$"))]
+    return [_report(each, f"$[{place}]") for place, each in enumerate(fields.a_list(payload, "$"))]
 
 
-def _report(told: Any, path: str) -> dict[str, Any]:
-    row = fields.an_object(told, path)
+def _report(payload: Any, path: str) -> dict[str, Any]:
+    row = fields.an_object(payload, path)
     found: dict[str, Any] = {
         "topic": fields.a_string(_need(row, "topic", path), f"{path}.topic"),
         "partition": fields.a_number(_need(row, "partition", path), f"{path}.partition", high=_INT),
@@ -136,13 +136,13 @@ def _report(told: Any, path: str) -> dict[str, Any]:
 # --- to the run of a reassignment
 
 
-def answered(told: Any) -> dict[str, Any]:
+def answered(payload: Any) -> dict[str, Any]:
     """Read the controller's answer: {"request", "results", "made", "rows", "absent", "generation", "version"}.
 
     `results` have an entry per change that was requested, `absent` why each fenced node of `rows` is absent.
     {"request", "error"} when the run is to repeat its request.
     """
-    row = fields.an_object(told, "$")
+    row = fields.an_object(payload, "$")
     results = fields.a_list(row.get("results") or [], "$.results")
     made = fields.a_list(row.get("made") or [], "$.made")
     absent = fields.a_list(row.get("absent") or [], "$.absent")
@@ -156,11 +156,11 @@ def answered(told: Any) -> dict[str, Any]:
     }
 
 
-def retargeted(told: Any) -> dict[str, Any]:
+def retargeted(payload: Any) -> dict[str, Any]:
     """{"rows", "generation", "version"}: partitions as the controller has them (`Standing.row`), or [topic, partition]
     of one that is gone, and the pair of its state.
     """
-    row = fields.an_object(told, "$")
+    row = fields.an_object(payload, "$")
     rows = fields.a_list(row.get("rows") or [], "$.rows")
     return {
         "rows": [_standing(each, f"$.rows[{place}]") for place, each in enumerate(rows)],
@@ -169,22 +169,22 @@ def retargeted(told: Any) -> dict[str, Any]:
     }
 
 
-def _result(told: Any, path: str) -> dict[str, Any]:
-    row = fields.an_object(told, path)
+def _result(payload: Any, path: str) -> dict[str, Any]:
+    row = fields.an_object(payload, path)
     code = fields.a_number(row.get("error") or 0, f"{path}.error")
     return {"error": code, "message": fields.a_note(row.get("message") or "", f"{path}.message")}
 
 
-def _absent(told: Any, path: str) -> tuple[int, Absence]:
-    row = fields.a_list(told, path)
+def _absent(payload: Any, path: str) -> tuple[int, Absence]:
+    row = fields.a_list(payload, path)
     if len(row) != 2:
         raise BadField(path, f"has {len(row)} entries, but must be [node, absence]")
     word = fields.a_string(row[1], f"{path}[1]")
     return fields.a_number(row[0], f"{path}[0]", high=_INT), Absence(word) if word in set(Absence) else Absence.AWAY
 
 
-def _standing(told: Any, path: str) -> list[Any]:
-    row = fields.a_list(told, path)
+def _standing(payload: Any, path: str) -> list[Any]:
+    row = fields.a_list(payload, path)
     if len(row) not in (2, 9):
         raise BadField(path, f"has {len(row)} entries, but a partition has 9, or 2 when it is gone")
     key = [fields.a_string(row[0], f"{path}[0]"), fields.a_number(row[1], f"{path}[1]", high=_INT)]
@@ -200,8 +200,8 @@ def _standing(told: Any, path: str) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What became of a failure in the metadata: `offline` are the replicas, as [topic, [partitions]]. With an `error`
-    it is to be told again.
+    """The outcome of a failure in the metadata: `offline` are the replicas, as [topic, [partitions]]. With an `error`
+    the run is to report the failure again.
     """
 
     error: str = ""
@@ -211,11 +211,11 @@ class Recorded:
     offline: tuple[tuple[str, tuple[int, ...]], ...] | None = None
 
 
-def recorded(told: Any) -> Recorded:
+def recorded(payload: Any) -> Recorded:
     """{"outcome", "version", "value", "offline"}, or {"error", "message"}."""
-    row = fields.an_object(told, "$")
+    row = fields.an_object(payload, "$")
     if fields.a_number(row.get("error") or 0, "$.error"):
-        return Recorded(_text(row, "message") or "the controller refuses it")
+        return Recorded(_text(row, "message") or "the controller rejected it")
     offline: tuple[tuple[str, tuple[int, ...]], ...] | None = None
     if "offline" in row:
         offline = tuple(
@@ -231,8 +231,8 @@ def recorded(told: Any) -> Recorded:
     )
 
 
-def _offline(told: Any, path: str) -> tuple[str, tuple[int, ...]]:
-    row = fields.a_list(told, path)
+def _offline(payload: Any, path: str) -> tuple[str, tuple[int, ...]]:
+    row = fields.a_list(payload, path)
     if len(row) != 2:
         raise BadField(path, "must have a topic and a list of partitions")
     return fields.a_string(row[0], f"{path}[0]"), fields.numbers(row[1], f"{path}[1]")

@@ -80,8 +80,8 @@ STEPS: Mapping[str, str] = {
 #: What a replica that reached the directory asked for may be called in a result.
 SUCCEEDED = (calls.SWAPPED, calls.DELETED, calls.IN_PLACE)
 
-# What holds a replica, beside the words of its node (storage_node.move.stall.StallReason) and those for one that is
-# missed (workflows.model.absence.Absence).
+# Reasons why a replica waits, beside its node's (storage_node.move.stall.StallReason) and those for a node that the run
+# misses (workflows.model.absence.Absence).
 STOPPED = "stopped"
 SUSPENDED = "suspended"  # the Temporal server has paused the run
 GROWING_SOURCE = "growing_source"
@@ -160,7 +160,7 @@ class Replica:
         )
 
     def rejected(self, row: MoveRow) -> bool:
-        """Whether its node cannot make the copy in the new target: `after` takes it back to the one before."""
+        """Whether its node rejected the new target: `after` takes the replica back to the one before."""
         return bool(self.before) and self.phase == CREATING and row.outcome == calls.FAILED
 
     def after(self, row: MoveRow, now: float) -> Replica:
@@ -171,7 +171,7 @@ class Replica:
         failed.
         """
         if self.rejected(row):
-            # Whether the copy there is still whole, or has to begin anew, the node knows.
+            # The node knows whether the copy there is still whole or has to start over.
             return replace(self.aimed_at(self.before), before="", heard=now)
         phase = TRANSITIONS.get((self.phase, row.outcome))
         if phase is None and self.phase == DELETING:
@@ -246,7 +246,7 @@ def failed_rows(replicas: Iterable[Replica], error: str, message: str) -> list[M
 
 
 def _most(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
-    """Of two totals by reason the larger one each."""
+    """Return for each reason the larger of its two totals."""
     return {reason: max(before.get(reason, 0.0), after.get(reason, 0.0)) for reason in sorted({*before, *after})}
 
 
@@ -344,7 +344,7 @@ def progress(
 ) -> dict[str, Any]:
     """What `progress` tells of one replica: the last report of its copy, or what the last step answered.
 
-    While the run waits for its node, `waiting_for` names it and `absence` says why: what was heard last stands,
+    While the run waits for its node, `waiting_for` names it and `absence` is the reason: the last report remains,
     `report_age` seconds old (None: nothing was ever heard).
     """
     live = replica.live or {}

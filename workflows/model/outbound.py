@@ -1,7 +1,7 @@
 """What the controller sends to other runs: child starts, signals and cancels, each until the server has taken it. Pure.
 
-A command that a workflow gives is carried out by the server afterwards, and only if the run that gave it is still open
-then. So the controller counts as sent what the server has acknowledged, and carries the rest into the run that follows.
+The server carries out a workflow's commands afterwards, and only if their run is still open then. So the controller
+counts as sent what the server has acknowledged, and carries the rest into the run that follows.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Any
 
 START, SIGNAL, CANCEL = "start", "signal", "cancel"
 
-#: So many at a time wait for the server's acknowledgement. It takes some twenty a second where it is busy, and whoever
-#: waits for all of them should not wait for long; more than 2,000 of a kind it refuses.
+#: So many at a time wait for the server's acknowledgement. A busy server acknowledges some twenty a second, and a run
+#: that drains all of them should not wait for long; the server rejects more than 2,000 of a kind.
 IN_FLIGHT = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Outbound:
-    """One of them. `name` is the signal's, or the summary of a start; `payload` its argument; `run_id` "" is whichever
-    run of that id is open.
+    """One of them. `name` is the signal's, or the summary of a start; `payload` its argument; `run_id` "" is the open
+    run of that id.
     """
 
     kind: str
@@ -44,8 +44,8 @@ class Outbound:
 
 
 class Outbox:
-    """`take` gives what may be sent now, `sent` takes it out. In the order in which they were added; of those for one
-    workflow id the next one only after the server has taken the one before, since it keeps to no order.
+    """`take` returns what may be sent now, `sent` removes it. In the order in which they were added; of those for one
+    workflow id the next one only after the server has acknowledged the one before, since it keeps no order.
     """
 
     def __init__(self) -> None:
@@ -59,15 +59,15 @@ class Outbox:
 
     @property
     def in_flight(self) -> int:
-        """How many were given to the server and not acknowledged yet."""
+        """How many are in flight: given to the server and not acknowledged yet."""
         return len(self._in_flight)
 
     def add(self, one: Outbound) -> None:
-        """Send this, after all that waits."""
+        """Add a command behind all that wait."""
         self._waiting.append(one)
 
     def take(self) -> list[tuple[int, Outbound]]:
-        """What is to be given to the server now, with the number for `sent`."""
+        """Return what may be given to the server now, with the number for `sent`."""
         taken: list[tuple[int, Outbound]] = []
         busy = {one.workflow_id for one in self._in_flight.values()}
         behind: list[Outbound] = []
@@ -84,7 +84,7 @@ class Outbox:
         return taken
 
     def renamed(self, number: int, workflow_id: str) -> None:
-        """A start in flight is tried under another id: what waits behind it is for that run, too."""
+        """Retry a start in flight under another id: what waits behind it is for that run, too."""
         before = self._in_flight[number]
         self._in_flight[number] = replace(before, workflow_id=workflow_id)
         self._waiting = deque(
@@ -93,18 +93,18 @@ class Outbox:
         )
 
     def sent(self, number: int) -> None:
-        """The server has acknowledged it, or refused it for good: the run it is for is gone."""
+        """Remove what the server has acknowledged, or rejected for good: the run it is for is gone."""
         self._in_flight.pop(number, None)
 
     def rows(self) -> list[list[Any]]:
-        """For a continue-as-new: all that is not acknowledged. What was in flight is sent a second time; its receivers
-        take it once.
+        """Return the rows for a continue-as-new: all that is not acknowledged. What was in flight is sent a second
+        time; its receivers apply it once.
         """
         return [one.row() for one in (*self._in_flight.values(), *self._waiting)]
 
     @staticmethod
     def of(rows: Sequence[Sequence[Any]]) -> Outbox:
-        """What such rows say, none of it in flight."""
+        """Return the outbox of such rows, none of it in flight."""
         it = Outbox()
         for kind, workflow_id, run_id, name, payload in rows:
             it.add(Outbound(str(kind), str(workflow_id), str(run_id), str(name), payload))

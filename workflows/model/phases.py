@@ -6,7 +6,7 @@ from typing import Any
 
 #: The phase of a run that has ended.
 ENDED = "ended"
-#: The phase of a run that was told to pause, and the field of its memo that says so while it is.
+#: The phase of a paused run, and the field of its memo that is set while it is paused.
 PAUSED = "paused"
 
 

@@ -1,8 +1,8 @@
 """When a run of the controller continues as new. Pure.
 
-Who takes a run over (after a kill, an eviction or a failed task) goes through all of its history first, and nobody is
-answered meanwhile: so a run ends by what it costs to go through it, its bytes and its changes, and not by the number of
-its events alone. The server itself ends a run at 50 MB.
+A worker that takes a run over (after a kill, an eviction or a failed task) replays its whole history first, and serves
+no request meanwhile: so a run ends by what its replay costs, its bytes and its changes, and not by the number of its
+events alone. The server itself ends a run at 50 MB.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ class Limits:
     changes: tuple[int, int] = (2_000, 6_000)
 
     def due(self, events: int, grown: int, changes: int) -> Renewal:
-        """What holds of a run that has come so far."""
+        """Return whether a run that has come so far is to continue as new."""
         pairs = ((events, self.events), (grown, self.bytes), (changes, self.changes))
         if any(spent >= at_once for spent, (_, at_once) in pairs):
             return Renewal.NOW
         return Renewal.WHEN_QUIET if any(spent >= quiet for spent, (quiet, _) in pairs) else Renewal.NOT_YET
 
     def row(self) -> list[int]:
-        """For a continue-as-new."""
+        """Return the row for a continue-as-new."""
         return [*self.events, *self.bytes, *self.changes]
 
     def with_row(self, row: Sequence[int]) -> Limits:
-        """These limits, with those that a row names in their place; a short one names the first."""
+        """Return these limits, replaced by those that a row holds; a short row holds the first."""
         values = [*map(int, row), *self.row()[len(row) :]]
         return Limits((values[0], values[1]), (values[2], values[3]), (values[4], values[5]))

@@ -1,14 +1,14 @@
 """Which version of the rules a run of the controller decides by.
 
-A replay of the controller decides anew all that its run has decided, with the code of today; Temporal compares the
-commands that follow from it, not the metadata. A change of what is decided (where replicas go, who leads) would
-therefore give a run that is under way another past, under versions that nodes have already applied. So each run decides
-by one version of the rules from its start to its end: it stands in the run's parameter, `ClusterState.rules` carries it
-to whoever decides, and a run that continues as new gives the next one the newest that its worker knows.
+A replay of the controller repeats every decision of its run, with the code of today; Temporal compares the commands
+that follow from it, not the metadata. A change of a decision (where replicas go, which replica leads) would therefore
+give a run that is under way another past, under versions that nodes have already applied. So each run decides by one
+version of the rules from its start to its end: the run's parameter names it, `ClusterState.rules` carries it to the
+code that decides, and a run that continues as new gives the next one the newest that its worker knows.
 
-To change a rule that was released: raise RULES, say here what changed, and decide by the old one where `state.rules` is
-lower. Of a rule that was not released yet only the histories are recorded anew. tests/workflows/test_replay.py notices
-every change, and says what to do.
+To change a released rule: raise RULES, note here what changed, and decide by the old one where `state.rules` is lower.
+For a rule that was not released yet only record the histories again. tests/workflows/test_replay.py detects every
+change, and names the next step.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RULES: Final = 1
 RELEASED: Final = 0
 #: The oldest rules that this program still knows; a run by older ones needs an older program to continue as new.
 OLDEST: Final = 1
-#: What a run decides by whose parameter names no rules, as one that was started by hand.
+#: The rules of a run whose parameter names none, such as one that was started by hand.
 FIRST: Final = 1
 
 
@@ -31,7 +31,7 @@ def of_run(parameter: Any) -> int:
     found = parameter.get("rules", FIRST) if isinstance(parameter, Mapping) else FIRST
     if type(found) is not int or not OLDEST <= found <= RULES:
         raise ValueError(
-            f"the run decides by version {found!r} of the rules, this program knows {OLDEST} to {RULES}: run the "
-            "controller of a version that knows it"
+            f"the run decides by version {found!r} of the rules, this program knows {OLDEST} to {RULES}: run a "
+            "controller that knows it"
         )
     return found

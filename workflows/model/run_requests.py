@@ -14,12 +14,12 @@ from workflows.model.reassignment_runs import Key
 from workflows.model.state import ClusterState
 from workflows.model.watchers import Run, standing
 
-#: Answers to runs are kept up to so many changes and runs in all, the latest first.
+#: Responses to runs are kept up to so many changes and runs in all, the latest first.
 REMEMBERED_ROWS = 10_000
 
 _INT = (1 << 31) - 1
 
-#: One request has at most so many changes, and looks at so many partitions: the answer must fit into one event.
+#: One request has at most so many changes, and looks at so many partitions: the response must fit into one event.
 MOST_ASKED = 1_000
 
 #: The answer to a cancel that is not meant for what is under way now.
@@ -48,13 +48,13 @@ class Asked:
 
     @property
     def holder(self) -> str:
-        """Its name as the holder of a lease: workflow id and run id, which has no space."""
+        """The run's name as the holder of a lease: workflow id and run id, which has no space."""
         return f"{self.workflow_id} {self.run_id}"
 
     @staticmethod
-    def of(told: Any) -> Asked:
+    def of(payload: Any) -> Asked:
         """Read a run's signal. Raises BadField."""
-        row = fields.an_object(told, "$")
+        row = fields.an_object(payload, "$")
         hold, release = row.get("hold"), row.get("release")
         return Asked(
             fields.a_number(fields.need(row, "request", "$"), "$.request"),
@@ -80,8 +80,8 @@ class Asked:
         return {"do": "alter_reassignments", "partitions": rows, "client": f"run {self.workflow_id}"}, meant
 
 
-def _release(told: Any) -> dict[str, Any]:
-    row = fields.an_object(told, "$.release", ("nodes",))
+def _release(payload: Any) -> dict[str, Any]:
+    row = fields.an_object(payload, "$.release", ("nodes",))
     return {"nodes": list(fields.numbers(row["nodes"], "$.release.nodes"))} if "nodes" in row else {}
 
 
@@ -92,15 +92,15 @@ def _few(row: Mapping[str, Any], name: str) -> Sequence[Any]:
     return rows
 
 
-def _look(told: Any, path: str) -> Key:
-    row = fields.a_list(told, path)
+def _look(payload: Any, path: str) -> Key:
+    row = fields.a_list(payload, path)
     if len(row) < 2:
         raise fields.BadField(path, "must have a topic and a partition")
     return fields.a_string(row[0], f"{path}[0]"), fields.a_number(row[1], f"{path}[1]", high=_INT)
 
 
-def _change(told: Any, path: str) -> tuple[str, int, tuple[int, ...] | None, tuple[int, ...]]:
-    row = fields.a_list(told, path)
+def _change(payload: Any, path: str) -> tuple[str, int, tuple[int, ...] | None, tuple[int, ...]]:
+    row = fields.a_list(payload, path)
     if len(row) != 4:
         raise fields.BadField(path, "must have a topic, a partition, a target or null, and the target that it is for")
     target = None if row[2] is None else fields.numbers(row[2], f"{path}[2]")
@@ -183,8 +183,8 @@ class _Answered:
 
 
 class Answers:
-    """The last request of each run and what came of it: a run that did not get its answer asks again, and is answered
-    without the change being made a second time, in the place of a later one.
+    """The last request of each run and its results: a run that did not get its response repeats the request, and gets
+    the response without the change being made a second time, in the place of a later one.
     """
 
     def __init__(self) -> None:
@@ -197,8 +197,8 @@ class Answers:
         return known is not None and asked.request <= known.request
 
     def again(self, asked: Asked, state: ClusterState | None) -> dict[str, Any] | None:
-        """The answer to what was carried out, with its partitions as they are now; None when nobody waits for it: the
-        run has asked for something else since, or there is nothing to look at while collecting, and it will ask again.
+        """Return the response to a request that was carried out, with its partitions as they are now. None when the run
+        has sent another request since, or while collecting, after which the run repeats it.
         """
         known = self._last.get(asked.run_id)
         if known is None or state is None or asked.request != known.request:
@@ -206,7 +206,7 @@ class Answers:
         return _answer(asked, known.results, known.made, state)
 
     def remember(self, asked: Asked, answer: Mapping[str, Any]) -> None:
-        """A request was carried out; the answers that are out of bounds go, the oldest first."""
+        """Remember a request that was carried out; drop the oldest responses that are out of bounds."""
         if "error" in answer:
             return
         if (before := self._last.pop(asked.run_id, None)) is not None:
@@ -218,12 +218,12 @@ class Answers:
             self._size -= self._last.pop(oldest).size
 
     def rows(self) -> list[list[Any]]:
-        """For a continue-as-new."""
+        """Return the rows for a continue-as-new."""
         return [[run, each.request, each.results, each.made] for run, each in self._last.items()]
 
     @staticmethod
     def of(rows: Sequence[Sequence[Any]]) -> Answers:
-        """What such rows say."""
+        """Return the responses of such rows."""
         it = Answers()
         for run, request, results, changes in rows:
             it._last[str(run)] = _Answered(int(request), results, changes)

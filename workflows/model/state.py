@@ -57,7 +57,7 @@ class Partition:
 
     @property
     def digest(self) -> int:
-        """Of all that its row says; computed once."""
+        """The digest of its row; computed once."""
         known = self._digest
         if known is None:
             held = self.assignment
@@ -162,7 +162,7 @@ class Topic:
 
     @property
     def digest(self) -> int:
-        """Of its row and those of its partitions; computed once."""
+        """The digest of its row and those of its partitions; computed once."""
         known = self._digest
         if known is None:
             below = digest.total(each.digest for each in self.partitions)
@@ -216,7 +216,7 @@ class Node:
 
     @property
     def digest(self) -> int:
-        """Of all that its row says; computed once."""
+        """The digest of its row; computed once."""
         known = self._digest
         if known is None:
             directories = tuple((each.id, each.path, int(each.online)) for each in self.directories)
@@ -277,7 +277,7 @@ class Configs:
 
     @property
     def digest(self) -> int:
-        """Of all that its row says."""
+        """The digest of its row."""
         return digest.of_row(("configs", self.kind, self.name, digest.of_items(self.values)))
 
 
@@ -300,7 +300,7 @@ class ClusterState:
 
     @property
     def digest(self) -> str:
-        """Of all that images convey, as it travels; nodes at the same pair arrive at the same (digest.py)."""
+        """The digest of all that images convey, as it travels; nodes at the same pair compute the same (digest.py)."""
         known = self._digest
         if known is None:
             values: tuple[Mapping[Any, Topic | Node | Configs], ...] = (self.topics, self.nodes, self.configs)

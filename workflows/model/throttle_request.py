@@ -9,14 +9,14 @@ from typing import Any
 from workflows.model import fields, throttles
 from workflows.model.calls import Replica
 
-#: Seconds that a lease waits at most for the word which moves were accepted.
+#: Seconds that a lease waits at most for the signal which moves were accepted.
 LONGEST_PATIENCE = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class ThrottleRequest:
     """`throttles` as `workflows.model.throttles.parse` returns them; `replicas` that are to move, by node; `patience`:
-    seconds to wait for the word which of their moves were accepted.
+    seconds to wait for the signal which of their moves were accepted.
     """
 
     throttles: Mapping[str, Any]
@@ -40,9 +40,9 @@ def parse(parameter: Any) -> ThrottleRequest:
     return ThrottleRequest(held, read_replicas({"replicas": fields.need(row, "replicas", "$")}), float(patience))
 
 
-def read_replicas(told: Any) -> dict[int, list[Replica]]:
+def read_replicas(payload: Any) -> dict[int, list[Replica]]:
     """Read {"replicas": [[node, topic, partition]]}, by node. Raises BadField."""
-    rows = fields.a_list(fields.need(fields.an_object(told, "$"), "replicas", "$"), "$.replicas")
+    rows = fields.a_list(fields.need(fields.an_object(payload, "$"), "replicas", "$"), "$.replicas")
     found: dict[int, list[Replica]] = {}
     for place, row in enumerate(rows):
         path = f"$.replicas[{place}]"

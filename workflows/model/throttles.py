@@ -1,4 +1,4 @@
-"""Throttles on lease: a run holds them while its replicas are copied, and the controller puts back what was set before.
+"""Throttles on lease: a run holds them while its replicas are copied; then the controller restores the values before.
 
 A lease names config values of nodes (KIP-73's rates, and the rate of moves between directories of KIP-113) and entries
 of the topics' lists of throttled replicas. The controller sets them and records what it replaced, in one command. On
@@ -75,9 +75,7 @@ def _entry(value: Any, path: str) -> str:
 
 
 def of_group(throttles: Mapping[str, Any], group: Iterable[tuple[str, int]]) -> dict[str, Any]:
-    """The share of a run that sees these partitions through, of what is wanted for a whole plan: the entries of its
-    partitions, and all rates.
-    """
+    """Return a run's share of a whole plan's throttles: the entries of its partitions, and all rates."""
     mine = set(group)
     topics: dict[str, dict[str, list[str]]] = {}
     for topic, lists in throttles["topics"].items():
@@ -98,8 +96,8 @@ def _partition(entry: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """The leases on one config of one node: what was set before the first (None: nothing), and by holder what each
-    wants, the newest last.
+    """The leases on one config of one node: the value before the first (None: not set), and the value of each holder,
+    the newest last.
     """
 
     before: str | None
@@ -160,7 +158,7 @@ def _text(value: Any) -> str:
 
 
 def holders(state: ClusterState) -> list[str]:
-    """Who holds a lease, in order of their names."""
+    """Return the holders of leases, in order of their names."""
     record = _Record.of(state)
     found = {holder for each in record.values.values() for holder, _ in each.claims}
     found |= {holder for each in record.entries.values() for held in each.holders.values() for holder in held}
@@ -217,8 +215,8 @@ def hold(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], 
 def release(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[], str]) -> Change:
     """{"holder", "nodes"?: [node]}: end the lease of `holder`, or the part of it that is about these nodes' values.
 
-    What nobody else holds is as it was before the first lease; what an operator has changed since stays as it is. Done
-    again, nothing changes.
+    A config without another lease gets its value from before the first one; one that an operator has changed since
+    stays as it is. Done again, nothing changes.
     """
     holder = fields.a_string(fields.need(command, "holder", "$"), "$.holder")
     nodes = command.get("nodes")

@@ -83,7 +83,7 @@ def _commits(field: Field) -> None:
 
 
 def _delete(field: Field, groups: Sequence[str], at_once: int) -> None:
-    """Delete groups, as an operator does who finds them: a node that is full of them has no room for others."""
+    """Delete groups, as an operator would: a node that is full of them has no room for others."""
     line = field.connect()
     for start in range(0, len(groups), at_once):
         line.ask(42, 2, groups_names=groups[start : start + at_once])

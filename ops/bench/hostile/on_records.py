@@ -323,7 +323,7 @@ RECORDS = (
         "one claim each",
         "a batch of 2^31-1 records to each partition",
         _one_claim_each,
-        # Ours unpacks no batch of more than 1,048,576 records, and tells its client to divide it.
+        # Our node unpacks no batch of more than 1,048,576 records: its error makes the client split the batch.
         allowed("INVALID_RECORD", "MESSAGE_TOO_LARGE", *_BY_ACCIDENT),
     ),
     Attack("gzip bombs", "a record of 32 MiB in 32 KB", _bombs, allowed(NONE, "INVALID_RECORD", "MESSAGE_TOO_LARGE")),

@@ -1,5 +1,5 @@
 """Looking costs the controller nothing: no command that looks again and again queries `Cluster` or a run, since each
-query costs the worker a replay of what was asked, and none has the controller tell its version.
+query costs the worker a replay of what was asked, and none requests the controller's version.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def test_watching_moves_queries_neither_the_controller_nor_the_runs(
     assert calls["query_workflow"] == 0
     assert calls["list_workflow_executions"] == LOOKS, "one call for each page of runs"
     assert calls["get_workflow_execution_history"] == 1, "what a run was started with is read once"
-    assert calls["describe_workflow_execution"] == 0, "its node tells all of it"
+    assert calls["describe_workflow_execution"] == 0, "its node reports all of it"
 
 
 def test_host_that_reaches_temporal_alone_sees_the_moves_without_a_query(
@@ -84,7 +84,7 @@ def test_host_that_reaches_temporal_alone_sees_the_moves_without_a_query(
             (line,) = looking.gather().lines
             return line if line.bytes_copied and line.rate else None
 
-        line = until(seen, 60, "the heartbeat of its step tells how far it is")
+        line = until(seen, 60, "the heartbeat of its step reports its progress")
     assert (line.id, line.node, line.phase) == (moved["id"], moved["node"], "copying")
     assert (line.source, line.directory) == (moved["source"], moved["directory"])
     assert line.eta and line.attempt >= 1 and line.stall in ("", "run_limit")
@@ -160,7 +160,7 @@ def test_watching_and_waiting_for_a_reassignment_asks_the_controller_once(
                 )
                 assert (line.source, line.target, line.in_sync) == ((here,), (there,), ())
                 assert 0 < line.bytes_copied < line.bytes_total and line.id and line.by
-                assert calls["ListPartitionReassignments"] == before, "neither of the two asks it again"
+                assert calls["ListPartitionReassignments"] == before, "neither of the two calls it again"
         finally:
             admin.change_configs("broker", {str(n): {key: ("DELETE", None) for key in rates} for n in (here, there)})
             waits.join()

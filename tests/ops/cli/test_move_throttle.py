@@ -36,7 +36,7 @@ def rate(admin: KafkaAdmin, node: int) -> str | None:
 
 
 def plan(rehome: Rehome, folder: Path, topic: str) -> tuple[Path, int]:
-    """A file by which the topic's replica goes to another directory of its node; answers the node, too."""
+    """A file by which the topic's replica goes to another directory of its node; returns the node, too."""
     held = [each for each in rehome("topic", "describe", topic)["partitions"][0]["log_dirs"] if not each["future"]]
     (here,) = held
     directory = Path(here["directory"])

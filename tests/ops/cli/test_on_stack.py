@@ -87,7 +87,7 @@ def test_a_move_that_cannot_be_says_why_and_starts_nothing(
     ):
         sentence = rehome("move", replica, "--node", str(at), "--to", to, "--id", f"bad-{topic}", code=1)
         assert sentence.startswith(f"error: {told}"), sentence
-    assert "there is no open run" in rehome("cancel", f"bad-{topic}", code=1)
+    assert "does not exist" in rehome("cancel", f"bad-{topic}", code=1)
     assert where(rehome, topic) == (node, directory)
 
 

@@ -221,10 +221,10 @@ def test_waiting_for_a_cancelled_reassignment_ends_with_the_outcome_cancelled(
             assert rehome("reassign", str(file), "--cancel")[0]["outcome"] == "cancelled"
         else:
             rehome("cancel", line["id"])
-        printed, said = waiting.communicate(timeout=60)
+        printed, errors = waiting.communicate(timeout=60)
     (row,) = json.loads(printed)
-    assert (row["outcome"], row["message"]) == ("cancelled", f"cancelled: back on node {here}"), said
-    assert waiting.returncode == 1 and f"cancelled: back on node {here}" in said.decode()
+    assert (row["outcome"], row["message"]) == ("cancelled", f"cancelled: back on node {here}"), errors
+    assert waiting.returncode == 1 and f"cancelled: back on node {here}" in errors.decode()
     assert described(rehome, topic)["replicas"] == [here]
 
 

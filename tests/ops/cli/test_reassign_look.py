@@ -1,4 +1,4 @@
-"""What the nodes tell of reassignments, as values."""
+"""What the nodes report of reassignments, as values."""
 
 from __future__ import annotations
 

@@ -139,8 +139,8 @@ def test_a_node_that_is_dead_is_named(
         assert row["stall_message"].startswith(dead)
         fenced = f"{dead}, and the controller has fenced it"
         until(lambda: line(rehome, name).get("stall_message") == fenced, 60, "its lease is over")
-        told = until(lambda: (found := progress(data, started))["stall"] == "dead" and found, 60, "the run knows")
-        assert told["stall_message"].startswith(f"{dead}, and the controller has fenced it; it was last heard of")
+        shown = until(lambda: (found := progress(data, started))["stall"] == "dead" and found, 60, "the run knows")
+        assert shown["stall_message"].startswith(f"{dead}, and the controller has fenced it; it was last heard of")
     finally:
         rehome("stack", "start", f"node-{node}")
     until(lambda: line(rehome, name).get("phase") in ("copying", "throttled"), 60)

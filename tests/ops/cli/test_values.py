@@ -105,19 +105,19 @@ def status(topic: str, partition: int, **values: object) -> dict[str, object]:
 
 
 def run(workflow_id: str, activity: str = "copy", *rows: Mapping[str, object], **values: Any) -> OpenRun:
-    """An open run that moves orders-0 of node 1 to /b, and what its step told."""
+    """An open run that moves orders-0 of node 1 to /b, and what its step reported."""
     move = {"topic": "orders", "partition": 0, "node": 1, "directory": "/b"}
     return OpenRun(workflow_id, "r", move, Step(activity, 2, rows), **values)
 
 
-def told(*statuses: Mapping[str, object], **answer: Any) -> NodeMoves:
+def reported(*statuses: Mapping[str, object], **answer: Any) -> NodeMoves:
     """Node 1 responds with these copies."""
     return NodeMoves.of({1: {"moves": list(statuses), "generation": 1, "version": 1} | answer})
 
 
 def missed(reach: Reach, fenced: Collection[int] = ()) -> NodeMoves:
     """Node 1 does not respond."""
-    return NodeMoves.of({1: Unreachable("node 1 does not answer", reach)}).with_fenced(fenced)
+    return NodeMoves.of({1: Unreachable("node 1 does not respond", reach)}).with_fenced(fenced)
 
 
 def test_a_nodes_line_has_the_time_to_go() -> None:
@@ -148,14 +148,14 @@ def test_a_source_that_grows_takes_longer_or_has_no_end() -> None:
 
 
 def test_a_node_that_is_fenced_though_it_responds_is_the_reason() -> None:
-    (line,) = moves_view.join(told(status("orders", 0), fenced=[1]), [])
+    (line,) = moves_view.join(reported(status("orders", 0), fenced=[1]), [])
     assert (line.stall, line.phase) == ("fenced", "copying")
-    assert line.stall_message == "the controller does not take node 1 as alive (fenced), though it answers"
-    (queued,) = moves_view.join(told(status("orders", 0, **HELD), fenced=[1]), [])
+    assert line.stall_message == "the controller has fenced node 1, though it responds"
+    (queued,) = moves_view.join(reported(status("orders", 0, **HELD), fenced=[1]), [])
     assert queued.stall == "queued", "its own reason goes first"
 
 
-def test_the_newest_metadata_says_who_is_fenced() -> None:
+def test_the_newest_metadata_has_the_fenced_nodes() -> None:
     old = {"moves": [], "generation": 1, "version": 7, "fenced": []}
     new = {"moves": [], "generation": 1, "version": 8, "fenced": [1]}
     assert NodeMoves.of({1: old, 2: new}).fenced == NodeMoves.of({1: new, 2: old}).fenced == {1}
@@ -175,14 +175,14 @@ def test_the_newest_metadata_says_who_is_fenced() -> None:
             Reach.SILENT,
             True,
             "cut_off",
-            "node 1 is cut off from here, or its machine is down: it does not answer, and the",
+            "node 1 is cut off from here, or its machine is down: it does not respond, and the",
         ),
-        (Reach.SILENT, False, "cut_off", "it does not answer, but the controller takes it as alive"),
-        (Reach.CLOSED, True, "fenced", "the controller does not take node 1 as alive (fenced)"),
+        (Reach.SILENT, False, "cut_off", "it does not respond, but the controller considers it alive"),
+        (Reach.CLOSED, True, "fenced", "the controller has fenced node 1"),
         (Reach.CLOSED, False, "", ""),
     ],
 )
-def test_dead_cut_off_and_fenced_are_told_apart(reach: Reach, fenced: bool, stall: str, sentence: str) -> None:
+def test_dead_cut_off_and_fenced_are_distinguished(reach: Reach, fenced: bool, stall: str, sentence: str) -> None:
     (line,) = moves_view.join(missed(reach, {1} if fenced else ()), [run("r", "copy", status("orders", 0))])
     assert line.stall == stall and sentence in line.stall_message
     assert moves_view.cells(line)[-1] == (stall.replace("_", " ") or "-")
@@ -196,31 +196,31 @@ def test_no_rate_no_time_to_go() -> None:
 
 
 def test_node_and_run_become_one_line() -> None:
-    joined = moves_view.join(told(status("orders", 0, owner="")), [run("run-9")])
+    joined = moves_view.join(reported(status("orders", 0, owner="")), [run("run-9")])
     assert [(line.id, line.bytes_copied, line.attempt, line.phase) for line in joined] == [("run-9", 40, 2, "copying")]
 
 
-def test_a_run_that_its_node_tells_all_of_lacks_nothing() -> None:
-    assert not moves_view.lacks(run("run-1"), told(status("orders", 0)))
+def test_a_run_that_its_node_reports_completely_lacks_nothing() -> None:
+    assert not moves_view.lacks(run("run-1"), reported(status("orders", 0)))
     left = {"topic": "orders", "partition": 0, "source": "/a", "directory": "/b", "bytes_total": 100, "due": 4.0}
-    assert not moves_view.lacks(run("run-1"), told(waiting=[left]))
-    assert moves_view.lacks(run("run-1"), told(status("orders", 1)))
-    assert moves_view.lacks(OpenRun("run-1", "r"), told(status("orders", 0)))
+    assert not moves_view.lacks(run("run-1"), reported(waiting=[left]))
+    assert moves_view.lacks(run("run-1"), reported(status("orders", 1)))
+    assert moves_view.lacks(OpenRun("run-1", "r"), reported(status("orders", 0)))
 
 
 @pytest.mark.parametrize(("due", "phase"), [(4.0, "waiting"), (-0.1, "deleting")])
 def test_a_move_that_waits_for_the_deletion_of_its_source_is_shown(due: float, phase: str) -> None:
     left = {"topic": "orders", "partition": 0, "source": "/a", "directory": "/b", "bytes_total": 100, "due": due}
-    (line,) = moves_view.join(told(waiting=[left]), [run("run-1", "", paused=False)])
+    (line,) = moves_view.join(reported(waiting=[left]), [run("run-1", "", paused=False)])
     assert (line.phase, line.source, line.bytes_copied, line.bytes_total) == (phase, "/a", 100, 100)
-    assert moves_view.join(told(waiting=[left]), []) == [], "without an open run it is no open move"
+    assert moves_view.join(reported(waiting=[left]), []) == [], "without an open run it is no open move"
 
 
 @pytest.mark.parametrize(
     ("activity", "phase"),
     [("create_move", "creating"), ("copy", "copying"), ("swap", "swapping"), ("cancel_move", "cancelling")],
 )
-def test_a_run_of_which_no_node_tells_is_shown_by_its_step(activity: str, phase: str) -> None:
+def test_a_run_that_no_node_reports_is_shown_by_its_step(activity: str, phase: str) -> None:
     beat = {"topic": "orders", "partition": 0, "bytes_total": 100, "bytes_copied": 40, "rate": 20.0, "source": "/a"}
     (line,) = moves_view.join(NodeMoves(), [run("run-9", activity, beat)])
     assert (line.id, line.node, line.phase, line.attempt) == ("run-9", 1, phase, 2)
@@ -233,7 +233,7 @@ def test_a_run_that_cannot_be_read_is_shown() -> None:
 
 
 def test_what_only_the_server_knows() -> None:
-    stopped = told(status("orders", 0, state="stopped", stall="stopped", stall_message="stopped"))
+    stopped = reported(status("orders", 0, state="stopped", stall="stopped", stall_message="stopped"))
     (paused,) = moves_view.join(stopped, [run("run-1", paused=True)])
     assert (paused.phase, paused.stall, paused.stall_message) == ("paused", "stopped", "the run is paused")
     (cancelling,) = moves_view.join(stopped, [run("run-1", "cancel_move")])

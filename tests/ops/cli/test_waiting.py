@@ -9,18 +9,18 @@ from ops.cli.waiting import Bars, Shown
 
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def printed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return []
 
 
-def test_bars_without_a_terminal_print_a_line_every_30_seconds(said: list[str]) -> None:
+def test_bars_without_a_terminal_print_a_line_every_30_seconds(printed: list[str]) -> None:
     now = [100.0]
-    with Bars(said.append, lambda: now[0]) as bars:
+    with Bars(printed.append, lambda: now[0]) as bars:
         for second in range(91):
             now[0] = 100.0 + second
             bars.show("orders-0", Shown("copying", 1_000_000, second * 10_000, 10_000.0, 100.0 - second))
             bars.looked()
-    assert said == [
+    assert printed == [
         "orders-0: copying; 300.0 kB of 1.0 MB, 10.0 kB/s, 1:10 min to go",
         "orders-0: copying; 600.0 kB of 1.0 MB, 10.0 kB/s, 40 s to go",
         "orders-0: copying; 900.0 kB of 1.0 MB, 10.0 kB/s, 10 s to go",
@@ -39,7 +39,7 @@ def test_summary_of_many_replicas_is_one_line() -> None:
 
 
 def test_time_to_go_of_a_bar_is_the_nodes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Rich would measure 900 kB in a moment, and say that nothing is left to wait for."""
+    """Rich would measure 900 kB in a moment, and show that no time is left."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "160")
     with Bars() as bars:

@@ -52,13 +52,13 @@ def test_a_connection_is_one_cell_and_nothing_else() -> None:
     assert clients.short(None) == "-" and clients.lines("temporal", None) == []
 
 
-def test_a_lost_one_says_why_in_lines_of_its_own() -> None:
+def test_a_lost_connection_is_explained_in_lines_of_its_own() -> None:
     assert clients.short(rejected()) == "not connected since 2024-02-03 12:00:00Z"
     assert clients.lines("node-1", rejected()) == [
         f"node-1: {SENTENCE}",
         "node-1: it is paused",
         "node-1: exports failed once, last at 2024-02-03 12:00:00Z (ValueError: odd); "
-        "it is down now and is started again",
+        "it is down now and will be restarted",
     ]
 
 

@@ -20,7 +20,7 @@ Headers = Sequence[tuple[bytes, bytes | None]]
 
 
 def one_by_one(data: bytes, count: int) -> Seen | str:
-    """What the records say, each read by itself as the protocol has it."""
+    """The fields of the records, each read by itself as the protocol defines it."""
     position, offsets, times = 0, [], []
     try:
         for _ in range(count):
@@ -89,7 +89,7 @@ def batches(draw: st.DrawFn) -> tuple[bytes, int]:
 
 @given(batches())
 @example((b"".join(record_of(body_of(n)) for n in range(9_000)), 9_000))
-def test_valid_records_say_the_same(batch: tuple[bytes, int]) -> None:
+def test_valid_records_read_the_same(batch: tuple[bytes, int]) -> None:
     data, count = batch
     agree(data, count)
     agree(data, count + 1)
@@ -98,7 +98,7 @@ def test_valid_records_say_the_same(batch: tuple[bytes, int]) -> None:
 
 
 @given(batches(), st.data())
-def test_damaged_records_say_the_same(batch: tuple[bytes, int], data: st.DataObject) -> None:
+def test_damaged_records_read_the_same(batch: tuple[bytes, int], data: st.DataObject) -> None:
     records, count = bytearray(batch[0]), batch[1]
     for _ in range(data.draw(st.integers(1, 3))):
         place = data.draw(st.integers(0, len(records) - 1))
@@ -108,7 +108,7 @@ def test_damaged_records_say_the_same(batch: tuple[bytes, int], data: st.DataObj
 
 
 @given(batches(), st.sampled_from([29, 150, 1_000]), st.integers(-3, 3))
-def test_records_that_come_in_chunks_say_the_same(batch: tuple[bytes, int], size: int, behind: int) -> None:
+def test_records_that_come_in_chunks_read_the_same(batch: tuple[bytes, int], size: int, behind: int) -> None:
     data, count = batch[0] + b"x" * max(behind, 0), batch[1]
     data = data[: len(data) + min(behind, 0)]
     low, high, seen = 1 << 63, -1 << 63, 0
@@ -128,7 +128,7 @@ def test_records_that_come_in_chunks_say_the_same(batch: tuple[bytes, int], size
 
 
 @given(st.binary(min_size=6, max_size=14), st.integers(1, 200), st.binary(max_size=4))
-def test_bytes_that_repeat_say_the_same(unit: bytes, count: int, behind: bytes) -> None:
+def test_bytes_that_repeat_read_the_same(unit: bytes, count: int, behind: bytes) -> None:
     agree(unit * count + behind, count)
     agree(zigzag(len(unit)) + (unit + zigzag(len(unit))) * count, count)
 
@@ -143,7 +143,7 @@ def test_records_of_one_layout_are_one_run(count: int, wrap: type[bytes] | type[
 
 
 @pytest.mark.parametrize("times", [(0, 0), (-64, 63), (64, 8191), (-8192, -65), (2**20, 2**27 - 1), (2**30, 2**31)])
-def test_a_run_says_its_smallest_and_largest_timestamp(times: tuple[int, int]) -> None:
+def test_a_run_has_its_smallest_and_largest_timestamp(times: tuple[int, int]) -> None:
     data = b"".join(record_of(body_of(n, timestamp=times[n == 20])) for n in range(64))
     run = run_of(data, 0, 0, 64)
     assert run == (64, len(data), *times, 0)

@@ -376,7 +376,7 @@ def fill_up(node: SmallNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(node.dir("c"), "shares_disk_with", lambda other: False)
 
 
-#: What makes the directory `c` no target, the error, and what the move asks for then: directory and generation.
+#: What makes the directory `c` an invalid target, the error, and the move's request then: directory and generation.
 REFUSALS: dict[str, tuple[Callable[[SmallNode, pytest.MonkeyPatch], object], type[Exception], str, int]] = {
     "full": (fill_up, NotEnoughSpace, "c", 2),
     "unknown": (lambda node, _: None, LogDirNotFound, "nowhere", 2),

@@ -64,7 +64,7 @@ def produce_frame(rows: int, *, cut: int = 0) -> bytes:
 def test_produce_before_a_malformed_one_is_answered_before_the_connection_ends(
     harness: Harness, rows: list[int]
 ) -> None:
-    """Apache Kafka reads a request when the one before it is answered."""
+    """Apache Kafka reads a request when it has responded to the one before."""
     harness.create_topic("t")
     before = held(harness)
     with raw_connection(harness) as connection:

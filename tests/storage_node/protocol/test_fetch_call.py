@@ -1,4 +1,4 @@
-"""What a fetch without a session says anew, found from its bytes."""
+"""The changes of a repeated fetch without a session, found from its bytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KEYS = [(topic, number) for topic in "abc" for number in range(3)]
 
 
 def outlined(version: int, rows: list[Row]) -> Outline:
-    """The outline of a request with these rows in this order; a topic is named anew where another comes between."""
+    """The outline of a request with these rows in this order; a topic is named again where another comes between."""
     topics: list[dict[str, Any]] = [
         {
             "topic": topic,

@@ -216,7 +216,7 @@ def test_sessions_are_bounded_in_number_and_in_partitions(harness: Harness) -> N
 
 
 def test_partitions_of_all_sessions_are_counted_as_they_come_and_go(harness: Harness) -> None:
-    """The bound holds by a count, which no fetch makes anew."""
+    """The bound holds by a count, which no fetch recomputes."""
     harness.create_topic("t", 20)
     sessions, rng = harness.node.fetch_sessions, random.Random(5)
     fetchers = [Fetcher(harness, "t") for _ in range(6)]

@@ -56,7 +56,7 @@ def test_source_of_a_swap_is_shown_until_it_is_deleted(tmp_path: Path, restart: 
         assert call(harness.node.port, "moves")["waiting"] == [], "the topic's deletion is no move's"
 
 
-def test_fenced_nodes_are_named_with_the_metadata_that_says_so(cluster: MemoryCluster) -> None:
+def test_fenced_nodes_are_named_with_the_version_of_the_metadata(cluster: MemoryCluster) -> None:
     cluster.controller.fence(3)
     found = until(lambda: (answer := call(cluster.nodes[1].port, "moves"))["fenced"] and answer)
     assert found["fenced"] == [3]

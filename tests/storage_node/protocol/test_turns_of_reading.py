@@ -16,7 +16,7 @@ FRAME = 8 << 20
 
 
 def test_large_frame_arrives_in_turns_with_other_connections(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Never more than one read of `LARGEST_READ` between two turns, and the frame is answered all the same."""
+    """Never more than one read of `LARGEST_READ` between two turns, and the frame gets its response all the same."""
     loop = harness.node.listener.loop
     assert loop is not None
     turns, reads = [0], list[tuple[int, int]]()

@@ -26,14 +26,14 @@ def cluster(fenced: bool, incarnation: str = "i1") -> ClusterState:
         (None, False, Absence.CUT_OFF),
     ],
 )
-def test_dead_cut_off_and_fenced_are_told_apart(result: ProbeResult | None, fenced: bool, found: Absence) -> None:
+def test_dead_cut_off_and_fenced_are_distinguished(result: ProbeResult | None, fenced: bool, found: Absence) -> None:
     probes = Probes()
     if result is not None:
         probes.note(1, "i1", result)
     assert absence.judge(probes.answer(1, cluster(fenced))) is found
 
 
-def test_what_is_not_known_is_not_said() -> None:
+def test_an_unknown_reason_is_not_reported() -> None:
     assert absence.judge(Probes().answer(9, cluster(True))) is Absence.AWAY
     assert absence.judge(Probes().answer(1, None)) is Absence.AWAY
 
@@ -45,7 +45,7 @@ def test_absent_lists_fenced_nodes_alone() -> None:
     assert probes.absent([1], cluster(False)) == probes.absent([1], None) == []
 
 
-def test_an_earlier_incarnations_probe_says_nothing() -> None:
+def test_an_earlier_incarnations_probe_is_ignored() -> None:
     probes = Probes()
     probes.note(1, "i0", ProbeResult(refused=True))
     assert absence.judge(probes.answer(1, cluster(True))) is Absence.FENCED

@@ -1,4 +1,4 @@
-"""A batch that is sent again is answered as it was the first time, and changes nothing."""
+"""A batch that is sent again gets the first response again, and changes nothing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def results(it: Controller, sent: dict[str, Any]) -> Any:
     return it.submit(sent, new_id)["results"]
 
 
-def test_a_create_that_is_sent_again_gets_its_first_answer() -> None:
+def test_a_create_that_is_sent_again_gets_its_first_response() -> None:
     it = serving()
     sent = batch(2, 2, create("u"), {"do": "next_producer_ids", "count": 5})
     first = results(it, sent)
@@ -111,7 +111,7 @@ steps = st.lists(
 
 
 @given(steps)
-def test_a_continued_controller_answers_as_one_that_never_was(story: list[tuple[str, int, Any]]) -> None:
+def test_a_continued_controller_responds_as_one_that_never_was(story: list[tuple[str, int, Any]]) -> None:
     """Against one that never continues, and to whom no batch comes twice."""
     ids = [f"id{number:020d}" for number in range(100)]
     it, ideal = serving(), serving()

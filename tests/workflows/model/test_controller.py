@@ -182,7 +182,7 @@ def test_a_registration_without_an_image_is_taken_unless_the_controller_collects
 
 
 def test_a_replay_packs_what_a_registration_brings_and_comes_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Going through a history again costs what its changes cost: what was sent is not made anew."""
+    """A replay of a history costs what its changes cost: images that were sent are not packed again."""
     packs: list[int] = []
 
     def count(value: Any) -> str:

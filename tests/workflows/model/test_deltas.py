@@ -32,8 +32,8 @@ def test_nodes_that_differ_by_a_change_of_their_own_share_a_delta() -> None:
     made = [deltas.since(after, pair, pairs) for pair in reversed(pairs)]
     assert made[0] is made[1] and deltas.packed == 1
     (text,) = made[0]
-    told = topics_after(between.topics, image.decode(text))
-    assert {name: topic.row() for name, topic in told.items()} == {
+    applied = topics_after(between.topics, image.decode(text))
+    assert {name: topic.row() for name, topic in applied.items()} == {
         name: topic.row() for name, topic in after.topics.items()
     }
 
@@ -48,7 +48,7 @@ def test_a_node_that_lacks_little_is_not_sent_all_that_another_lacks() -> None:
     assert deltas.weight(after, before.pair) > 180 and deltas.weight(after, between.pair) == 1
 
 
-def test_who_knows_everything_lacks_nothing() -> None:
+def test_a_node_with_the_newest_metadata_lacks_nothing() -> None:
     state, deltas = full(), Deltas()
     assert deltas.since(state, state.pair, [(1, 1)]) == [] and deltas.exactly(state, state.pair) == []
     assert deltas.packed == 0

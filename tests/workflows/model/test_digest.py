@@ -57,7 +57,7 @@ COMMANDS = [
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), limit=st.sampled_from([300, 800, 1_000_000]))
-def test_whoever_takes_the_images_arrives_at_the_controllers_digest(data: st.DataObject, limit: int) -> None:
+def test_a_node_that_applies_the_images_computes_the_controllers_digest(data: st.DataObject, limit: int) -> None:
     state, known = cluster(2, t=3), ClusterImage()
     for command in data.draw(st.lists(st.sampled_from(COMMANDS), max_size=8)):
         state = image_of_any(state, command)

@@ -105,7 +105,7 @@ def test_a_topic_that_changes_itself_is_sent_whole(command: dict[str, Any]) -> N
     assert changed_in(image.since(state, *known)[0]) == (["t"], {})
 
 
-def test_a_failed_node_is_told_by_the_partitions_that_it_held() -> None:
+def test_a_delta_for_a_failed_node_has_the_partitions_that_it_held() -> None:
     state = cluster(9)
     for number in range(40):
         state = done(state, create(f"topic-{number}", 9))

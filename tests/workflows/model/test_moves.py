@@ -183,11 +183,11 @@ def test_while_the_node_is_away_the_last_report_stands() -> None:
 
 
 @pytest.mark.parametrize("absence", list(Absence))
-def test_progress_tells_why_the_node_is_missed(absence: Absence) -> None:
+def test_progress_reports_why_the_node_is_missed(absence: Absence) -> None:
     it = replica(moves.COPYING).reported({"state": "copying"}, now=100.0)
     found = moves.progress(it, now=160.0, waiting_for="node 3", absence=absence)
     assert found["stall"] == absence
-    words = {"dead": "is dead", "cut_off": "is cut off", "fenced": "is fenced", "away": "has not said why"}
+    words = {"dead": "is dead", "cut_off": "is cut off", "fenced": "is fenced", "away": "has not reported why"}
     assert [name for name, word in words.items() if word in found["stall_message"]] == [absence]
     assert found["stall_message"].endswith("; it was last heard of 60 s ago")
 

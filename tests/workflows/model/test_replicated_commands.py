@@ -88,7 +88,7 @@ def test_whatever_is_asked_of_replicated_partitions(data: st.DataObject) -> None
         assert again.state == after, "delivered twice, nothing happens twice"
         for text in image.since(after, *state.pair):
             told = topics_after(state.topics, image.decode(text))
-            assert told["t"].partitions == after.topics["t"].partitions, "nodes hear what is"
+            assert told["t"].partitions == after.topics["t"].partitions, "nodes get the present state"
         assert (row(after), row(after, 1)) == (row(state), row(state, 1)) or image.since(after, *state.pair)
         state = after
     assert ClusterState.of(unpack(pack(state.rows()))) == state

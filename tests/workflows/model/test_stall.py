@@ -42,7 +42,7 @@ def test_a_node_that_is_away_is_the_reason_and_how_long_it_is_known() -> None:
     row = moves.progress(copying(), 142.0, "node 1")
     assert row["stall"] == "away" and row["eta_seconds"] is None
     assert row["stall_message"] == (
-        "node 1 is away, and the controller has not said why yet; it was last heard of 42 s ago"
+        "node 1 is unavailable, and the controller has not reported why yet; it was last heard of 42 s ago"
     )
     never = moves.progress(replace(copying(), heard=0.0, live=None), 142.0, "node 1")
     assert never["stall_message"].endswith("; it was never heard of")

@@ -236,7 +236,7 @@ def test_what_cannot_be_read_is_told_with_its_path(value: Any, path: str) -> Non
         ({"throttles": {}, "replicas": [], "patience": -1}, "$.patience"),
     ],
 )
-def test_a_lease_that_cannot_be_read_is_told_with_its_path(parameter: Any, path: str) -> None:
+def test_a_malformed_lease_is_rejected_with_the_fields_path(parameter: Any, path: str) -> None:
     with pytest.raises(BadField) as caught:
         parse_lease(parameter)
     assert caught.value.path == path

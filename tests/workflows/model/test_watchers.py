@@ -98,7 +98,7 @@ def test_while_it_collects_a_run_is_to_ask_again() -> None:
     assert carry_out(asked(["t", 0, [2], None]), Controller.start("c", None))["error"]
 
 
-def test_a_request_that_is_heard_again_is_answered_from_memory_also_after_a_continue_as_new() -> None:
+def test_a_repeated_request_gets_its_response_from_memory_also_after_a_continue_as_new() -> None:
     it, answers = controller(HOME, HOME), Answers()
     first = asked(["t", 0, [2], None], looks=[["t", 0]])
     assert not answers.heard(first)
@@ -114,17 +114,17 @@ def test_a_request_that_is_heard_again_is_answered_from_memory_also_after_a_cont
     assert again["version"] == it.pair[1] > answer["version"]
 
 
-def test_an_earlier_request_of_a_run_and_one_heard_while_collecting_are_not_answered() -> None:
+def test_an_earlier_request_of_a_run_and_one_while_collecting_get_no_response() -> None:
     it, answers = controller(HOME, HOME), Answers()
     for request in (1, 2):
         one = asked(["t", 0, [2], None], request=request)
         answers.remember(one, carry_out(one, it))
     assert answers.heard(asked(request=1)) and answers.again(asked(request=1), it.state) is None
-    assert answers.again(asked(request=2), None) is None, "it asks again"
+    assert answers.again(asked(request=2), None) is None, "the run repeats it"
     assert not answers.heard(asked(request=3)) and not answers.heard(asked(run="another"))
     refused = asked(request=3)
     answers.remember(refused, carry_out(refused, Controller.start("c", None)))
-    assert not answers.heard(refused), "what was put off is carried out when it is asked again"
+    assert not answers.heard(refused), "what was put off is carried out when the request is repeated"
 
 
 def test_the_answers_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ def test_a_name_that_is_taken_refuses_the_move_and_no_directory_goes_offline(mak
     partition = node.add()
     node.fill(50)
     (tmp_path / "b" / "t-0").mkdir()
-    with pytest.raises(RequestRefused, match="exists and is not known"):
+    with pytest.raises(RequestRefused, match="is not a known replica"):
         node.engine.create(TP, node.path("b"))
     assert node.dir("a").online and node.dir("b").online
     assert partition.append(batch(b"x")).base_offset == 50
