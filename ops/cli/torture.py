@@ -57,6 +57,24 @@ def torture(
             "node more than replicas, and leaders are killed and frozen, replicas reassigned.",
         ),
     ] = 3,
+    idle_partitions: Annotated[
+        int,
+        typer.Option(
+            "--idle-partitions",
+            min=0,
+            max=6_000,
+            help="How many further partitions the cluster has, which no client uses: the controller and the nodes "
+            "carry the metadata of a large cluster.",
+        ),
+    ] = 0,
+    kill_controller_every: Annotated[
+        float,
+        typer.Option(
+            "--kill-controller-every",
+            min=0,
+            help="Kill the controller's process every so many seconds, beside what the seed decides (0: do not).",
+        ),
+    ] = 0.0,
     containers: Annotated[
         bool,
         typer.Option(
@@ -84,7 +102,18 @@ def torture(
     folder = data.absolute() if data is not None else None
     usual = Options.__dataclass_fields__["replicas"].default
     more = "" if replication_factor == usual else f" --replication-factor {replication_factor}"
-    options = Options(minutes, chosen, keep, folder, replicas=replication_factor, more=more)
+    more += f" --idle-partitions {idle_partitions}" if idle_partitions else ""
+    more += f" --kill-controller-every {kill_controller_every:g}" if kill_controller_every else ""
+    options = Options(
+        minutes,
+        chosen,
+        keep,
+        folder,
+        replicas=replication_factor,
+        idle_partitions=idle_partitions,
+        kill_controller_every=kill_controller_every,
+        more=more,
+    )
     if containers:
         from ops.torture.containers import ContainerRoles
 

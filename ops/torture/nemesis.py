@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 
 from ops.stack.errors import OpsError
@@ -34,9 +35,18 @@ class Nemesis:
     """One run's trouble. `run` goes on until a deadline; `heal` ends all trouble."""
 
     def __init__(
-        self, roles: Roles, moving: Moving, workload: Workload, side: Side, book: Book, seed: int, replicas: int = 1
+        self,
+        roles: Roles,
+        moving: Moving,
+        workload: Workload,
+        side: Side,
+        book: Book,
+        seed: int,
+        replicas: int = 1,
+        kill_controller_every: float = 0.0,
     ) -> None:
-        """`replicas`: how many each partition is made with."""
+        """`replicas`: how many each partition is made with; `kill_controller_every`: seconds, beside the decisions."""
+        self._kill_controller_every = kill_controller_every
         self._roles, self._moving, self._workload = roles, moving, workload
         self._side, self._book, self._seed = side, book, seed
         self._replicated = replicas > 1
@@ -86,10 +96,14 @@ class Nemesis:
 
     def run(self, until: float, tick: Callable[[], None]) -> None:
         """Carry out decisions until the monotonic time `until`, or `stop`; `tick` is called now and then."""
+        due = time.monotonic() + self._kill_controller_every
         for decision in decisions(self._seed, by_engine=self._roles.by_engine, replicated=self._replicated):
             if self._stop.wait(min(decision.pause, max(0.0, until - time.monotonic()))) or time.monotonic() >= until:
                 return
             tick()
+            if self._kill_controller_every and time.monotonic() >= due:
+                due += self._kill_controller_every
+                decision = replace(decision, action="kill-controller")
             if not self._busy.acquire(timeout=0.5):
                 self._book.note(decision.action, "", "left out: all hands are busy", decision.number)
                 continue

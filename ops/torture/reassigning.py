@@ -18,6 +18,7 @@ from ops.torture.facts import Place, ReassignFact, ReassignRunFact
 from ops.torture.history import FAIL, INFO, OK, now
 from ops.torture.moving import ANSWER_SECONDS, AT_ONCE, Moving
 from ops.torture.roles import Roles
+from ops.torture.topics import IDLE
 from storage_node.types import TopicPartition
 
 RUN_TYPE = "PartitionReassignment"
@@ -65,7 +66,7 @@ class Reassigning:
         """The label of a topic's present life."""
 
     def partitions(self) -> list[ask.Led]:
-        """Every partition with its leader and replicas, by the first node that answers; sorted."""
+        """Return every partition that clients use with its leader and replicas, by the first node that responds."""
         why = OpsError("no node tells its metadata")
         for node in self._roles.nodes:
             try:
@@ -73,7 +74,9 @@ class Reassigning:
             except OpsError as error:
                 why = error
                 continue
-            return sorted(found, key=lambda row: (row.topic, row.partition))
+            return sorted(
+                (row for row in found if not row.topic.startswith(IDLE)), key=lambda row: (row.topic, row.partition)
+            )
         raise why
 
     def running(self) -> dict[Place, tuple[int, ...]]:

@@ -33,7 +33,7 @@ from ops.torture.facts import (
 from ops.torture.moving import Moving
 from ops.torture.nemesis import Nemesis
 from ops.torture.roles import NODES, LocalRoles, Roles
-from ops.torture.topics import MAIN, SHORT, Side, configs
+from ops.torture.topics import MAIN, SHORT, Side, configs, idle
 from ops.torture.watch import RateWatch, SwapWatch
 from ops.torture.watching import Watch
 from ops.torture.workload import Workload, read_all
@@ -69,6 +69,9 @@ class Options:
     folder: Path | None = None
     roles: Callable[[Path, Callable[[str], None], int], Roles] = LocalRoles
     replicas: int = 3
+    idle_partitions: int = 0
+    kill_controller_every: float = 0.0
+    """Seconds; 0: only as the seed decides."""
     nodes: int | None = None
     """None: one node more than replicas, so that a replica has somewhere to go, and at least three."""
     more: str = field(default="")
@@ -106,6 +109,7 @@ class Torture:
         self._book = Book(self._folder, tell)
         self._moving = Moving(self._roles)
         self._topics = [replace(topic, replicas=options.replicas) for topic in (MAIN, SHORT)]
+        self._idle = idle(options.idle_partitions, options.replicas)
         self._workload = Workload(self._roles, self._folder, options.seed, self._topics)
         self._side = Side(self._roles, options.replicas)
         self._initial: dict[Place, tuple[int, ...]] = {}
@@ -167,6 +171,7 @@ class Torture:
                         self._book,
                         self._options.seed,
                         self._options.replicas,
+                        self._options.kill_controller_every,
                     )
                 except KeyboardInterrupt as error:
                     raise OpsError("interrupted while starting: there is nothing to judge yet") from error
@@ -196,6 +201,10 @@ class Torture:
             for made in admin.describe([topic.name for topic in self._topics]):
                 for row in made["partitions"]:
                     self._initial[made["name"], row["partition"]] = tuple(row["replicas"])
+            if self._idle:
+                self._say(f"creating {self._options.idle_partitions:,} idle partitions")
+            for topic in self._idle:
+                admin.create_topic(topic.name, topic.partitions, topic.replicas, {})
         self._say("filling the topics")
         self._workload.load()
 
@@ -235,7 +244,8 @@ class Torture:
         self._trying(self._workload.stop_producers, _nothing)
         self._trying(self._stop_consumers, _nothing)
         lives = [*self._topics, *self._side.lives]
-        present = [topic for topic in lives if not topic.deleted]
+        used = [topic for topic in lives if not topic.deleted]
+        present = [*used, *self._idle]
         # Before the restarts: what a start would put right is to be seen.
         roles, moving = self._roles, self._moving
         directories: list[DirectoryFact] = self._trying(
@@ -257,14 +267,14 @@ class Torture:
             boots += self._trying(lambda: [ending.boot(self._roles)], list, "starts")
         working = ending.roles_at_end(self._roles)
         self._say("reading everything back")
-        final: dict[Place, FinalRead] = self._trying(lambda: self._read(present), dict, "records")
+        final: dict[Place, FinalRead] = self._trying(lambda: self._read(used), dict, "records")
         seen.leaders.stop()
         seen.writes.stop()
         return Evidence(
             history=list(history.read(self._workload.histories)),
             topics={topic.label: topic for topic in lives},
             final=final,
-            scans=ending.scans(self._roles, present),
+            scans=ending.scans(self._roles, used),
             swaps=swaps.swaps,
             runs=runs,
             directories=directories,

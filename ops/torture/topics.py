@@ -14,10 +14,21 @@ from ops.torture.roles import Roles
 MAIN = TopicFact("orders", "orders", 6, segment_bytes=2 << 20)
 SHORT = TopicFact("ticks", "ticks", 3, retention_bytes=1 << 20, segment_bytes=256 << 10)
 SIDE = "visits"
+#: Topics that no client uses: they give the controller and the nodes the metadata of a large cluster.
+IDLE, IDLE_PARTITIONS = "idle-", 7
 SIDE_PARTITIONS = 2
 ANSWER_SECONDS = 10.0
 KNOWN_SECONDS = 30.0  # in which every node hears of a new life, or it is not filled
 LOOK_SECONDS = 0.2
+
+
+def idle(partitions: int, replicas: int) -> list[TopicFact]:
+    """Return idle topics with so many partitions in all."""
+    sizes = [IDLE_PARTITIONS] * (partitions // IDLE_PARTITIONS)
+    if rest := partitions % IDLE_PARTITIONS:
+        sizes.append(rest)
+    names = (f"{IDLE}{number:04d}" for number in range(len(sizes)))
+    return [TopicFact(name, name, size, replicas=replicas) for name, size in zip(names, sizes, strict=True)]
 
 
 def configs(topic: TopicFact) -> dict[str, str]:

@@ -14,7 +14,7 @@ from ops.torture.faults import CANCEL_PREFIXES, MOVE_PREFIXES, OTHER_PREFIXES, p
 from ops.torture.moving import Moving
 from ops.torture.nemesis import Nemesis
 from ops.torture.roles import LocalRoles
-from ops.torture.topics import Side
+from ops.torture.topics import IDLE, Side, idle
 from ops.torture.workload import Workload
 from storage_node import failpoints
 from tests.support.binary import ensure_temporal
@@ -66,6 +66,12 @@ def test_every_decision_can_be_carried_out(tmp_path: Path) -> None:
     assert nemesis.actions == set(WEIGHTS | BY_ENGINE | REPLICATED)
     nemesis.stop()
     book.close()
+
+
+def test_idle_topics_have_the_requested_partitions_in_all() -> None:
+    assert sum(topic.partitions for topic in idle(2_000, 3)) == 2_000
+    assert [topic.partitions for topic in idle(9, 3)] == [7, 2] and idle(0, 3) == []
+    assert all(topic.replicas == 3 and topic.name.startswith(IDLE) for topic in idle(9, 3))
 
 
 @pytest.mark.parametrize("family", [MOVE_PREFIXES, CANCEL_PREFIXES, OTHER_PREFIXES])
