@@ -4,7 +4,6 @@ not asked. ListPartitionReassignments asks it for its version each time, which i
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,7 +18,6 @@ from storage_node.types import TopicPartition
 from workflows.model import moves
 
 NODE_SECONDS = 3.0
-ADDRESSES_SECONDS = 30.0
 #: Where no node responds to this host's private calls, Kafka's API is asked, and so often.
 KAFKA_SECONDS = 5.0
 
@@ -109,23 +107,24 @@ class ReassignmentLook:
     """One command's looks at the reassignments of some topics, or (None) of all; never older than an earlier look."""
 
     def __init__(self, target: Target, topics: Collection[str] | None = None) -> None:
-        self._target, self._topics = target, None if topics is None else sorted(topics)
-        self._known: list[NodeAddress] = []
-        self._known_until = float("-inf")
+        self._topics = None if topics is None else sorted(topics)
+        self._addresses = nodes.Addresses(target, retry=0.0)
         self._last: Looked | None = None
 
     def look(self) -> Looked | None:
         """What the nodes tell now; None where none of them responds to this host, or none that knows what was told
-        before.
+        before. Raises `OpsError` where the nodes' addresses were never found.
         """
-        if time.monotonic() >= self._known_until:
-            self._known = nodes.addresses(self._target, fenced=True)
-            self._known_until = time.monotonic() + ADDRESSES_SECONDS
-        found = of(_ask(self._known, self._topics))
+        found = of(_ask(self._addresses.get(), self._topics))
         if found is None or (self._last is not None and found.version < self._last.version):
             return None
         self._last = found
         return found
+
+    @property
+    def problem(self) -> OpsError | None:
+        """Why the nodes' addresses could not be looked up the last time; those of before are asked."""
+        return self._addresses.problem
 
 
 def _ask(known: Sequence[NodeAddress], topics: Sequence[str] | None) -> dict[int, Mapping[str, Any] | OpsError]:
