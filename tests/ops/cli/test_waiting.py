@@ -69,7 +69,9 @@ class Server:
 
     def __init__(self) -> None:
         self.workflow_service = self
-        self.status, self.memo, self.calls = RawStatus.WORKFLOW_EXECUTION_STATUS_RUNNING, [""], 0
+        self.status = RawStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
+        self.memo: list[str] = []
+        self.calls = 0
 
     async def describe_workflow_execution(self, *_: Any, **__: Any) -> DescribeWorkflowExecutionResponse:
         self.calls += 1
