@@ -300,7 +300,7 @@ def test_a_new_target_that_is_refused_leaves_the_running_copy_alone(
     assert harness.directory_of("t") == first
 
 
-@pytest.mark.parametrize("before", ["nothing", "one that fails"])
+@pytest.mark.parametrize("before", ["nothing", "one that fails", "one that hangs"])
 def test_room_for_one_lets_one_of_many_running_copies_go_to_a_new_target(
     harness: Harness, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
@@ -312,9 +312,10 @@ def test_room_for_one_lets_one_of_many_running_copies_go_to_a_new_target(
     for _, part in places:
         harness.produce("t", [b"x" * 1000] * 100, partition=part)
     assert set(ask(admin, dict.fromkeys(places, first)).values()) == {NONE}
-    usage, size = LogDirectory.usage, 100_000
+    usage, size, go_on = LogDirectory.usage, 100_000, threading.Event()
 
     def room_for_one(directory: LogDirectory) -> Usage:
+        assert directory.name != second or before != "one that hangs" or go_on.wait(30)
         return Usage(1 << 40, size + (1 << 20) + size // 2) if directory.name == second else usage(directory)
 
     monkeypatch.setattr(LogDirectory, "usage", room_for_one)
@@ -327,7 +328,13 @@ def test_room_for_one_lets_one_of_many_running_copies_go_to_a_new_target(
         with monkeypatch.context() as patched:
             patched.setattr(harness.node.log_dirs, "_cancel_other", fails)
             assert "RequestTimedOutError" in set(ask(admin, dict.fromkeys(places, second)).values())
-    codes = ask(admin, dict.fromkeys(places, second))
+    if before == "one that hangs":
+        with monkeypatch.context() as patched:
+            patched.setattr(alter_log_dirs, "DEFAULT_TIMEOUT", 1.0)
+            assert set(ask(admin, dict.fromkeys(places, second)).values()) == {"RequestTimedOutError"}
+        go_on.set()
+    # What is reserved too late is given back soon.
+    codes = until(lambda: NONE in (found := ask(admin, dict.fromkeys(places, second))).values() and found)
     assert sorted(codes.values()) == [STORAGE_ERROR] * 3 + [NONE]
     at = {status.tp: status.directory for status in harness.node.engine.statuses()}
     assert {(tp.topic, tp.partition): path for tp, path in at.items()} == {
