@@ -27,6 +27,7 @@ from storage_node.errors import (
     RequestTimedOut,
     StorageError,
 )
+from storage_node.move.registry import Room
 from storage_node.move.status import MoveState, MoveStatus
 from storage_node.partition import Partition
 from storage_node.ports import ChangeResult, PlannedMove, ReplicaDirectory
@@ -259,15 +260,15 @@ class LogDirRequests:
 
     async def _try(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove | ErrorCode:
         """Make one `.move`, in place of one to elsewhere; answers the move or why there is none."""
-        tp, admitted = partition.tp, False
+        tp = partition.tp
+        room: Room | None = None
         try:
             if not raised.error:
                 self._refuse_stopped()
                 # Not before: without a response of the controller, or room in the new directory, the copy under way
                 # goes on.
-                admitted = self._moves_elsewhere(tp, target)
-                if admitted:
-                    await self._unless_hung(target.background(self._node.engine.admit, tp, target.name), (target,))
+                if self._moves_elsewhere(tp, target):
+                    room = await self._admit(tp, target)
                 await self._cancel_other(tp, target)
                 if partition.generation >= raised.value:
                     # What was under way has become the replica meanwhile, or was about to.
@@ -275,7 +276,7 @@ class LogDirRequests:
             if raised.error:
                 log.info("move of %s to %s: %s", tp, target.path, raised.message)
                 return ErrorCode(raised.error)
-            return await self._create(partition, target, raised, admitted)
+            return await self._create(partition, target, raised, room)
         except (RequestRefused, StorageError) as error:
             if isinstance(error, StorageError):
                 await asyncio.to_thread(self._node.storage_failed, error)
@@ -285,6 +286,19 @@ class LogDirRequests:
         except Exception:
             log.exception("move of %s to %s", tp, target.path)
             return ErrorCode.UNKNOWN_SERVER_ERROR
+        finally:
+            # A `.move` that a disk makes later is taken away again, and needs none.
+            if room is not None:
+                room.release()
+
+    async def _admit(self, tp: TopicPartition, target: LogDirectory) -> Room:
+        """Reserve room for a copy in place of the one under way; what a disk reserves too late is released."""
+        admitting = target.background(self._node.engine.admit, tp, target.name)
+        try:
+            return await self._unless_hung(admitting, (target,))
+        except BaseException:
+            admitting.add_done_callback(_release)
+            raise
 
     def _refuse_stopped(self) -> None:
         if self._node.engine.moves_stopped:
@@ -308,10 +322,10 @@ class LogDirRequests:
             return [ChangeResult(error.code, error.message)] * len(rows)
 
     async def _create(
-        self, partition: Partition, target: LogDirectory, raised: ChangeResult, admitted: bool
+        self, partition: Partition, target: LogDirectory, raised: ChangeResult, room: Room | None
     ) -> PlannedMove:
         """In the target's background: a disk that hangs holds up only its own moves; what it makes later is undone."""
-        making = target.background(self._make, partition, target, raised, admitted)
+        making = target.background(self._make, partition, target, raised, room)
         try:
             return await self._unless_hung(making, (target, partition.directory))
         except (LogDirectoryOffline, RequestTimedOut):
@@ -328,7 +342,7 @@ class LogDirRequests:
         except StorageError as error:
             self._node.storage_failed(error)
 
-    def _make(self, partition: Partition, target: LogDirectory, raised: ChangeResult, admitted: bool) -> PlannedMove:
+    def _make(self, partition: Partition, target: LogDirectory, raised: ChangeResult, room: Room | None) -> PlannedMove:
         engine = self._node.engine
         known = engine.status(partition.tp)
         # What a run may still hold is taken from it first; where there is nothing, the claim comes with the copy.
@@ -340,7 +354,7 @@ class LogDirRequests:
             generation=raised.value,
             owner="",
             run_id="",
-            admitted=admitted,
+            room=room,
         )
         return PlannedMove(
             partition.tp, status.source, target.name, status.claim, status.generation, partition.log.size
@@ -387,6 +401,11 @@ class LogDirRequests:
         except TimeoutError:
             return DirectoryInfo(directory.name, ErrorCode.NONE, tuple(replicas))
         return DirectoryInfo(directory.name, ErrorCode.NONE, tuple(replicas), usage.total, usage.usable)
+
+
+def _release(admitted: Future[Room]) -> None:
+    if not admitted.cancelled() and admitted.exception() is None:
+        admitted.result().release()
 
 
 def is_open(status: MoveStatus) -> bool:

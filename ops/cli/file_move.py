@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,27 +39,37 @@ def read_wishes(file: Path) -> list[Wish]:
 def run(target: Target, file: Path, *, rate: int | None, patience: float, wait: bool, as_json: bool) -> None:
     """Request every move of the file; with `wait` show progress until each replica is in its target directory.
 
-    A `rate` throttles the nodes while the moves are under way.
+    With a `rate` the nodes have it as their throttle while the moves are under way. A throttle that an earlier call
+    without runs has left is removed after the wait.
     """
     wishes = read_wishes(file)
     if rate is not None and not wait and not target.temporal_address:
         raise UsageError("--throttle ends with the moves; without Temporal only this command can remove it: add --wait")
     with KafkaAdmin(target.need_kafka()) as admin:
-        throttle = None if rate is None else move_throttle.begin(target, admin, file, wishes, rate, patience)
-        answers = log_dirs.ask(admin, wishes, patience=patience)
-        refused = [answer for answer in answers if answer.outcome == log_dirs.REFUSED]
-        accepted = [answer.wish for answer in answers if answer.outcome == log_dirs.ACCEPTED]
-        if throttle is not None:
-            throttle.requested(accepted)
-        rows: Sequence[Answer | Standing] = answers
-        if wait:
-            ended = {standing.wish: standing for standing in _wait(admin, accepted)}
+        try:
+            throttle = (
+                move_throttle.left(admin, file)
+                if rate is None
+                else move_throttle.begin(target, admin, file, wishes, rate, patience)
+            )
+            answers = log_dirs.ask(admin, wishes, patience=patience)
+            refused = [answer for answer in answers if answer.outcome == log_dirs.REFUSED]
+            accepted = [answer.wish for answer in answers if answer.outcome == log_dirs.ACCEPTED]
             if throttle is not None:
-                throttle.ended()
-            rows = [ended.get(answer.wish, answer) for answer in answers]
-            lost = [s for s in ended.values() if s.state != log_dirs.IN_PLACE]
-        else:
-            lost = []
+                throttle.requested(accepted)
+            rows: Sequence[Answer | Standing] = answers
+            lost: list[Standing] = []
+            if wait:
+                ended = {standing.wish: standing for standing in _wait(admin, accepted)}
+                if throttle is not None:
+                    throttle.ended()
+                rows = [ended.get(answer.wish, answer) for answer in answers]
+                lost = [s for s in ended.values() if s.state != log_dirs.IN_PLACE]
+            elif isinstance(throttle, move_throttle.Noted):
+                output.say(throttle.keeps())
+        except BaseException as error:
+            _leave(admin, file, wishes, isinstance(error, Exception))
+            raise
     _print(rows, as_json)
     if refused:
         more = f" (and {len(refused) - 1} more)" if len(refused) > 1 else ""
@@ -69,6 +80,27 @@ def run(target: Target, file: Path, *, rate: int | None, patience: float, wait: 
             f"{wish.partition} is not in {wish.directory} on node {wish.node} and is no longer being copied: "
             "the move was cancelled or failed; see its run in Temporal's UI"
         )
+
+
+def _leave(admin: KafkaAdmin, file: Path, wishes: Sequence[Wish], look: bool) -> None:
+    """Remove the throttle that this call or an earlier one has noted where no move of the file is under way, else say
+    what removes it. Without `look`, as after Ctrl-C, no node is asked.
+    """
+    with contextlib.suppress(OpsError):
+        throttle = move_throttle.left(admin, file)
+        if throttle is None:
+            return
+        with contextlib.suppress(OpsError):
+            if look and not _under_way(admin, wishes):
+                throttle.ended()
+                return
+        output.say(throttle.keeps())
+
+
+def _under_way(admin: KafkaAdmin, wishes: Sequence[Wish]) -> bool:
+    """Whether a node has a copy of one of these moves. Raises `OpsError`."""
+    views = admin.log_dirs(sorted({wish.node for wish in wishes}))
+    return any(each.state == log_dirs.COPYING for each in log_dirs.standings(wishes, views))
 
 
 def _wait(admin: KafkaAdmin, wishes: Sequence[Wish]) -> list[Standing]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -164,8 +165,8 @@ def list_moves(
         moves.Looking(target, again=True) as looking,
         Live(Text("reading from the nodes ..."), console=screen, refresh_per_second=4, transient=False) as live,
     ):
+        shown = looking.gather()
         while True:
-            shown = looking.gather()
             live.update(
                 Group(
                     moves.table(shown) if shown.lines else Text("no moves"),
@@ -173,6 +174,10 @@ def list_moves(
                 )
             )
             time.sleep(1.0)
+            try:
+                shown = looking.gather()
+            except OpsError as error:  # such as a server that restarts; the next look may find it again
+                shown = replace(shown, notes=[str(error)])
 
 
 def cancel(

@@ -1,8 +1,10 @@
 """The throttle of `rehome move --file`: it is set while the moves are under way, then the earlier value is restored.
 
-With Temporal a run holds it on lease (`workflows.throttle_lease`), even if this command is killed. Without Temporal
-this command keeps the earlier value in a file beside the plan and restores it once the moves have ended; a second call
-restores what an interrupted first one has left.
+Where there are runs, one of them holds it on lease (`workflows.throttle_lease`), also when this command is killed.
+Where there are none, what was set before is kept in a file beside the plan, and this command puts it back once it has
+waited for the moves. Where it ends early and moves are under way, it says so, and a second call with --wait, with a
+rate or without, puts back what the first has left. Of the plans of one folder that name the same node only one at a
+time has a throttle: a second would take the rate of the first for what was set before.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ GRACE = 60
 #: Seconds that a waiting command gives the lease to end after the last move.
 END_SECONDS = 60.0
 LOOK_SECONDS = 0.2
+#: What the name of a note has beyond that of its plan.
+SUFFIX = ".move-throttles"
 
 
 class MoveThrottle(Protocol):
@@ -59,11 +63,21 @@ def begin(
     """
     known = {node.node for node in admin.nodes(fenced=True)}
     nodes = sorted({wish.node for wish in wishes if wish.node in known})
+    noted = Noted(admin, file)
     if not target.temporal_address:
-        return Noted(admin, file, nodes, rate)
+        noted.set(nodes, rate)
+        _until_applied(admin, nodes, str(rate))
+        return noted
+    noted.ended()  # of a call that knew no runs
     lease = Leased(target, [wish for wish in wishes if wish.node in known], rate, int(wait) + GRACE)
     _until_applied(admin, nodes, str(rate))
     return lease
+
+
+def left(admin: KafkaAdmin, file: Path) -> Noted | None:
+    """The throttle that an earlier call with this plan has left, None where it has put everything back."""
+    noted = Noted(admin, file)
+    return noted if noted.nodes() else None
 
 
 def _until_applied(admin: KafkaAdmin, nodes: Sequence[int], rate: str) -> None:
@@ -157,9 +171,13 @@ async def _not_held(client: Client, workflow_id: str) -> str:
 class Noted:
     """This command holds the throttle; a file keeps the values that it has replaced."""
 
-    def __init__(self, admin: KafkaAdmin, file: Path, nodes: Sequence[int], rate: int) -> None:
-        self._admin, self._note = admin, note_of(file)
-        now = {node: values.get(MOVE_RATE) for node, values in admin.configs("broker", list(map(str, nodes))).items()}
+    def __init__(self, admin: KafkaAdmin, file: Path) -> None:
+        self._admin, self._file, self._note = admin, file, note_of(file)
+
+    def set(self, nodes: Sequence[int], rate: int) -> None:
+        """Set the rate on these nodes. Raises `OpsError`, also where another plan of the folder holds one of them."""
+        names = list(map(str, nodes))
+        now = {node: values.get(MOVE_RATE) for node, values in self._admin.configs("broker", names).items()}
         noted = self._read()
         before = {
             node: noted[node]["before"] if node in noted and value == noted[node]["set"] else value
@@ -167,39 +185,77 @@ class Noted:
         }
         held = {node: {"before": value, "set": str(rate)} for node, value in before.items()}
         _write(self._note, noted | held)
-        admin.change_configs("broker", {node: {MOVE_RATE: ("SET", str(rate))} for node in held})
+        # After the note: of two commands at once at least one sees the other's.
+        if why := self._held_by_another(names):
+            _write(self._note, noted) if noted else self._note.unlink(missing_ok=True)
+            raise OpsError(f"nothing was moved, since no throttle is set: {why}")
+        self._admin.change_configs("broker", {node: {MOVE_RATE: ("SET", str(rate))} for node in held})
+
+    def nodes(self) -> list[str]:
+        """The nodes that have the throttle by the note."""
+        return sorted(self._read(), key=int)
+
+    def keeps(self) -> str:
+        """A sentence for an operator whose call ends before the throttle does."""
+        return f"the throttle stays on node {', '.join(self.nodes())} until it is removed by: {_call(self._file)}"
+
+    def _held_by_another(self, nodes: Sequence[str]) -> str:
+        """A sentence where another plan of this folder holds the throttle of one of these nodes, else ""."""
+        for note in sorted(self._note.parent.glob(f"*{SUFFIX}")):
+            if note.name != self._note.name and (both := sorted(set(nodes) & set(_read(note)), key=int)):
+                plan = note.with_name(note.name.removesuffix(SUFFIX))
+                return (
+                    f"the plan {plan} holds the throttle of node {', '.join(both)}; "
+                    f"wait for its end, or remove its throttle with: {_call(plan)}"
+                )
+        return ""
 
     def requested(self, accepted: Sequence[Wish]) -> None:
         """Do nothing: this command waits for all of them itself."""
 
     def ended(self) -> None:
-        """Restore the earlier values, except where an operator has set another one meanwhile."""
+        """Put back what was set before, where no other value was set meanwhile."""
         noted = self._read()
-        now = self._admin.configs("broker", sorted(noted))
+        now = {node: values.get(MOVE_RATE) for node, values in self._admin.configs("broker", sorted(noted)).items()}
         changes = {
             node: {MOVE_RATE: ("DELETE", None) if each["before"] is None else ("SET", each["before"])}
             for node, each in noted.items()
-            if now[node].get(MOVE_RATE) == each["set"]
+            if now[node] == each["set"]
         }
         self._admin.change_configs("broker", changes)
+        for node in noted.keys() - changes.keys():
+            if now[node] != noted[node]["before"]:
+                output.say(
+                    f"node {node} keeps {MOVE_RATE} = {now[node] or 'unset'}, which was set meanwhile; "
+                    f"before the moves it was {noted[node]['before'] or 'unset'}"
+                )
         self._note.unlink(missing_ok=True)
 
     def _read(self) -> dict[str, Mapping[str, Any]]:
-        try:
-            value = json.loads(self._note.read_text())
-            return {str(node): {"before": each["before"], "set": str(each["set"])} for node, each in value.items()}
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise OpsError(
-                f"cannot read {self._note}, which holds the throttles to restore: {error}; "
-                f"set {MOVE_RATE} with kafka-configs and delete the file"
-            ) from error
+        return _read(self._note)
 
 
 def note_of(file: Path) -> Path:
-    """The file with the values that the throttle of a plan has replaced."""
-    return file.with_name(file.name + ".move-throttles")
+    """The file that says what the throttle of a plan has replaced."""
+    return file.with_name(file.name + SUFFIX)
+
+
+def _call(file: Path) -> str:
+    return f"rehome move --file {file} --wait"
+
+
+def _read(note: Path) -> dict[str, Mapping[str, Any]]:
+    """A note: the value before and the value set, by node."""
+    try:
+        value = json.loads(note.read_text())
+        return {str(int(node)): {"before": each["before"], "set": str(each["set"])} for node, each in value.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise OpsError(
+            f"cannot read {note}, which holds the throttles from before its plan: {error}; "
+            f"set {MOVE_RATE} with kafka-configs and delete the file"
+        ) from error
 
 
 def _write(note: Path, value: Mapping[str, Mapping[str, Any]]) -> None:

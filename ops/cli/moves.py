@@ -4,7 +4,6 @@ respond, and does not wait for them. It calls neither the controller nor a run.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,8 +22,6 @@ from ops.cli.target import Target
 from ops.stack.errors import OpsError
 
 NODE_SECONDS = 3.0
-#: Seconds until the addresses of the nodes are looked up again.
-ADDRESSES_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +41,7 @@ class Looking:
         self._most = open_runs.STEPS_AT_A_LOOK if again else None
         self._session = runs.Session(target)
         self._runs: OpenRuns | None = None
-        self._known: list[NodeAddress] = []
-        self._unknown: OpsError | None = None
-        self._known_until = float("-inf")
+        self._addresses = nodes.Addresses(target)
 
     def __enter__(self) -> Looking:
         self._session.__enter__()
@@ -59,7 +54,8 @@ class Looking:
         """Query all nodes in parallel, and list the open runs. Raises `OpsError` if neither is reachable."""
         notes: list[str] = []
         try:
-            known = self._addresses()
+            known = self._addresses.get()
+            notes += [str(self._addresses.problem)] if self._addresses.problem is not None else []
         except OpsError as error:
             if not self._target.temporal_address:
                 raise
@@ -87,18 +83,6 @@ class Looking:
             return found, set()
         held = await open_runs.leased(client, self._target.cluster)
         return found, {node for run in found for node in moves_view.nodes_of(run)} - held
-
-    def _addresses(self) -> list[NodeAddress]:
-        """The nodes' addresses; looked up, or found to be unknown (`OpsError`), every half a minute."""
-        if time.monotonic() >= self._known_until:
-            try:
-                self._known, self._unknown = nodes.addresses(self._target, fenced=True), None
-            except OpsError as error:
-                self._unknown = error
-            self._known_until = time.monotonic() + ADDRESSES_SECONDS
-        if self._unknown is not None:
-            raise self._unknown
-        return self._known
 
 
 def gather(target: Target) -> Gathered:

@@ -18,6 +18,8 @@ from workflows.model.moves import CANCELLING, CREATING, DELETING, STEPS, STOPPED
 from workflows.model.phases import PAUSED
 from workflows.model.plan import MovePlan, parse_moves
 
+#: The node of a run whose parameter was not read.
+NO_NODE = -1
 #: Node, topic, partition.
 ReplicaKey = tuple[int, str, int]
 
@@ -69,7 +71,7 @@ def cells(line: MoveLine, shared: str = "") -> list[str]:
     return [
         line.id or "-",
         f"{line.topic}-{line.partition}",
-        str(line.node),
+        str(line.node) if line.node != NO_NODE else "-",
         line.source.removeprefix(shared) or "-",
         line.directory.removeprefix(shared),
         line.phase,
@@ -214,7 +216,7 @@ def of_run(run: OpenRun) -> list[MoveLine]:
     """The lines of one open run, as the server has it."""
     plan, step = plan_of(run), run.step or Step()
     if plan is None:
-        return [MoveLine(run.workflow_id, "?", 0, 0, "", "", "unknown", 0, 0, 0.0, None, step.attempt)]
+        return [MoveLine(run.workflow_id, "?", 0, NO_NODE, "", "", "unknown", 0, 0, 0.0, None, step.attempt)]
     phase = _PHASES.get(step.activity, step.activity) or (WAITING if run.step is not None else "")
     if step.cancelling or phase == CANCELLING:
         phase = CANCELLING
@@ -237,14 +239,17 @@ def join(reported: NodeMoves, runs: Iterable[OpenRun]) -> list[MoveLine]:
     """One line per replica and node. Nodes know bytes, rates and what holds a copy; the server knows what was started,
     and the rest where a node does not respond.
     """
-    by_replica = {(line.node, line.topic, line.partition): line for run in runs for line in of_run(run)}
+    lines = [line for run in runs for line in of_run(run)]
+    unread = [line for line in lines if line.node == NO_NODE]
+    by_replica = {(line.node, line.topic, line.partition): line for line in lines if line.node != NO_NODE}
     joined: list[MoveLine] = []
     for line in reported.lines:
         run = by_replica.pop((line.node, line.topic, line.partition), None)
         joined.append(line if run is None else _of_both(line, run))
     joined += [_of_run_alone(line, reported) for line in by_replica.values()]
     joined = [_alive(line, reported.reach.get(line.node), line.node in reported.fenced) for line in joined]
-    return sorted(joined, key=lambda line: (line.node, line.topic, line.partition))
+    joined += unread
+    return sorted(joined, key=lambda line: (line.node, line.topic, line.partition, line.id))
 
 
 def _of_both(line: MoveLine, run: MoveLine) -> MoveLine:

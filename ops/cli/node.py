@@ -7,9 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from ops.cli import nodes, output
+from ops.cli.kafka_admin import NodeAddress
 from ops.cli.options import Bootstrap, Data, Json
 from ops.cli.target import resolve
 from ops.stack import clients
+from ops.stack.errors import OpsError
 
 app = typer.Typer(help="Show the state of one node, or send a command to it, without Temporal.", no_args_is_help=True)
 
@@ -21,7 +23,7 @@ def status(node: Node, data: Data = None, bootstrap: Bootstrap = None, json: Jso
     """Show one node: its metadata's version, directories, replicas, moves, and its connection to Temporal."""
     where = nodes.address(resolve(data, bootstrap), node)
     found = nodes.call(where, "status")
-    client = clients.of_answer(nodes.call(where, "controller-client"))
+    client = _client(where)
     if json:
         output.print_json({**found, "temporal_client": client})
         return
@@ -35,6 +37,14 @@ def status(node: Node, data: Data = None, bootstrap: Bootstrap = None, json: Jso
         f"{found['replicas']} replicas, {found['led']} led, {len(found['offline'])} offline; "
         f"{found['moves']} moves{', stopped' if found['moves_stopped'] else ''}"
     )
+
+
+def _client(where: NodeAddress) -> clients.State:
+    """How the node reaches Temporal; unknown where it does not tell, such as a node of an older version."""
+    try:
+        return clients.of_answer(nodes.call(where, "controller-client"))
+    except OpsError as error:
+        return clients.unknown(str(error))
 
 
 @app.command("stop-moves")

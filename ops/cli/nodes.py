@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from enum import StrEnum
 from typing import Any
 
@@ -10,6 +11,9 @@ from ops.cli.target import Target
 from ops.stack.errors import OpsError
 from ops.stack.layout import HOST
 from storage_node.protocol import private_client
+
+#: A cluster's addresses are good for so long.
+ADDRESSES_SECONDS = 30.0
 
 
 class Reach(StrEnum):
@@ -37,6 +41,37 @@ def addresses(target: Target, *, fenced: bool = False) -> list[NodeAddress]:
         return [NodeAddress(node, HOST, target.stack.node_port(node)) for node in target.stack.node_ids]
     with KafkaAdmin(target.need_kafka()) as admin:
         return admin.nodes(fenced=fenced)
+
+
+class Addresses:
+    """The addresses of all nodes, fenced ones too, for a command that looks again and again.
+
+    `retry`: seconds until addresses that were never found are looked up again.
+    """
+
+    def __init__(self, target: Target, retry: float = ADDRESSES_SECONDS) -> None:
+        self._target, self._retry = target, retry
+        self._known: list[NodeAddress] = []
+        self._due = float("-inf")
+        self.problem: OpsError | None = None
+        """Why the last lookup failed; None where it did not."""
+
+    def get(self) -> list[NodeAddress]:
+        """Return the addresses, which are looked up every half a minute.
+
+        A lookup that fails, as while the bootstrap node restarts, leaves those that are known; `OpsError` where none
+        are.
+        """
+        if time.monotonic() >= self._due:
+            try:
+                self._known, self.problem = addresses(self._target, fenced=True), None
+            except OpsError as error:
+                self.problem = error
+            found = self._known or self.problem is None
+            self._due = time.monotonic() + (ADDRESSES_SECONDS if found else self._retry)
+        if self.problem is not None and not self._known:
+            raise self.problem.with_traceback(None)
+        return self._known
 
 
 def address(target: Target, node: int) -> NodeAddress:

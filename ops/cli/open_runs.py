@@ -17,7 +17,7 @@ from temporalio.client import Client
 from temporalio.service import RPCError
 
 from activities import describing
-from activities.describing import ListedRun
+from activities.describing import ListedRun, RunDescription
 from workflows.model import names
 from workflows.model.phases import PAUSED
 
@@ -84,10 +84,16 @@ class OpenRuns:
         ]
 
     async def one(self, run: OpenRun) -> OpenRun:
-        """A run with the step that it waits for."""
+        """A run with the step that it waits for, and whether it is paused now; as it was read before where the server
+        does not respond.
+        """
         self._looks += 1
-        await self._read_step(run)
-        return replace(run, step=self._steps[run.run_id][1] if run.run_id in self._steps else None)
+        described = await self._read_step(run)
+        run = replace(run, step=self._steps[run.run_id][1] if run.run_id in self._steps else None)
+        if described is None:
+            return run
+        memo = described.raw.workflow_execution_info.memo.fields
+        return replace(run, paused=PAUSED in memo, suspended=described.paused)
 
     async def _started(self, run: ListedRun) -> OpenRun:
         found = OpenRun(run.workflow_id, run.run_id, paused=PAUSED in run.memo, suspended=run.paused)
@@ -109,27 +115,29 @@ class OpenRuns:
             return values[0] if values else None
         return None
 
-    async def _read_step(self, run: OpenRun) -> None:
+    async def _read_step(self, run: OpenRun) -> RunDescription | None:
+        """Note the step that a run waits for; None where the server does not describe the run."""
         async with self._gate:
             try:
                 described = await describing.describe_run(
                     self._client, run.workflow_id, run.run_id, timedelta(seconds=SECONDS)
                 )
             except RPCError:
-                return
+                return None
             if described is None:
-                return
+                return None
             raw = described.raw
             cancelling = raw.workflow_extended_info.cancel_requested
             pending = max(raw.pending_activities, key=lambda each: each.attempt, default=None)
             if pending is None:
                 self._steps[run.run_id] = self._looks, Step(cancelling=cancelling)
-                return
+                return described
             details = await self._client.data_converter.decode(pending.heartbeat_details.payloads)
         reported = details[0] if details and isinstance(details[0], list) else []
         rows = tuple(row for row in reported if isinstance(row, Mapping))
         step = Step(pending.activity_type.name, int(pending.attempt), rows, cancelling)
         self._steps[run.run_id] = self._looks, step
+        return described
 
 
 async def leased(client: Client, cluster: str) -> set[int]:

@@ -4,7 +4,6 @@ ListPartitionReassignments requests the controller's version each time, which is
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -19,8 +18,7 @@ from storage_node.types import TopicPartition
 from workflows.model import moves
 
 NODE_SECONDS = 3.0
-ADDRESSES_SECONDS = 30.0
-#: Seconds between two calls of Kafka's API, where no node responds to this host's private calls.
+#: Where no node responds to this host's private calls, Kafka's API is asked, and so often.
 KAFKA_SECONDS = 5.0
 
 
@@ -109,21 +107,24 @@ class ReassignmentLook:
     """Reads the reassignments of some topics, or (None) of all, for one command; never older ones than before."""
 
     def __init__(self, target: Target, topics: Collection[str] | None = None) -> None:
-        self._target, self._topics = target, None if topics is None else sorted(topics)
-        self._known: list[NodeAddress] = []
-        self._known_until = float("-inf")
+        self._topics = None if topics is None else sorted(topics)
+        self._addresses = nodes.Addresses(target, retry=0.0)
         self._last: Looked | None = None
 
     def look(self) -> Looked | None:
-        """Return what the nodes report now; None if none of them responds to this host, or only with older metadata."""
-        if time.monotonic() >= self._known_until:
-            self._known = nodes.addresses(self._target, fenced=True)
-            self._known_until = time.monotonic() + ADDRESSES_SECONDS
-        found = of(_ask(self._known, self._topics))
+        """What the nodes tell now; None where none of them responds to this host, or none that knows what was told
+        before. Raises `OpsError` where the nodes' addresses were never found.
+        """
+        found = of(_ask(self._addresses.get(), self._topics))
         if found is None or (self._last is not None and found.version < self._last.version):
             return None
         self._last = found
         return found
+
+    @property
+    def problem(self) -> OpsError | None:
+        """Why the nodes' addresses could not be looked up the last time; those of before are asked."""
+        return self._addresses.problem
 
 
 def _ask(known: Sequence[NodeAddress], topics: Sequence[str] | None) -> dict[int, Mapping[str, Any] | OpsError]:

@@ -96,9 +96,10 @@ class Looking:
         responses before; the others read the nodes' memory.
         """
         seen = self._look()
-        at, notes = time.monotonic(), []
+        at = time.monotonic()
+        notes = [str(self._nodes.problem)] if self._nodes.problem is not None else []
         if not seen.under_way:
-            return Gathered([], [], at)
+            return Gathered([], notes, at)
         found: dict[TopicPartition, tuple[OpenRun, Part]] = {}
         refused: dict[TopicPartition, str] = {}
         if self._target.temporal_address:
@@ -215,5 +216,10 @@ def _watch(looking: Looking) -> NoReturn:
                 )
             )
             time.sleep(SECONDS)
-            before, shown = shown, looking.gather()
-            lines = measured(shown.lines, before.lines, shown.at - before.at)
+            try:
+                now = looking.gather()
+            except OpsError as error:  # such as a node that restarts; the next look may find it again
+                shown = replace(shown, notes=[str(error)])
+                continue
+            lines = measured(now.lines, shown.lines, now.at - shown.at)
+            shown = now

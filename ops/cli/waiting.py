@@ -13,14 +13,13 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColum
 from temporalio.client import Client
 
 from ops.cli import moves, moves_view, nodes, output, runs
-from ops.cli.kafka_admin import NodeAddress
 from ops.cli.moves_view import MoveLine
 from ops.cli.open_runs import OpenRun, OpenRuns
 from ops.cli.target import Target
 from ops.stack.errors import OpsError
 
 LOOK_SECONDS = 0.5
-#: Seconds between two calls of the server for runs that no node reports.
+#: The server is asked so often what its run waits for, and whether it is paused.
 SERVER_SECONDS = 5.0
 #: Seconds between two lines where there is no terminal for bars.
 LINE_SECONDS = 30.0
@@ -105,10 +104,9 @@ def summary(shown: dict[str, Shown]) -> str:
         parts.append(output.rate(rate))
     etas = [each.eta for each in open_]
     known = [eta for eta in etas if eta is not None]
-    if open_ and len(known) == len(etas):
-        parts.append(f"{output.duration(max(known))} to go")
-    else:
-        parts.append("time to go unknown")
+    if open_:
+        whole = len(known) == len(etas)
+        parts.append(f"{output.duration(max(known))} to go" if whole else "time to go unknown")
     phases = ", ".join(
         phase if len(open_) == 1 else f"{count} {phase}"
         for phase, count in Counter(each.phase for each in open_).items()
@@ -134,29 +132,28 @@ async def wait_with_progress(
 
 
 class _Follow:
-    """Reads one run: from its node, and what the node does not report from Temporal's server."""
+    """Looks at one run: by its node at each look, and by Temporal's server, which alone knows of pauses, at times."""
 
     def __init__(self, client: Client, target: Target, run: OpenRun) -> None:
-        self._server, self._target, self._run = OpenRuns(client, target.cluster), target, run
-        self._known: list[NodeAddress] | None = None
+        self._server, self._run = OpenRuns(client, target.cluster), run
+        self._addresses = nodes.Addresses(target)
         self._due = 0.0
 
     async def lines(self) -> list[MoveLine]:
         """The lines of the run's replicas."""
         reported = await asyncio.to_thread(self._ask)
-        if moves_view.lacks(self._run, reported) and time.monotonic() >= self._due:
+        if time.monotonic() >= self._due:
             self._due = time.monotonic() + SERVER_SECONDS
             self._run = await self._server.one(self._run)
         return [line for line in moves_view.join(reported, [self._run]) if line.id == self._run.workflow_id]
 
     def _ask(self) -> moves_view.NodeMoves:
         try:
-            if self._known is None:
-                wanted = moves_view.nodes_of(self._run)
-                self._known = [each for each in nodes.addresses(self._target, fenced=True) if each.node in wanted]
+            known = self._addresses.get()
         except OpsError:
-            self._known = []
-        return moves.ask(self._known)
+            known = []
+        wanted = moves_view.nodes_of(self._run)
+        return moves.ask([each for each in known if each.node in wanted])
 
 
 def of_line(line: MoveLine) -> Shown:

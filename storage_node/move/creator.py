@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,21 +13,21 @@ from storage_node.directories.names import movable, move_name, replica_name
 from storage_node.errors import NotEnoughSpace, ReplicaBusy, RequestRefused, StaleClaim, StorageError, Superseded
 from storage_node.move import marker as markers
 from storage_node.move import patience
-from storage_node.move.creation import check_space, make, refuse_ended, unmake, write_source
+from storage_node.move.creation import make, refuse_ended, unmake, write_source
 from storage_node.move.future import open_copy
 from storage_node.move.host import PartitionLike
 from storage_node.move.lookup import Lookup
 from storage_node.move.marker import Marker, State
 from storage_node.move.moving import Move
-from storage_node.move.registry import Registry, StopSwitch
+from storage_node.move.registry import Registry, Room, StopSwitch
 from storage_node.move.status import MoveState, MoveStatus
 from storage_node.types import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A requested move: its owner, claim and generation (0: to be issued), and rate; `admitted`: the target had room
-    (`Creator.admit`) before the copy that this one replaces was cancelled.
+    """Who asks, under which claim and generation (0: to be issued), at which rate; `room`: what was reserved in the
+    target (`Creator.admit`) before the copy that this one replaces was cancelled.
     """
 
     claim: int = 0
@@ -34,7 +35,7 @@ class Request:
     owner: str = ""
     run_id: str = ""
     throttle: int | None = None
-    admitted: bool = False
+    room: Room | None = None
 
 
 class Creator:
@@ -54,6 +55,14 @@ class Creator:
 
     def create(self, tp: TopicPartition, target_path: Path | str, request: Request) -> MoveStatus:
         """See `MoveEngine.create`."""
+        with ExitStack() as rooms:
+            if request.room is not None:
+                rooms.enter_context(request.room)
+            return self._create(tp, target_path, request, rooms)
+
+    def _create(self, tp: TopicPartition, target_path: Path | str, request: Request, rooms: ExitStack) -> MoveStatus:
+        """The same; what it reserves is released with `rooms`."""
+        room = request.room
         partition = self._node.partition(tp)
         target = self._node.directory(target_path)
         newest = self._registry.newest_claim(partition)
@@ -73,21 +82,22 @@ class Creator:
             if partition.directory is not target:
                 # Checked first: a rejected target leaves the running copy alone.
                 self._check(partition, target, request.generation)
-                self._check_room(partition, target, move)
-                request = replace(request, admitted=True)
+                room = room or rooms.enter_context(self._reserve(partition, target, move))
             self._cancel(tp, None, "another directory was asked for")
             ended_run = move.marker.run_id if move.marker.run_id != request.run_id else ""
         if partition.directory is target:
             return self._in_place(partition, request, newest)
         if move is None:
             self._refuse_ended(partition, request)
-        return self._make(partition, target, request, ended_run)
+        self._check(partition, target, request.generation)
+        room = room or rooms.enter_context(self._reserve(partition, target, None))
+        return self._make(partition, target, request, ended_run, room)
 
-    def admit(self, tp: TopicPartition, target_path: Path | str) -> None:
+    def admit(self, tp: TopicPartition, target_path: Path | str) -> Room:
         """See `MoveEngine.admit`."""
         partition, target = self._node.partition(tp), self._node.directory(target_path)
         self._check(partition, target, 0)
-        self._check_room(partition, target, self._registry.get(tp))
+        return self._reserve(partition, target, self._registry.get(tp))
 
     def _check(self, partition: PartitionLike, target: LogDirectory, generation: int) -> None:
         """Raise if a new copy in `target` is not possible, for reasons other than its room. Changes nothing."""
@@ -104,10 +114,10 @@ class Creator:
             if there:
                 raise RequestRefused(f"{target.path / name} is not a known replica: inspect it and move it elsewhere")
 
-    def _check_room(self, partition: PartitionLike, target: LogDirectory, replaced: Move | None) -> None:
-        """Raise NotEnoughSpace unless `target` has room, also by the end of the copy that is replaced."""
+    def _reserve(self, partition: PartitionLike, target: LogDirectory, replaced: Move | None) -> Room:
+        """Reserve room in `target`, also by the end of the copy that is replaced; raises NotEnoughSpace."""
         freed = replaced.bytes_held if replaced is not None and target.shares_disk_with(replaced.target) else 0
-        check_space(target, partition.log.size, self._registry.spoken_for(target) - freed)
+        return self._registry.reserve(target, partition.log.size, freed)
 
     def _refuse_ended(self, partition: PartitionLike, request: Request) -> None:
         if not request.claim:
@@ -128,11 +138,10 @@ class Creator:
         self._registry.remember(status)
         return status
 
-    def _make(self, partition: PartitionLike, target: LogDirectory, request: Request, ended_run: str) -> MoveStatus:
+    def _make(
+        self, partition: PartitionLike, target: LogDirectory, request: Request, ended_run: str, room: Room
+    ) -> MoveStatus:
         tp = partition.tp
-        self._check(partition, target, request.generation)
-        if not request.admitted:
-            self._check_room(partition, target, None)
         claim = request.claim or self._registry.newest_claim(partition) + 1
         source = write_source(partition, claim, target.id, ended_run)
         self._registry.learn(tp, claim)
@@ -164,7 +173,7 @@ class Creator:
         with patience.held(partition.lock, (partition.directory,)):
             move.future.config = partition.log.config  # it may have changed while the copy was being opened
             partition.future = move.future
-        self._registry.add(move)
+        self._registry.add(move, room)
         return move.status()
 
     def _adopt(self, move: Move, request: Request) -> MoveStatus:

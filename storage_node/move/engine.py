@@ -35,7 +35,7 @@ from storage_node.move.lookup import Lookup
 from storage_node.move.marker import Marker, Reason
 from storage_node.move.movers import MOVES_STOPPED, STOPPED_BY_OPERATOR, Movers, explain
 from storage_node.move.moving import Move
-from storage_node.move.registry import Registry, StopSwitch
+from storage_node.move.registry import Registry, Room, StopSwitch
 from storage_node.move.settling import Settler
 from storage_node.move.status import BEHIND, SWAPPED, MoveState, MoveStatus, SwapOutcome, WaitingDeletion
 from storage_node.move.swap import CATCH_UP_SECONDS, Swapper
@@ -101,28 +101,29 @@ class MoveEngine:
         owner: str = "",
         run_id: str = "",
         throttle: int | None = None,
-        admitted: bool = False,
+        room: Room | None = None,
     ) -> MoveStatus:
         """Make the `.move`, durable, and answer; nothing is copied yet.
 
         A `.move` of the same claim, or with no claim given of the same owner, is taken as made before; a newer claim
         takes over a move or gives it another target. `generation` is the one that the metadata gave the move, `claim`
-        0 lets a new one be issued, `admitted` means that `admit` has found room. Raises ReplicaBusy, StaleClaim,
+        0 lets a new one be issued, `room` is what `admit` has reserved; it is released. Raises ReplicaBusy, StaleClaim,
         Superseded, MovesStopped, LogDirNotFound, InvalidTopic, NotEnoughSpace, UnknownTopicOrPartition, StorageError;
         nothing is left on disk then. A move that was to get another target goes on to its present one, unless the
         target's disk itself failed at making the `.move`.
         """
         with self._changing(tp):
-            return self._creator.create(tp, target_path, Request(claim, generation, owner, run_id, throttle, admitted))
+            return self._creator.create(tp, target_path, Request(claim, generation, owner, run_id, throttle, room))
 
-    def admit(self, tp: TopicPartition, target_path: Path | str) -> None:
-        """Check whether a new copy could be made in a directory, in place of the one under way; changes nothing.
+    def admit(self, tp: TopicPartition, target_path: Path | str) -> Room:
+        """Check whether a new copy could be made in a directory, in place of the one under way, and reserve its room.
 
+        The caller gives the room to `create`, or releases it.
         Raises MovesStopped, LogDirNotFound, InvalidTopic, NotEnoughSpace, UnknownTopicOrPartition, RequestRefused,
         StorageError.
         """
         with self._changing(tp):
-            self._creator.admit(tp, target_path)
+            return self._creator.admit(tp, target_path)
 
     # Copying
 

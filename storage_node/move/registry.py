@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from storage_node import failpoints
 from storage_node.directories import atomic
@@ -11,7 +12,8 @@ from storage_node.directories.directory import LogDirectory
 from storage_node.errors import MovesStopped, StaleClaim, StorageError
 from storage_node.failpoints import failpoint
 from storage_node.move import marker as markers
-from storage_node.move.creation import write_source
+from storage_node.move import patience
+from storage_node.move.creation import check_space, write_source
 from storage_node.move.host import PartitionLike
 from storage_node.move.moving import Move
 from storage_node.move.status import MoveState, MoveStatus
@@ -21,6 +23,25 @@ STOPPED_FILE = "moves-stopped"
 _REMEMBERED = 4096  # finished moves whose status can still be asked for
 
 AFTER_STOPPED = failpoints.register("stop.after_first_file")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Room:
+    """Bytes that are reserved in a directory for a copy, until it is there or they are released. A context manager."""
+
+    target: LogDirectory
+    size: int
+    _drop: Callable[[Room], None]
+
+    def release(self) -> None:
+        """Give the bytes back; does nothing where that was done before, or where the copy is there."""
+        self._drop(self)
+
+    def __enter__(self) -> Room:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
 
 
 class Registry:
@@ -33,6 +54,8 @@ class Registry:
         self._guards: dict[TopicPartition, threading.RLock] = {}
         self._claims: dict[TopicPartition, int] = {}
         self._ended: dict[tuple[TopicPartition, str], None] = {}
+        self._rooms: set[Room] = set()
+        self._reserving: dict[str, threading.Lock] = {}
 
     def guard(self, tp: TopicPartition) -> threading.RLock:
         """The lock under which names and markers of a partition's move change."""
@@ -54,15 +77,40 @@ class Registry:
             return [self._moves[tp] for tp in sorted(self._moves, key=lambda tp: (tp.topic, tp.partition))]
 
     def spoken_for(self, target: LogDirectory) -> int:
-        """Bytes that the moves there are will still write into a directory."""
+        """Bytes that moves will still write into a directory: those there are, and those that are being made."""
         with self._lock:
-            moves = list(self._moves.values())
-        return sum(move.bytes_left for move in moves if move.target is target)
+            moves, rooms = list(self._moves.values()), list(self._rooms)
+        left = sum(move.bytes_left for move in moves if move.target is target)
+        return left + sum(room.size for room in rooms if room.target is target)
 
-    def add(self, move: Move) -> None:
+    def reserve(self, target: LogDirectory, needed: int, freed: int) -> Room:
+        """Reserve room for a copy of `needed` bytes, `freed` of which the copy that it replaces gives back.
+
+        Raises NotEnoughSpace, StorageError.
+        """
+        with self._lock:
+            reserving = self._reserving.setdefault(target.name, threading.Lock())
+        # One at a time, so that no two moves are admitted to the same bytes.
+        with patience.held(reserving, (target,)) as free:
+            if not free:
+                target.check_online()
+            check_space(target, needed, self.spoken_for(target) - freed)
+            room = Room(target, max(0, needed - freed), self._drop)
+            with self._lock:
+                self._rooms.add(room)
+        return room
+
+    def _drop(self, room: Room) -> None:
+        with self._lock:
+            self._rooms.discard(room)
+
+    def add(self, move: Move, room: Room | None = None) -> None:
+        """A `.move` is on disk; `room` is what was reserved for it, which the move itself speaks for from now on."""
         with self._lock:
             self._moves[move.tp] = move
             self._finished.pop(move.tp, None)
+            if room is not None:
+                self._rooms.discard(room)
 
     def finish(self, move: Move) -> MoveStatus:
         """The move is over; its last status stays known for a while."""

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ops.analytics import schema
+from ops.analytics.page import lost
 from tests.ops.analytics.bronze import Told, bronze, tell
 from tests.ops.analytics.conftest import at
-from tests.support.histories import export
+from tests.support.histories import RunBuilder, call, export, rows
 from tests.support.sample_runs import morning
+from workflows.model.calls import (
+    CAUGHT_UP,
+    COPY,
+    CREATE_MOVE,
+    CREATED,
+    SWAP,
+    SWAPPED,
+    MoveRow,
+    ReplicaMove,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -58,6 +71,41 @@ def test_where_the_time_of_a_move_went_is_told_by_reason(told: Told) -> None:
     )
     assert (open_one.stall, open_one.stall_message) == ("growing_source", "growing_source: told")
     assert told.move("clicks-5").stall is None
+
+
+def missed(partition: int, **absent: float) -> RunBuilder:
+    """A move of 4 s of copying whose node was missed for 20 s after the first of two attempts; why, in seconds."""
+    plan = {"topic": "missed", "partition": partition, "node": 1, "directory": "/data/n1/d2"}
+    run = RunBuilder(f"rehome/move/1/missed-{partition}/a", f"run-missed-{partition}", parameter=plan)
+    argument = call(run, ReplicaMove("missed", partition, "/data/n1/d2", 1))
+    beat = MoveRow(
+        "missed", partition, CREATED, "/data/n1/d1", "/data/n1/d2", 1,
+        seconds_copying=1.0, bytes_written=10, seconds_by_reason={"copying": 1.0},
+    )  # fmt: skip
+    run.activity(CREATE_MOVE, argument, 0.0, 0.0, rows(replace(beat, seconds_copying=0.0, seconds_by_reason={})))
+    run.activity_timed_out(COPY, argument, 0.0, 1.0, rows(beat))
+    copied = replace(beat, outcome=CAUGHT_UP, seconds_copying=4.0, seconds_by_reason={"copying": 4.0})
+    run.activity(COPY, argument, 21.0, 24.0, rows(copied), attempt=2)
+    run.activity(SWAP, argument, 24.0, 24.0, rows(replace(copied, outcome=SWAPPED)))
+    done = replace(copied, outcome=SWAPPED, seconds_by_reason={"copying": 4.0, **absent})
+    return run.complete(24.0, {**rows(done), "phases": []})
+
+
+def test_seconds_without_a_node_are_told_apart_as_dead_cut_off_and_fenced(spark: Any, tmp_path: Path) -> None:
+    absences = [{"dead": 12.0}, {"cut_off": 8.0}, {"fenced": 5.0}, {"dead": 3.0, "cut_off": 2.0, "fenced": 1.5}, {}]
+    export(tmp_path, *[missed(partition, **absent) for partition, absent in enumerate(absences)], at=120)
+    events, pending = bronze(spark, tmp_path)
+    told = tell(events.cache(), pending.cache(), at(120))
+    exported = {row["partition"]: row["spent"] for row in told.frames.move_report.collect()}
+    for partition, absent in enumerate(absences):
+        expected = {"copying": 4.0, "away": 20.0 - sum(absent.values()), **absent}
+        spent = told.move(f"missed-{partition}").spent
+        assert spent == exported[partition]
+        assert {name: value for name, value in spent.items() if value} == pytest.approx(expected)
+    totals = {reason: seconds for reason, seconds, _, _ in lost(told.report.moves)}
+    assert {name: totals[name] for name in schema.ABSENCES} == pytest.approx(
+        {"dead": 15.0, "cut_off": 10.0, "fenced": 6.5}
+    )
 
 
 def test_a_history_that_tells_no_reasons_has_its_times_and_its_rate(told: Told) -> None:

@@ -16,8 +16,10 @@ from temporalio import service
 from temporalio.api.workflowservice.v1 import PauseWorkflowExecutionRequest, UnpauseWorkflowExecutionRequest
 from temporalio.client import Client
 
-from ops.cli import moves, reassignments, runs
+from ops.cli import moves, reassignments, runs, waiting
 from ops.cli.kafka_admin import KafkaAdmin
+from ops.cli.moves_view import MoveLine
+from ops.cli.open_runs import OpenRun
 from ops.cli.target import resolve
 from ops.stack.stack import Stack
 from tests.ops.cli.conftest import Rehome, fill, known
@@ -53,9 +55,20 @@ def moved(rehome: Rehome, topic: str) -> Iterator[dict[str, Any]]:
     """A move that goes on for a minute."""
     node, directory = where(rehome, topic)
     started = rehome("move", f"{topic}-0", "--node", str(node), "--to", str(another(directory)), "--throttle", "100kB")
-    until(lambda: any(row["bytes_copied"] for row in rehome("moves")["moves"]))
+    until(lambda: any(row["bytes_copied"] and row["rate"] for row in rehome("moves")["moves"]))
     yield started | {"source": str(directory)}
     rehome("cancel", started["id"])
+
+
+def waited_for(data: Path, moved: dict[str, Any]) -> MoveLine:
+    """The move's line as a command that waits for it sees it first."""
+    parameter = {key: moved[key] for key in ("topic", "partition", "node", "directory")}
+
+    async def look(client: Client) -> MoveLine:
+        (line,) = await waiting._Follow(client, resolve(data), OpenRun(moved["id"], "", parameter)).lines()
+        return line
+
+    return runs.with_temporal(resolve(data), look)
 
 
 def test_watching_moves_queries_neither_the_controller_nor_the_runs(
@@ -101,9 +114,11 @@ def test_paused_move_is_shown_as_paused_without_a_query(
     try:
         line = until(lambda: (row := rehome("moves")["moves"][0])["phase"] == "paused" and row, 20)
         assert (line["stall"], line["stall_message"]) == ("stopped", "the run is paused")
+        assert waited_for(data, moved).phase == "paused", "a command that waits for it shows the same"
     finally:
         order("resume")
     until(lambda: rehome("moves")["moves"][0]["phase"] in ("copying", "throttled"), 20)
+    assert waited_for(data, moved).phase in ("copying", "throttled")
     assert calls["query_workflow"] == 0
 
 
@@ -122,6 +137,7 @@ def test_move_paused_by_the_server_is_shown_with_how_to_resume_it(
         line = until(lambda: (row := rehome("moves")["moves"][0])["phase"] == "paused" and row, 20)
         assert line["stall"] == "suspended"
         assert f"temporal workflow unpause --workflow-id {moved['id']}" in line["stall_message"]
+        assert waited_for(data, moved).stall == "suspended"
     finally:
         request(UnpauseWorkflowExecutionRequest, "unpause_workflow_execution")
     until(lambda: rehome("moves")["moves"][0]["phase"] in ("copying", "throttled"), 20)

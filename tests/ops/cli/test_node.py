@@ -8,8 +8,24 @@ from pathlib import Path
 import pytest
 
 from ops.cli import main as cli
+from storage_node.protocol import private
 from tests.support.node_harness import running, until
 from tests.support.wire import Client
+
+
+def test_status_of_a_node_that_does_not_know_of_its_client_shows_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(private.OPERATIONS, "controller-client")
+    with running(tmp_path, dirs=1) as harness:
+        command = ["node", "status", "1", "--bootstrap-server", harness.bootstrap]
+        assert cli.run(command) == 0
+        shown = capsys.readouterr().out
+        assert "temporal client: unknown" in shown and "unknown op 'controller-client'" in shown
+        assert f"{harness.paths[0]}: online" in shown
+        assert cli.run([*command, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["replicas"], found["temporal_client"]["connected"]) == (0, None)
 
 
 def test_the_connections_of_a_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
-from ops.cli import reassign_look
-from ops.cli.kafka_admin import Reassignment
+import pytest
+
+from ops.cli import nodes, reassign_look
+from ops.cli.kafka_admin import NoAnswer, NodeAddress, Reassignment
 from ops.cli.nodes import Reach, Unreachable
-from ops.cli.reassign_look import Told, told_of
+from ops.cli.reassign_look import ReassignmentLook, Told, told_of
+from ops.cli.target import Target
 from storage_node.types import TopicPartition
 
 T0 = TopicPartition("t", 0)
@@ -51,3 +55,25 @@ def test_time_to_go_is_that_of_the_slowest_replica() -> None:
     in_sync = {(2, T0): row("in_sync", 100, 0.0), (3, T0): row("catching_up", 90, 1.0)}
     assert told_of(ONE, in_sync) == Told(1.0, 10.0, "")
     assert told_of(ONE, {}) is None
+
+
+def test_look_goes_on_by_the_addresses_it_knows_while_the_bootstrap_node_is_down(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def down(*_: Any, **__: Any) -> Any:
+        raise NoAnswer("no answer at 127.0.0.1:1")
+
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(nodes, "addresses", down)
+    monkeypatch.setattr(nodes, "call", lambda *_, **__: answer(7, ["t", 0, [2, 3, 1], [2, 3], [1], [1], 1]))
+    look = ReassignmentLook(Target("127.0.0.1:1", "", "default", "c"))
+    with pytest.raises(NoAnswer):
+        look.look()
+    with monkeypatch.context() as patched:
+        patched.setattr(nodes, "addresses", lambda *_, **__: [NodeAddress(2, "127.0.0.1", 2)])
+        assert look.look() is not None and look.problem is None
+    clock[0] += 31.0
+    found = look.look()
+    assert found is not None and found.under_way == {T0: ONE}
+    assert str(look.problem) == "no answer at 127.0.0.1:1"

@@ -232,6 +232,15 @@ def test_a_run_that_cannot_be_read_is_shown() -> None:
     assert (line.id, line.phase) == ("run-9", "unknown")
 
 
+def test_each_run_that_cannot_be_read_is_shown_without_a_node() -> None:
+    unread = [OpenRun(f"run-{number}", "r") for number in (8, 7)]
+    joined = moves_view.join(NodeMoves.of({0: Unreachable("", Reach.REFUSED)}), [*unread, run("run-9")])
+    assert [line.id for line in joined] == ["run-7", "run-8", "run-9"]
+    assert [line.node for line in joined] == [-1, -1, 1]
+    assert {(line.phase, line.stall) for line in joined[:2]} == {("unknown", "")}, "node 0 says nothing of them"
+    assert [moves_view.cells(line)[2] for line in joined] == ["-", "-", "1"]
+
+
 def test_what_only_the_server_knows() -> None:
     stopped = reported(status("orders", 0, state="stopped", stall="stopped", stall_message="stopped"))
     (paused,) = moves_view.join(stopped, [run("run-1", paused=True)])

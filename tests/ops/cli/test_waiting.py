@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any, cast
 
-from ops.cli import waiting
+import pytest
+from temporalio.api.enums.v1 import WorkflowExecutionStatus as RawStatus
+from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
+from temporalio.client import Client
+
+from ops.cli import nodes, waiting
+from ops.cli.kafka_admin import NodeAddress
+from ops.cli.moves_view import MoveLine
+from ops.cli.open_runs import OpenRun
+from ops.cli.target import Target
 from ops.cli.waiting import Bars, Shown
+from ops.stack.errors import OpsError
+from workflows.model.phases import PAUSED
 
 
 @pytest.fixture
@@ -36,6 +50,94 @@ def test_summary_of_many_replicas_is_one_line() -> None:
     assert waiting.summary({"a-0": done, "a-1": slow}).endswith(
         "1 of 2 done: copying; 150 B of 200 B, 5 B/s, 10 s to go"
     )
+
+
+def test_summary_of_replicas_that_are_all_done_has_no_time_to_go() -> None:
+    done = Shown("in_place", 100, 100, done=True)
+    assert waiting.summary({"a-0": done, "a-1": done, "a-2": done}) == "3 of 3 done: 300 B of 300 B"
+    assert waiting.summary({"a-0": done}) == "a-0: 100 B of 100 B"
+
+
+MOVE = {"topic": "orders", "partition": 0, "node": 1, "directory": "/b"}
+STATUS = {"topic": "orders", "partition": 0, "owner": "run-1", "directory": "/b", "state": "copying", "bytes_total": 9}
+
+
+class Server:
+    """Temporal's server as far as one run is described."""
+
+    namespace = "default"
+
+    def __init__(self) -> None:
+        self.workflow_service = self
+        self.status = RawStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
+        self.memo: list[str] = []
+        self.calls = 0
+
+    async def describe_workflow_execution(self, *_: Any, **__: Any) -> DescribeWorkflowExecutionResponse:
+        self.calls += 1
+        found = DescribeWorkflowExecutionResponse()
+        found.workflow_execution_info.status = self.status
+        for name in self.memo:
+            found.workflow_execution_info.memo.fields[name].data = b""
+        return found
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def follow(server: Server, monkeypatch: pytest.MonkeyPatch) -> Callable[[], MoveLine]:
+    """Look once more at a run that node 1 tells all of; the replica's line."""
+    monkeypatch.setattr(nodes, "addresses", lambda *_, **__: [NodeAddress(node, "127.0.0.1", 1) for node in (1, 2)])
+    monkeypatch.setattr(nodes, "call", lambda where, *_, **__: {"moves": [STATUS] if where.node == 1 else []})
+    target = Target("127.0.0.1:1", "127.0.0.1:2", "default", "c")
+    follows = waiting._Follow(cast(Client, server), target, OpenRun("run-1", "r", MOVE))
+
+    def look() -> MoveLine:
+        (line,) = asyncio.run(follows.lines())
+        return line
+
+    return look
+
+
+def test_waiting_asks_for_the_nodes_again_after_they_were_not_found(
+    follow: Callable[[], MoveLine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise OpsError("the bootstrap node restarts")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(nodes, "addresses", fails)
+        assert follow().phase != "copying"
+    clock[0] += 31.0
+    assert (follow().phase, follow().bytes_total) == ("copying", 9)
+    clock[0] += 31.0
+    monkeypatch.setattr(nodes, "addresses", fails)
+    assert follow().phase == "copying", "what is known is good"
+
+
+def test_waiting_shows_that_the_run_was_paused_and_resumed(
+    follow: Callable[[], MoveLine], server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "SERVER_SECONDS", 0.0)
+    assert follow().phase == "copying"
+    server.memo = [PAUSED]
+    assert (follow().phase, follow().stall_message) == ("paused", "the run is paused")
+    server.memo, server.status = [], RawStatus.WORKFLOW_EXECUTION_STATUS_PAUSED
+    assert "the Temporal server has paused the run" in follow().stall_message
+    server.status = RawStatus.WORKFLOW_EXECUTION_STATUS_RUNNING
+    assert follow().phase == "copying"
+
+
+def test_waiting_asks_the_server_once_in_some_seconds(follow: Callable[[], MoveLine], server: Server) -> None:
+    for _ in range(5):
+        follow()
+    assert server.calls == 1
 
 
 def test_time_to_go_of_a_bar_is_the_nodes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

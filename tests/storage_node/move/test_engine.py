@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from storage_node import failpoints
+from storage_node.directories.atomic import NoRoom
 from storage_node.directories.directory import Usage
 from storage_node.errors import (
     InvalidTopic,
@@ -413,6 +416,73 @@ def test_a_new_target_that_is_refused_leaves_the_copy_to_the_old_one(
         node.engine.resume_moves()
     node.finish(claim)
     assert node.partitions[TP].directory is node.dir("b")
+
+
+def room_for_one(node: SmallNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave room for one of the replicas in `c`, which is a disk of its own."""
+    size = max(partition.log.size for partition in node.partitions.values())
+    usable = size + size // 100 + (1 << 20) + size // 2
+    monkeypatch.setattr(node.dir("c"), "usage", lambda: Usage(1 << 40, usable))
+    monkeypatch.setattr(node.dir("c"), "shares_disk_with", lambda other: False)
+
+
+def test_room_that_is_reserved_for_one_move_is_not_given_to_another(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make(names=("a", "b", "c"))
+    tps = [TopicPartition("t", number) for number in range(3)]
+    for tp in tps:
+        node.add(tp)
+        node.fill(50, tp=tp)
+        node.engine.create(tp, node.path("b"), owner="run", run_id=str(tp))
+    room_for_one(node, monkeypatch)
+    room = node.engine.admit(tps[0], node.path("c"))
+    for tp in tps[1:]:
+        with pytest.raises(NotEnoughSpace):
+            node.engine.admit(tp, node.path("c"))
+        with pytest.raises(NotEnoughSpace):
+            node.engine.create(tp, node.path("c"), owner="run", run_id=str(tp))
+    assert {status.directory for status in node.engine.statuses()} == {node.path("b")}
+    room.release()
+    room = node.engine.admit(tps[1], node.path("c"))
+    node.engine.create(tps[1], node.path("c"), owner="run", run_id=str(tps[1]), room=room)
+    room.release()  # once more: from now on the move itself speaks for its bytes, and only once
+    with pytest.raises(NotEnoughSpace):
+        node.engine.admit(tps[2], node.path("c"))
+    node.engine.cancel(tps[1])
+    node.engine.admit(tps[2], node.path("c")).release()
+
+
+@pytest.mark.parametrize("retargeted", [True, False])
+def test_room_is_reserved_while_the_copy_is_being_made(
+    make: Make, monkeypatch: pytest.MonkeyPatch, retargeted: bool
+) -> None:
+    node = make(names=("a", "b", "c"))
+    other = TopicPartition("t", 1)
+    for tp in (TP, other):
+        node.add(tp)
+        node.fill(50, tp=tp)
+        if retargeted:
+            node.engine.create(tp, node.path("b"), owner="run", run_id="r")
+    room_for_one(node, monkeypatch)
+    refused: list[Exception] = []
+    asked: list[TopicPartition] = []
+
+    def meanwhile() -> None:
+        if asked:
+            return
+        asked.append(other)
+        try:
+            node.engine.create(other, node.path("c"), owner="run", run_id="r")
+        except NotEnoughSpace as error:
+            refused.append(error)
+        raise NoRoom(errno.ENOSPC, "No space left on device")
+
+    with failpoints.active({"create.after_mkdir": meanwhile}), pytest.raises(NotEnoughSpace):
+        node.engine.create(TP, node.path("c"), owner="run", run_id="r")
+    assert len(refused) == 1
+    # What was not made holds no room.
+    assert node.engine.create(other, node.path("c"), owner="run", run_id="r").directory == node.path("c")
 
 
 def test_a_copy_makes_room_for_the_one_that_replaces_it_on_the_same_disk(

@@ -16,6 +16,7 @@ from kafka.admin import AlterConfigOp, ConfigResource, ConfigResourceType, Kafka
 
 from storage_node import alter_log_dirs, images
 from storage_node.directories.directory import LogDirectory, Usage
+from storage_node.errors import ErrorCode, RequestRefused
 from storage_node.metadata import NodeImage, PartitionImage, TopicImage
 from storage_node.move.status import MoveState
 from storage_node.replicas import NewReplica
@@ -297,6 +298,48 @@ def test_a_new_target_that_is_refused_leaves_the_running_copy_alone(
     (planned,) = harness.controller.planned
     assert harness.controller.run_move(harness.node, planned) == "swapped"
     assert harness.directory_of("t") == first
+
+
+@pytest.mark.parametrize("before", ["nothing", "one that fails", "one that hangs"])
+def test_room_for_one_lets_one_of_many_running_copies_go_to_a_new_target(
+    harness: Harness, admin: KafkaAdminClient, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    harness.controller.hold_moves = True
+    source, first, second = harness.paths
+    places = [("t", part) for part in range(4)]
+    ask(admin, dict.fromkeys(places, source))
+    harness.create_topic("t", 4)
+    for _, part in places:
+        harness.produce("t", [b"x" * 1000] * 100, partition=part)
+    assert set(ask(admin, dict.fromkeys(places, first)).values()) == {NONE}
+    usage, size, go_on = LogDirectory.usage, 100_000, threading.Event()
+
+    def room_for_one(directory: LogDirectory) -> Usage:
+        assert directory.name != second or before != "one that hangs" or go_on.wait(30)
+        return Usage(1 << 40, size + (1 << 20) + size // 2) if directory.name == second else usage(directory)
+
+    monkeypatch.setattr(LogDirectory, "usage", room_for_one)
+    monkeypatch.setattr(LogDirectory, "shares_disk_with", lambda *_: False)
+    if before == "one that fails":
+
+        async def fails(*_: Any) -> None:
+            raise RequestRefused("the disk hangs", ErrorCode.REQUEST_TIMED_OUT)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(harness.node.log_dirs, "_cancel_other", fails)
+            assert "RequestTimedOutError" in set(ask(admin, dict.fromkeys(places, second)).values())
+    if before == "one that hangs":
+        with monkeypatch.context() as patched:
+            patched.setattr(alter_log_dirs, "DEFAULT_TIMEOUT", 1.0)
+            assert set(ask(admin, dict.fromkeys(places, second)).values()) == {"RequestTimedOutError"}
+        go_on.set()
+    # What is reserved too late is given back soon.
+    codes = until(lambda: NONE in (found := ask(admin, dict.fromkeys(places, second))).values() and found)
+    assert sorted(codes.values()) == [STORAGE_ERROR] * 3 + [NONE]
+    at = {status.tp: status.directory for status in harness.node.engine.statuses()}
+    assert {(tp.topic, tp.partition): path for tp, path in at.items()} == {
+        place: second if code == NONE else first for place, code in codes.items()
+    }
 
 
 @pytest.mark.conformance(18)

@@ -1,0 +1,135 @@
+"""rehome move --file on a cluster without Temporal: the command itself holds the throttle, and must not lose it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ops.cli import file_move, log_dirs
+from ops.cli import main as cli
+from ops.cli.move_throttle import note_of
+from ops.stack.errors import OpsError
+from tests.support.node_harness import Harness, running
+from workflows.model.throttles import MOVE_RATE
+
+
+@pytest.fixture
+def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Harness]:
+    for name in ("REHOME_DATA", "REHOME_BOOTSTRAP_SERVER", "TEMPORAL_ADDRESS", "REHOME_CLUSTER"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    with running(tmp_path) as it:
+        it.create_topic("t")
+        it.produce("t", [b"x" * 1000] * 100)
+        yield it
+
+
+@pytest.fixture
+def file(harness: Harness, tmp_path: Path) -> Path:
+    """A plan that moves the replica."""
+    return plan(harness, tmp_path / "moves.json")
+
+
+def plan(harness: Harness, file: Path) -> Path:
+    entry = {"topic": "t", "partition": 0, "replicas": [1], "log_dirs": [harness.other_directory("t")]}
+    file.write_text(json.dumps({"version": 1, "partitions": [entry]}))
+    return file
+
+
+@pytest.fixture
+def move(harness: Harness, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
+    """Run the command with --wait; its exit code, and what it says."""
+
+    def call(file: Path, *more: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = cli.run(["move", "--file", str(file), "--wait", "--bootstrap-server", harness.bootstrap, *more])
+        return code, capsys.readouterr().err
+
+    return call
+
+
+def rate(harness: Harness) -> str | None:
+    """The throttle that the controller has for the node."""
+    return harness.controller.image.dynamic_configs(1)[0].get(MOVE_RATE)
+
+
+def fails_with(error: BaseException) -> Callable[..., Any]:
+    def fail(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return fail
+
+
+def test_interrupted_call_says_what_removes_the_throttle_and_that_call_does(
+    harness: Harness, file: Path, move: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(file_move, "_wait", fails_with(KeyboardInterrupt()))
+        code, said = move(file, "--throttle", "50MB")
+    assert (code, rate(harness)) == (130, "50000000")
+    assert f"the throttle stays on node 1 until it is removed by: rehome move --file {file} --wait" in said
+    assert move(file)[0] == 0
+    assert rate(harness) is None
+    assert not note_of(file).exists()
+
+
+@pytest.mark.parametrize("step", ["ask", "_wait"])
+def test_call_that_fails_removes_the_throttle_where_no_move_is_under_way(
+    harness: Harness, file: Path, move: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    if step == "_wait":
+        assert move(file)[0] == 0  # so that the replica is in place
+    monkeypatch.setattr(log_dirs if step == "ask" else file_move, step, fails_with(OpsError("the node is gone")))
+    code, said = move(file, "--throttle", "50MB")
+    assert (code, "the node is gone" in said, "stays" in said) == (1, True, False)
+    assert rate(harness) is None
+    assert not note_of(file).exists()
+
+
+def test_call_that_fails_while_a_copy_is_under_way_leaves_its_throttle(
+    harness: Harness, file: Path, move: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.controller.hold_moves = True
+    with monkeypatch.context() as patched:
+        patched.setattr(file_move, "_wait", fails_with(OpsError("the node is gone")))
+        code, said = move(file, "--throttle", "50MB")
+    assert (code, rate(harness)) == (1, "50000000")
+    assert f"rehome move --file {file} --wait" in said
+    (planned,) = harness.controller.planned
+    harness.controller.run_move(harness.node, planned)
+    assert move(file)[0] == 0
+    assert rate(harness) is None
+
+
+def test_plan_is_refused_while_another_holds_the_throttle_of_its_node(
+    harness: Harness, file: Path, move: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    other = plan(harness, tmp_path / "other.json")
+    with monkeypatch.context() as patched:
+        patched.setattr(file_move, "_wait", fails_with(KeyboardInterrupt()))
+        assert move(file, "--throttle", "50MB")[0] == 130
+    code, said = move(other, "--throttle", "60MB")
+    assert (code, rate(harness)) == (1, "50000000")
+    assert f"the plan {file} holds the throttle of node 1" in said and "nothing was moved" in said
+    assert not note_of(other).exists()
+    assert move(file, "--throttle", "60MB")[0] == 0, "its own plan may change the rate"
+    assert rate(harness) is None
+    assert move(other, "--throttle", "60MB")[0] == 0
+    assert rate(harness) is None
+
+
+def test_throttle_that_was_changed_meanwhile_stays_and_is_named(
+    harness: Harness, file: Path, move: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(file_move, "_wait", fails_with(KeyboardInterrupt()))
+        assert move(file, "--throttle", "50MB")[0] == 130
+    note_of(file).write_text(json.dumps({"1": {"before": None, "set": "70000000"}}))
+    code, said = move(file)
+    assert code == 0
+    assert f"node 1 keeps {MOVE_RATE} = 50000000, which was set meanwhile; before the moves it was unset" in said
+    assert not note_of(file).exists()
