@@ -91,19 +91,16 @@ class TakesLong(Exception):
 
 def inspect_at_once(records: Buffer, config: LogConfig) -> Produced:
     """Return what `inspect` does, within a few milliseconds. Raises `TakesLong` where it takes more."""
-    return _inspect(records, config, AT_ONCE)
+    return inspect(records, config, AT_ONCE)
 
 
-def inspect(records: Buffer, config: LogConfig) -> Produced:
+def inspect(records: Buffer, config: LogConfig, bounds: Bounds | None = None) -> Produced:
     """Check what a producer sent for one partition: one batch, whole, whose records all consumers can read.
 
     Needs neither the log nor its lock, and takes as long as unpacking does. Raises `CorruptRecord`, or `RequestRefused`
-    with MESSAGE_TOO_LARGE, INVALID_RECORD, or UNKNOWN_SERVER_ERROR for what cannot be unpacked, as Apache Kafka does.
+    with MESSAGE_TOO_LARGE, INVALID_RECORD, or UNKNOWN_SERVER_ERROR for what cannot be unpacked, as Apache Kafka does;
+    `TakesLong` for what is beyond `bounds`.
     """
-    return _inspect(records, config)
-
-
-def _inspect(records: Buffer, config: LogConfig, bounds: Bounds | None = None) -> Produced:
     header = _only_batch(records)
     verify(records, 0, header)
     if header.length > config.max_message_bytes:

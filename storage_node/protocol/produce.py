@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import is_valid_topic
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
-from storage_node.log.admission import Produced, TakesLong, inspect, inspect_at_once, is_zstandard, takes_long
+from storage_node.log.admission import AT_ONCE, Produced, TakesLong, inspect, inspect_at_once, is_zstandard, takes_long
 from storage_node.log.config import LogConfig
 from storage_node.log_hold import Hold, LogHeld
 from storage_node.printable import printable
@@ -49,9 +49,11 @@ _RESULT_V4 = struct.Struct(">ihqq")
 
 Work = list[tuple["Item", "Partition"]]
 
-#: Look through batches that unpack to very much, or have very many records or headers. As few as there are processors:
-#: more would only take turns.
+#: Look through batches that may unpack to very much, or have very many records or headers. As few as there are
+#: processors: more would only take turns. What takes them long goes to threads of its own, so that the compressed
+#: batches of other connections wait for milliseconds.
 _INSPECTORS = Inspectors(max(2, os.cpu_count() or 2))
+_LONG_INSPECTORS = Inspectors(max(2, os.cpu_count() or 2))
 
 #: Seconds of processor time that a directory's thread spends on the appends of one connection before those of others
 #: have their turn.
@@ -92,7 +94,9 @@ class Item:
     state: LeaderState | None = None
     """Where the followers are waited for."""
     heavy: bool = False
-    """Whether the records take long to look through, and were not yet."""
+    """Whether the records may take long to look through, and were not yet."""
+    long: bool = False
+    """Whether they do."""
     inspected: Produced | Rejection | None = None
     """What was found in the records by a thread for batches that take long."""
 
@@ -277,7 +281,7 @@ class Round:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, Work] = {}
-        self._inspections: dict[str, Inspection] = {}
+        self._inspections: dict[str, tuple[Inspectors, Inspection]] = {}
         """What is looked through before the work, by the work's directory."""
         self._holds: dict[str, tuple[Hold, Callable[[], None]]] = {}
         """The swaps that work waits for, by the work's directory, and who is called at their ends."""
@@ -339,10 +343,12 @@ class Round:
         try:
             if heavy := [each for each in work if each[0].heavy]:
                 # The whole work waits: what one connection sends is appended in its order.
-                batches = [partial(_inspect, item, partition.log.config) for item, partition in heavy]
+                unknown = [each for each in heavy if not each[0].long]
+                inspectors = _INSPECTORS if unknown else _LONG_INSPECTORS
+                batches = [partial(_inspect, item, partition.log.config) for item, partition in unknown or heavy]
                 inspection = Inspection(self._connection, batches, partial(self._inspected, name))
-                _INSPECTORS.submit(inspection)
-                self._inspections[name] = inspection
+                inspectors.submit(inspection)
+                self._inspections[name] = inspectors, inspection
             else:
                 directory.submit(self._append, name, directory, work)
         except (StorageError, RuntimeError) as error:
@@ -391,8 +397,8 @@ class Round:
         are late with what is appended.
         """
         late, self._waiting = self._waiting, {}
-        for inspection in self._inspections.values():
-            _INSPECTORS.drop(inspection)
+        for inspectors, inspection in self._inspections.values():
+            inspectors.drop(inspection)
         if self._many:
             self._later(self._give_up_many(late))
             return
@@ -482,19 +488,22 @@ class Round:
 
 def _inspect(item: Item, config: LogConfig) -> None:
     """Look through an item's records. Runs in a thread for batches that take long."""
-    item.heavy = False
     if item.records is None:
         return
-    # A copy, as far as it has a bound: the request is not held by what goes on after its response.
-    records = bytes(item.records) if len(item.records) <= config.max_message_bytes else item.records
     found: Produced | Rejection
     try:
-        found = inspect(records, config)
+        # A copy, as far as it has a bound: the request is not held by what goes on after its response.
+        records = bytes(item.records) if len(item.records) <= config.max_message_bytes else item.records
+        found = inspect(records, config, None if item.long else AT_ONCE)
+    except TakesLong:
+        item.long = True
+        return
     except RequestRefused as error:
         found = Rejection(error.code, error.message)
     except Exception as error:
         log.exception("the records for %s-%d could not be looked through", item.topic, item.partition)
         found = Rejection(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+    item.heavy = False
     if (whole := item.records) is not None:
         item.inspected = found._replace(records=whole) if isinstance(found, Produced) else found
 
@@ -534,7 +543,7 @@ def _append(node: Node, directory: LogDirectory, work: Work) -> tuple[Work, Hold
             else:
                 appended = partition.append(records, within=directory, inspected=inspected)
         except TakesLong:
-            item.heavy = True
+            item.heavy = item.long = True
             return _rest(work[place:], held, left)
         except LogHeld as error:
             held[partition] = error.hold

@@ -17,6 +17,7 @@ from storage_node.errors import ErrorCode
 from storage_node.log import admission
 from storage_node.log.batch import build_batch
 from storage_node.log.config import LogConfig
+from storage_node.log.records import Bounds
 from storage_node.log.unpacking import GZIP, ZSTD
 from storage_node.protocol import produce
 from storage_node.protocol.inspectors import Inspectors
@@ -287,5 +288,31 @@ def test_heavy_batches_of_a_connection_wait_for_one_of_each_other(
     gate.steps(10)
     assert receive_errors(other) == [0]
     gate.opened.set()
+    for client in crowd:
+        assert receive_errors(client) == [0] * 10
+
+
+def test_compressed_batches_do_not_wait_for_those_that_take_long(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.create_topic("t", 1)
+    harness.settle()
+    held = threading.Event()
+    real = admission.inspect
+
+    def inspect(records: bytes, config: LogConfig, bounds: Bounds | None) -> object:
+        assert bounds is not None or held.wait(30)
+        return real(records, config, bounds)
+
+    monkeypatch.setattr(produce, "inspect", inspect)
+    monkeypatch.setattr(produce, "_LONG_INSPECTORS", Inspectors(2))
+    crowd = [Client(harness) for _ in range(4)]
+    try:
+        for client in crowd:
+            send_items(client, [many_headers(100_000, ZSTD)] * 10)
+        until(lambda: produce._LONG_INSPECTORS.waiting == 20)
+        assert [Client(harness).produce("t", 0, heavy_batch()).error for _ in range(3)] == [0] * 3
+    finally:
+        held.set()
     for client in crowd:
         assert receive_errors(client) == [0] * 10
