@@ -29,7 +29,8 @@ from storage_node.log.batch import (
 )
 from storage_node.log.config import LOG_APPEND_TIME, LogConfig
 from storage_node.log.producer_state import AppendedBatch, ProducerState
-from storage_node.log.records import Seen, look_through
+from storage_node.log.record_columns import MOST_PACKED_RECORDS
+from storage_node.log.records import Bounds, Seen, look_through
 from storage_node.log.unpacking import NONE, ZSTD, CannotUnpack, TooLarge
 
 #: As much as tells of which format a batch is, in all formats; the least that any of them takes.
@@ -52,6 +53,8 @@ Batches = list[tuple[int, BatchHeader]]
 FEW_BYTES = 4096
 #: Records that are checked within a few milliseconds.
 FEW_RECORDS = 10_000
+#: What of a batch is looked through within a few milliseconds. Clients send next to no batch that has more.
+AT_ONCE = Bounds(unpacked=1 << 20, headers=20_000)
 
 
 class Produced(NamedTuple):
@@ -72,20 +75,31 @@ class Admitted:
 
 
 def takes_long(records: Buffer) -> bool:
-    """Whether `inspect` may take more than a few milliseconds, judged by the header of the batch."""
+    """Whether `inspect` may take more than a few milliseconds, as far as the header of the batch shows."""
     if len(records) < HEADER_SIZE:
         return False
     header = parse(records, 0)
     if header.compression == NONE:
         return len(records) > FEW_RECORDS * LEAST_RECORD and header.count > FEW_RECORDS
-    return header.compression == ZSTD or len(records) > FEW_BYTES
+    many = FEW_RECORDS < header.count <= MOST_PACKED_RECORDS
+    return many or header.compression == ZSTD or len(records) > FEW_BYTES
 
 
-def inspect(records: Buffer, config: LogConfig) -> Produced:
+class TakesLong(Exception):
+    """Looking through a batch takes more than a few milliseconds."""
+
+
+def inspect_at_once(records: Buffer, config: LogConfig) -> Produced:
+    """Return what `inspect` does, within a few milliseconds. Raises `TakesLong` where it takes more."""
+    return inspect(records, config, AT_ONCE)
+
+
+def inspect(records: Buffer, config: LogConfig, bounds: Bounds | None = None) -> Produced:
     """Check what a producer sent for one partition: one batch, whole, whose records all consumers can read.
 
     Needs neither the log nor its lock, and takes as long as unpacking does. Raises `CorruptRecord`, or `RequestRefused`
-    with MESSAGE_TOO_LARGE, INVALID_RECORD, or UNKNOWN_SERVER_ERROR for what cannot be unpacked, as Apache Kafka does.
+    with MESSAGE_TOO_LARGE, INVALID_RECORD, or UNKNOWN_SERVER_ERROR for what cannot be unpacked, as Apache Kafka does;
+    `TakesLong` for what is beyond `bounds`.
     """
     header = _only_batch(records)
     verify(records, 0, header)
@@ -96,8 +110,10 @@ def inspect(records: Buffer, config: LogConfig) -> Produced:
         )
     _refuse_unproducible(header)
     try:
-        seen = look_through(records, header)
+        seen = look_through(records, header, bounds)
     except TooLarge as exc:
+        if bounds is not None:
+            raise TakesLong from None
         # A client that is told this divides the batch.
         raise RequestRefused(f"A record batch {exc}", ErrorCode.MESSAGE_TOO_LARGE) from exc
     except CannotUnpack as exc:

@@ -30,6 +30,7 @@ MOST_PACKED_RECORDS = 1 << 20
 """A compressed batch of more records is not looked into."""
 MOST_HEADERS = 1 << 20
 """Nor is a batch whose records have more headers than that."""
+_MANY_HEADERS = f"has more than {MOST_HEADERS} headers"
 FEW = 64
 """So many records are sooner read one by one."""
 _FEW_BYTES = 64 << 10
@@ -86,13 +87,24 @@ def columns(chunks: Iterable[Buffer], count: int, *, packed: bool, exact: bool =
 
 
 def runs_and_columns(
-    chunks: Iterable[Buffer], count: int, *, packed: bool, exact: bool = True, runs: bool = True
+    chunks: Iterable[Buffer],
+    count: int,
+    *,
+    packed: bool,
+    exact: bool = True,
+    runs: bool = True,
+    most_headers: int | None = None,
 ) -> Iterator[Columns | Run]:
-    """The same, with runs in place of columns where records are in order and have one layout."""
+    """The same, with runs in place of columns where records are in order and have one layout.
+
+    `most_headers`: how many headers may be walked over, which those of runs are not.
+    """
     if packed and count > MOST_PACKED_RECORDS:
         raise TooLarge(f"has more than {MOST_PACKED_RECORDS} records")
     stream = _Stream(iter(chunks))
-    position = headers = 0
+    position = 0
+    left = MOST_HEADERS
+    walks = left if most_headers is None else most_headers
     whole = count
     while count:
         start = position - stream.base
@@ -103,37 +115,35 @@ def runs_and_columns(
         if runs and count >= LEAST_RUN and (run := _run_of(stream.data, start, whole - count, count)) is not None:
             position = stream.base + run.end
             count -= run.count
-            headers += run.headers
-            if headers > MOST_HEADERS:
-                raise TooLarge(f"has more than {MOST_HEADERS} headers")
+            left -= run.headers
+            if left < 0:
+                raise TooLarge(_MANY_HEADERS)
             yield run
             continue
         small = not packed or len(stream.data) - start <= _FEW_BYTES
-        if count <= FEW and small and (few_of := _few_of(stream.data, start, count)) is not None:
+        if count <= FEW and small and (few_of := _few_of(stream.data, start, count, min(left, walks))):
             offsets, times, end, more = few_of
             position = stream.base + end
             count = 0
-            headers += more
-            if headers > MOST_HEADERS:
-                raise TooLarge(f"has more than {MOST_HEADERS} headers")
+            left -= more
+            walks -= more
             yield offsets, times
             continue
         view = np.frombuffer(stream.data, np.uint8)
         bodies, ends, needed = _walk(stream.data, view, start, min(count, _AT_ONCE))
         if len(ends):
-            found, more = _many(stream.data, view, bodies, ends)
+            found, more = _many(stream.data, view, bodies, ends, min(left, walks))
             position = stream.base + int(ends[-1])
             count -= len(ends)
         elif needed > _LARGE:
-            found, position, more = _large(stream, position)
+            found, position, more = _large(stream, position, min(left, walks))
             count -= 1
         elif stream.more(position):
             continue
         else:
             raise ValueError(_TOO_FEW)
-        headers += more
-        if headers > MOST_HEADERS:
-            raise TooLarge(f"has more than {MOST_HEADERS} headers")
+        left -= more
+        walks -= more
         yield found
     if exact and (position < stream.base + len(stream.data) or stream.more(position)):
         raise ValueError(_TOO_MANY)
@@ -144,19 +154,20 @@ def _run_of(data: Buffer, start: int, first: int, count: int) -> Run | None:
     return stretch_of(data, start, first, count) if found is None and count >= LEAST_STRETCH else found
 
 
-def _few_of(data: Buffer, start: int, count: int) -> tuple[list[int], list[int], int, int] | None:
+def _few_of(data: Buffer, start: int, count: int, most: int) -> tuple[list[int], list[int], int, int] | None:
     """Like `few`; None where `data` does not have all of them."""
     try:
-        found = few(data, count, start)
+        found = few(data, count, start, most)
     except IndexError:
         return None
     return found if found[2] <= len(data) else None
 
 
-def all_of(data: Buffer, count: int) -> tuple[list[int], list[int]]:
+def all_of(data: Buffer, count: int, most_headers: int | None = None) -> tuple[list[int], list[int]]:
     """The columns of so few records that take all of `data`; raises ValueError, `TooLarge`."""
+    most = MOST_HEADERS if most_headers is None else min(most_headers, MOST_HEADERS)
     try:
-        offsets, times, end, _headers = few(data, count)
+        offsets, times, end, _headers = few(data, count, 0, most)
     except IndexError as exc:
         raise ValueError(_TOO_FEW) from exc
     if end > len(data):
@@ -166,10 +177,10 @@ def all_of(data: Buffer, count: int) -> tuple[list[int], list[int]]:
     return offsets, times
 
 
-def _large(stream: _Stream, position: int) -> tuple[Columns, int, int]:
+def _large(stream: _Stream, position: int, most: int) -> tuple[Columns, int, int]:
     """The columns of one record, where it ends, and how many headers it has."""
     try:
-        end, delta_ms, delta, headers = _one(stream, position)
+        end, delta_ms, delta, headers = _one(stream, position, most)
         stream[end - 1]
     except IndexError as exc:
         raise ValueError(_TOO_FEW) from exc
@@ -273,8 +284,8 @@ def _varint(data: Buffer | _Stream, position: int, most: int) -> tuple[int, int]
             raise ValueError("a varint that is too long")
 
 
-def few(data: Buffer, count: int, end: int = 0) -> tuple[list[int], list[int], int, int]:
-    """The columns of so many records from `end` on, where they end, and how many headers they have.
+def few(data: Buffer, count: int, end: int, most: int) -> tuple[list[int], list[int], int, int]:
+    """The columns of so many records from `end` on, where they end, and how many headers they have, up to `most`.
 
     What most records are, with lengths of one or two bytes and no headers, is read here; others by `_one`. Raises
     IndexError where `data` ends before them (they may also end behind it), ValueError, `TooLarge`.
@@ -316,15 +327,15 @@ def few(data: Buffer, count: int, end: int = 0) -> tuple[list[int], list[int], i
             offsets.append(delta >> 1 if not delta & 1 else ~(delta >> 1))
             times.append(time >> 1 if not time & 1 else ~(time >> 1))
         else:
-            end, time, delta, more = _one(data, start)
+            end, time, delta, more = _one(data, start, most - headers)
             offsets.append(delta)
             times.append(time)
             headers += more
     return offsets, times, end, headers
 
 
-def _one(data: Buffer | _Stream, position: int) -> tuple[int, int, int, int]:
-    """Where a record ends, its timestamp and offset deltas, and how many headers it has.
+def _one(data: Buffer | _Stream, position: int, most: int = MOST_HEADERS) -> tuple[int, int, int, int]:
+    """Where a record ends, its timestamp and offset deltas, and how many headers it has, up to `most`.
 
     Most numbers are one byte.
     """
@@ -365,33 +376,42 @@ def _one(data: Buffer | _Stream, position: int) -> tuple[int, int, int, int]:
     position += 1
     if headers:
         headers, position = _varint(data, position - 1, _INT_BYTES)
-        position = _headers(data, position, end, headers)
+        position = _headers(data, position, end, headers, most)
     if position != end:
         raise ValueError(_ANOTHER_LENGTH)
     return end, delta_ms, delta, headers
 
 
-def _headers(data: Buffer | _Stream, position: int, end: int, count: int) -> int:
-    """Where so many headers end."""
+def _headers(data: Buffer | _Stream, position: int, end: int, count: int, most: int) -> int:
+    """Where so many headers end. Most lengths are one byte."""
     if count < 0:
         raise ValueError("a negative number of headers")
     if count > (end - position) // 2:
         raise ValueError("more headers than a record has bytes for")
-    if count > MOST_HEADERS:
-        raise TooLarge(f"has more than {MOST_HEADERS} headers")
+    if count > most:
+        raise TooLarge(_MANY_HEADERS)
     for _ in range(count):
-        size, position = _varint(data, position, _INT_BYTES)
-        if size < 0:
-            raise ValueError("a header without a key")
-        size, position = _varint(data, position + size, _INT_BYTES)
-        position += max(size, 0)
+        byte = data[position]
+        if byte < 0x80 and not byte & 1:
+            position += 1 + (byte >> 1)
+        else:
+            size, position = _varint(data, position, _INT_BYTES)
+            if size < 0:
+                raise ValueError("a header without a key")
+            position += size
+        byte = data[position]
+        if byte < 0x80:
+            position += 1 if byte & 1 else 1 + (byte >> 1)
+        else:
+            size, position = _varint(data, position, _INT_BYTES)
+            position += max(size, 0)
         if position > end:
             raise ValueError("a header that is longer than its record")
     return position
 
 
-def _many(data: Buffer, view: Bytes, bodies: Ints, ends: Ints) -> tuple[Columns, int]:
-    """The columns of the records whose bodies begin and end there, and how many headers they have.
+def _many(data: Buffer, view: Bytes, bodies: Ints, ends: Ints, most: int) -> tuple[Columns, int]:
+    """The columns of the records whose bodies begin and end there, and how many headers they have, up to `most`.
 
     A number that is read beyond the end of its record leads further beyond it, and is found out at the end.
     """
@@ -405,19 +425,19 @@ def _many(data: Buffer, view: Bytes, bodies: Ints, ends: Ints) -> tuple[Columns,
     if keys.min() < _NULL or values.min() < _NULL:
         raise ValueError("a key or a value of negative length")
     if headers.any():
-        return (offsets, times), _skip_headers(data, view, at, ends, headers)
+        return (offsets, times), _skip_headers(data, view, at, ends, headers, most)
     if not (at == ends).all():
         raise ValueError(_ANOTHER_LENGTH)
     return (offsets, times), 0
 
 
-def _skip_headers(data: Buffer, view: Bytes, at: Ints, ends: Ints, headers: Ints) -> int:
+def _skip_headers(data: Buffer, view: Bytes, at: Ints, ends: Ints, headers: Ints, most: int) -> int:
     """Check that headers take all that is left of their records; answers how many there are."""
     if (headers < 0).any() or (headers > ends - at).any():
         raise ValueError("a negative number of headers, or more than a record has bytes for")
     total = int(headers.sum())
-    if total > MOST_HEADERS:
-        raise TooLarge(f"has more than {MOST_HEADERS} headers")
+    if total > most:
+        raise TooLarge(_MANY_HEADERS)
     if (at[headers == 0] != ends[headers == 0]).any():
         raise ValueError(_ANOTHER_LENGTH)
     left = np.flatnonzero(headers)
@@ -436,7 +456,7 @@ def _skip_headers(data: Buffer, view: Bytes, at: Ints, ends: Ints, headers: Ints
         at, ends, headers = at[more], ends[more], headers[more]
     for position, end, count in zip(at.tolist(), ends.tolist(), headers.tolist(), strict=True):
         try:
-            after = _headers(data, position, end, count)
+            after = _headers(data, position, end, count, most)
         except IndexError as exc:
             raise ValueError("a header that is longer than its record") from exc
         if after != end:

@@ -24,31 +24,42 @@ class Seen(NamedTuple):
     """Whether their offset deltas are 0, 1, 2 and so on."""
 
 
+class Bounds(NamedTuple):
+    """What is looked through at most, where less is allowed than for any batch."""
+
+    unpacked: int
+    """Bytes of a compressed batch."""
+    headers: int
+    """Headers that have to be walked over."""
+
+
 #: So many bytes are copied sooner than looked at one by one through a view.
 _COPIED = 64 << 10
 _FAR = 1 << 62
 
 
-def look_through(batch: Buffer, header: BatchHeader) -> Seen | None:
+def look_through(batch: Buffer, header: BatchHeader, bounds: Bounds | None = None) -> Seen | None:
     """Read all records of a batch, from its header on; None if its compression is not known.
 
     Raises ValueError for what a consumer cannot read, and `TooLarge`.
     """
+    most_bytes, most_headers = bounds or (None, None)
     records: Buffer = memoryview(batch)[HEADER_SIZE : header.length]
     count, base, compression = header.count, header.base_timestamp, header.compression
     if compression == NONE:
         if len(records) <= _COPIED:
             records = bytes(records)
         if count < LEAST_STRETCH:
-            return _seen_few(records, count, base)
-    chunks = unpack(records, compression)
+            return _seen_few(records, count, base, most_headers)
+    chunks = unpack(records, compression, most_bytes)
     if chunks is None:
         return None
     oldest = newest = NO_TIMESTAMP
     first = 0
     in_order = True
     runs = _near(base)
-    for found in runs_and_columns(chunks, count, packed=compression != NONE, runs=runs):
+    packed = compression != NONE
+    for found in runs_and_columns(chunks, count, packed=packed, runs=runs, most_headers=most_headers):
         if isinstance(found, Run):
             oldest = base + found.low if oldest == NO_TIMESTAMP else min(oldest, base + found.low)
             newest = max(newest, base + found.high)
@@ -73,12 +84,12 @@ def _near(base: int) -> bool:
     return NEAR < base < _FAR
 
 
-def _seen_few(records: Buffer, count: int, base: int) -> Seen:
+def _seen_few(records: Buffer, count: int, base: int, most_headers: int | None) -> Seen:
     if count >= LEAST_RUN and _near(base):
         run = run_of(records, 0, 0, count)
         if run is not None and run.count == count and run.end == len(records):
             return Seen(base + run.low, base + run.high, True)
-    offsets, times = all_of(records, count)
+    offsets, times = all_of(records, count, most_headers)
     oldest, newest = _bounds_of_few(times, base)
     return Seen(oldest, newest, offsets == list(range(count)))
 

@@ -12,7 +12,11 @@ NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 
 MOST = 128 << 20
 """A batch is not looked into beyond so many unpacked bytes."""
+MOST_MEMBERS = 1_000
+"""Nor is one of more gzip members; clients write one."""
 _CHUNK = 128 << 10
+_LEAST = 64 << 10
+_WINDOW = 16 << 10
 
 _GZIP_MAGIC = b"\x1f\x8b"
 #: Magic, flags, block size and header checksum.
@@ -40,47 +44,65 @@ class TooLarge(Exception):
     """A batch unpacks to more than is looked into."""
 
 
-def unpack(packed: Buffer, compression: int) -> Iterator[Buffer] | None:
+def unpack(packed: Buffer, compression: int, most: int | None = None) -> Iterator[Buffer] | None:
     """What `packed` holds, chunk by chunk; None for a compression that is not known.
 
-    A thousandth of it is enough to send: it is never all in memory. While it is iterated over, `CannotUnpack` is raised
-    for what Kafka's consumers cannot unpack, and `TooLarge`.
+    `most`: how many bytes it may unpack to, `MOST` by default. A thousandth of it is enough to send:
+    it is never all in memory. While it is iterated over, `CannotUnpack` is raised for what Kafka's consumers cannot
+    unpack, and `TooLarge`.
     """
     if compression == NONE:
         return iter((packed,))
+    most = MOST if most is None else min(most, MOST)
     if compression == GZIP:
-        return _bounded(_gzip(packed))
+        return _bounded(_gzip(memoryview(packed)), most)
     if compression == SNAPPY:
-        return _bounded(_snappy(memoryview(packed)))
+        return _bounded(_snappy(memoryview(packed)), most)
     if compression == LZ4:
-        return _bounded(_lz4(memoryview(packed)))
-    return _bounded(_frames(packed, "zstd")) if compression == ZSTD else None
+        return _bounded(_lz4(memoryview(packed)), most)
+    return _bounded(_frames(packed, "zstd"), most) if compression == ZSTD else None
 
 
-def _bounded(chunks: Iterator[Buffer]) -> Iterator[Buffer]:
-    size = 0
+def _bounded(chunks: Iterator[Buffer], most: int) -> Iterator[Buffer]:
+    """The same bytes in chunks of at least `_LEAST` bytes: what reads them may begin again with each of them."""
+    size = waiting = 0
+    parts: list[Buffer] = []
     for chunk in chunks:
         size += len(chunk)
-        if size > MOST:
-            raise TooLarge(f"unpacks to more than {MOST} bytes")
-        yield chunk
+        if size > most:
+            raise TooLarge(f"unpacks to more than {most} bytes")
+        parts.append(chunk)
+        waiting += len(chunk)
+        if waiting >= _LEAST:
+            yield b"".join(parts) if len(parts) > 1 else chunk
+            parts.clear()
+            waiting = 0
+    if parts:
+        yield b"".join(parts)
 
 
-def _gzip(packed: Buffer) -> Iterator[bytes]:
-    """One member after the other; what is behind them and is none is ignored, as Java and zlib do."""
-    while True:
+def _gzip(packed: memoryview) -> Iterator[bytes]:
+    """One member after the other; what is behind them and is none is ignored, as Java and zlib do.
+
+    zlib copies what it is given and does not use, so that it is given little at a time.
+    """
+    position = 0
+    for _ in range(MOST_MEMBERS):
         unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
-        try:
-            while chunk := unpacker.decompress(packed, _CHUNK):
+        while not unpacker.eof:
+            given = packed[position : position + _WINDOW]
+            try:
+                chunk = unpacker.decompress(given, _CHUNK)
+            except zlib.error as problem:
+                raise CannotUnpack(f"{problem}") from problem
+            position += len(given) - len(unpacker.unused_data if unpacker.eof else unpacker.unconsumed_tail)
+            if chunk:
                 yield chunk
-                packed = unpacker.unconsumed_tail
-        except zlib.error as problem:
-            raise CannotUnpack(f"{problem}") from problem
-        if not unpacker.eof:
-            raise CannotUnpack("it ends too early")
-        packed = unpacker.unused_data
-        if packed[: len(_GZIP_MAGIC)] != _GZIP_MAGIC:
+            elif not len(given) and not unpacker.eof:
+                raise CannotUnpack("it ends too early")
+        if packed[position : position + len(_GZIP_MAGIC)] != _GZIP_MAGIC:
             return
+    raise TooLarge(f"has more than {MOST_MEMBERS} gzip members")
 
 
 def _frames(packed: Buffer, codec: str) -> Iterator[bytes]:

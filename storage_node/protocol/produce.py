@@ -12,20 +12,22 @@ import contextlib
 import logging
 import os
 import struct
+import time
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import is_valid_topic
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
-from storage_node.log.admission import Produced, inspect, is_zstandard, takes_long
+from storage_node.log.admission import AT_ONCE, Produced, TakesLong, inspect, inspect_at_once, is_zstandard, takes_long
+from storage_node.log.config import LogConfig
 from storage_node.log_hold import Hold, LogHeld
 from storage_node.printable import printable
 from storage_node.protocol.codec import MAX_PARTITIONS, Cursor, MalformedRequest, TooManyElements
 from storage_node.protocol.framing import Answer, Connection
+from storage_node.protocol.inspectors import Inspection, Inspectors
 from storage_node.protocol.leaders import Leader, endpoints, leader_of
 from storage_node.protocol.off_loop import ELEMENTS, off_loop
 from storage_node.protocol.receiving import CloseConnection
@@ -47,12 +49,28 @@ _RESULT_V4 = struct.Struct(">ihqq")
 
 Work = list[tuple["Item", "Partition"]]
 
-#: The threads that check batches which unpack to very much, or have very many records. As few as there are processors:
-#: more would only take turns.
-_INSPECTORS = ThreadPoolExecutor(max_workers=max(2, os.cpu_count() or 2), thread_name_prefix="inspect")
+#: Look through batches that may unpack to very much, or have very many records or headers. As few as there are
+#: processors: more would only take turns. What takes them long goes to threads of its own, so that the compressed
+#: batches of other connections wait for milliseconds.
+_INSPECTORS = Inspectors(max(2, os.cpu_count() or 2))
+_LONG_INSPECTORS = Inspectors(max(2, os.cpu_count() or 2))
+
+#: Seconds of processor time that a directory's thread spends on the appends of one connection before those of others
+#: have their turn.
+TURN = 0.05
 
 #: A directory that hangs must not keep a connection for ever, whatever the client asks for.
 LONGEST_WAIT = 60.0
+
+
+class Rejection(NamedTuple):
+    """Why an inspected batch is rejected.
+
+    Not the exception: its traceback leads to what holds it, a cycle that would keep the request in memory.
+    """
+
+    code: ErrorCode
+    message: str
 
 
 @dataclass(slots=True)
@@ -76,9 +94,11 @@ class Item:
     state: LeaderState | None = None
     """Where the followers are waited for."""
     heavy: bool = False
-    """Whether checking the records takes long and has not begun."""
-    inspection: Future[Produced] | None = None
-    """The result of checking the records in a thread for batches that take long."""
+    """Whether the records may take long to look through, and were not yet."""
+    long: bool = False
+    """Whether they do."""
+    inspected: Produced | Rejection | None = None
+    """What was found in the records by a thread for batches that take long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +281,8 @@ class Round:
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[str, Work] = {}
+        self._inspections: dict[str, tuple[Inspectors, Inspection]] = {}
+        """What is looked through before the work, by the work's directory."""
         self._holds: dict[str, tuple[Hold, Callable[[], None]]] = {}
         """The swaps that work waits for, by the work's directory, and who is called at their ends."""
         self._timer: asyncio.TimerHandle | None = None
@@ -311,6 +333,7 @@ class Round:
 
     def _go_on(self, name: str) -> None:
         self._holds.pop(name, None)
+        self._inspections.pop(name, None)
         if (work := self._waiting.get(name)) is not None and not self._hand_over(name, work):
             self._done(name)
 
@@ -319,8 +342,13 @@ class Round:
         directory = work[0][1].directory
         try:
             if heavy := [each for each in work if each[0].heavy]:
-                # The whole work waits: the batches of one connection are appended in order.
-                _INSPECTORS.submit(self._inspect, name, heavy)
+                # The whole work waits: what one connection sends is appended in its order.
+                unknown = [each for each in heavy if not each[0].long]
+                inspectors = _INSPECTORS if unknown else _LONG_INSPECTORS
+                batches = [partial(_inspect, item, partition.log.config) for item, partition in unknown or heavy]
+                inspection = Inspection(self._connection, batches, partial(self._inspected, name))
+                inspectors.submit(inspection)
+                self._inspections[name] = inspectors, inspection
             else:
                 directory.submit(self._append, name, directory, work)
         except (StorageError, RuntimeError) as error:
@@ -330,16 +358,8 @@ class Round:
             return False
         return True
 
-    def _inspect(self, name: str, heavy: Work) -> None:
-        """Check batches that take long, in a thread of its own: other connections' appends do not wait for it."""
-        for item, partition in heavy:
-            inspection: Future[Produced] = Future()
-            item.inspection, item.heavy = inspection, False
-            try:
-                # Without records the response was sent meanwhile.
-                inspection.set_result(inspect(item.records or b"", partition.log.config))
-            except Exception as error:
-                inspection.set_exception(error)
+    def _inspected(self, name: str) -> None:
+        """Runs in a thread for batches that take long."""
         with contextlib.suppress(RuntimeError):  # the listener has stopped
             self._loop.call_soon_threadsafe(self._go_on, name)
 
@@ -362,7 +382,7 @@ class Round:
             # Followers that are slow must not fill the memory for requests, theirs among them.
             self._requests = [replace(request, frame=b"") for request in self._requests]
             for item in (item for call in self._calls for item in call.items):
-                item.records = item.inspection = None
+                item.records = item.inspected = None
             self._connection.appended()
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
@@ -377,6 +397,8 @@ class Round:
         are late with what is appended.
         """
         late, self._waiting = self._waiting, {}
+        for inspectors, inspection in self._inspections.values():
+            inspectors.drop(inspection)
         if self._many:
             self._later(self._give_up_many(late))
             return
@@ -397,11 +419,14 @@ class Round:
             for item in (item for call in self._calls for item in call.items if item.state is not None):
                 if not item.error and item.state is not None and item.state.high_watermark < item.next_offset:
                     fail(item, ErrorCode.REQUEST_TIMED_OUT)
-        for work in late.values():
+        for name, work in late.items():
             for place, (item, partition) in enumerate(work):
-                work[place] = (replace(item, records=None, inspection=None), partition)
+                work[place] = (replace(item, records=None, inspected=None), partition)
                 item.error, item.message = ErrorCode.REQUEST_TIMED_OUT, "the log directory did not answer in time"
                 _note(self._node, item)
+                if name in self._inspections:
+                    # The thread that looks through its copy of the records holds the item itself.
+                    item.records = item.inspected = None
 
     def _answer(self) -> None:
         if self._answered:
@@ -461,14 +486,49 @@ class Round:
                 item.leader = leader_of(self._node, TopicPartition(item.topic, item.partition))
 
 
+def _inspect(item: Item, config: LogConfig) -> None:
+    """Look through an item's records. Runs in a thread for batches that take long."""
+    if item.records is None:
+        return
+    found: Produced | Rejection
+    try:
+        # A copy, as far as it has a bound: the request is not held by what goes on after its response.
+        records = bytes(item.records) if len(item.records) <= config.max_message_bytes else item.records
+        found = inspect(records, config, None if item.long else AT_ONCE)
+    except TakesLong:
+        item.long = True
+        return
+    except RequestRefused as error:
+        found = Rejection(error.code, error.message)
+    except Exception as error:
+        log.exception("the records for %s-%d could not be looked through", item.topic, item.partition)
+        found = Rejection(ErrorCode.UNKNOWN_SERVER_ERROR, str(error))
+    item.heavy = False
+    if (whole := item.records) is not None:
+        item.inspected = found._replace(records=whole) if isinstance(found, Produced) else found
+
+
+def _inspected(item: Item, records: memoryview, partition: Partition) -> Produced:
+    """What is in an item's records; raises RequestRefused, TakesLong."""
+    match item.inspected:
+        case None:
+            return inspect_at_once(records, partition.log.config)
+        case Rejection(code, message):
+            raise RequestRefused(message, code)
+        case found:
+            return found
+
+
 def _append(node: Node, directory: LogDirectory, work: Work) -> tuple[Work, Hold | None]:
     """Runs in the directory's pool; answers what cannot be appended now, in its order, and which swap is in the way.
 
-    A partition that was moved goes to the pool of its new directory.
+    A partition that was moved goes to the pool of its new directory. What takes long to look through comes back as
+    heavy, and what is left after a turn comes back as well: both before what waits for a swap.
     """
     left: Work = []
     held: dict[Partition, Hold | None] = {}
-    for item, partition in work:
+    begun = time.thread_time() if len(work) > 1 else 0.0
+    for place, (item, partition) in enumerate(work):
         records = item.records
         if not records:
             item.error, item.message = ErrorCode.INVALID_RECORD, "no record batch"
@@ -476,15 +536,19 @@ def _append(node: Node, directory: LogDirectory, work: Work) -> tuple[Work, Hold
         if partition in held:
             left.append((item, partition))
             continue
-        inspected = item.inspection.result if item.inspection is not None else None
+        inspected = partial(_inspected, item, records, partition)
         try:
             if item.for_all:
                 appended, item.state = partition.append_for_all(records, within=directory, inspected=inspected)
             else:
                 appended = partition.append(records, within=directory, inspected=inspected)
+        except TakesLong:
+            item.heavy = item.long = True
+            return _rest(work[place:], held, left)
         except LogHeld as error:
             held[partition] = error.hold
             left.append((item, partition))
+            continue
         except StorageError as error:
             node.storage_failed(error, partition.tp)
             item.error, item.message = error.code, str(error)
@@ -497,7 +561,16 @@ def _append(node: Node, directory: LogDirectory, work: Work) -> tuple[Work, Hold
             item.base_offset, item.next_offset = appended.base_offset, appended.last_offset + 1
             item.append_time = appended.log_append_time
             item.log_start = partition.log.log_start_offset
+        if begun and time.thread_time() - begun > TURN and place + 1 < len(work):
+            return _rest(work[place + 1 :], held, left)
     return left, held[left[0][1]] if left else None
+
+
+def _rest(rest: Work, held: dict[Partition, Hold | None], left: Work) -> tuple[Work, Hold | None]:
+    """What was not tried yet, before what waits for a swap; each partition's items keep their order."""
+    free = [each for each in rest if each[1] not in held]
+    left = left + [each for each in rest if each[1] in held]
+    return free + left, None if free or not left else held[left[0][1]]
 
 
 def encode(version: int, items: list[Item]) -> bytes:

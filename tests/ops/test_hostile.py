@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from ops.bench.hostile import batches
+from ops.bench.hostile import batches, well_behaved
 from ops.bench.hostile.attack import Attack, allowed
 from ops.bench.hostile.attacks import ATTACKS
 from ops.bench.hostile.bench import words
@@ -14,7 +14,9 @@ from ops.bench.hostile.field import NONE, errors
 from ops.bench.hostile.on_records import UNREADABLE
 from ops.bench.hostile.siege import MIB, Cost, Limits
 from ops.bench.hostile.well_behaved import Sample
+from storage_node.log.admission import inspect, takes_long
 from storage_node.log.batch import parse, problem, verify
+from storage_node.log.config import LogConfig
 from storage_node.protocol.codec import read_response, write_response
 
 ATTACK = Attack("a", "attacks", lambda field: None, allowed("INVALID_RECORD"))
@@ -30,12 +32,27 @@ def test_every_unreadable_batch_has_the_outcome_it_has_on_apache_kafka() -> None
     assert batches.unreadable().keys() == UNREADABLE.keys()
 
 
-@pytest.mark.parametrize("name", ["dense", "bomb", "backlog"])
+@pytest.mark.parametrize("name", ["dense", "bomb", "backlog", "header_flood", "tiny_blocks", "heavy_garbage"])
 def test_valid_batches_are_valid(name: str) -> None:
-    data = getattr(batches, name)()
+    data = getattr(batches, name)(*[batches.GZIP] * (name == "header_flood"))
     header = parse(data)
     assert problem(header) is None and header.length == len(data) < 1 << 20
     verify(data, 0, header)
+
+
+@pytest.mark.parametrize("codec", [0, batches.GZIP, batches.ZSTD])
+def test_header_floods_and_tiny_blocks_are_records_that_consumers_read(codec: int) -> None:
+    for data in (batches.header_flood(codec), batches.tiny_blocks()):
+        assert len(data) < 1 << 20
+        inspect(data, LogConfig())
+
+
+def test_half_of_what_the_well_behaved_client_produces_is_compressed() -> None:
+    codecs = [parse(records).compression for records in well_behaved.batches_to_produce()]
+    assert codecs.count(0) == len(codecs) / 2 and len(set(codecs)) > 2
+    for records in well_behaved.batches_to_produce():
+        assert inspect(records, LogConfig()).header.count == 1
+        assert takes_long(records) is (parse(records).compression != 0)
 
 
 def test_attack_with_the_expected_outcome_and_small_costs_has_no_problems() -> None:

@@ -7,14 +7,20 @@ import gzip
 import random
 import time
 
-from storage_node.log.batch import CRC_FIELD, CRC_START, HEADER, HEADER_SIZE, PREFIX_SIZE, build_batch, crc_of
+import pyarrow
 
-GZIP = 1
+from storage_node.log.batch import CRC_FIELD, CRC_START, HEADER, HEADER_SIZE, PREFIX_SIZE, build_batch, crc_of
+from storage_node.protocol.wire import varint
+
+GZIP, SNAPPY, LZ4, ZSTD = range(1, 5)
 NO_TIME = -1
 #: Records of the dense batch, 10 bytes each.
 DENSE_RECORDS = 200_000
 DENSE_FROM, DENSE_TO = 1_000, 2_000
 BOMB = 32 << 20
+#: As many headers as a batch may have here, two bytes each, and as fit into max.message.bytes without compression.
+MOST_HEADERS, PLAIN_HEADERS = 1 << 20, 500_000
+TINY_BLOCKS = 100_000
 
 _ONE = b"\x0e\0\0\0\1\2a\0"
 """A record: no key, the value "a"."""
@@ -59,6 +65,35 @@ def dense() -> bytes:
 def bomb() -> bytes:
     """A valid batch of one record of zeros that unpacks to a thousand times its size."""
     return batch(gzip.compress(build_batch([bytes(BOMB)])[HEADER_SIZE:], 6), 1, GZIP)
+
+
+def _record(headers: int) -> bytes:
+    """A record with so many headers: an empty key and a null value each."""
+    body = b"\0\0\0\1\1" + varint(2 * headers) + b"\0\1" * headers
+    return varint(2 * len(body)) + body
+
+
+@functools.cache
+def header_flood(codec: int) -> bytes:
+    """A valid batch of one record with very many headers."""
+    if codec == ZSTD:
+        return batch(bytes(pyarrow.compress(_record(MOST_HEADERS), codec="zstd", asbytes=True)), 1, ZSTD)
+    if codec == GZIP:
+        return batch(gzip.compress(_record(MOST_HEADERS), 6), 1, GZIP)
+    return batch(_record(PLAIN_HEADERS))
+
+
+@functools.cache
+def tiny_blocks() -> bytes:
+    """A valid batch of one record in a snappy stream with a block for each byte."""
+    blocks = b"".join(b"\0\0\0\3\1\0%c" % byte for byte in _record(TINY_BLOCKS // 2))
+    return batch(b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + blocks, 1, SNAPPY)
+
+
+@functools.cache
+def heavy_garbage() -> bytes:
+    """A batch that is unpacked before it turns out that its records cannot be read."""
+    return batch(gzip.compress(random.Random(2).randbytes(500_000), 1), 1, GZIP)
 
 
 @functools.cache

@@ -38,17 +38,24 @@ MANY_FETCHED, MANY_PRODUCED = 50_000, 29_000
 LONGEST_NAME = 32_767
 LONG_NAME = 8 << 20
 ZEROS = 99 << 20
+LATE_BALLAST = 8 << 20
 _PRODUCE, _FETCH = 0, 1
 _V9, _V12 = 9, 12
 
 
-def produced(topics: Mapping[str, Mapping[int, bytes]], acks: int = -1) -> bytes:
-    """A produce request: topic -> partition -> records."""
+def produced(
+    topics: Mapping[str, Mapping[int, bytes]], acks: int = -1, *, timeout_ms: int = 30_000, times: int = 1
+) -> bytes:
+    """A produce request: topic -> partition -> records, each of them so many `times`."""
     rows = [
-        {"name": name, "partition_data": [{"index": index, "records": data} for index, data in partitions.items()]}
+        {
+            "name": name,
+            "partition_data": [{"index": index, "records": data} for index, data in partitions.items()] * times,
+        }
         for name, partitions in topics.items()
     ]
-    return frame(_PRODUCE, _V9, {"acks": acks, "timeout": timedelta(seconds=30), "topic_data": rows})
+    timeout = timedelta(milliseconds=timeout_ms)
+    return frame(_PRODUCE, _V9, {"acks": acks, "timeout": timeout, "topic_data": rows})
 
 
 def _name(text: bytes) -> bytes:
@@ -179,6 +186,35 @@ def _bombs(field: Field) -> None:
     _sent(field, batches.bomb(), [2])
 
 
+def _late(field: Field) -> None:
+    """Each request holds much more than the batches for which it is late."""
+    ballast = batches.batch(bytes(LATE_BALLAST))
+    topics = {"nowhere": {0: ballast}, ATTACKED: {4: batches.header_flood(batches.ZSTD)}}
+    data = produced(topics, timeout_ms=100)
+    field.crowd(8, field.sender(_PRODUCE, _V9, data, 1 << 30))
+
+
+def _refused(field: Field) -> None:
+    _sent(field, batches.heavy_garbage(), range(PARTITIONS))
+
+
+def _header_floods(field: Field) -> None:
+    frames = [
+        produced({ATTACKED: {5: batches.header_flood(codec)}}, timeout_ms=1_000, times=times)
+        for codec, times in ((batches.ZSTD, 20), (batches.GZIP, 20), (0, 2))
+    ]
+    turns = itertools.cycle(frames)
+
+    def work(line: Line) -> None:
+        field.note(*errors(line.ask_frame(_PRODUCE, _V9, next(turns))))
+
+    field.crowd(4, work)
+
+
+def _tiny_blocks(field: Field) -> None:
+    _sent(field, batches.tiny_blocks(), [6])
+
+
 def _too_large(field: Field) -> None:
     _sent(field, batches.batch(bytes(2 << 20)), [3], 2)
 
@@ -286,6 +322,9 @@ _INSTEAD: dict[tuple[str, ...], tuple[str, ...]] = {
     _ACCEPTED: ("INVALID_RECORD", "INVALID_TIMESTAMP"),
 }
 
+#: What may become of a batch that costs much to look through.
+_TOO_MUCH = ("INVALID_RECORD", "MESSAGE_TOO_LARGE")
+
 RECORDS = (
     Attack("wide fetch", "fetches of 50,000 partitions, most unknown", _wide_fetch, allowed(UNKNOWN)),
     Attack("wide produce", "produces of 29,000 unknown partitions in 200 KB", _wide_produce, allowed(UNKNOWN)),
@@ -327,6 +366,25 @@ RECORDS = (
         allowed("INVALID_RECORD", "MESSAGE_TOO_LARGE", *_BY_ACCIDENT),
     ),
     Attack("gzip bombs", "a record of 32 MiB in 32 KB", _bombs, allowed(NONE, "INVALID_RECORD", "MESSAGE_TOO_LARGE")),
+    Attack(
+        "late heavy produces",
+        "8 MiB and a batch of 1,048,576 headers, with a timeout of 100 ms",
+        _late,
+        allowed(NONE, UNKNOWN, "REQUEST_TIMED_OUT", *_TOO_MUCH),
+    ),
+    Attack(
+        "rejected heavy batches",
+        "500 KB of gzip that hold no records",
+        _refused,
+        allowed("INVALID_RECORD", *_BY_ACCIDENT),
+    ),
+    Attack(
+        "header floods",
+        "20 batches of 1,048,576 headers in 6 KB, or two of 500,000 in 2 MB",
+        _header_floods,
+        allowed(NONE, "REQUEST_TIMED_OUT", *_TOO_MUCH),
+    ),
+    Attack("tiny snappy blocks", "records in snappy blocks of a byte each", _tiny_blocks, allowed(NONE, *_TOO_MUCH)),
     Attack("large batches", "batches above max.message.bytes", _too_large, allowed("MESSAGE_TOO_LARGE")),
     Attack("strange acks", "produces with acks=7", _strange_acks, allowed("INVALID_REQUIRED_ACKS")),
     Attack("acks=0 to nowhere", "produces with acks=0 to names with control characters", _no_acks, allowed(CLOSED)),

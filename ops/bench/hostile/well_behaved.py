@@ -9,6 +9,9 @@ monotonic clock), what it was, the seconds until it had succeeded, and what fail
 from __future__ import annotations
 
 import contextlib
+import gzip
+import itertools
+import random
 import sys
 import threading
 import time
@@ -16,8 +19,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
+import pyarrow
+
+from ops.bench.hostile.batches import GZIP, ZSTD, batch
 from ops.bench.hostile.field import HELLO, NONE, Address, Line, errors, frame
-from storage_node.log.batch import build_batch
+from storage_node.log.batch import HEADER_SIZE, build_batch
 
 PRODUCE, FETCH, CONNECT = "produce", "fetch", "connect"
 #: A round in so many connects anew.
@@ -42,15 +48,26 @@ class Sample:
         return cls(float(due), what, float(seconds), error)
 
 
+def batches_to_produce() -> list[bytes]:
+    """What is produced by turns: small records, and compressed ones of more bytes than appends unpack on their way."""
+    plain = build_batch([bytes(100)])
+    records = build_batch([random.Random(4).randbytes(6_000).hex().encode()])[HEADER_SIZE:]
+    zstandard = bytes(pyarrow.compress(records, codec="zstd", asbytes=True))
+    return [plain, batch(gzip.compress(records), 1, GZIP), plain, batch(zstandard, 1, ZSTD)]
+
+
+def _produced(topic: str, records: bytes) -> bytes:
+    data = {"name": topic, "partition_data": [{"index": 0, "records": records}]}
+    return frame(0, 9, {"acks": -1, "timeout": timedelta(seconds=30), "topic_data": [data]})
+
+
 class Client:
     """One connection, replaced when it ends."""
 
     def __init__(self, address: Address, topic: str) -> None:
         self._address, self._topic = address, topic
         self._line: Line | None = None
-        data = {"name": topic, "partition_data": [{"index": 0, "records": build_batch([bytes(100)])}]}
-        values = {"acks": -1, "timeout": timedelta(seconds=30), "topic_data": [data]}
-        self._produce = frame(0, 9, values)
+        self._produce = itertools.cycle(_produced(topic, records) for records in batches_to_produce())
         self._offset = 0
 
     def _ask(self, key: int, version: int, data: bytes) -> tuple[object, str]:
@@ -61,7 +78,7 @@ class Client:
 
     def produce(self) -> str:
         """Append a record; the error."""
-        response, error = self._ask(0, 9, self._produce)
+        response, error = self._ask(0, 9, next(self._produce))
         self._offset = response.responses[0].partition_responses[0].base_offset  # type: ignore[attr-defined]
         return error
 

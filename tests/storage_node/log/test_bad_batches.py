@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from tests.support.batches import (
     LOG_APPEND_TIME,
     REFUSED,
     REFUSED_HERE,
+    SNAPPY,
     TAKEN,
     Batch,
     body_of,
@@ -110,3 +113,18 @@ def test_what_looking_into_a_batch_may_cost_is_bounded(log: Log, monkeypatch: py
     ):
         assert refused(log, batch) == ErrorCode.MESSAGE_TOO_LARGE
     assert refused(log, Batch(bomb, attributes=GZIP)) == ErrorCode.INVALID_RECORD
+
+
+def java_snappy_of_tiny_blocks(data: bytes) -> bytes:
+    """A stream as snappy-java writes it, with a block for each byte."""
+    blocks = (b"\x01\0" + bytes([byte]) for byte in data)
+    return b"\x82SNAPPY\0" + struct.pack(">ii", 1, 1) + b"".join(struct.pack(">i", 3) + block for block in blocks)
+
+
+def test_time_for_a_record_of_tiny_blocks_does_not_grow_with_the_square_of_its_size(log: Log) -> None:
+    record = record_of(body_of(headers=[(b"", None)] * 8_000))
+    data = Batch(java_snappy_of_tiny_blocks(record), attributes=SNAPPY).encode()
+    begun = time.thread_time()
+    log.append_as_leader(data, 0)
+    assert time.thread_time() - begun < 0.5
+    assert log.log_end_offset == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import struct
 import zlib
 
@@ -48,6 +49,58 @@ def test_javas_stream_of_snappy_blocks(blocks: list[bytes]) -> None:
 def test_more_than_one_chunk(compression: int) -> None:
     data = bytes(range(256)) * 1024
     assert unpacked(packed(data, compression), compression) == data
+
+
+@pytest.mark.parametrize(
+    ("compression", "data"),
+    [
+        (SNAPPY, java_snappy(*[b"x"] * 200_000)),
+        (GZIP, packed(b"x" * 1000, GZIP) * 200),
+        (LZ4, packed(b"x" * 200_000, LZ4)),
+        (ZSTD, packed(b"x" * 100, ZSTD) * 2000),
+    ],
+    ids=["snappy", "gzip", "lz4", "zstd"],
+)
+def test_small_blocks_come_in_large_chunks(compression: int, data: bytes) -> None:
+    chunks = unpack(data, compression)
+    assert chunks is not None
+    sizes = [len(chunk) for chunk in chunks]
+    assert sum(sizes) == 200_000 and all(size >= 64 << 10 for size in sizes[:-1])
+
+
+def test_gzip_input_is_not_copied_once_per_chunk_or_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = zlib.decompressobj
+    given = 0
+
+    class Counting:
+        def __init__(self, wbits: int) -> None:
+            self._unpacker = real(wbits)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            nonlocal given
+            given += len(data)
+            return self._unpacker.decompress(data, most)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(self._unpacker, name)
+
+    monkeypatch.setattr(zlib, "decompressobj", Counting)
+    random_part = random.Random(1).randbytes(1 << 20)
+    data = packed(b"first", GZIP) + packed(b"", GZIP) * 900 + packed(bytes(8 << 20), GZIP) + packed(random_part, GZIP)
+    assert unpacked(data, GZIP) == b"first" + bytes(8 << 20) + random_part
+    assert given < 32 * len(data)
+
+
+def test_gzip_member_behind_one_of_many_chunks_is_read_once() -> None:
+    first = bytes(range(256)) * 4096
+    assert unpacked(packed(first, GZIP) + packed(b"second", GZIP), GZIP) == first + b"second"
+
+
+def test_gzip_of_too_many_members_is_not_looked_into() -> None:
+    member = packed(b"x", GZIP)
+    assert unpacked(member * unpacking.MOST_MEMBERS, GZIP) == b"x" * unpacking.MOST_MEMBERS
+    with pytest.raises(TooLarge, match="members"):
+        unpacked(member * (unpacking.MOST_MEMBERS + 1), GZIP)
 
 
 @pytest.mark.parametrize("compression", [GZIP, LZ4, ZSTD])
