@@ -9,6 +9,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from storage_node.errors import ErrorCode, OffsetOutOfRange, RequestRefused, StorageError
@@ -226,7 +227,7 @@ class Reading:
         return data
 
     def _fetch(self, item: Item, replica: Partition, granted: int, whole: bool, at_once: int) -> bytes | FilePart:
-        directory = replica.directory
+        directory, epoch = replica.directory, replica.leader_epoch
         found = replica.fetch(
             item.offset,
             granted,
@@ -236,7 +237,9 @@ class Reading:
             at_once=max(at_once, FEW_BYTES),
         )
         if found.region is not None and len(found.region) > FEW_BYTES:
-            return FilePart(found.data, found.region, directory)
+            # A follower reads beyond the high watermark, where bytes stay as they are only while this node leads.
+            check = partial(replica.check_usable, epoch) if self._follower else None
+            return FilePart(found.data, found.region, directory, check)
         return found.data
 
 

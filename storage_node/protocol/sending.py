@@ -3,8 +3,9 @@
 What was read for an answer is sent at once, as much as the peer takes; what was not is read when that has gone. What
 the peer has not taken within a moment (at once, where the answers of all peers hold too much already) is given up, and
 read again from the log, piece by piece, when the peer goes on reading: what is below the high watermark never changes,
-and a segment stays open for as long as it is sent, whatever becomes of its name. (The kernel's way from file to socket
-was measured as well: on the loopback it takes longer than the two copies.)
+and a segment stays open for as long as it is sent, whatever becomes of its name. What is above it changes when another
+node is elected leader: a follower's answer ends there with its connection. (The kernel's way from file to socket was
+measured as well: on the loopback it takes longer than the two copies.)
 """
 
 from __future__ import annotations
@@ -36,10 +37,15 @@ LONGEST_PAUSE = 0.05
 class FilePart:
     """A part of a log in an answer: its bytes, or where they are while they were not read, or were given up."""
 
-    __slots__ = ("_data", "_directory", "_piece", "_region", "_sent")
+    __slots__ = ("_check", "_data", "_directory", "_piece", "_region", "_sent")
 
-    def __init__(self, data: bytes, region: Region, directory: LogDirectory) -> None:
-        """`data`: the first bytes of the region, or all."""
+    def __init__(
+        self, data: bytes, region: Region, directory: LogDirectory, check: Callable[[], None] | None = None
+    ) -> None:
+        """`data`: the first bytes of the region, or all. `check` is called after each further read; it raises where the
+        file may hold other bytes by now.
+        """
+        self._check = check
         self._data: memoryview | None = memoryview(data)
         self._region = region
         self._directory = directory
@@ -80,6 +86,8 @@ class FilePart:
             raise LogReadError(self._directory.name, "reading on for a client") from error
         if not data:
             raise CorruptRecord("a segment became shorter while it was sent")
+        if self._check is not None:
+            self._check()
         return data
 
     def go_on(self, data: bytes) -> None:
