@@ -244,12 +244,25 @@ class Listener:
             request = self._read(frames[0], connection)
             connection.under_way, connection.client_id = request.api.name, request.client_id[:LONGEST_NAME]
             if request.api is PRODUCE:
-                produce.begin(self._node, [request, *(self._read(f, connection) for f in frames[1:])], connection)
+                others, error = self._read_others(frames[1:], connection)
+                produce.begin(self._node, [request, *others], connection, error)
                 return
         except MalformedRequest as error:
             raise CloseConnection(str(error)) from error
         assert self.loop is not None
         connection.task = self.loop.create_task(self._serve(request, connection), name=request.api.name)
+
+    def _read_others(self, frames: list[Frame], connection: Connection) -> tuple[list[Request], CloseConnection | None]:
+        """Read the headers of frames up to the first that cannot be answered; returns as well why it cannot."""
+        requests: list[Request] = []
+        try:
+            for frame in frames:
+                requests.append(self._read(frame, connection))
+        except MalformedRequest as error:
+            return requests, CloseConnection(str(error))
+        except CloseConnection as error:
+            return requests, error
+        return requests, None
 
     async def _serve(self, request: Request, connection: Connection) -> None:
         try:
