@@ -212,7 +212,7 @@ class Listener:
 
     async def _serve_until_stopped(self, sock: socket.socket, ready: threading.Event) -> None:
         self.loop = asyncio.get_running_loop()
-        table = self.connections = Connections(self._limits)
+        table = self.connections = Connections(self._limits, self._disconnected)
         self._stopped = asyncio.Event()
         self._admin, self._large = SideLoop(f"admin-{self._node.id}"), SideLoop(f"large-{self._node.id}")
         self._node.groups.attach(self.loop)
@@ -237,6 +237,9 @@ class Listener:
         assert self.connections is not None
         connection = Connection(self._begin, _together, _effect, self.connections)
         return connection if self.probe is None else probe.watch(connection, self.probe)
+
+    def _disconnected(self, number: int) -> None:
+        self._node.fetch_sessions.disconnected(number)
 
     def _begin(self, frames: list[Frame], connection: Connection) -> None:
         """Answer frames: produce requests without a task, everything else in one. Raises CloseConnection."""
@@ -321,7 +324,7 @@ class Listener:
         client_id, position = read_client_id(frame, header.position, header.version >= api.flexible)
         peer = connection.peer
         return Request(
-            api, header.version, header.correlation, client_id, frame, position, peer, connection=id(connection)
+            api, header.version, header.correlation, client_id, frame, position, peer, connection=connection.number
         )
 
 
