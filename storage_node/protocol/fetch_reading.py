@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from storage_node.errors import ErrorCode, OffsetOutOfRange, RequestRefused, StorageError
 from storage_node.protocol.fetch_call import FetchCall, Item
-from storage_node.protocol.sending import FilePart
+from storage_node.protocol.sending import PATIENCE, FilePart
 
 if TYPE_CHECKING:
     from storage_node.node import Node
@@ -35,8 +35,6 @@ FEW_BYTES = 64 * 1024
 AT_ONCE = 4 * 1024 * 1024
 #: Between two looks for what a throttle lets through; and without one.
 SOON, LONG = 0.001, 300.0
-#: How long the other directories' data is held back for one that does not answer.
-PATIENCE = 5.0
 
 
 class Budget:

@@ -32,6 +32,8 @@ TURN = 4 * 1024 * 1024
 #: Given to the kernel in one call, which takes no more than 1,024.
 MOST_BUFFERS = 512
 LONGEST_PAUSE = 0.05
+#: How long the other directories' data is held back for one that does not read.
+PATIENCE = 5.0
 
 
 class FilePart:
@@ -79,6 +81,10 @@ class FilePart:
         """Read the next piece, in the directory's pool; raises StorageError when it is offline, or RuntimeError."""
         return self._directory.submit(self._read)
 
+    def late(self) -> TimeoutError:
+        """The error of a piece that is not read within `PATIENCE`."""
+        return TimeoutError(f"log directory {self._directory.name} does not read on within {PATIENCE:g} s")
+
     def _read(self) -> bytes:
         try:
             data = self._region.read(self._sent, self._piece)
@@ -118,6 +124,10 @@ class Sending:
         self._socket: socket.socket | None = None
         self._waiting = False
         self._timer: asyncio.TimerHandle | None = None
+        self._job: Future[bytes] | None = None
+        """The read that the answer waits for."""
+        self._late: asyncio.TimerHandle | None = None
+        """Ends the answer where that read takes too long."""
         self._pause = 0.0005
 
     @property
@@ -154,6 +164,10 @@ class Sending:
         self._parts.clear()
         if self._timer is not None:
             self._timer.cancel()
+        if self._job is not None:
+            # A disk that hangs must not collect the reads of answers that have ended.
+            self._job.cancel()
+        self._has_read()
         if sock is not None:
             if self._waiting:
                 self._loop.remove_writer(sock.fileno())
@@ -239,17 +253,30 @@ class Sending:
         return sum(len(part.ready) if isinstance(part, FilePart) else len(part) for part in self._parts)
 
     def _read_on(self, part: FilePart) -> None:
-        """Go on when the directory's pool has read the next piece; raises what `FilePart.read_on` raises."""
+        """Go on when the directory's pool has read the next piece; raises what `FilePart.read_on` raises.
+
+        The head of the answer has gone, so that of a disk that hangs nothing can be left out any more: the connection
+        is closed, and the client's next fetch is answered without it.
+        """
 
         def told(job: Future[bytes]) -> None:
             with contextlib.suppress(RuntimeError):  # the listener has stopped
                 self._loop.call_soon_threadsafe(self._go_on, part, job)
 
-        part.read_on().add_done_callback(told)
+        self._job = part.read_on()
+        self._late = self._loop.call_later(PATIENCE, lambda: self._end(part.late()))
+        self._job.add_done_callback(told)
+
+    def _has_read(self) -> None:
+        self._job = None
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     def _go_on(self, part: FilePart, job: Future[bytes]) -> None:
         if self._done is None:
             return
+        self._has_read()
         try:
             part.go_on(job.result())
         except BaseException as error:
