@@ -264,14 +264,15 @@ class Partition(HeldLog, Waiting):
         """Append what the leader of `leader_epoch` answered, and take over its high watermark and log start offset.
 
         Without records only the latter. Raises RequestRefused with FENCED_LEADER_EPOCH where the epoch is another one
-        by now, NotLeaderOrFollower where this node leads, LogHeld during a swap, and what `Log.append_copied` raises.
+        by now or a batch is of a later one, NotLeaderOrFollower where this node leads, LogHeld during a swap, and what
+        `Log.append_copied` raises.
         """
         with self.changing(waits=False):
             self._check_follows(leader_epoch)
             log = self.log
             end = log.log_end_offset
             if records:
-                appended = log.append_copied(records)
+                appended = log.append_copied(records, epoch=leader_epoch)
                 self.overtaking.forget_known(log.producers)
             else:
                 appended = Appended(end, end - 1)
@@ -306,11 +307,16 @@ class Partition(HeldLog, Waiting):
         Below the high watermark, or, for a follower, `to_end` of the log. `at_once`: see `Log.read`.
         """
         while True:
+            epoch = self.leader_epoch
             self.check_usable(leader_epoch)
             log = self.log
             try:
                 upto = log.log_end_offset if to_end else self.high_watermark
-                return log.read(offset, max_bytes, upto=upto, min_one=min_one, at_once=at_once)
+                found = log.read(offset, max_bytes, upto=upto, min_one=min_one, at_once=at_once)
+                if to_end:
+                    # Only a leader never truncates: what was read while another one was elected may be of both.
+                    self.check_usable(epoch)
+                return found
             except (OffsetOutOfRange, LogClosed):
                 # A swap between the two looks at the log is no reason to fail: the copy holds the same offsets.
                 if self.log is log:

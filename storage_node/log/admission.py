@@ -45,6 +45,7 @@ _ATTRIBUTES_AT = 21
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 _APPEND_TIME_BIT = 0x08
+LAST_EPOCH = 2**31 - 1
 Batches = list[tuple[int, BatchHeader]]
 
 
@@ -241,16 +242,25 @@ class UnexpectedAppendOffset(RequestRefused):
     code = ErrorCode.INVALID_RECORD
 
 
-def admit_copied(records: Buffer, *, offset: int, empty: bool) -> Batches:
+def admit_copied(records: Buffer, *, offset: int, empty: bool, epoch: int = LAST_EPOCH) -> Batches:
     """Check copied batches, which keep their offsets; the first may begin before `offset` only if the log is empty.
 
-    Then it may be one that holds `offset`: a log whose start lies inside a batch is copied from that batch on. Raises
-    `CorruptRecord`, `UnexpectedAppendOffset`.
+    Then it may be one that holds `offset`: a log whose start lies inside a batch is copied from that batch on. `epoch`:
+    the leader epoch that they were fetched under. Raises `CorruptRecord`, `UnexpectedAppendOffset`, or `RequestRefused`
+    with FENCED_LEADER_EPOCH for a batch of a later epoch.
     """
     batches = list(headers(records))
     expected = offset
     for position, header in batches:
         verify(records, position, header)
+        if header.leader_epoch > epoch:
+            # Its sender lost the leadership, truncated and appended while it sent (KAFKA-18723): with this batch the
+            # copy would never learn that those before it may be others than the new leader's.
+            raise RequestRefused(
+                f"a batch at offset {header.base_offset} is of leader epoch {header.leader_epoch}, which is later than "
+                f"{epoch}, under which it was fetched",
+                ErrorCode.FENCED_LEADER_EPOCH,
+            )
         if header.base_offset < expected:
             straddles = empty and position == 0 and header.next_offset > offset
             if not straddles:

@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 from storage_node.directories.atomic import NoRoom
 from storage_node.errors import LogAppendError, LogReadError, NotEnoughSpace, OffsetOutOfRange
 from storage_node.log import recovery, timestamps
-from storage_node.log.admission import Batches, Produced, UnexpectedAppendOffset, admit_copied, admit_produced, inspect
+from storage_node.log.admission import (
+    LAST_EPOCH,
+    Batches,
+    Produced,
+    UnexpectedAppendOffset,
+    admit_copied,
+    admit_produced,
+    inspect,
+)
 from storage_node.log.batch import NO_PRODUCER, Buffer
 from storage_node.log.config import LOG_APPEND_TIME
 from storage_node.log.files import Region
@@ -102,16 +110,17 @@ class Log(MaintainedLog):
         stamp = now if self.config.message_timestamp_type == LOG_APPEND_TIME else -1
         return Appended(admitted.batches[0][1].base_offset, admitted.batches[-1][1].last_offset, stamp)
 
-    def append_copied(self, records: Buffer, now_ms: int | None = None) -> Appended:
+    def append_copied(self, records: Buffer, now_ms: int | None = None, *, epoch: int = LAST_EPOCH) -> Appended:
         """Append batches of another copy of this log, offsets and epochs kept; nothing is done for no batches.
 
         They must begin at the log end offset or beyond it; an empty log also takes a first batch that holds its start
-        offset. Raises `CorruptRecord`, `UnexpectedAppendOffset`, `NotEnoughSpace`, `LogAppendError`.
+        offset. `epoch`: none of them may be of a later leader epoch. Raises `CorruptRecord`, `UnexpectedAppendOffset`,
+        `RequestRefused` with FENCED_LEADER_EPOCH, `NotEnoughSpace`, `LogAppendError`.
         """
         now = wall_ms() if now_ms is None else now_ms
         self._refuse_closed()
         end = self._end[0]
-        batches = admit_copied(records, offset=end, empty=self.size == 0)
+        batches = admit_copied(records, offset=end, empty=self.size == 0, epoch=epoch)
         if not batches:
             return Appended(end, end - 1)
         if batches[0][1].base_offset < end:

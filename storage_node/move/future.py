@@ -19,6 +19,7 @@ from storage_node.directories import checkpoints
 from storage_node.directories.atomic import NoRoom, io_errors, read_bytes, write_atomic
 from storage_node.directories.errors import MalformedCheckpoint
 from storage_node.errors import LogAppendError, NotEnoughSpace
+from storage_node.log.admission import LAST_EPOCH
 from storage_node.log.batch import Buffer
 from storage_node.log.config import LogConfig
 from storage_node.log.files import Home
@@ -251,11 +252,11 @@ class FutureLog(Log):
 
     # Changes, one at a time
 
-    def append_copied(self, records: Buffer, now_ms: int | None = None) -> Appended:
+    def append_copied(self, records: Buffer, now_ms: int | None = None, *, epoch: int = LAST_EPOCH) -> Appended:
         with self.writing:
             self.apply_deferred()
             self.cut()
-            return super().append_copied(records, now_ms)
+            return super().append_copied(records, now_ms, epoch=epoch)
 
     def roll(self, now_ms: int | None = None) -> None:
         with self.writing:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import itertools
 import logging
 import socket
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -69,8 +70,12 @@ class Limits:
 class Connections:
     """Used on the listener's loop only, except for `view`."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, closed: Callable[[int], None] = lambda number: None) -> None:
+        """`closed` is called with the number of each connection that is closed."""
         self.limits = limits
+        self.numbers = itertools.count(1)
+        """By which connections are known: never the same twice."""
+        self._closed = closed
         self.memory = RequestMemory(limits.request_bytes, limits.frame)
         self.receive_buffer = bytearray(RECEIVE_BUFFER)
         """What is read goes here first, for all connections: between two reads nobody needs one of his own."""
@@ -130,6 +135,7 @@ class Connections:
         self._by_address[connection.peer] -= 1
         if not self._by_address[connection.peer]:
             del self._by_address[connection.peer]
+        self._closed(connection.number)
         if not self._open and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 

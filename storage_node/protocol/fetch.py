@@ -82,20 +82,23 @@ async def handle(node: Node, request: Request) -> Answer:
 
 async def _again(node: Node, request: Request, session: Session, call: FetchCall, now: float) -> Answer:
     """A request without a session that came before."""
-    async with session.lock:
-        fetch = _Fetch(node, call, session, now)
-        try:
-            rows = await fetch.run(session.epoch)
-            if session.body is None or fetch.has_news:
-                body = await encode(request.version, call, rows)
-                session.body = None if any(item.data for item in rows) else body
-                await fetch.responded(rows)
-            else:
-                body = session.body
-        finally:
-            fetch.forget_records()
-    if session.repeats is None:
-        session.close()
+    try:
+        async with session.lock:
+            fetch = _Fetch(node, call, session, now)
+            try:
+                rows = await fetch.run(session.epoch)
+                if session.body is None or fetch.has_news:
+                    body = await encode(request.version, call, rows)
+                    session.body = None if any(item.data for item in rows) else body
+                    await fetch.responded(rows)
+                else:
+                    body = session.body
+            finally:
+                fetch.forget_records()
+    finally:
+        # It was forgotten meanwhile: with its connection, which ends this fetch as well, or as one that is not used.
+        if session.repeats is None:
+            session.close()
     return [request.head(), *body]
 
 
@@ -108,6 +111,7 @@ class _Fetch:
         self._session = session
         self._now = now
         self._follower = call.replica >= 0
+        self._registered = self._follower and call.replica in node.isr.brokers
         self._vouches = self._follower and call.session_epoch != FINAL_EPOCH
         self._names: dict[bytes, str] = {}
         self._looked: dict[Item, None] = {}
@@ -176,10 +180,13 @@ class _Fetch:
         self._looked[item] = self._session.active[item] = None
         item.error, item.leader, item.diverging, item.rests = 0, None, None, False
         replica = _look_up(self._node, item, self._names)
+        state = replica.leading if replica is not None and self._registered else None
+        self._session.replicates(item, state is not None and state.knows(self._call.replica))
         if replica is None:
             self._session.watch.drop(item)
             return
-        if self._call.max_wait_ms > 0 or self._call.session_epoch != FINAL_EPOCH:
+        waits = self._call.max_wait_ms > 0 or self._call.session_epoch != FINAL_EPOCH
+        if waits and not self._session.closed:
             self._session.watch.add(item, replica)
         if self._follower or item.last_epoch >= 0:
             _compare(self._node, self._call, item, replica, self._now, vouches=self._vouches)

@@ -74,6 +74,8 @@ class Item:
     queued: bool = False
     rests: bool = False
     """A follower's: its session vouches for it."""
+    replicated: bool = False
+    """Whether the node that fetches has a replica of the partition, as the metadata here says."""
     turn: int = 0
     """The order in a session: a partition that got records comes last from then on."""
     told_mark: int = -2

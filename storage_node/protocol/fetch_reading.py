@@ -9,11 +9,12 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 from storage_node.errors import ErrorCode, OffsetOutOfRange, RequestRefused, StorageError
 from storage_node.protocol.fetch_call import FetchCall, Item
-from storage_node.protocol.sending import FilePart
+from storage_node.protocol.sending import PATIENCE, FilePart
 
 if TYPE_CHECKING:
     from storage_node.node import Node
@@ -34,8 +35,6 @@ FEW_BYTES = 64 * 1024
 AT_ONCE = 4 * 1024 * 1024
 #: Between two looks for what a throttle lets through; and without one.
 SOON, LONG = 0.001, 300.0
-#: How long the other directories' data is held back for one that does not answer.
-PATIENCE = 5.0
 
 
 class Budget:
@@ -226,7 +225,7 @@ class Reading:
         return data
 
     def _fetch(self, item: Item, replica: Partition, granted: int, whole: bool, at_once: int) -> bytes | FilePart:
-        directory = replica.directory
+        directory, epoch = replica.directory, replica.leader_epoch
         found = replica.fetch(
             item.offset,
             granted,
@@ -236,7 +235,9 @@ class Reading:
             at_once=max(at_once, FEW_BYTES),
         )
         if found.region is not None and len(found.region) > FEW_BYTES:
-            return FilePart(found.data, found.region, directory)
+            # A follower reads beyond the high watermark, where bytes stay as they are only while this node leads.
+            check = partial(replica.check_usable, epoch) if self._follower else None
+            return FilePart(found.data, found.region, directory, check)
         return found.data
 
 

@@ -5,19 +5,21 @@ add partitions and forget some, and a response has only partitions with records,
 watermark or log start offset than the last response that had them. Whoever got records comes last from then on.
 
 What is kept is bounded twice: in sessions, with Kafka's rules of who makes room for whom, and in partitions, since a
-session may hold as many as a request can name. A client that is refused a session gets id 0 and goes on without.
+session may hold as many as a request can name. A client that is refused a session gets id 0 and goes on without. Any
+client can claim a replica id: a session is a follower's if the node of that id has replicas of most of its partitions.
 
 Some clients (librdkafka among them) know no sessions and name everything over and over. A request that says the same as
 the last one of its connection, but for some offsets, is gone on with as in a session that names these alone. The
-response still has all partitions.
+response still has all partitions. It is forgotten when the connection is closed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from storage_node.directories.names import TOPIC_MAX
 from storage_node.errors import ErrorCode
@@ -53,29 +55,35 @@ class Standing:
     number: int = 0
 
 
-def victim(
+def victims(
     sessions: Mapping[int, tuple[Standing, float, float]], new: Standing, now: float, eviction: float = EVICTION
-) -> int | None:
-    """The session that makes room for a new one, None if none does (FetchSessionCacheShard.tryEvict).
+) -> list[int]:
+    """Return the sessions that may make room for a new one, the first to go first (FetchSessionCacheShard.tryEvict).
 
-    `sessions`: by id their standing, when they were opened, and when they were last used. One that nobody used for
-    `eviction` seconds goes first. Else the least goes, if it is below the new one: a session that was opened so long
-    ago, or, for a follower's, any of a client.
+    `sessions`: by id their standing, when they were opened, and when they were last used. Those that no request used
+    for `eviction` seconds come first. Then those below the new one come, the least first: sessions that were opened so
+    long ago, or, for a follower's, any of a client.
     """
-    if not sessions:
-        return None
-    oldest = min(sessions, key=lambda number: sessions[number][2])
-    if now - sessions[oldest][2] > eviction:
-        return oldest
-    candidates = [
-        (standing, number)
-        for number, (standing, opened, _) in sessions.items()
-        if now - opened > eviction or (new.privileged and not standing.privileged)
-    ]
-    if not candidates:
-        return None
-    least, number = min(candidates)
-    return number if (least.privileged, least.size) < (new.privileged, new.size) else None
+    unused: list[tuple[float, int]] = []
+    below: list[tuple[Standing, int]] = []
+    for number, (standing, opened, used) in sessions.items():
+        if now - used > eviction:
+            unused.append((used, number))
+        elif (now - opened > eviction or (new.privileged and not standing.privileged)) and (
+            (standing.privileged, standing.size) < (new.privileged, new.size)
+        ):
+            below.append((standing, number))
+    return [*(number for _, number in sorted(unused)), *(number for _, number in sorted(below))]
+
+
+def _drop(items: Iterator[Item]) -> None:
+    """Note nothing more of what happens to these; in turns with others on the loop."""
+    for number, item in enumerate(items, 1):
+        if item.watch is not None:
+            item.watch.drop(item)
+        if number == TURN:
+            asyncio.get_running_loop().call_soon(_drop, items)
+            return
 
 
 class Session:
@@ -102,14 +110,17 @@ class Session:
         """The response to it, where it has no records."""
         self.known: tuple[int, int] | None = None
         """The follower's broker epoch as its last fetch named it, and as it is registered."""
+        self.replicated = 0
+        """So many of its partitions are replicated by the node that fetches."""
         self.counted = 0
-        """So many of the partitions that sessions of its kind may have are its own."""
+        self.counted_privileged = False
+        """So many of the partitions that followers' sessions may have, or others, are counted as its own."""
         self._turns = 0
 
     @property
     def privileged(self) -> bool:
-        """Whether it is a follower's."""
-        return self.replica != CONSUMER
+        """Whether it is a follower's: a leader that has just begun may not know yet of some of its partitions."""
+        return 2 * self.replicated > len(self.items)
 
     @property
     def standing(self) -> Standing:
@@ -130,8 +141,10 @@ class Session:
             if number % TURN == TURN - 1:
                 await asyncio.sleep(0)
         for key in call.forgotten:
-            gone = self.items.pop(key, None)
+            gone = self.items.get(key)
             if gone is not None:
+                self.replicates(gone, False)
+                del self.items[key]
                 self.active.pop(gone, None)
                 self.watch.drop(gone)
         return named
@@ -141,20 +154,23 @@ class Session:
         self._turns += 1
         item.turn = self._turns
 
+    def replicates(self, item: Item, replicated: bool) -> None:
+        """Count a partition as one that the fetching node replicates, or no more as such."""
+        if item.replicated is not replicated and item.key in self.items:
+            item.replicated = replicated
+            self.replicated += 1 if replicated else -1
+
     def close(self) -> None:
         """Forget everything; in turns with others on the loop."""
+        _drop(self.end())
+
+    def end(self) -> Iterator[Item]:
+        """Forget everything but what is still to be dropped: the returned items."""
         self.closed = True
         self.watch.end_wait()
-        items = iter(list(self.items.values()))
-        self.items, self.active = {}, {}
-        self._drop(items)
-
-    def _drop(self, items: Iterable[Item]) -> None:
-        for number, item in enumerate(items, 1):
-            self.watch.drop(item)
-            if number == TURN:
-                asyncio.get_running_loop().call_soon(self._drop, items)
-                return
+        items = self.items.values()
+        self.items, self.active, self.replicated = {}, {}, 0
+        return iter(items)
 
 
 class FetchSessions:
@@ -165,7 +181,7 @@ class FetchSessions:
         self._most = most
         self._sessions: dict[int, Session] = {}
         self._repeated: dict[int, Session] = {}
-        """By their connection: requests without a session that may come again."""
+        """By the number of their connection: requests without a session that may come again."""
         self._held = {True: 0, False: 0}
         """Partitions of all of these, of followers and of others: no fetch goes through the others' sessions."""
 
@@ -215,10 +231,8 @@ class FetchSessions:
 
     def remember(self, request: Request, outlined: Outline | None, session: Session, call: FetchCall) -> None:
         """Recognise a request without a session if it comes again."""
-        now = session.used
-        for connection in [connection for connection, other in self._repeated.items() if now - other.used > FORGOTTEN]:
-            self._forget(connection)
-        self._forget(request.connection)
+        self._purge(session.used)
+        self.disconnected(request.connection)
         size = len(session.items)
         if (
             outlined is not None
@@ -228,13 +242,19 @@ class FetchSessions:
             and size == outlined.count  # no partition twice
             and session.kept_names
             and len(self._repeated) < self._slots
-            and self._fits(session, size)
+            and self._fits(False, size)
         ):
             session.repeats = replace(call, items=[]), outlined
             self._repeated[request.connection] = session
             self._count(session, size)
 
-    def _forget(self, connection: int) -> None:
+    def _purge(self, now: float) -> None:
+        """Forget requests that have not come again for long."""
+        for connection in [connection for connection, other in self._repeated.items() if now - other.used > FORGOTTEN]:
+            self.disconnected(connection)
+
+    def disconnected(self, connection: int) -> None:
+        """Forget the request without a session that may come again over a connection."""
         session = self._repeated.pop(connection, None)
         if session is None:
             return
@@ -253,7 +273,7 @@ class FetchSessions:
                 self.close(session.id)
                 return False
             self._count(session, len(session.items))
-            if not (self._fits(session, 0) and session.kept_names):
+            if not (self._fits(session.privileged, 0) and session.kept_names):
                 self.close(session.id)
             return True
         if call.session_epoch == FINAL_EPOCH or not session.kept_names or not self._room(session, now):
@@ -265,32 +285,44 @@ class FetchSessions:
         self._count(session, len(session.items))
         return True
 
-    def _fits(self, session: Session, more: int) -> bool:
-        """Whether the sessions of its kind have no more partitions than they may, with so many more."""
-        return self._held[session.privileged] + more <= self._most
+    def _fits(self, privileged: bool, more: int) -> bool:
+        """Whether the sessions of this kind have no more partitions than they may, with so many more."""
+        return self._held[privileged] + more <= self._most
 
     def _count(self, session: Session, partitions: int) -> None:
-        self._held[session.privileged] += partitions - session.counted
-        session.counted = partitions
+        self._held[session.counted_privileged] -= session.counted
+        session.counted, session.counted_privileged = partitions, session.privileged
+        self._held[session.counted_privileged] += partitions
 
     def _room(self, new: Session, now: float) -> bool:
+        """Close the sessions that make room for a new one; False, and none is closed, where they do not suffice."""
+        self._purge(now)
         standing = new.standing
-        while len(self._sessions) >= self._slots or not self._fits(new, standing.size):
-            crowded = len(self._sessions) < self._slots
-            others = {
-                number: (session.standing, session.opened, session.used)
-                for number, session in self._sessions.items()
-                if not crowded or session.privileged is standing.privileged
-            }
-            gone = victim(others, standing, now)
-            if gone is None:
-                return False
-            self.close(gone)
-        return True
+        places = len(self._sessions) + 1 - self._slots
+        partitions = self._held[standing.privileged] + standing.size - self._most
+        if places <= 0 and partitions <= 0:
+            return True
+        known = {number: (each.standing, each.opened, each.used) for number, each in self._sessions.items()}
+        gone: list[int] = []
+        for number in victims(known, standing, now):
+            session = self._sessions[number]
+            same = session.counted_privileged is standing.privileged
+            if places <= 0 and not same:
+                continue
+            gone.append(number)
+            places -= 1
+            partitions -= session.counted if same else 0
+            if places <= 0 and partitions <= 0:
+                self._close(gone)
+                return True
+        return False
 
     def close(self, number: int) -> None:
         """Forget a session, if there is one of this id."""
-        session = self._sessions.pop(number, None)
-        if session is not None:
+        self._close([number] if number in self._sessions else [])
+
+    def _close(self, numbers: list[int]) -> None:
+        sessions = [self._sessions.pop(number) for number in numbers]
+        for session in sessions:
             self._count(session, 0)
-            session.close()
+        _drop(chain.from_iterable([session.end() for session in sessions]))

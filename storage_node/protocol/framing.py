@@ -65,6 +65,8 @@ class Connection(FrameReader):
 
     def __init__(self, begin: Begin, together: Together, effect: EffectOf, table: Connections) -> None:
         super().__init__(table)
+        self.number = next(table.numbers)
+        """By which the requests of this connection know each other."""
         self._begin = begin
         self._together = together
         self._effect_of = effect

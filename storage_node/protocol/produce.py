@@ -145,27 +145,29 @@ def parse(request: Request, most: int = MAX_PARTITIONS) -> ProduceCall:
     return ProduceCall(transactional_id, acks, timeout, items, cursor.elements)
 
 
-def begin(node: Node, requests: Sequence[Request], connection: Connection) -> None:
-    """Append what these requests of one connection hold, in order, and respond to them.
+def begin(
+    node: Node, requests: Sequence[Request], connection: Connection, behind: CloseConnection | None = None
+) -> None:
+    """Append what these requests of one connection hold, in order, and answer them.
 
     They share the way to the disk and back: handing work to another thread costs more than a small append. Those before
-    a malformed one get their responses before it ends the connection; raises MalformedRequest if it is the first.
+    a malformed one are answered before it ends the connection; raises MalformedRequest where it is the first. `behind`:
+    why the request that follows these ends the connection.
     """
     calls: list[ProduceCall] = []
-    done: Callable[[list[Answer]], None] | None = None
     try:
         for request in requests:
             calls.append(parse(request, ELEMENTS - sum(call.elements for call in calls)))
     except TooManyElements:
-        task = asyncio.get_running_loop().create_task(_begin_many(node, requests, connection), name="produce")
+        task = asyncio.get_running_loop().create_task(_begin_many(node, requests, connection, behind), name="produce")
         _MANY.add(task)
         task.add_done_callback(_MANY.discard)
         return
     except MalformedRequest as error:
         if not calls:
             raise
-        requests = requests[: len(calls)]
-        done = partial(connection.answered_before, error=CloseConnection(str(error)))
+        requests, behind = requests[: len(calls)], CloseConnection(str(error))
+    done = partial(connection.answered_before, error=behind) if behind is not None else None
     jobs: dict[str, Work] = {}
     for call in calls:
         _prepare(node, call, jobs)
@@ -176,7 +178,9 @@ def begin(node: Node, requests: Sequence[Request], connection: Connection) -> No
 _MANY: set[asyncio.Task[None]] = set()
 
 
-async def _begin_many(node: Node, requests: Sequence[Request], connection: Connection) -> None:
+async def _begin_many(
+    node: Node, requests: Sequence[Request], connection: Connection, behind: CloseConnection | None
+) -> None:
     """The same for requests that have many partitions: one after the other, parsed and encoded by a thread."""
     answers: list[Answer] = []
     try:
@@ -193,7 +197,10 @@ async def _begin_many(node: Node, requests: Sequence[Request], connection: Conne
     except Exception as error:
         connection.failed(error)
     else:
-        connection.answered(answers)
+        if behind is not None:
+            connection.answered_before(answers, behind)
+        else:
+            connection.answered(answers)
 
 
 def _read(node: Node, request: Request) -> tuple[ProduceCall, dict[str, Work]]:

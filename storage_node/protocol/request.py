@@ -51,7 +51,7 @@ class Request:
     decoded: Any = None
     """The body, where it was read ahead."""
     connection: int = 0
-    """By which requests of one connection that is open know each other."""
+    """The number of its connection, by which requests of one connection know each other."""
     many: bool = False
     """Whether it has more elements than the listener's loop goes through at once, however few its bytes."""
 

@@ -3,8 +3,9 @@
 The bytes read for a response are sent at once, as much as the peer takes; the others are read when those are sent. What
 the peer has not taken within a moment (at once, if the responses to all peers hold too much already) is dropped, and
 read again from the log, piece by piece, when the peer goes on reading: what is below the high watermark never changes,
-and a segment stays open for as long as it is sent, whatever becomes of its name. (The kernel's way from file to socket
-was measured as well: on the loopback it takes longer than the two copies.)
+and a segment stays open for as long as it is sent, whatever becomes of its name. What is above it changes when another
+node is elected leader: a follower's answer ends there with its connection. (The kernel's way from file to socket was
+measured as well: on the loopback it takes longer than the two copies.)
 """
 
 from __future__ import annotations
@@ -31,15 +32,22 @@ TURN = 4 * 1024 * 1024
 #: Given to the kernel in one call, which takes no more than 1,024.
 MOST_BUFFERS = 512
 LONGEST_PAUSE = 0.05
+#: How long the other directories' data is held back for one that does not read.
+PATIENCE = 5.0
 
 
 class FilePart:
     """A part of a log in a response: its bytes, or their place in the log while they are not read, or dropped."""
 
-    __slots__ = ("_data", "_directory", "_piece", "_region", "_sent")
+    __slots__ = ("_check", "_data", "_directory", "_piece", "_region", "_sent")
 
-    def __init__(self, data: bytes, region: Region, directory: LogDirectory) -> None:
-        """`data`: the first bytes of the region, or all."""
+    def __init__(
+        self, data: bytes, region: Region, directory: LogDirectory, check: Callable[[], None] | None = None
+    ) -> None:
+        """`data`: the first bytes of the region, or all. `check` is called after each further read; it raises where the
+        file may hold other bytes by now.
+        """
+        self._check = check
         self._data: memoryview | None = memoryview(data)
         self._region = region
         self._directory = directory
@@ -73,6 +81,10 @@ class FilePart:
         """Read the next piece, in the directory's pool; raises StorageError when it is offline, or RuntimeError."""
         return self._directory.submit(self._read)
 
+    def late(self) -> TimeoutError:
+        """The error of a piece that is not read within `PATIENCE`."""
+        return TimeoutError(f"log directory {self._directory.name} does not read on within {PATIENCE:g} s")
+
     def _read(self) -> bytes:
         try:
             data = self._region.read(self._sent, self._piece)
@@ -80,6 +92,8 @@ class FilePart:
             raise LogReadError(self._directory.name, "reading on for a client") from error
         if not data:
             raise CorruptRecord("a segment became shorter while it was sent")
+        if self._check is not None:
+            self._check()
         return data
 
     def go_on(self, data: bytes) -> None:
@@ -110,6 +124,10 @@ class Sending:
         self._socket: socket.socket | None = None
         self._waiting = False
         self._timer: asyncio.TimerHandle | None = None
+        self._job: Future[bytes] | None = None
+        """The read that the answer waits for."""
+        self._late: asyncio.TimerHandle | None = None
+        """Ends the answer where that read takes too long."""
         self._pause = 0.0005
 
     @property
@@ -146,6 +164,10 @@ class Sending:
         self._parts.clear()
         if self._timer is not None:
             self._timer.cancel()
+        if self._job is not None:
+            # A disk that hangs must not collect the reads of answers that have ended.
+            self._job.cancel()
+        self._has_read()
         if sock is not None:
             if self._waiting:
                 self._loop.remove_writer(sock.fileno())
@@ -231,17 +253,30 @@ class Sending:
         return sum(len(part.ready) if isinstance(part, FilePart) else len(part) for part in self._parts)
 
     def _read_on(self, part: FilePart) -> None:
-        """Go on when the directory's pool has read the next piece; raises what `FilePart.read_on` raises."""
+        """Go on when the directory's pool has read the next piece; raises what `FilePart.read_on` raises.
+
+        The head of the answer has gone, so that of a disk that hangs nothing can be left out any more: the connection
+        is closed, and the client's next fetch is answered without it.
+        """
 
         def told(job: Future[bytes]) -> None:
             with contextlib.suppress(RuntimeError):  # the listener has stopped
                 self._loop.call_soon_threadsafe(self._go_on, part, job)
 
-        part.read_on().add_done_callback(told)
+        self._job = part.read_on()
+        self._late = self._loop.call_later(PATIENCE, lambda: self._end(part.late()))
+        self._job.add_done_callback(told)
+
+    def _has_read(self) -> None:
+        self._job = None
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     def _go_on(self, part: FilePart, job: Future[bytes]) -> None:
         if self._done is None:
             return
+        self._has_read()
         try:
             part.go_on(job.result())
         except BaseException as error:

@@ -212,7 +212,7 @@ class Listener:
 
     async def _serve_until_stopped(self, sock: socket.socket, ready: threading.Event) -> None:
         self.loop = asyncio.get_running_loop()
-        table = self.connections = Connections(self._limits)
+        table = self.connections = Connections(self._limits, self._disconnected)
         self._stopped = asyncio.Event()
         self._admin, self._large = SideLoop(f"admin-{self._node.id}"), SideLoop(f"large-{self._node.id}")
         self._node.groups.attach(self.loop)
@@ -238,18 +238,34 @@ class Listener:
         connection = Connection(self._begin, _together, _effect, self.connections)
         return connection if self.probe is None else probe.watch(connection, self.probe)
 
+    def _disconnected(self, number: int) -> None:
+        self._node.fetch_sessions.disconnected(number)
+
     def _begin(self, frames: list[Frame], connection: Connection) -> None:
         """Answer frames: produce requests without a task, everything else in one. Raises CloseConnection."""
         try:
             request = self._read(frames[0], connection)
             connection.under_way, connection.client_id = request.api.name, request.client_id[:LONGEST_NAME]
             if request.api is PRODUCE:
-                produce.begin(self._node, [request, *(self._read(f, connection) for f in frames[1:])], connection)
+                others, error = self._read_others(frames[1:], connection)
+                produce.begin(self._node, [request, *others], connection, error)
                 return
         except MalformedRequest as error:
             raise CloseConnection(str(error)) from error
         assert self.loop is not None
         connection.task = self.loop.create_task(self._serve(request, connection), name=request.api.name)
+
+    def _read_others(self, frames: list[Frame], connection: Connection) -> tuple[list[Request], CloseConnection | None]:
+        """Read the headers of frames up to the first that cannot be answered; returns as well why it cannot."""
+        requests: list[Request] = []
+        try:
+            for frame in frames:
+                requests.append(self._read(frame, connection))
+        except MalformedRequest as error:
+            return requests, CloseConnection(str(error))
+        except CloseConnection as error:
+            return requests, error
+        return requests, None
 
     async def _serve(self, request: Request, connection: Connection) -> None:
         try:
@@ -308,7 +324,7 @@ class Listener:
         client_id, position = read_client_id(frame, header.position, header.version >= api.flexible)
         peer = connection.peer
         return Request(
-            api, header.version, header.correlation, client_id, frame, position, peer, connection=id(connection)
+            api, header.version, header.correlation, client_id, frame, position, peer, connection=connection.number
         )
 
 

@@ -9,6 +9,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import pytest
 from kio.index import load_response_schema
@@ -54,22 +55,40 @@ def produce_frame(rows: int, *, cut: int = 0) -> bytes:
     """A produce to t-0 with so many more rows of partitions that are not there; `cut`: bytes short of its end."""
     row = {"index": 0, "records": build_batch([b"record"])}
     others = [{"index": 7, "records": b""}] * rows
-    values = {"acks": 1, "topic_data": [{"name": "t", "partition_data": [row, *others]}]}
+    values = {
+        "acks": 1,
+        "timeout": timedelta(seconds=10),
+        "topic_data": [{"name": "t", "partition_data": [row, *others]}],
+    }
     frame = encode_request(0, 9, values)[4:]
     frame = frame[: len(frame) - cut]
     return struct.pack(">i", len(frame)) + frame
 
 
+def with_header(wrong: str) -> bytes:
+    """A produce whose header is wrong."""
+    frame = bytearray(produce_frame(0))
+    match wrong:
+        case "version":
+            struct.pack_into(">h", frame, 6, 99)
+        case "client id":
+            del frame[16:]
+            struct.pack_into(">i", frame, 0, len(frame) - 4)
+    return bytes(frame)
+
+
+@pytest.mark.parametrize("wrong", ["body", "version", "client id"])
 @pytest.mark.parametrize("rows", [[0, 0, 0], [29_000], [0, 29_000, 0]], ids=str)
 def test_produce_before_a_malformed_one_is_answered_before_the_connection_ends(
-    harness: Harness, rows: list[int]
+    harness: Harness, rows: list[int], wrong: str
 ) -> None:
     """Apache Kafka reads a request when it has responded to the one before."""
     harness.create_topic("t")
     before = held(harness)
     with raw_connection(harness) as connection:
         wanted = b"".join(map(produce_frame, rows))
-        connection.sendall(wanted + produce_frame(0, cut=3) + produce_frame(0))
+        malformed = produce_frame(0, cut=3) if wrong == "body" else with_header(wrong)
+        connection.sendall(wanted + malformed + produce_frame(0))
         answers = [entity_reader(load_response_schema(0, 9))(receive_frame(connection), 5)[0] for _ in rows]
         assert [answer.responses[0].partition_responses[0].error_code for answer in answers] == [0] * len(rows)
         assert connection.recv(1) == b"", "it is closed"

@@ -5,17 +5,33 @@ That they are Kafka's on the wire, tests/conformance/apis/test_fetch_sessions.py
 
 from __future__ import annotations
 
+import asyncio
 import random
+import socket
+import struct
+import time
 from collections.abc import Iterator
 from datetime import timedelta
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from storage_node.log.batch import build_batch
 from storage_node.protocol import fetch, fetch_sessions
-from storage_node.protocol.fetch_call import Item
-from storage_node.protocol.fetch_sessions import EVICTION, LAST_EPOCH, FetchSessions, Standing, next_epoch, victim
+from storage_node.protocol.fetch_call import FINAL_EPOCH, TURN, FetchCall, Item, Outline
+from storage_node.protocol.fetch_sessions import (
+    EVICTION,
+    FORGOTTEN,
+    LAST_EPOCH,
+    FetchSessions,
+    Session,
+    Standing,
+    next_epoch,
+    victims,
+)
+from storage_node.protocol.fetch_watch import Watch
 from storage_node.types import TopicPartition
 from tests.support.node_harness import Harness, until
 from tests.support.wire import Client
@@ -50,7 +66,22 @@ def test_who_makes_room_for_a_session(there: Any, new: tuple[bool, int], goes: i
         number: (Standing(privileged, size, number), opened, used)
         for number, (privileged, size, opened, used) in there.items()
     }
-    assert victim(sessions, Standing(*new), NOW) == goes
+    assert next(iter(victims(sessions, Standing(*new), NOW)), None) == goes
+
+
+def test_sessions_make_room_in_an_order() -> None:
+    """Unused ones first, the longest unused before all; then those below the new one, the least first."""
+    sessions = {
+        1: (Standing(CLIENT, 5, 1), NOW, OLD),
+        2: (Standing(FOLLOWER, 5, 2), NOW, OLD - 1),
+        3: (Standing(CLIENT, 9, 3), NOW, NOW),
+        4: (Standing(CLIENT, 8, 4), NOW, NOW),
+        5: (Standing(FOLLOWER, 9, 5), OLD, NOW),
+        6: (Standing(FOLLOWER, 10, 6), OLD, NOW),
+        7: (Standing(FOLLOWER, 1, 7), NOW, NOW),
+    }
+    assert victims(sessions, Standing(FOLLOWER, 10), NOW) == [2, 1, 4, 3, 5]
+    assert victims(sessions, Standing(CLIENT, 10), NOW) == [2, 1]
 
 
 def test_epochs_wrap_to_one() -> None:
@@ -200,11 +231,11 @@ def test_sessions_are_bounded_in_number_and_in_partitions(harness: Harness) -> N
         # Whoever has none goes on without.
         fetchers[4].epoch = 0
         assert len(fetchers[4].fetch(everything)) == 8
-        # A client's session makes room for a follower's.
-        follower = Fetcher(harness, "t")
-        follower.fetch(everything, replica_state={"replica_id": 9, "replica_epoch": -1})
-        assert follower.session or "most" in bounds
-        for fetcher in (*fetchers, follower):
+        # That of a client that claims to be a node is a client's.
+        claimed = Fetcher(harness, "t")
+        claimed.fetch(everything, replica_state={"replica_id": 9, "replica_epoch": -1})
+        assert not claimed.session and len(sessions) == 3
+        for fetcher in (*fetchers, claimed):
             fetcher.client.close()
     # A session that grows beyond what there is room for ends.
     node.fetch_sessions = FetchSessions(most=10)
@@ -281,6 +312,93 @@ def test_partitions_of_closed_sessions_are_not_watched(harness: Harness, monkeyp
     fetcher.epoch = -1
     fetcher.fetch(everything)
     until(lambda: watched() == 0)
+
+
+async def begun(sessions: FetchSessions, partitions: int, now: float, topic: str = "t") -> tuple[Session, FetchCall]:
+    """A client's full fetch, which begins a session."""
+    call = FetchCall(500, 1, 1 << 20, 0, 0, 0, [Item(topic, number, -1, 0, 1) for number in range(partitions)])
+    session, _ = sessions.begin(call, by_id=False, now=now)
+    assert session is not None
+    for item in await session.ask(call):
+        item.watch = session.watch
+    return session, call
+
+
+async def opened(sessions: FetchSessions, partitions: int, now: float, topic: str = "t") -> bool:
+    """Whether there is room for a session."""
+    return sessions.keep(*await begun(sessions, partitions, now, topic), now)
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_room_among_a_thousand_sessions_is_made_in_one_pass_and_in_turns(
+    monkeypatch: pytest.MonkeyPatch, fits: bool
+) -> None:
+    dropped, turns = [0], list[int]()
+    monkeypatch.setattr(Watch, "drop", lambda watch, item: dropped.__setitem__(0, dropped[0] + 1))
+
+    async def make_room() -> float:
+        sessions, later = FetchSessions(), NOW + EVICTION + 1
+        for number in range(1000):
+            assert await opened(sessions, 40, NOW, f"t{number}")
+        if not fits:
+            # All others together do not suffice.
+            last = next(reversed(sessions._sessions.values()))
+            last.opened = last.used = later
+        new, call = await begun(sessions, 40_000, later)
+        began = time.thread_time()
+        assert sessions.keep(new, call, later) is fits
+        took = time.thread_time() - began
+        assert (len(sessions), sessions.partitions) == ((1, 40_000) if fits else (1000, 40_000))
+        while not turns or dropped[0]:
+            turns.append(dropped[0])
+            dropped[0] = 0
+            await asyncio.sleep(0)
+        return took
+
+    assert min(asyncio.run(make_room()) for _ in range(2)) < 0.05
+    assert sum(turns) == (2 * 40_000 if fits else 0) and max(turns) <= TURN
+
+
+def test_requests_that_have_not_come_again_for_long_make_room() -> None:
+    async def make_room() -> None:
+        sessions = FetchSessions(most=10)
+        items = [Item("t", number, -1, 0, 1) for number in range(10)]
+        call = FetchCall(500, 1, 1 << 20, 0, 0, FINAL_EPOCH, items)
+        session, _ = sessions.begin(call, by_id=False, now=NOW)
+        assert session is not None
+        await session.ask(call)
+        request: Any = SimpleNamespace(connection=1)
+        sessions.remember(request, Outline(12, b"", frozenset(), 10), session, call)
+        assert not await opened(sessions, 10, NOW + FORGOTTEN)
+        assert await opened(sessions, 10, NOW + FORGOTTEN + 1)
+        assert session.closed
+
+    asyncio.run(make_room())
+
+
+def waits(session: Session) -> bool:
+    return session.watch._future is not None
+
+
+@pytest.mark.parametrize("when", ["between fetches", "while it waits"])
+def test_what_a_client_repeats_is_forgotten_with_its_connection(harness: Harness, when: str) -> None:
+    harness.create_topic("t", 10)
+    harness.settle()
+    sessions, served = harness.node.fetch_sessions, harness.node.replicas.served
+    served[TopicPartition("t", 0)].append(build_batch([b"x"]))
+    for _ in range(3):
+        client = Client(harness)
+        fetch_all(client, 10, wait_ms=20_000)
+        (session,) = sessions._repeated.values()
+        if when == "while it waits":
+            client._send_fetch([("t", number, int(number == 0)) for number in range(10)], max_wait_ms=20_000)
+            until(partial(waits, session), what="the fetch waits")
+        assert sum(len(partition._waiters) for partition in served.values()) == 10
+        client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+        until(lambda: not sessions._repeated, what="it is forgotten")
+        until(lambda: not any(partition._waiters for partition in served.values()), what="nothing is watched for it")
+        assert sessions._held == {True: 0, False: 0} and session.closed
 
 
 def fetch_all(client: Client, partitions: int, offset: int = 0, wait_ms: int = 20) -> dict[int, tuple[int, bool]]:

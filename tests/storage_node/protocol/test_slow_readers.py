@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from kafka.admin import KafkaAdminClient
 
 from storage_node.log.batch import build_batch
 from storage_node.log.files import Region
-from storage_node.protocol import sending
+from storage_node.protocol import fetch_reading, sending
 from storage_node.types import TopicPartition
 from tests.support.node_harness import Harness, until
 from tests.support.wire import Client
@@ -107,6 +109,55 @@ def test_readers_that_do_not_read_hold_no_memory(
         assert row.records == content[: len(row.records)] and len(row.records) > LARGE - 2 * MIB
     for client in waiting:
         client.close()
+
+
+def test_a_disk_that_hangs_while_an_answer_is_sent_ends_the_connection(
+    filled: tuple[Harness, bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client's next fetch gets what the other directories have."""
+    harness, content = filled
+    harness.create_topic("other", 4)
+    directory = harness.directory_of("t")
+    number = next(number for number in range(4) if harness.directory_of("other", number) != directory)
+    hangs, goes_on, read = threading.Event(), threading.Event(), Region.read
+    sent = list[weakref.ref[sending.Sending]]()
+
+    def hung(region: Region, start: int, count: int) -> bytes:
+        if hangs.is_set():
+            goes_on.wait(20)
+        return read(region, start, count)
+
+    def begins(self: sending.Sending) -> None:
+        sent.append(weakref.ref(self))
+        start(self)
+
+    start = sending.Sending.start
+    monkeypatch.setattr(sending.Sending, "start", begins)
+    monkeypatch.setattr(Region, "read", hung)
+    monkeypatch.setattr(sending, "PATIENCE", 0.3)
+    monkeypatch.setattr(fetch_reading, "PATIENCE", 0.3)
+    client = Client(harness)
+    assert client.produce("other", number, build_batch([b"x"]), acks=1).error == 0
+    try:
+        # More of them than the directory has threads.
+        clients = [reader(harness) for _ in range(6)]
+        for each in clients:
+            each.socket.settimeout(10)
+            each.send_fetch("t", 0, 0, partition_max_bytes=LARGE)
+        until(lambda: len(sent) == len(clients), what="all answers are begun")
+        hangs.set()
+        for each in clients:
+            with pytest.raises((ConnectionError, AssertionError)):
+                each.receive_fetch()
+            each.close()
+        rows = client.fetch_many([("t", 0, 0), ("other", number, 0)], max_wait_ms=20_000)
+        assert [(row.error, bool(row.records)) for row in rows] == [(0, False), (0, True)]
+    finally:
+        goes_on.set()
+    until(lambda: not any(each() for each in sent), what="nothing is kept of the answers")
+    (row,) = client.fetch("t", 0, 0, partition_max_bytes=LARGE)
+    assert row.records == content[: len(row.records)] and len(row.records) > LARGE - 2 * MIB
+    client.close()
 
 
 @pytest.mark.parametrize("what", ["a disk error", "a segment cut off"])

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from storage_node.protocol.fetch_sessions import EVICTION, FetchSessions
 from storage_node.replication.leading import LeaderState
 from tests.storage_node.replication.conftest import Led
 from tests.support.hand_follower import HandFollower
 from tests.support.node_harness import until
+from tests.support.wire import Client
 
 pytestmark = pytest.mark.parametrize("led", [2_000], indirect=True)
 
@@ -111,6 +113,64 @@ def test_a_newer_row_makes_the_next_fetch_count_anew(led: Led, when: str) -> Non
     sessions[0].fetch()
     assert state.followers[2].end == 0
     assert led.asks_for() == {1, 2, 3} or set(state.isr) == {1, 2, 3}
+
+
+def session_of(led: Led, number: int, partitions: int, offset: int = 0) -> int:
+    """Open a session as node `number` (-1: as a client), with partitions from `offset` on; the session's id."""
+    client = Client(f"127.0.0.1:{led.cluster.nodes[1].port}")
+    rows = [
+        {"partition": index, "fetch_offset": 0, "partition_max_bytes": 100}
+        for index in range(offset, offset + partitions)
+    ]
+    values: dict[str, Any] = {
+        "max_wait": timedelta(0), "min_bytes": 1, "max_bytes": 100, "session_id": 0, "session_epoch": 0,
+        "topics": [{"topic_id": client.topic_id("t"), "partitions": rows}],
+    }  # fmt: skip
+    if number >= 0:
+        values["replica_state"] = {"replica_id": number, "replica_epoch": -1}
+    found = client.ask(1, 17, values).session_id
+    client.close()
+    return int(found)
+
+
+@pytest.mark.parametrize("claimed", [1, 3, 99])
+def test_claimed_replica_id_evicts_no_follower(led: Led, claimed: int) -> None:
+    """No node has replicas of these partitions: neither 99, which does not exist, nor 3, which has others."""
+    led.create(partitions=8)
+    sessions = led.cluster.nodes[1].fetch_sessions = FetchSessions(most=10)
+    follower = Session(led.followers[0])
+    follower.fetch(dict.fromkeys(range(8), 0))
+    (kept,) = sessions._sessions.values()
+    assert kept.privileged
+    kept.opened -= 2 * EVICTION
+    assert session_of(led, claimed, 10, 100) and len(sessions) == 2, "as a client's"
+    assert follower.fetch() == {}
+    # Nor does one of the node's partitions with many others.
+    assert not session_of(led, 3, 10, 7)
+    assert follower.fetch() == {}
+
+
+def test_session_of_a_client_makes_room_for_that_of_a_follower(led: Led) -> None:
+    led.create(partitions=8)
+    sessions = led.cluster.nodes[1].fetch_sessions = FetchSessions(slots=2)
+    assert [bool(session_of(led, -1, 8)) for _ in range(3)] == [True, True, False]
+    followers = [Session(follower) for follower in led.followers]
+    for session in followers:
+        session.fetch(dict.fromkeys(range(8), 0))
+    assert all(session.id for session in followers) and sessions._held == {True: 16, False: 0}
+    assert not session_of(led, -1, 8)
+
+
+def test_session_is_a_followers_while_its_node_replicates_most_of_the_partitions(led: Led) -> None:
+    led.create(partitions=4)
+    sessions = led.cluster.nodes[1].fetch_sessions
+    session = Session(led.followers[0])
+    session.fetch(dict.fromkeys([0, 1, 100], 0))
+    assert sessions._held == {True: 3, False: 0}
+    session.fetch({101: 0})
+    assert sessions._held == {True: 0, False: 4}
+    session.fetch({2: 0})
+    assert sessions._held == {True: 5, False: 0}
 
 
 def test_an_earlier_life_of_a_node_vouches_for_nothing(led: Led) -> None:

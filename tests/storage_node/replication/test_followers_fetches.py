@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
 from storage_node.errors import ErrorCode
+from storage_node.log.batch import build_batch
+from storage_node.log.files import Region
+from storage_node.log.log import Log
 from storage_node.partition import Partition
+from storage_node.protocol import fetch_reading
 from tests.storage_node.replication.conftest import Led, record
 from tests.support.node_harness import until
+from tests.support.replicated import content
 from tests.support.static_image import row
 
 pytestmark = pytest.mark.parametrize("led", [30_000], indirect=True)
@@ -165,6 +171,38 @@ def test_where_an_epoch_ends_is_told_up_to_the_end_of_the_log(led: Led) -> None:
         answer = led.client.ask(23, 4, {"replica_id": 2, "topics": [{"topic": "t", "partitions": [row_]}]})
         (found,) = answer.topics[0].partitions
         assert (int(found.error_code), found.leader_epoch, found.end_offset) == (0, epoch, end)
+
+
+def test_answer_to_a_follower_never_goes_on_with_the_records_of_another_leader(
+    led: Led, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The batches of both leaders have the same sizes and offsets: at the seam nothing else shows it."""
+    partition = history(led, [(5, 0)])
+    old, new = ([build_batch([letter * 30_000], timestamp=1000) for _ in range(10)] for letter in (b"a", b"b"))
+    for batch in old:
+        partition.append(batch)
+    reads, deposed, read = threading.Event(), threading.Event(), Region.read
+
+    def late(region: Region, start: int, count: int) -> bytes:
+        reads.set()
+        assert deposed.wait(20)
+        return read(region, start, count)
+
+    monkeypatch.setattr(fetch_reading, "AT_ONCE", 0)
+    monkeypatch.setattr(Region, "read", late)
+    follower = led.followers[0]
+    follower.send("t", 0, 0, leader_epoch=5)
+    assert reads.wait(20), "a part of the answer is read when the rest has gone"
+    partition.assign(row(leader=2, epoch=6), partition.topic_id, 1, {})
+    partition.truncate_to(0)
+    log = Log.open(partition.log.path.parent / "other-0", partition.tp, partition.log.config, directory="")
+    for batch in new:
+        log.append_as_leader(batch, 6)
+    partition.append_as_follower(content(log), 6, 0, 0)
+    log.close()
+    deposed.set()
+    with pytest.raises((ConnectionError, AssertionError)):
+        follower.receive()
 
 
 def test_many_partitions_in_one_fetch(led: Led) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from storage_node.directories.directory import LogDirectory
 from storage_node.errors import ErrorCode, NotLeaderOrFollower, RequestRefused
 from storage_node.log.batch import build_batch
 from storage_node.log.config import LogConfig
-from storage_node.log.log import Log
+from storage_node.log.log import FetchedData, Log
 from storage_node.offset_files import OffsetFiles
 from storage_node.partition import Partition
 from storage_node.replicas import Replicas
@@ -67,6 +68,43 @@ def test_a_follower_takes_nothing_of_another_epoch_nor_as_leader(partition: Part
     with pytest.raises(NotLeaderOrFollower):
         partition.append_as_follower(batches(0, 1), 3, 1, 0)
     assert partition.log.log_end_offset == 0
+
+
+def test_batches_of_a_later_leader_epoch_than_the_one_followed_are_not_appended(partition: Partition) -> None:
+    """As Apache Kafka since KAFKA-18723: a leader that is deposed while it sends may go on with another one's records.
+
+    The latest epoch that a follower names is what its next leader finds out by where their logs part.
+    """
+    follow(partition, 5)
+    partition.append_as_follower(batches(0, 2, 4) + batches(2, 2, 5), 5, 0, 0)
+    with pytest.raises(RequestRefused) as caught:
+        partition.append_as_follower(batches(4, 2, 5) + batches(6, 2, 6), 5, 8, 1)
+    assert caught.value.code == ErrorCode.FENCED_LEADER_EPOCH and "leader epoch 6" in caught.value.message
+    log = partition.log
+    assert (log.log_end_offset, log.latest_epoch, partition.high_watermark, log.log_start_offset) == (4, 5, 0, 0)
+    follow(partition, 6)
+    partition.append_as_follower(batches(4, 2, 5) + batches(6, 2, 6), 6, 0, 0)
+    assert (log.log_end_offset, log.latest_epoch) == (8, 6)
+
+
+@pytest.mark.parametrize("leads", [False, True])
+def test_follower_read_that_outlasts_the_leader_epoch_is_refused(
+    partition: Partition, monkeypatch: pytest.MonkeyPatch, leads: bool
+) -> None:
+    """What is above the high watermark may be truncated, and written by another leader, while it is read."""
+    partition.assign(row(epoch=5), ID, 1, {})
+    partition.append(build_batch([b"x"], timestamp=1000))
+    read = Log.read
+
+    def slow(log: Log, *args: Any, **more: Any) -> FetchedData:
+        found = read(log, *args, **more)
+        partition.assign(row(epoch=6, leader=1 if leads else 2), ID, 1, {})
+        return found
+
+    monkeypatch.setattr(Log, "read", slow)
+    with pytest.raises(RequestRefused) as caught:
+        partition.fetch(0, 1000, to_end=True)
+    assert caught.value.code == (ErrorCode.FENCED_LEADER_EPOCH if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
 def test_what_is_older_than_known_is_ignored(partition: Partition) -> None:
