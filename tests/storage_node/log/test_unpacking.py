@@ -68,6 +68,14 @@ def test_small_blocks_come_in_large_chunks(compression: int, data: bytes) -> Non
     assert sum(sizes) == 200_000 and all(size >= 64 << 10 for size in sizes[:-1])
 
 
+def test_tiny_blocks_count_as_what_they_cost_to_unpack() -> None:
+    chunks = unpack(java_snappy(*[b"x"] * 10_000), SNAPPY, 1 << 20)
+    assert chunks is not None
+    with pytest.raises(TooLarge):
+        list(chunks)
+    assert len(unpacked(java_snappy(*[b"x"] * 10_000), SNAPPY)) == 10_000
+
+
 def test_gzip_input_is_not_copied_once_per_chunk_or_member(monkeypatch: pytest.MonkeyPatch) -> None:
     real = zlib.decompressobj
     given = 0
