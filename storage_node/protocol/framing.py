@@ -257,11 +257,11 @@ class Connection(FrameReader):
         self._busy = False
         self._give_back()
         if isinstance(error, CloseConnection):
-            self._refuse(str(error))
+            log.warning("connection from %s closed: %s", self.peer, printable(str(error)))
         else:
             log.error("connection from %s closed after an error", self.peer, exc_info=error)
-            self._forget()
-            self.close()
+        self._forget()
+        self.close()
         self._next()
 
     def _read_on(self) -> None:
@@ -332,8 +332,13 @@ class Connection(FrameReader):
 
     def _refuse(self, why: str) -> None:
         log.warning("connection from %s closed: %s", self.peer, printable(why))
-        self._forget()
-        self.close()
+        self._pause_reading()
+        self._ended = True
+        self._forget_part()
+        if self._effect is Effect.MEMBERSHIP and self._busy and not self._queue:
+            self.close()
+        # What came before it is served and answered, as behind a half-close.
+        self._next()
 
     def close(self) -> None:
         """Close after what is written has gone out."""

@@ -95,7 +95,7 @@ class FrameReader(asyncio.BufferedProtocol, ABC):
 
     @abstractmethod
     def _refuse(self, why: str) -> None:
-        """Close the connection: what arrives is no frame."""
+        """Read no further, since what arrives is no frame; close once the frames before it are answered."""
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
@@ -110,7 +110,7 @@ class FrameReader(asyncio.BufferedProtocol, ABC):
     def buffer_updated(self, nbytes: int) -> None:
         self._bytes_in += nbytes
         self.active = asyncio.get_running_loop().time()
-        if self._closing:
+        if self._closing or self._ended:
             return
         if self._large is None:
             have, self._rest = len(self._rest) + nbytes, b""

@@ -259,13 +259,13 @@ class Sending:
         is closed, and the client's next fetch is answered without it.
         """
 
-        def told(job: Future[bytes]) -> None:
+        def has_read(job: Future[bytes]) -> None:
             with contextlib.suppress(RuntimeError):  # the listener has stopped
                 self._loop.call_soon_threadsafe(self._go_on, part, job)
 
         self._job = part.read_on()
         self._late = self._loop.call_later(PATIENCE, lambda: self._end(part.late()))
-        self._job.add_done_callback(told)
+        self._job.add_done_callback(has_read)
 
     def _has_read(self) -> None:
         self._job = None

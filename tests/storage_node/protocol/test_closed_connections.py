@@ -71,13 +71,15 @@ def with_header(wrong: str) -> bytes:
     match wrong:
         case "version":
             struct.pack_into(">h", frame, 6, 99)
+        case "length":
+            struct.pack_into(">i", frame, 0, -1)
         case "client id":
             del frame[16:]
             struct.pack_into(">i", frame, 0, len(frame) - 4)
     return bytes(frame)
 
 
-@pytest.mark.parametrize("wrong", ["body", "version", "client id"])
+@pytest.mark.parametrize("wrong", ["body", "version", "client id", "length"])
 @pytest.mark.parametrize("rows", [[0, 0, 0], [29_000], [0, 29_000, 0]], ids=str)
 def test_produce_before_a_malformed_one_is_answered_before_the_connection_ends(
     harness: Harness, rows: list[int], wrong: str

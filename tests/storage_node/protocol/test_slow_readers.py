@@ -114,7 +114,7 @@ def test_readers_that_do_not_read_hold_no_memory(
 def test_a_disk_that_hangs_while_an_answer_is_sent_ends_the_connection(
     filled: tuple[Harness, bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The client's next fetch gets what the other directories have."""
+    """The next fetch of the client gets what the other directories have."""
     harness, content = filled
     harness.create_topic("other", 4)
     directory = harness.directory_of("t")
