@@ -1,8 +1,7 @@
 """Produce (key 0), versions 3 to 13: by topic name, from version 13 on by topic id.
 
-The hot path: the envelope is read and written with struct, records stay a view of the frame, and appends run in the
-pool of the directory that holds the log, in the order of the connection, after a look through their records. With
-acks=all the answer then waits, without a thread, until all in-sync replicas have the records.
+The hot path: appends run in the pool of the directory that holds the log, in the order of the connection, after a look
+through their records. With acks=all the response then waits, without a thread, until all in-sync replicas have them.
 """
 
 from __future__ import annotations
@@ -11,31 +10,29 @@ import asyncio
 import contextlib
 import logging
 import os
-import struct
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import is_valid_topic
 from storage_node.errors import ErrorCode, RequestRefused, StorageError
-from storage_node.log.admission import AT_ONCE, Produced, TakesLong, inspect, inspect_at_once, is_zstandard, takes_long
+from storage_node.log.admission import AT_ONCE, Produced, TakesLong, inspect, inspect_at_once, takes_long
 from storage_node.log.config import LogConfig
 from storage_node.log_hold import Hold, LogHeld
 from storage_node.printable import printable
-from storage_node.protocol.codec import MAX_PARTITIONS, Cursor, MalformedRequest, TooManyElements
+from storage_node.protocol.codec import MalformedRequest, TooManyElements
 from storage_node.protocol.framing import Answer, Connection
 from storage_node.protocol.inspectors import Inspection, Inspectors
-from storage_node.protocol.leaders import Leader, endpoints, leader_of
+from storage_node.protocol.leaders import leader_of
 from storage_node.protocol.off_loop import ELEMENTS, off_loop
+from storage_node.protocol.produce_call import Item, ProduceCall, Rejection, encode, parse
 from storage_node.protocol.receiving import CloseConnection
 from storage_node.protocol.replicated import Acknowledgements, fail
 from storage_node.protocol.request import Request
 from storage_node.protocol.topic_ids import same_topic, topic_named
-from storage_node.protocol.wire import array, short_message, string
-from storage_node.replication.leading import LeaderState
 from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -44,10 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_RESULT = struct.Struct(">ihqqq")
-_RESULT_V4 = struct.Struct(">ihqq")
-
-Work = list[tuple["Item", "Partition"]]
+Work = list[tuple[Item, "Partition"]]
 
 #: Look through batches that may unpack to very much, or have very many records or headers. As few as there are
 #: processors: more would only take turns. What takes them long goes to threads of its own, so that the compressed
@@ -61,88 +55,6 @@ TURN = 0.05
 
 #: A directory that hangs must not keep a connection for ever, whatever the client asks for.
 LONGEST_WAIT = 60.0
-
-
-class Rejection(NamedTuple):
-    """Why an inspected batch is rejected.
-
-    Not the exception: its traceback leads to what holds it, a cycle that would keep the request in memory.
-    """
-
-    code: ErrorCode
-    message: str
-
-
-@dataclass(slots=True)
-class Item:
-    """One partition's records and what became of them."""
-
-    topic: str
-    partition: int
-    records: memoryview | None
-    topic_id: bytes = b""
-    leader: Leader | None = None
-    error: int = 0
-    base_offset: int = -1
-    append_time: int = -1
-    log_start: int = -1
-    message: str = ""
-    for_all: bool = False
-    """Whether all in-sync replicas are to have the records (acks=all)."""
-    next_offset: int = -1
-    """What follows the records."""
-    state: LeaderState | None = None
-    """Where the followers are waited for."""
-    heavy: bool = False
-    """Whether the records may take long to look through, and were not yet."""
-    long: bool = False
-    """Whether they do."""
-    inspected: Produced | Rejection | None = None
-    """What was found in the records by a thread for batches that take long."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProduceCall:
-    """The envelope."""
-
-    transactional_id: str | None
-    acks: int
-    timeout_ms: int
-    items: list[Item]
-    elements: int = 0
-
-
-def parse(request: Request, most: int = MAX_PARTITIONS) -> ProduceCall:
-    """Read the envelope; raises MalformedRequest, as TooManyElements where there are more than `most`."""
-    flexible, by_id = request.version >= 9, request.version >= 13
-    view = request.frame if isinstance(request.frame, memoryview) else memoryview(request.frame)
-    cursor = Cursor(view, request.position, most)
-    zstandard = request.version >= 7
-    transactional_id = cursor.string(flexible)
-    acks = cursor.int16()
-    timeout = cursor.int32()
-    items: list[Item] = []
-    for _ in range(cursor.count(flexible)):
-        topic, topic_id = cursor.topic(flexible, by_id)
-        for _ in range(cursor.count(flexible)):
-            partition = cursor.int32()
-            size = cursor.varint() - 1 if flexible else cursor.int32()
-            records = None
-            if size >= 0:
-                start = cursor.position
-                cursor.skip(size)
-                records = view[start : cursor.position]
-            if flexible:
-                cursor.tagged()
-            item = Item(topic, partition, records, topic_id)
-            if not zstandard and records and is_zstandard(records):
-                # Consumers of that age could not read it.
-                item.error = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
-                item.message = f"Produce version {request.version} is not allowed to use Zstandard"
-            items.append(item)
-        if flexible:
-            cursor.tagged()
-    return ProduceCall(transactional_id, acks, timeout, items, cursor.elements)
 
 
 def begin(
@@ -578,31 +490,3 @@ def _rest(rest: Work, held: dict[Partition, Hold | None], left: Work) -> tuple[W
     free = [each for each in rest if each[1] not in held]
     left = left + [each for each in rest if each[1] in held]
     return free + left, None if free or not left else held[left[0][1]]
-
-
-def encode(version: int, items: list[Item]) -> bytes:
-    """The response body."""
-    flexible = version >= 9
-    topics: dict[str | bytes, list[Item]] = {}
-    for item in items:
-        topics.setdefault(item.topic_id or item.topic, []).append(item)
-    out = bytearray(array(len(topics), flexible))
-    for name, rows in topics.items():
-        out += (name if isinstance(name, bytes) else string(name, flexible)) + array(len(rows), flexible)
-        for row in rows:
-            if version >= 5:
-                out += _RESULT.pack(row.partition, row.error, row.base_offset, row.append_time, row.log_start)
-            else:
-                out += _RESULT_V4.pack(row.partition, row.error, row.base_offset, row.append_time)
-            if version >= 8:
-                # No single records are named; a message goes with an error.
-                null = b"\x00" if flexible else b"\xff\xff"
-                out += array(0, flexible) + (string(short_message(row.message), flexible) if row.error else null)
-            if flexible:
-                out += row.leader.tagged(0) if row.leader is not None and version >= 10 else b"\x00"
-        if flexible:
-            out += b"\x00"
-    out += b"\x00\x00\x00\x00"
-    if flexible:
-        out += endpoints(item.leader for item in items) if version >= 10 else b"\x00"
-    return bytes(out)

@@ -21,6 +21,7 @@ from storage_node.log.records import Bounds
 from storage_node.log.unpacking import GZIP, ZSTD
 from storage_node.protocol import produce
 from storage_node.protocol.inspectors import Inspectors
+from storage_node.protocol.produce_call import ProduceCall
 from storage_node.protocol.request import Request
 from tests.support.batches import GOOD, Batch, body_of, packed, record_of, records_of
 from tests.support.node_harness import Harness, until
@@ -78,7 +79,7 @@ def frames(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], int]]:
     class Frame(bytearray):
         pass
 
-    def parse(request: Request, *args: int) -> produce.ProduceCall:
+    def parse(request: Request, *args: int) -> ProduceCall:
         frame = Frame(request.frame)
         made.append(weakref.ref(frame))
         return real(replace(request, frame=memoryview(frame)), *args)
