@@ -125,8 +125,8 @@ COMMANDS: tuple[Mapping[str, Any], ...] = (
     {"do": "alter_reassignments", "partitions": [["t", 0, [2]], ["t", 1, None]], "may_change_factor": True,
      "principal": "p", "client": "c"},
     {"do": "elect_leaders", "partitions": [["t", 0]], "unclean": False},
-    {"do": "hold_throttles", "holder": "w r", **THROTTLES},
-    {"do": "release_throttles", "holder": "w r", "nodes": [1]},
+    {"do": "hold_throttles", "holder": f"{RUN['workflow_id']} {RUN['run_id']}", **THROTTLES},
+    {"do": "release_throttles", "holder": f"{RUN['workflow_id']} {RUN['run_id']}", "nodes": [1]},
     {"do": "delete_topics", "names": ["nobody"], "ids": ["nothing"]},
     {"do": "lease_ended", "node": 2, "incarnation": "i2"},
 )  # fmt: skip
@@ -188,6 +188,24 @@ def serving() -> Driven:
     found = it.query("describe")
     assert (found["phase"], found["topics"], len(found["nodes"])) == ("serving", 1, 2), found
     return it
+
+
+def is_done(command: Any) -> bool:
+    """Whether a command answers an update."""
+    return bool(command.HasField("update_response") and command.update_response.HasField("completed"))
+
+
+def continued(it: Driven, answers: Mapping[str, Callable[[Any], Any]] = WELL) -> Driven:
+    """The run as which a controller's continues once its history is long, however many things are under way."""
+    it.length = 100_000
+    it.send(it.signal("locate", plain(EXAMPLES["Cluster.locate"])))
+    for _ in range(20):
+        if it.ended is not None:
+            break
+        it.resolve(answers, timers=True)
+    assert it.ended is not None, "it continues as new"
+    (parameter,) = it.ended.continue_as_new_workflow_execution.arguments
+    return Driven(Cluster, parameter, continued=True)
 
 
 def creating() -> Driven:
