@@ -165,7 +165,7 @@ class Cluster:
         """Nothing may come between what is carried here and the end of the run: no await."""
         held = CarriedRuns(self._watchers, self._answers, self._outbox, self._lapsed)
         probes = {"probes": rows} if (rows := self._probes.rows(self._it.state)) else {}
-        workflow.continue_as_new({**self._it.carry(), **held.carry(), **probes})
+        workflow.continue_as_new(held.within(self._it, probes))
 
     # --- what follows from the state
 
@@ -355,14 +355,21 @@ class Cluster:
         for holder in throttles.holders(self._it.state) if self._it.state is not None else ():
             if holder == but:
                 continue
-            workflow_id, _, run_id = holder.rpartition(" ")
-            run = workflow.get_external_workflow_handle(workflow_id, run_id=run_id)
-            try:
-                await run.signal("answered", {"request": 0})
-            except ApplicationError:
-                workflow.logger.info("The run %s that held throttles is gone", workflow_id)
+            if await self._is_gone(throttles.run_of(holder)):
+                workflow.logger.info("The run %s that held throttles is gone", holder)
                 self._it.carry_out({"do": "release_throttles", "holder": holder})
                 self._awake = True
+
+    @staticmethod
+    async def _is_gone(holder: Run | None) -> bool:
+        if holder is None:
+            return True
+        try:
+            run = workflow.get_external_workflow_handle(holder[0], run_id=holder[1])
+            await run.signal("answered", {"request": 0})
+        except ApplicationError:
+            return True
+        return False
 
     # --- runs that see reassignments through
 
@@ -440,8 +447,9 @@ class Cluster:
     def lease_ended(self, told: dict[str, Any]) -> None:
         """The node is asked before it is fenced."""
         node, incarnation = int(told["node"]), str(told["incarnation"])
-        self._lapsed.pop(node, None)
-        self._lapsed = dict([*self._lapsed.items(), (node, incarnation)][-REMEMBERED_LEASES:])
+        if self._it.may_lease(node, incarnation):
+            self._lapsed.pop(node, None)
+            self._lapsed = dict([*self._lapsed.items(), (node, incarnation)][-REMEMBERED_LEASES:])
         self._suspect(node, incarnation)
 
     @handlers.signal(messages.locate, description="A run asks whether a node is known: {node, workflow_id, run_id}")

@@ -149,7 +149,9 @@ class Controller:
         if self.state is not None and pair > self.state.pair:
             self._collect(self.state, frozenset())
         number, batched = int(batch.get("number", 0)), batch["commands"]
-        results = self._batches.results(node, incarnation, number, len(batched))
+        results = None
+        if self.state is not None or not any(_does(command, "register") for command in batched):
+            results = self._batches.results(node, incarnation, number, len(batched))
         if results is None:
             results = [self._one(node, incarnation, pair, command, new_id) for command in batched]
             self._remember(node, incarnation, number, results)
@@ -208,6 +210,8 @@ class Controller:
             return self._collected(node, pair, command) if registers else [self._busy(Code.BROKER_ID_NOT_REGISTERED)]
         if not registers and (stale := commands.from_stale_node(self.state, node, incarnation)):
             return [stale.result()]
+        if any(_does(command, name) for name in commands.OF_RUNS):
+            return [Refused(Code.INVALID_REQUEST, f"The command {command['do']} is for runs, not for nodes.").result()]
         change = commands.apply(self.state, command, new_id)
         if registers:
             if problem := self._foreign(command):
@@ -357,6 +361,10 @@ class Controller:
     def may_know(self, node: int) -> bool:
         """Whether a node has ever registered; while collecting nobody can say no."""
         return self.state is None or node in self.state.nodes
+
+    def may_lease(self, node: int, incarnation: str) -> bool:
+        """Whether a lease may be held on a node's incarnation, now or once it registers again."""
+        return self.may_know(node) and len(incarnation) <= registration.LONGEST_INCARNATION
 
     def to_lease(self) -> list[tuple[int, str]]:
         """The nodes and incarnations that a lease is to be held on."""

@@ -6,21 +6,17 @@ is: ids that the server takes, numbers that are finite, rows that are whole.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workflows.model import fields
+from workflows.model import fields, names
 from workflows.model.absence import Absence
 from workflows.model.calls import LeaseCall
 from workflows.model.fields import BadField
 from workflows.model.reassignment_request import change_row, read_change
 from workflows.model.run_requests import Asked
 
-#: The server's limit for a workflow's id, in bytes; it refuses the whole workflow task for one that is longer.
-LONGEST_ID = 1_000
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _INT = (1 << 31) - 1
 
 
@@ -42,10 +38,10 @@ def _run(row: Mapping[str, Any], *, any_run: bool = True) -> dict[str, Any]:
     `run_id` may be "" or missing, for whichever run of that id is open, unless `any_run` is false.
     """
     workflow_id = fields.a_string(_need(row, "workflow_id", "$"), "$.workflow_id")
-    if len(workflow_id.encode()) > LONGEST_ID:
-        raise BadField("$.workflow_id", f"is longer than {LONGEST_ID} bytes")
+    if not names.is_workflow_id(workflow_id):
+        raise BadField("$.workflow_id", f"is longer than {names.LONGEST_ID} bytes")
     run_id = fields.a_string(row.get("run_id") or "", "$.run_id", empty=any_run)
-    if run_id and _UUID.fullmatch(run_id) is None:
+    if run_id and not names.is_run_id(run_id):
         raise BadField("$.run_id", f"is '{run_id}', which is not a run's id")
     return {"workflow_id": workflow_id, "run_id": run_id}
 
@@ -77,8 +73,8 @@ def directory_failed(told: Any) -> dict[str, Any]:
 
 
 def reassign(told: Any) -> Asked:
-    """What `Asked.of` reads; who asks can be answered."""
-    _run(fields.an_object(told, "$"))
+    """What `Asked.of` reads; who asks can be answered, and is one run: what it was answered is remembered by its id."""
+    _run(fields.an_object(told, "$"), any_run=False)
     return Asked.of(told)
 
 
