@@ -133,9 +133,11 @@ def _report(told: Any, path: str) -> dict[str, Any]:
 
 
 def answered(told: Any) -> dict[str, Any]:
-    """Read the controller's answer: {"request", "results", "made", "rows", "absent", "generation", "version"}.
+    """Read the controller's answer: {"request", "results", "made", "rows", "absent", "left_out", "generation",
+    "version"}.
 
-    `results` have an entry per change that was requested, `absent` why each fenced node of `rows` is absent.
+    `results` have an entry per change that was requested, `absent` why each fenced node of `rows` is absent;
+    `left_out` are the nodes of a lease that are not registered.
     {"request", "error"} when the run is to repeat its request.
     """
     row = fields.an_object(told, "$")
@@ -148,6 +150,7 @@ def answered(told: Any) -> dict[str, Any]:
         "results": [_result(each, f"$.results[{place}]") for place, each in enumerate(results)],
         "made": [change_row(read_change(each, f"$.made[{place}]")) for place, each in enumerate(made)],
         "absent": dict(_absent(each, f"$.absent[{place}]") for place, each in enumerate(absent)),
+        "left_out": list(fields.numbers(row.get("left_out") or [], "$.left_out")),
         **retargeted(row),
     }
 

@@ -176,9 +176,16 @@ def _answer(asked: Asked, results: list[Result], changes: list[list[Any]], state
         "results": results,
         "made": changes,
         "rows": [list(key) if now is None else now.row() for key, now in found],
+        **({"left_out": left_out} if (left_out := _left_out(asked, state)) else {}),
         "generation": state.generation,
         "version": state.version,
     }
+
+
+def _left_out(asked: Asked, state: ClusterState) -> list[int]:
+    """The nodes that a lease names and that are not registered: nothing is held on them."""
+    nodes = asked.hold["nodes"] if isinstance(asked.hold, Mapping) else ()
+    return sorted(int(node) for node in nodes if int(node) not in state.nodes)
 
 
 @dataclass(frozen=True, slots=True)

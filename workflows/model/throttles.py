@@ -307,6 +307,15 @@ def release(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[
     return _done(_Record(values, entries).into(after))
 
 
+def set_by_operator(state: ClusterState, node: str, keys: Iterable[str]) -> ClusterState:
+    """The state after an operator has set these configs of a node: no lease changes them at its end, whatever the
+    operator has set them to.
+    """
+    record = _Record.of(state)
+    left = {key: each for key, each in record.values.items() if key[0] != node or key[1] not in keys}
+    return state if len(left) == len(record.values) else replace(record, values=left).into(state)
+
+
 def _done(after: ClusterState) -> Change:
     return Change(after, [{"version": after.version}])
 
