@@ -99,7 +99,8 @@ EXAMPLES: Mapping[str, Any] = {
     "PartitionReassignment.retargeted": {"rows": [STANDING, ["t", 0]], "generation": 1, "version": 6},
     "ThrottleLease.held": None,
     "ThrottleLease.requested": {"replicas": [[1, "t", 0]]},
-    "ThrottleLease.answered": {"request": 1, "results": [], "made": [], "rows": [], "generation": 1, "version": 5},
+    "ThrottleLease.answered": {"request": 1, "results": [], "made": [], "rows": [], "left_out": [2], "generation": 1,
+                               "version": 5},
     "DirectoryFailure.recorded": {"outcome": "recorded", "version": 3, "value": 2, "offline": [["t", [0]]]},
 }  # fmt: skip
 

@@ -37,6 +37,7 @@ from tests.workflows.driven import (
     collecting,
     continued,
     copying,
+    holding,
     is_done,
     serving,
 )
@@ -459,6 +460,14 @@ def test_only_the_ends_of_leases_that_may_be_held_are_carried(node: int, incarna
         it.resolve(WELL, timers=True)
     (parameter,) = it.ended.continue_as_new_workflow_execution.arguments
     assert json.loads(parameter.data).get("lapsed", []) == carried
+
+
+def test_a_lease_names_the_nodes_on_which_it_holds_nothing() -> None:
+    it = holding()
+    it.resolve({})
+    it.send(it.signal("answered", plain(EXAMPLES["ThrottleLease.answered"])))
+    (done,) = (each for each in it.send(it.update("held")) if is_done(each))
+    assert json.loads(done.update_response.completed.data) == {"held": True, "left_out": [2]}
 
 
 def test_a_run_that_asks_for_reassignments_names_itself(caplog: pytest.LogCaptureFixture) -> None:
