@@ -107,12 +107,17 @@ class Probes:
         self._last[node] = incarnation, probe
 
     def answer(self, node: int, state: ClusterState | None) -> dict[str, Any]:
-        """What `locate` tells of a node beside whether it is known."""
+        """What `locate` tells of a node beside whether it is known; the probe only of a node that is fenced, which is
+        what a continue-as-new carries.
+        """
         known = state.nodes.get(node) if state is not None else None
         if known is None:
             return {}
         incarnation, probe = self._last.get(node, ("", ""))
-        return {"fenced": known.fenced, "probe": str(probe) if incarnation == known.incarnation else ""}
+        return {
+            "fenced": known.fenced,
+            "probe": str(probe) if known.fenced and incarnation == known.incarnation else "",
+        }
 
     def absent(self, nodes: Iterable[int], state: ClusterState | None) -> list[list[Any]]:
         """Return [node, absence] of those of these nodes that are fenced."""
