@@ -95,10 +95,8 @@ class Cluster:
             if self._fault is not None:
                 raise self._fault
             due = self._renewal(began)
-            if due is Renewal.NOW and len(self._outbox) <= options.CARRIED_OUTBOUND:
-                self._draining = True
-                await self._drain()
-                self._continue()
+            if self._may_end(due) and len(self._outbox) <= options.CARRIED_OUTBOUND:
+                await self._end(due)
             self._dispatch()
             if due is Renewal.NOT_YET or self._it.suspects:
                 await workflow.wait_condition(lambda: self._awake)
@@ -109,17 +107,39 @@ class Cluster:
                 self._draining = True
                 await workflow.wait_condition(workflow.all_handlers_finished)  # and all else that came with the timer
                 self._draining = False
-                if not self._awake and not self._in_flight and not len(self._outbox):
+                if not self._awake and not self._in_flight and not len(self._outbox) and self._fault is None:
                     self._continue()
 
     def _renewal(self, began: int) -> Renewal:
         """Whether the run, which began with so many bytes, is to continue as new."""
         info = workflow.info()
         grown = info.get_current_history_size() - began
-        return self._it.continue_at.due(info.get_current_history_length(), grown, self._it.changes)
+        return self._it.renewal(info.get_current_history_length(), grown)
 
-    async def _drain(self) -> None:
-        """Wait until nothing is under way that would end at the wrong moment, or would be lost.
+    def _may_end(self, due: Renewal) -> bool:
+        """Whether the run may continue as new at once: not while a node is to be probed, whose partitions are without a
+        leader until it is fenced.
+        """
+        return due is Renewal.OVERDUE or (due is Renewal.NOW and not self._it.suspects)
+
+    async def _end(self, due: Renewal) -> None:
+        """Continue as new; returns, to go on serving, where something urgent comes in between."""
+        alive = self._it.alive
+
+        def urgent() -> bool:
+            changed = due is not Renewal.OVERDUE and self._it.alive != alive
+            return changed or self._fault is not None or not self._may_end(due)
+
+        self._push_due()  # of new leaders the nodes learn before anything is awaited
+        self._draining = True
+        await self._drain(urgent)
+        if not urgent():
+            self._continue()
+        self._draining, self._awake = False, True
+
+    async def _drain(self, urgent: Callable[[], bool]) -> None:
+        """Wait until nothing is under way that would end at the wrong moment, or would be lost; or until something is
+        urgent.
 
         The server drops child starts, signals and cancels that it has not carried out when their run closes: the run
         sends no more of them, it carries them; it waits for those in flight, and carries them if that takes too long.
@@ -129,11 +149,16 @@ class Cluster:
         """
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
-                lambda: not self._in_flight and not self._outbox.in_flight, timeout=options.PUSH_PICK_UP_TIMEOUT
+                lambda: urgent() or not (self._in_flight or self._outbox.in_flight),
+                timeout=options.PUSH_PICK_UP_TIMEOUT,
             )
-        if self._outbox.in_flight:
+        if self._outbox.in_flight and not urgent():
             with contextlib.suppress(TimeoutError):
-                await workflow.wait_condition(lambda: not self._outbox.in_flight, timeout=options.OUTBOUND_TIMEOUT)
+                await workflow.wait_condition(
+                    lambda: urgent() or not self._outbox.in_flight, timeout=options.OUTBOUND_TIMEOUT
+                )
+        if urgent():
+            return
         await workflow.sleep(options.CONTINUE_PAUSE)
         # True only once all else that came with this task was handled.
         await workflow.wait_condition(workflow.all_handlers_finished)
@@ -142,7 +167,7 @@ class Cluster:
         """Continue as new. No await may come between packing the state and the end of the run."""
         held = CarriedRuns(self._watchers, self._answers, self._outbox, self._lapsed)
         probes = {"probes": rows} if (rows := self._probes.rows(self._it.state)) else {}
-        workflow.continue_as_new({**self._it.carry(), **held.carry(), **probes})
+        workflow.continue_as_new(held.within(self._it, probes))
 
     # --- what follows from the state
 
@@ -150,12 +175,7 @@ class Cluster:
         """Start whatever is due and not under way yet."""
         for number, one in self._outbox.take():
             self._spawn(self._send(number, one))
-        together = 0
-        for node in self._it.to_push():
-            if node not in self._pushing:
-                self._pushing.add(node)
-                self._spawn(self._push(node, together // options.PUSH_TOGETHER))
-                together += self._it.lacks(node)
+        self._push_due()
         if self._it.quietly_changed and not self._waiting_quietly:
             self._waiting_quietly = True
             self._spawn(self._push_quiet_changes())
@@ -173,6 +193,14 @@ class Cluster:
         if self._it.to_ask() and not self._asking:
             self._asking = True
             self._spawn(self._ask_again())
+
+    def _push_due(self) -> None:
+        together = 0
+        for node in self._it.to_push():
+            if node not in self._pushing:
+                self._pushing.add(node)
+                self._spawn(self._push(node, together // options.PUSH_TOGETHER))
+                together += self._it.lacks(node)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -327,14 +355,21 @@ class Cluster:
         for holder in throttles.holders(self._it.state) if self._it.state is not None else ():
             if holder == but:
                 continue
-            workflow_id, _, run_id = holder.rpartition(" ")
-            run = workflow.get_external_workflow_handle(workflow_id, run_id=run_id)
-            try:
-                await run.signal("answered", {"request": 0})
-            except ApplicationError:
-                workflow.logger.info("The run %s has ended while it held throttles: releasing them", workflow_id)
+            if await self._is_gone(throttles.run_of(holder)):
+                workflow.logger.info("The run %s that held throttles is gone", holder)
                 self._it.carry_out({"do": "release_throttles", "holder": holder})
                 self._awake = True
+
+    @staticmethod
+    async def _is_gone(holder: Run | None) -> bool:
+        if holder is None:
+            return True
+        try:
+            run = workflow.get_external_workflow_handle(holder[0], run_id=holder[1])
+            await run.signal("answered", {"request": 0})
+        except ApplicationError:
+            return True
+        return False
 
     # --- runs that see reassignments through
 
@@ -412,8 +447,9 @@ class Cluster:
     def lease_ended(self, lease: dict[str, Any]) -> None:
         """Probe the node before it is fenced."""
         node, incarnation = int(lease["node"]), str(lease["incarnation"])
-        self._lapsed.pop(node, None)
-        self._lapsed = dict([*self._lapsed.items(), (node, incarnation)][-REMEMBERED_LEASES:])
+        if self._it.may_lease(node, incarnation):
+            self._lapsed.pop(node, None)
+            self._lapsed = dict([*self._lapsed.items(), (node, incarnation)][-REMEMBERED_LEASES:])
         self._suspect(node, incarnation)
 
     @handlers.signal(messages.locate, description="A run requests the state of a node: {node, workflow_id, run_id}")

@@ -43,18 +43,23 @@ class ThrottleLease:
             self._problem = problem
         self._asking = Asking()
         self._held = self._released = False
+        self._left_out: list[int] = []
         self._moving: dict[int, list[calls.Replica]] | None = None
         self._waiting: dict[int, ActivityHandle[None]] = {}
         self._phases = Phases()
 
     @workflow.run
     async def run(self, *given: Any) -> dict[str, Any]:
-        """Return the run's phases. Fails with InvalidPlan and the path of a bad field; a cancel ends it cancelled."""
+        """Return the run's phases, and the nodes that were `left_out`.
+
+        Fails with InvalidPlan and the path of a bad field; a cancel ends it cancelled.
+        """
         if self._problem is not None:
             raise errors.invalid_plan(self._problem)
         if not cancellation.asked():
             self._phases.enter(ASKING, workflow.time())
-            await cancellation.patiently(self._asking.ask(hold=self._request.throttles))
+            answer = await cancellation.patiently(self._asking.ask(hold=self._request.throttles))
+            self._left_out = list(answer.get("left_out", ()))
             self._held = True
             self._phases.enter(HOLDING, workflow.time())
             await self._until_requested()
@@ -67,7 +72,11 @@ class ThrottleLease:
         await cancellation.handlers_finished()
         if cancellation.asked():
             raise CancelledError("The lease was cancelled.")
-        return {"phases": self._phases.rows()}
+        return {"phases": self._phases.rows(), **self._without()}
+
+    def _without(self) -> dict[str, Any]:
+        """The nodes on which nothing is held, since they are not registered; nothing where there are none."""
+        return {"left_out": self._left_out} if self._left_out else {}
 
     async def _until_requested(self) -> None:
         try:
@@ -139,9 +148,9 @@ class ThrottleLease:
 
     @handlers.update(description="Wait until the controller has set the throttles")
     async def held(self, *given: Any) -> dict[str, Any]:
-        """Return once they are in the metadata; also when the lease has ended."""
+        """Returns once they are in the metadata, with the nodes that were `left_out`; also when the lease has ended."""
         await workflow.wait_condition(lambda: self._held or self._released or self._problem is not None)
-        return {"held": self._held and not self._released}
+        return {"held": self._held and not self._released, **self._without()}
 
     @held.validator
     def _may_be_held(self, *given: Any) -> None:

@@ -99,7 +99,8 @@ EXAMPLES: Mapping[str, Any] = {
     "PartitionReassignment.retargeted": {"rows": [STANDING, ["t", 0]], "generation": 1, "version": 6},
     "ThrottleLease.held": None,
     "ThrottleLease.requested": {"replicas": [[1, "t", 0]]},
-    "ThrottleLease.answered": {"request": 1, "results": [], "made": [], "rows": [], "generation": 1, "version": 5},
+    "ThrottleLease.answered": {"request": 1, "results": [], "made": [], "rows": [], "left_out": [2], "generation": 1,
+                               "version": 5},
     "DirectoryFailure.recorded": {"outcome": "recorded", "version": 3, "value": 2, "offline": [["t", [0]]]},
 }  # fmt: skip
 
@@ -125,8 +126,8 @@ COMMANDS: tuple[Mapping[str, Any], ...] = (
     {"do": "alter_reassignments", "partitions": [["t", 0, [2]], ["t", 1, None]], "may_change_factor": True,
      "principal": "p", "client": "c"},
     {"do": "elect_leaders", "partitions": [["t", 0]], "unclean": False},
-    {"do": "hold_throttles", "holder": "w r", **THROTTLES},
-    {"do": "release_throttles", "holder": "w r", "nodes": [1]},
+    {"do": "hold_throttles", "holder": f"{RUN['workflow_id']} {RUN['run_id']}", **THROTTLES},
+    {"do": "release_throttles", "holder": f"{RUN['workflow_id']} {RUN['run_id']}", "nodes": [1]},
     {"do": "delete_topics", "names": ["unknown"], "ids": ["nothing"]},
     {"do": "lease_ended", "node": 2, "incarnation": "i2"},
 )  # fmt: skip
@@ -188,6 +189,24 @@ def serving() -> Driven:
     found = it.query("describe")
     assert (found["phase"], found["topics"], len(found["nodes"])) == ("serving", 1, 2), found
     return it
+
+
+def is_done(command: Any) -> bool:
+    """Whether a command answers an update."""
+    return bool(command.HasField("update_response") and command.update_response.HasField("completed"))
+
+
+def continued(it: Driven, answers: Mapping[str, Callable[[Any], Any]] = WELL) -> Driven:
+    """The run as which a controller's continues once its history is long, however many things are under way."""
+    it.length = 100_000
+    it.send(it.signal("locate", plain(EXAMPLES["Cluster.locate"])))
+    for _ in range(20):
+        if it.ended is not None:
+            break
+        it.resolve(answers, timers=True)
+    assert it.ended is not None, "it continues as new"
+    (parameter,) = it.ended.continue_as_new_workflow_execution.arguments
+    return Driven(Cluster, parameter, continued=True)
 
 
 def creating() -> Driven:

@@ -35,14 +35,17 @@ from tests.workflows.driven import (
     asking,
     catching_up,
     collecting,
+    continued,
     copying,
+    holding,
+    is_done,
     serving,
 )
 from tests.workflows.fakes import FakeMember
 from workflows import move_replica
 from workflows.cluster import Cluster
 from workflows.directory_failure import DirectoryFailure
-from workflows.model import calls, commands, image
+from workflows.model import calls, commands, image, throttles
 from workflows.model.state import ClusterState, pack, unpack
 from workflows.move_replica import MoveReplica
 from workflows.node_lease import NodeLease
@@ -172,9 +175,10 @@ def test_no_command_fails_a_workflow_task(command: Mapping[str, Any], caplog: py
             it = serving()
             for group in (wrong[at : at + TOGETHER], COMMANDS):
                 try:
-                    it.send(it.update("submit", plain(node.batch(*group))))
+                    it.send(it.update("submit", plain(node.batch(*group) | {"number": at + 2 + (group is COMMANDS)})))
                     it.query("state")
                     it.resolve({**WELL, calls.PROBE_NODE: lambda call: {"incarnation": "", "reason": "gone"}})
+                    it = continued(it)
                 except (TaskFailed, AssertionError) as failed:
                     pytest.fail(f"{_first_guilty(node, group)}: {failed}")
                 counted.count += len(group)
@@ -184,8 +188,9 @@ def _first_guilty(node: FakeMember, group: Sequence[Any]) -> str:
     for each in group:
         it = serving()
         try:
-            it.send(it.update("submit", plain(node.batch(each))))
+            it.send(it.update("submit", plain(node.batch(each) | {"number": 2})))
             it.query("state")
+            continued(it)
         except (TaskFailed, AssertionError):
             return json.dumps(each)[:2000]
     return "all of them together"
@@ -208,10 +213,55 @@ def test_no_image_fails_a_workflow_task(caplog: pytest.LogCaptureFixture) -> Non
             for known in (text, ""):
                 try:
                     it.send(it.update("submit", plain(node.batch({**node.registration(known)}))))
+                    it.send(it.update("recover_without", plain({"node": 2})))
                     it.query("state")
                     it.resolve(WELL)
                 except (TaskFailed, AssertionError) as failed:
                     pytest.fail(f"{zlib.decompress(base64.b64decode(text)).decode()[:3000]}: {failed}")
+            counted.count += 1
+
+
+def _with_leases(content: Any, rows: Mapping[str, str]) -> str:
+    """An image with these rows as its record of throttles on lease."""
+    others = [row for row in content["configs"] if tuple(row[:2]) != throttles.RECORD]
+    return image.text_of({**content, "configs": [[*throttles.RECORD, dict(rows)], *others]})
+
+
+def _lease_texts(text: str) -> list[str]:
+    """What may be in the place of one lease's value: any text, any holder, and all that is nearly right."""
+    held = json.loads(text)
+    wrong = [*nasty.VALUES, *list(nasty.mutated(held))[::STRIDE]]
+    holders = (RUN["run_id"], f" {RUN['run_id']}", f"{'w' * 1_001} {RUN['run_id']}", "w me", "me", " ", "\ud800 \ud800")
+    return [
+        "",
+        "{",
+        "[" * 100_000,
+        *(json.dumps(each) for each in wrong),
+        *(text.replace(f"{RUN['workflow_id']} {RUN['run_id']}", json.dumps(each)[1:-1]) for each in holders),
+    ]
+
+
+def test_no_lease_of_an_image_fails_a_workflow_task(caplog: pytest.LogCaptureFixture) -> None:
+    """The record of throttles on lease comes from the nodes' disks as well."""
+    caplog.set_level(logging.CRITICAL)
+    it, node = collecting(), FakeMember(1)
+    it.send(it.update("submit", plain(EXAMPLES["Cluster.submit"])))
+    it.send(it.signal("reassign", plain(EXAMPLES["Cluster.reassign"] | {"release": None})))
+    content = unpack(image.whole(ClusterState.of(it.query("state")))[0])
+    (leases,) = (row[2] for row in content["configs"] if tuple(row[:2]) == throttles.RECORD)
+    assert len(leases) == 2, "of a node, and of a topic"
+    rows = [{name: text} for name in leases for text in _lease_texts(leases[name])]
+    rows += [{name: leases[key]} for name in ("", "x", "broker/x", "x/y/z", "topic//") for key in leases]
+    with tally("leases that no controller records") as counted:
+        for row in rows:
+            it = collecting()
+            try:
+                it.send(it.update("submit", plain(node.batch(node.registration(_with_leases(content, row))))))
+                assert it.query("describe")["phase"] == "serving"
+                it.resolve(WELL, timers=True)
+                it.send(it.signal("reassign", plain(EXAMPLES["Cluster.reassign"])))
+            except (TaskFailed, AssertionError) as failed:
+                pytest.fail(f"{json.dumps(row)[:3000]}: {failed}")
             counted.count += 1
 
 
@@ -364,16 +414,67 @@ def test_what_would_fail_a_later_task_is_refused(command: dict[str, Any]) -> Non
     _goes_on(it, Cluster)
 
 
-def is_done(command: Any) -> bool:
-    """Whether a command responds to an update."""
-    return bool(command.HasField("update_response") and command.update_response.HasField("completed"))
-
-
 def test_a_node_whose_incarnation_is_too_long_for_an_id_is_refused() -> None:
     it, node = collecting(), FakeMember(1, incarnation="i" * 1_000)
     it.send(it.update("submit", plain(node.batch(node.registration()))))
     _goes_on(it, Cluster)
     assert it.query("describe")["nodes"] == []
+
+
+def _lease_of(holder: str) -> str:
+    """An image of a node that is alone, and on which this holder has a throttle."""
+    it, node = collecting(), FakeMember(1)
+    it.send(it.update("submit", plain(node.batch(node.registration()))))
+    content = unpack(image.whole(ClusterState.of(it.query("state")))[0])
+    content["configs"] = [["broker", "1", {throttles.MOVE_RATE: "9"}]]
+    return _with_leases(content, {f"broker/1/{throttles.MOVE_RATE}": json.dumps([None, [[holder, "9"]]])})
+
+
+@pytest.mark.parametrize("holder", ["me", f"{'w' * 1_001} {RUN['run_id']}", f" {RUN['run_id']}", "w me"])
+def test_a_lease_whose_holder_is_no_run_ends_at_once(holder: str) -> None:
+    it, node = collecting(), FakeMember(1)
+    sent = it.send(it.update("submit", plain(node.batch(node.registration(_lease_of(holder))))))
+    assert signals_in(sent) == []
+    configs = {tuple(row[:2]): row[2] for row in it.query("state")["configs"]}
+    assert configs == {("broker", "1"): {}, throttles.RECORD: {}}
+    _goes_on(it, Cluster)
+
+
+def test_a_lease_of_a_run_is_asked_for_after_a_rebuild() -> None:
+    it, node = collecting(), FakeMember(1)
+    holder = f"{RUN['workflow_id']} {RUN['run_id']}"
+    sent = it.send(it.update("submit", plain(node.batch(node.registration(_lease_of(holder))))))
+    assert signals_in(sent) == [(RUN["workflow_id"], "answered", [{"request": 0}])]
+
+
+@pytest.mark.parametrize(
+    ("node", "incarnation", "carried"), [(1, "i1", [[1, "i1"]]), (7, "i7", []), (1, "i" * 1_000_000, [])]
+)
+def test_only_the_ends_of_leases_that_may_be_held_are_carried(node: int, incarnation: str, carried: Any) -> None:
+    it = serving()
+    it.send(it.signal("lease_ended", plain({"node": node, "incarnation": incarnation})))
+    it.length = 100_000
+    # The node answers its probe, and gets no other lease before this run ends.
+    it.send(it.signal("locate", plain(EXAMPLES["Cluster.locate"])))
+    while it.ended is None:
+        it.resolve(WELL, timers=True)
+    (parameter,) = it.ended.continue_as_new_workflow_execution.arguments
+    assert json.loads(parameter.data).get("lapsed", []) == carried
+
+
+def test_a_lease_names_the_nodes_on_which_it_holds_nothing() -> None:
+    it = holding()
+    it.resolve({})
+    it.send(it.signal("answered", plain(EXAMPLES["ThrottleLease.answered"])))
+    (done,) = (each for each in it.send(it.update("held")) if is_done(each))
+    assert json.loads(done.update_response.completed.data) == {"held": True, "left_out": [2]}
+
+
+def test_a_run_that_asks_for_reassignments_names_itself(caplog: pytest.LogCaptureFixture) -> None:
+    it = serving()
+    with caplog.at_level(logging.WARNING):
+        assert it.send(it.signal("reassign", plain({**EXAMPLES["Cluster.reassign"], "run_id": ""}))) == []
+    assert "The signal reassign is ignored: $.run_id is empty" in _warnings(caplog)[0]
 
 
 def test_a_run_asks_for_a_thousand_partitions_at_most() -> None:

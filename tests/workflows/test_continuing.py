@@ -23,11 +23,14 @@ from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
 from tests.support.activations import DrivenRuns, Sent
+from tests.support.hand_activations import Driven, plain
 from tests.support.temporal import TemporalServer
+from tests.workflows import driven
 from tests.workflows.fakes import FakeMember, FakeProber, orchestrator, until_true
 from workflows.cluster import Cluster
 from workflows.model import calls, image, names
 from workflows.model.calls import ImageResult, ProbeResult
+from workflows.model.state import ClusterState
 
 
 def run_id(name: str) -> str:
@@ -326,10 +329,133 @@ EACH = {
 def test_what_comes_with_the_tasks_around_a_continue_as_new_is_done(what: str, before: int, story: list[Task]) -> None:
     at = play(story, SOON).continued[0] - 1 - before
     here = story[at]
-    played = [*story[:at], Task((EACH[what],), 0, here.work, here.time), *story[at + 1 :]]
-    real = play(played, SOON)
-    assert real.continued and real.outcome() == play(played, NEVER).outcome()
-    assert story is QUIET or before or real.continued[0] == at + 1, "nothing comes with the very task that continues"
+    told = [*story[:at], Task((EACH[what],), 0, here.work, here.time), *story[at + 1 :]]
+    real = play(told, SOON)
+    assert real.continued and real.outcome() == play(told, NEVER).outcome()
+    if story is LONG and not before:
+        put_off = what == "a lease that ended"  # the run serves until its node was probed
+        assert (real.continued[0] > at + 1) if put_off else (real.continued[0] == at + 1), "it comes with the very task"
+
+
+# --- while it waits for what is under way
+
+
+def applied(call: Any) -> Any:
+    """A node takes the images that it is sent."""
+    return {"generation": call["generation"], "version": call["version"], "incarnation": f"i{call['node']}"}
+
+
+def settled() -> Driven:
+    """A controller that serves, and awaits nothing."""
+    it = driven.serving()
+    for _ in range(6):
+        it.resolve({calls.APPLY_IMAGE: applied}, timers=True)
+    assert scheduled(it) == []
+    return it
+
+
+def draining() -> Driven:
+    """The same once its history is long: it waits until the server has taken a signal."""
+    it = settled()
+    it.send(it.signal("locate", plain(driven.EXAMPLES["Cluster.locate"])))
+    it.length = 4_000
+    it.send(it.signal("cancel_run", plain({**driven.RUN, "workflow_id": "c/other"})))
+    assert it.ended is None and len(signals_open(it)) == 1, "what comes now is for the next run"
+    return it
+
+
+def signals_open(it: Driven) -> list[int]:
+    return [seq for kind, seq in it.open if kind.endswith("external_workflow_execution")]
+
+
+def scheduled(it: Driven) -> list[tuple[str, int]]:
+    """The activities under way, and the nodes that they are for."""
+    found = [each.schedule_activity for each in it.open.values() if each.HasField("schedule_activity")]
+    return [(each.activity_type, json.loads(each.arguments[0].data)["node"]) for each in found]
+
+
+def probed(call: Any) -> Any:
+    return {"incarnation": "", "reason": "nothing listens", "refused": True}
+
+
+def test_a_node_whose_lease_ends_meanwhile_is_probed_and_fenced_first() -> None:
+    it = draining()
+    it.send(it.signal("lease_ended", plain({"node": 1, "incarnation": "i1", "reason": "not renewed"})))
+    assert scheduled(it) == [(calls.PROBE_NODE, 1)]
+    held = [key for key in it.open if key[0].endswith("external_workflow_execution")]
+    kept = {key: it.open.pop(key) for key in held}
+    it.resolve({calls.PROBE_NODE: probed})
+    assert scheduled(it) == [(calls.APPLY_IMAGE, 2)], "its partitions have other leaders"
+    # Having served again, the run takes updates as ever.
+    it.open |= kept
+    other = FakeMember(2)
+    made = {"do": "create_topics", "topics": [{"name": "u", "partitions": 1}]}
+    it.send(it.update("submit", plain(other.batch(made))))
+    assert [row[0] for row in it.query("state")["topics"]] == ["t", "u"]
+    for _ in range(8):
+        if it.ended is None:
+            it.resolve({calls.APPLY_IMAGE: applied}, timers=True)
+    assert it.ended is not None and it.ended.HasField("continue_as_new_workflow_execution")
+
+
+def test_a_node_that_stops_meanwhile_has_its_leaders_moved_first() -> None:
+    it, node = draining(), FakeMember(1)
+    it.send(it.update("submit", plain(node.batch({"do": "lease_ended", "node": 1, "incarnation": "i1"}))))
+    assert scheduled(it) == [(calls.APPLY_IMAGE, 2)]
+
+
+def test_a_run_that_is_overdue_continues_while_a_node_is_suspect() -> None:
+    it = settled()
+    it.length = 6_000
+    it.send(it.signal("lease_ended", plain({"node": 1, "incarnation": "i1", "reason": "not renewed"})))
+    for _ in range(3):
+        if it.ended is None:
+            it.resolve({}, timers=True)
+    assert it.ended is not None
+    (parameter,) = it.ended.continue_as_new_workflow_execution.arguments
+    again = Driven(Cluster, parameter, continued=True)
+    assert (calls.PROBE_NODE, 1) in scheduled(again)
+
+
+@pytest.mark.parametrize("before", [LONG, QUIET], ids=["long", "quiet"])
+def test_a_fault_of_the_program_fails_the_task_that_would_continue(before: list[Task]) -> None:
+    it = Scene()
+    at = play(before, SOON).continued[0] - 1
+    for task in before[:at]:
+        it.runs.carry_out(task.sent)
+        if task.work:
+            it.runs.finish()
+        if task.time:
+            it.runs.fire()
+        for name, arguments in task.actions:
+            getattr(it, name)(*arguments)
+        assert not it.runs.task()
+    run: Cluster = it.runs._instance._object  # type: ignore[attr-defined]
+    run._fault = RuntimeError("a fault of the program")
+    it.runs.fire()
+    with pytest.raises(AssertionError, match="a fault of the program"):
+        it.runs.task()
+
+
+def test_a_collection_stays_one_run_however_often_nodes_register() -> None:
+    """What was collected is not carried: a node that an operator gives up must still be the one that is awaited."""
+    it = driven.collecting()
+    content = image.whole(ClusterState.of(driven.serving().query("state")))[0]
+    known = image.decode(content).pair
+    node = FakeMember(1)
+    whole, bare = node.registration(content), {**node.registration(), "image": ""}
+    it.send(it.update("submit", plain(node.batch(whole) | {"generation": known[0], "version": known[1]})))
+    for _ in range(20):
+        it.length += 500
+        sent = node.batch(bare) | {"generation": known[0], "version": known[1]}
+        (done,) = (each for each in it.send(it.update("submit", plain(sent))) if driven.is_done(each))
+        ((result,),) = json.loads(done.update_response.completed.data)["results"]
+        assert result["error"] and not result.get("wants_image"), "its image is here"
+        it.resolve({calls.APPLY_IMAGE: applied}, timers=True)
+        assert it.ended is None and it.query("describe")["answered"] == [1]
+    it.send(it.update("recover_without", plain({"node": 2})))
+    found = it.query("describe")
+    assert (found["phase"], found["topics"]) == ("serving", 1)
 
 
 # --- on a real server

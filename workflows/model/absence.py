@@ -107,13 +107,17 @@ class Probes:
         self._last[node] = incarnation, probe
 
     def answer(self, node: int, state: ClusterState | None) -> dict[str, Any]:
-        """Return what the response to `locate` holds beside whether the node is known."""
+        """Return what the response to `locate` holds beside whether the node is known; the probe only of a fenced node,
+        as a continue-as-new carries it.
+        """
         known = state.nodes.get(node) if state is not None else None
         if known is None:
             return {}
         incarnation, probe = self._last.get(node, ("", ""))
-        why = str(probe) if known.fenced and incarnation == known.incarnation else ""
-        return {"fenced": known.fenced, "probe": why}
+        return {
+            "fenced": known.fenced,
+            "probe": str(probe) if known.fenced and incarnation == known.incarnation else "",
+        }
 
     def absent(self, nodes: Iterable[int], state: ClusterState | None) -> list[list[Any]]:
         """Return [node, absence] of those of these nodes that are fenced."""

@@ -18,6 +18,9 @@ from workflows.model.outcome import Code, Refused, Result
 #: with more than all of these is remembered by its number, and rejected when it is sent again.
 REMEMBERED_RESULTS = 10_000
 
+#: Characters of these results' messages in all; what is longer is let go in the same way.
+REMEMBERED_CHARACTERS = 200_000
+
 Results = list[list[Result]]
 
 
@@ -28,6 +31,15 @@ class _Last:
     commands: int
     results: Results | None
     """None where they were dropped to stay below `REMEMBERED_RESULTS`."""
+
+    @property
+    def characters(self) -> int:
+        """How long the messages of its results are in all."""
+        return sum(len(str(each.get("message", ""))) for one in self.results or () for each in one)
+
+    def without_results(self) -> _Last:
+        """What is remembered once there is no room for the results."""
+        return _Last(self.incarnation, self.number, self.commands, None)
 
 
 class Batches:
@@ -53,13 +65,18 @@ class Batches:
             return
         self._last.pop(node, None)  # the latest comes last
         self._last[node] = _Last(incarnation, number, len(results), results)
-        room = REMEMBERED_RESULTS
+        room, characters = REMEMBERED_RESULTS, REMEMBERED_CHARACTERS
         for other, each in reversed(list(self._last.items())):
             if each.results is None:
                 continue
             room -= sum(len(one) for one in each.results)
-            if room < 0:
-                self._last[other] = _Last(each.incarnation, each.number, each.commands, None)
+            characters -= each.characters
+            if room < 0 or characters < 0:
+                self._last[other] = each.without_results()
+
+    def forget(self) -> None:
+        """Let go of all results; that the batches were carried out stays known."""
+        self._last = {node: each.without_results() for node, each in self._last.items()}
 
     def rows(self) -> list[list[Any]]:
         """Return the rows for a continue-as-new."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from workflows.model.controller import Controller
 from workflows.model.outbound import Outbox
 from workflows.model.run_requests import Answers
 from workflows.model.state import pack, unpack
 from workflows.model.watchers import Watchers
+
+#: Bytes of a run's parameter: the server ends a run whose command has more than 2 MB.
+LARGEST = 1_800_000
 
 #: Nodes whose lease ended and was not followed by another yet: more than a cluster has.
 REMEMBERED_LAPSES = 1_000
@@ -34,6 +39,22 @@ class CarriedRuns:
             **({"runs": pack(held)} if any(held.values()) else {}),
             **({"lapsed": [list(each) for each in lapsed]} if lapsed else {}),
         }
+
+    def within(self, controller: Controller, more: Mapping[str, Any], limit: int = LARGEST) -> dict[str, Any]:
+        """What the next run starts with in all, `more` included: at most so many bytes of JSON, which the server takes.
+
+        Where it would be more, remembered answers are let go: first those to nodes, then those to runs. A node that
+        sends a batch again then learns that it was carried out, but not what came of it; a run's request is carried out
+        once more.
+        """
+        for forget in (controller.forget_results, self._forget_answers):
+            if len(json.dumps(found := {**controller.carry(), **self.carry(), **more})) <= limit:
+                return found
+            forget()
+        return {**controller.carry(), **self.carry(), **more}
+
+    def _forget_answers(self) -> None:
+        self.answers = Answers()
 
     @staticmethod
     def start(carried: Any) -> CarriedRuns:

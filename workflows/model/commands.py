@@ -20,6 +20,8 @@ A command is a JSON object; `do` names it, and what else it takes stands at its 
     {"do": "release_throttles", ...}   throttles.release
     {"do": "tell_version"}             nothing is changed; the answer brings the node up to date
 
+Nodes send all of them but those of `OF_RUNS`, which the controller makes of what runs request.
+
 A batch of commands that is delivered twice (its reply was lost, or it was sent again after a continue-as-new) is
 carried out once, see batches.py; and what nodes report is compare-and-set on an epoch, an id or a generation. What is
 malformed is refused with INVALID_REQUEST and the path of the bad field; nothing raises out of here.
@@ -66,6 +68,10 @@ _COMMANDS: Mapping[str, Callable[[ClusterState, Mapping[str, Any], NewId], Chang
     "release_throttles": throttles.release,
     "tell_version": lambda state, _command, _new_id: Change(state, [{"version": state.version}]),
 }
+
+
+#: Commands that no node may submit: their holder is the run that requests them, and the controller signals it later.
+OF_RUNS = frozenset({"hold_throttles", "release_throttles"})
 
 
 def apply(state: ClusterState, command: Any, new_id: NewId) -> Change:

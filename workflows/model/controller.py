@@ -17,7 +17,7 @@ from workflows.model.deltas import Deltas
 from workflows.model.image import Image
 from workflows.model.outcome import Change, Code, Reassigned, Refused, Result
 from workflows.model.recover import Collecting
-from workflows.model.renewal import Limits
+from workflows.model.renewal import COLLECTING, Limits, Renewal
 from workflows.model.state import ClusterState, Node, pack, unpack
 
 #: A batch is one update: what does not fit goes into the next.
@@ -46,6 +46,10 @@ class Controller:
     def __init__(self, cluster: str, continue_at: Limits) -> None:
         self.cluster = cluster
         self.continue_at = continue_at
+        """What this run continues at, to its end."""
+        self._newest = continue_at
+        """The program's own figures, for the runs that follow; unless the first run's parameter has `_named` others."""
+        self._named = False
         self.rules = rules.RULES
         """The version of the rules by which this run decides, to its end; see rules.py."""
         self.state: ClusterState | None = None
@@ -72,10 +76,10 @@ class Controller:
         """A controller without memory, or with what an earlier run carried over; ValueError for another format, and for
         rules that this program does not know.
         """
-        continue_at = continue_at or Limits()
+        it = Controller(cluster, continue_at or Limits())
         if isinstance(carried, Mapping) and carried.get("continue_at"):
-            continue_at = continue_at.with_row(carried["continue_at"])
-        it = Controller(cluster, continue_at)
+            it._named = bool(carried.get("continue_at_named", "v" not in carried))
+            it.continue_at = it.continue_at.with_row(carried["continue_at"])
         it.rules = rules.of_run(carried)
         if not isinstance(carried, Mapping) or "v" not in carried:
             return it
@@ -94,13 +98,14 @@ class Controller:
 
     def carry(self) -> dict[str, Any]:
         """What the next run starts with: the rows, and who knows which version. Answers still awaited are asked for
-        again. The next run decides by the newest rules.
+        again. The next run decides by the newest rules, and continues at the newest figures.
         """
         held = self.state or self._memory
         batches = self._batches.rows()
         return {
             "v": 1,
-            "continue_at": self.continue_at.row(),
+            "continue_at": (self.continue_at if self._named else self._newest).row(),
+            "continue_at_named": self._named,
             "rules": rules.RULES,
             "state": pack(held.rows()) if held else "",
             "collecting": self.collecting is not None,
@@ -111,11 +116,25 @@ class Controller:
             "suspects": [[node, incarnation] for node, incarnation in sorted(self.suspects.items())],
         }
 
+    def forget_results(self) -> None:
+        """Let go of what nodes were answered, where there is no room to carry it: see `Batches.forget`."""
+        self._batches.forget()
+
+    def renewal(self, events: int, grown: int) -> Renewal:
+        """Whether a run that has come so far is to continue as new.
+
+        What was collected is not carried: every node would have to send its image again, and a node that an operator
+        gives up meanwhile would not be awaited.
+        """
+        limits = self.continue_at if self.collecting is None else COLLECTING
+        return limits.due(events, grown, self.changes)
+
     # --- commands
 
     def submit(self, batch: Mapping[str, Any], new_id: Callable[[], str], *, replaying: bool = False) -> dict[str, Any]:
-        """Apply a node's commands, in order; those of a batch that is sent again were applied, see `Batches`. While
-        `replaying` the response was sent before, and needs no image.
+        """Apply a node's commands, in order; those of a batch that is sent again were applied, see `Batches`. A
+        registration that is sent again while collecting counts as a new one: the controller needs it once more. While
+        `replaying` the answer was given before, and needs no image.
 
         The response: `generation` and `version` after it (0, 0 while collecting); `results`, per command a list of one
         result per item; `image`, what the node lacks (whole or a delta, "" for nothing); `digest`, of the metadata at
@@ -130,7 +149,9 @@ class Controller:
         if self.state is not None and pair > self.state.pair:
             self._collect(self.state, frozenset())
         number, batched = int(batch.get("number", 0)), batch["commands"]
-        results = self._batches.results(node, incarnation, number, len(batched))
+        results = None
+        if self.state is not None or not any(_does(command, "register") for command in batched):
+            results = self._batches.results(node, incarnation, number, len(batched))
         if results is None:
             results = [self._one(node, incarnation, pair, command, new_id) for command in batched]
             self._remember(node, incarnation, number, results)
@@ -189,6 +210,8 @@ class Controller:
             return self._collected(node, pair, command) if registers else [self._busy(Code.BROKER_ID_NOT_REGISTERED)]
         if not registers and (stale := commands.from_stale_node(self.state, node, incarnation)):
             return [stale.result()]
+        if any(_does(command, name) for name in commands.OF_RUNS):
+            return [Refused(Code.INVALID_REQUEST, f"The command {command['do']} is for runs, not for nodes.").result()]
         change = commands.apply(self.state, command, new_id)
         if registers:
             if problem := self._foreign(command):
@@ -266,7 +289,9 @@ class Controller:
         assert self.collecting is not None
         held: Image | None = None
         try:
-            if command.get("image"):
+            if not command.get("image") and self._has_answer(node, pair, command):
+                held = self.collecting.answers[node]
+            elif command.get("image"):
                 held = image.decode(command["image"], self._reader)
             elif pair != (0, 0):
                 lacking = Refused(Code.INVALID_REQUEST, "The registration lacks the node's image.")
@@ -278,6 +303,14 @@ class Controller:
             return [refused.result()]
         self._registrations[node] = command
         return self._merged().get(node) or [self._busy()]
+
+    def _has_answer(self, node: int, pair: Pair, command: Mapping[str, Any]) -> bool:
+        """Whether the image that a node's incarnation knows is here: it registers again for as long as others are
+        awaited.
+        """
+        held = self.collecting.answers.get(node) if self.collecting else None
+        before = self._registrations.get(node, {}).get("incarnation")
+        return held is not None and held.pair == pair and before == command.get("incarnation")
 
     def _merged(self) -> dict[int, list[Result]]:
         """Once nobody is awaited: the new state, every node that answered registered in it; their results."""
@@ -320,9 +353,18 @@ class Controller:
         known = self.state.nodes.get(node) if self.state else None
         return None if known is None or known.fenced else known
 
+    @property
+    def alive(self) -> tuple[int, ...]:
+        """The unfenced nodes; none while collecting."""
+        return self.state.alive if self.state is not None else ()
+
     def may_know(self, node: int) -> bool:
         """Whether a node has ever registered; while collecting nobody can say no."""
         return self.state is None or node in self.state.nodes
+
+    def may_lease(self, node: int, incarnation: str) -> bool:
+        """Whether a lease may be held on a node's incarnation, now or once it registers again."""
+        return self.may_know(node) and len(incarnation) <= registration.LONGEST_INCARNATION
 
     def to_lease(self) -> list[tuple[int, str]]:
         """The nodes and incarnations that a lease is to be held on."""

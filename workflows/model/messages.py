@@ -6,21 +6,17 @@ server accepts, finite numbers, whole rows.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from workflows.model import fields
+from workflows.model import fields, names
 from workflows.model.absence import Absence
 from workflows.model.calls import LeaseCall
 from workflows.model.fields import BadField
 from workflows.model.reassignment_request import change_row, read_change
 from workflows.model.run_requests import Asked
 
-#: The server's limit for a workflow's id, in bytes; it rejects the whole workflow task for a longer one.
-LONGEST_ID = 1_000
-_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _INT = (1 << 31) - 1
 
 
@@ -42,10 +38,10 @@ def _run(row: Mapping[str, Any], *, any_run: bool = True) -> dict[str, Any]:
     `run_id` may be "" or missing, for the open run of that id, unless `any_run` is false.
     """
     workflow_id = fields.a_string(_need(row, "workflow_id", "$"), "$.workflow_id")
-    if len(workflow_id.encode()) > LONGEST_ID:
-        raise BadField("$.workflow_id", f"is longer than {LONGEST_ID} bytes")
+    if not names.is_workflow_id(workflow_id):
+        raise BadField("$.workflow_id", f"is longer than {names.LONGEST_ID} bytes")
     run_id = fields.a_string(row.get("run_id") or "", "$.run_id", empty=any_run)
-    if run_id and _UUID.fullmatch(run_id) is None:
+    if run_id and not names.is_run_id(run_id):
         raise BadField("$.run_id", f"is '{run_id}', which is not a run's id")
     return {"workflow_id": workflow_id, "run_id": run_id}
 
@@ -77,8 +73,8 @@ def directory_failed(payload: Any) -> dict[str, Any]:
 
 
 def reassign(payload: Any) -> Asked:
-    """What `Asked.of` reads; the controller can respond to the run."""
-    _run(fields.an_object(payload, "$"))
+    """What `Asked.of` reads, of one run: the controller responds to it, and remembers its response by the run's id."""
+    _run(fields.an_object(payload, "$"), any_run=False)
     return Asked.of(payload)
 
 
@@ -137,9 +133,11 @@ def _report(payload: Any, path: str) -> dict[str, Any]:
 
 
 def answered(payload: Any) -> dict[str, Any]:
-    """Read the controller's answer: {"request", "results", "made", "rows", "absent", "generation", "version"}.
+    """Read the controller's answer: {"request", "results", "made", "rows", "absent", "left_out", "generation",
+    "version"}.
 
-    `results` have an entry per change that was requested, `absent` why each fenced node of `rows` is absent.
+    `results` have an entry per change that was requested, `absent` why each fenced node of `rows` is absent;
+    `left_out` are the nodes of a lease that are not registered.
     {"request", "error"} when the run is to repeat its request.
     """
     row = fields.an_object(payload, "$")
@@ -152,6 +150,7 @@ def answered(payload: Any) -> dict[str, Any]:
         "results": [_result(each, f"$.results[{place}]") for place, each in enumerate(results)],
         "made": [change_row(read_change(each, f"$.made[{place}]")) for place, each in enumerate(made)],
         "absent": dict(_absent(each, f"$.absent[{place}]") for place, each in enumerate(absent)),
+        "left_out": list(fields.numbers(row.get("left_out") or [], "$.left_out")),
         **retargeted(row),
     }
 

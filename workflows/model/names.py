@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
+#: The server's limit for a workflow's id, in bytes; it refuses the whole workflow task for one that is longer.
+LONGEST_ID = 1_000
+_UUID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
 CLUSTER = "Cluster"
 NODE_LEASE = "NodeLease"
 MOVE_REPLICA = "MoveReplica"
@@ -9,6 +15,16 @@ EXPORT_HISTORY = "ExportHistory"
 DIRECTORY_FAILURE = "DirectoryFailure"
 PARTITION_REASSIGNMENT = "PartitionReassignment"
 THROTTLE_LEASE = "ThrottleLease"
+
+
+def is_workflow_id(text: str) -> bool:
+    """Return whether the server takes this as the id of a workflow."""
+    return bool(text) and len(text.encode()) <= LONGEST_ID
+
+
+def is_run_id(text: str) -> bool:
+    """Return whether the server takes this as the id of a run."""
+    return _UUID.fullmatch(text) is not None
 
 
 def cluster_queue(cluster: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from workflows.model import fields
 from workflows.model.state import ClusterState
 
 Result = dict[str, Any]
@@ -72,12 +73,12 @@ class Change:
 
 
 class Refused(Exception):
-    """An item is refused with one of Kafka's error codes and one sentence."""
+    """An item is refused with one of Kafka's error codes and one sentence, fit to be sent whatever it repeats."""
 
     def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
         self.code = code
-        self.message = message
+        self.message = fields.shown(message)
+        super().__init__(self.message)
 
     def result(self) -> Result:
         """The item's result."""

@@ -13,7 +13,8 @@ from workflows.model.failures import lose
 from workflows.model.outcome import Change, Code, Refused
 from workflows.model.state import NO_LEADER, ClusterState, Directory, Node, Partition
 
-_LONGEST_INCARNATION = 200
+#: Characters of an incarnation; the id of its lease's run has them.
+LONGEST_INCARNATION = 200
 
 
 def _directories(rows: Any, path: str) -> tuple[Directory, ...]:
@@ -106,8 +107,8 @@ def _entered(state: ClusterState, command: Mapping[str, Any]) -> tuple[ClusterSt
     """The state with a node's registration, its number, and whether it was started again since the last one."""
     number = fields.a_number(fields.need(command, "node", "$"), "$.node", high=(1 << 31) - 1)
     incarnation = fields.a_string(fields.need(command, "incarnation", "$"), "$.incarnation")
-    if len(incarnation) > _LONGEST_INCARNATION:  # the id of its lease's run has it
-        raise fields.BadField("$.incarnation", f"is longer than {_LONGEST_INCARNATION} characters")
+    if len(incarnation) > LONGEST_INCARNATION:
+        raise fields.BadField("$.incarnation", f"is longer than {LONGEST_INCARNATION} characters")
     host = fields.a_string(fields.need(command, "host", "$"), "$.host")
     port = fields.a_number(fields.need(command, "port", "$"), "$.port", 0, 65_535)
     directories = _directories(fields.need(command, "directories", "$"), "$.directories")

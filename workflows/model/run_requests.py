@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,10 +18,16 @@ from workflows.model.watchers import Run, standing
 #: Responses to runs are kept up to so many changes and runs in all, the latest first.
 REMEMBERED_ROWS = 10_000
 
+#: Characters that these answers' messages, and the names of their runs, have in all.
+REMEMBERED_CHARACTERS = 200_000
+
 _INT = (1 << 31) - 1
 
 #: One request has at most so many changes, and looks at so many partitions: the response must fit into one event.
 MOST_ASKED = 1_000
+
+#: Bytes of JSON that its changes and partitions may have: the answer repeats topics' names, which may be any text.
+LONGEST_REQUEST = 700_000
 
 #: The answer to a cancel that is not meant for what is under way now.
 NOT_MEANT: Result = {"error": Code.NO_REASSIGNMENT_IN_PROGRESS, "message": ""}
@@ -56,15 +63,18 @@ class Asked:
         """Read a run's signal. Raises BadField."""
         row = fields.an_object(payload, "$")
         hold, release = row.get("hold"), row.get("release")
-        return Asked(
+        asked = Asked(
             fields.a_number(fields.need(row, "request", "$"), "$.request"),
             fields.a_string(fields.need(row, "workflow_id", "$"), "$.workflow_id"),
-            fields.a_string(fields.need(row, "run_id", "$"), "$.run_id", empty=True),
+            fields.a_string(fields.need(row, "run_id", "$"), "$.run_id"),
             tuple(_change(each, f"$.changes[{place}]") for place, each in enumerate(_few(row, "changes"))),
             tuple(_look(each, f"$.looks[{place}]") for place, each in enumerate(_few(row, "looks"))),
             None if hold is None else throttles.parse(hold, "$.hold"),
             None if release is None else _release(release),
         )
+        if len(json.dumps([asked.changes, asked.looks])) > LONGEST_REQUEST:
+            raise fields.BadField("$", f"has changes and looks of more than {LONGEST_REQUEST} bytes")
+        return asked
 
     def command(self, state: ClusterState) -> tuple[dict[str, Any], list[bool]]:
         """The command for the changes, and which of them it has: a cancel is only for the target it is meant for."""
@@ -166,9 +176,16 @@ def _answer(asked: Asked, results: list[Result], changes: list[list[Any]], state
         "results": results,
         "made": changes,
         "rows": [list(key) if now is None else now.row() for key, now in found],
+        **({"left_out": left_out} if (left_out := _left_out(asked, state)) else {}),
         "generation": state.generation,
         "version": state.version,
     }
+
+
+def _left_out(asked: Asked, state: ClusterState) -> list[int]:
+    """The nodes that a lease names and that are not registered: nothing is held on them."""
+    nodes = asked.hold["nodes"] if isinstance(asked.hold, Mapping) else ()
+    return sorted(int(node) for node in nodes if int(node) not in state.nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +195,10 @@ class _Answered:
     made: list[list[Any]]
 
     @property
-    def size(self) -> int:
-        return 1 + len(self.results)
+    def size(self) -> tuple[int, int]:
+        """Rows, and characters; all changes of a request name the same run, which counts once."""
+        messages = sum(len(str(each.get("message", ""))) for each in self.results)
+        return 1 + len(self.results), messages + (len(str(self.made[0][-1])) if self.made else 0)
 
 
 class Answers:
@@ -189,7 +208,7 @@ class Answers:
 
     def __init__(self) -> None:
         self._last: dict[str, _Answered] = {}
-        self._size = 0
+        self._rows = self._characters = 0
 
     def heard(self, asked: Asked) -> bool:
         """Whether this was carried out."""
@@ -209,13 +228,20 @@ class Answers:
         """Remember a request that was carried out; drop the oldest responses that are out of bounds."""
         if "error" in answer:
             return
-        if (before := self._last.pop(asked.run_id, None)) is not None:
-            self._size -= before.size
-        self._last[asked.run_id] = _Answered(asked.request, answer["results"], answer["made"])
-        self._size += self._last[asked.run_id].size
-        while self._size > REMEMBERED_ROWS and len(self._last) > 1:
-            oldest = next(iter(self._last))
-            self._size -= self._last.pop(oldest).size
+        self._forget(asked.run_id)
+        self._put(asked.run_id, _Answered(asked.request, answer["results"], answer["made"]))
+        while (self._rows > REMEMBERED_ROWS or self._characters > REMEMBERED_CHARACTERS) and len(self._last) > 1:
+            self._forget(next(iter(self._last)))
+
+    def _put(self, run: str, answered: _Answered) -> None:
+        rows, characters = answered.size
+        self._last[run] = answered
+        self._rows, self._characters = self._rows + rows, self._characters + characters
+
+    def _forget(self, run: str) -> None:
+        if (known := self._last.pop(run, None)) is not None:
+            rows, characters = known.size
+            self._rows, self._characters = self._rows - rows, self._characters - characters
 
     def rows(self) -> list[list[Any]]:
         """Return the rows for a continue-as-new."""
@@ -226,8 +252,7 @@ class Answers:
         """Return the responses of such rows."""
         it = Answers()
         for run, request, results, changes in rows:
-            it._last[str(run)] = _Answered(int(request), results, changes)
-            it._size += it._last[str(run)].size
+            it._put(str(run), _Answered(int(request), results, changes))
         return it
 
 

@@ -398,8 +398,11 @@ class ClusterState:
 
 
 def pack(value: Any) -> str:
-    """Compact JSON, zlib, base64: how states and images travel."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    """Compact JSON, zlib, base64: how states and images travel.
+
+    JSON's own escape takes the place of half of a surrogate pair, which UTF-8 cannot carry.
+    """
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
     return base64.b64encode(zlib.compress(text, 6)).decode()
 
 

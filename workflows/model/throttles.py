@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from workflows.model import fields
+from workflows.model import fields, names
 from workflows.model.outcome import Change
 from workflows.model.state import ClusterState, Configs
 
@@ -103,6 +103,16 @@ class _Value:
     before: str | None
     claims: tuple[tuple[str, str], ...]
 
+    @staticmethod
+    def of(text: str) -> _Value | None:
+        """Read [before, [[holder, value]]]; None for anything else."""
+        before, claims = _pair(text)
+        if not (before is None or _is_text(before)) or not claims:
+            return None
+        if not all(_is_pair(each) and all(map(_is_text, each)) for each in claims):
+            return None
+        return _Value(before, tuple((holder, value) for holder, value in claims))
+
     @property
     def applies(self) -> str:
         return self.claims[-1][1]
@@ -118,12 +128,24 @@ class _Entries:
     topic_id: str
     holders: Mapping[str, tuple[str, ...]]
 
+    @staticmethod
+    def of(text: str) -> _Entries | None:
+        """Read [topic id, [[entry, [holder]]]]; None for anything else."""
+        topic_id, held = _pair(text)
+        if not _is_text(topic_id) or not held:
+            return None
+        if not all(_is_pair(each) and _is_text(each[0]) and _are_texts(each[1]) for each in held):
+            return None
+        return _Entries(topic_id, {entry: tuple(holders) for entry, holders in held})
+
     def without(self, holder: str) -> dict[str, tuple[str, ...]]:
         return {entry: tuple(each for each in held if each != holder) for entry, held in self.holders.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class _Record:
+    """All leases. Rows that cannot be read are passed over: a node's disks may hold anything, and so may its images."""
+
     values: Mapping[tuple[str, str], _Value]  # by node and config
     entries: Mapping[tuple[str, str], _Entries]  # by topic and config
 
@@ -133,12 +155,12 @@ class _Record:
         entries: dict[tuple[str, str], _Entries] = {}
         row = state.configs.get(RECORD)
         for name, text in row.values.items() if row is not None else ():
-            kind, resource, key = name.split("/", 2)
-            before, claims = json.loads(text)
-            if kind == "broker":
-                values[resource, key] = _Value(before, tuple((holder, value) for holder, value in claims))
-            else:
-                entries[resource, key] = _Entries(before, {entry: tuple(holders) for entry, holders in claims})
+            kind, _, rest = name.partition("/")
+            resource, _, key = rest.partition("/")
+            if kind == "broker" and key in (*RATES, MOVE_RATE) and (value := _Value.of(text)) is not None:
+                values[resource, key] = value
+            elif kind == "topic" and key in LISTS and (listed := _Entries.of(text)) is not None:
+                entries[resource, key] = listed
         return _Record(values, entries)
 
     def into(self, state: ClusterState) -> ClusterState:
@@ -153,6 +175,27 @@ class _Record:
         return state if values == known.values else state.with_configs(replace(known, values=values))
 
 
+def _pair(text: str) -> tuple[Any, list[Any]]:
+    """The two parts of a row's value, the second a list; (None, []) for anything else."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None, []
+    return (found[0], found[1]) if _is_pair(found) and isinstance(found[1], list) else (None, [])
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and fields.is_text(value)
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_text, value))
+
+
 def _text(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
@@ -163,6 +206,12 @@ def holders(state: ClusterState) -> list[str]:
     found = {holder for each in record.values.values() for holder, _ in each.claims}
     found |= {holder for each in record.entries.values() for held in each.holders.values() for holder in held}
     return sorted(found)
+
+
+def run_of(holder: str) -> tuple[str, str] | None:
+    """The workflow id and the run id of a holder; None where the server would take no signal to it: it is no run."""
+    workflow_id, _, run_id = holder.rpartition(" ")
+    return (workflow_id, run_id) if names.is_workflow_id(workflow_id) and names.is_run_id(run_id) else None
 
 
 # --- the commands
@@ -254,6 +303,15 @@ def release(state: ClusterState, command: Mapping[str, Any], _new_id: Callable[[
         else:
             del entries[name, key]
     return _done(_Record(values, entries).into(after))
+
+
+def set_by_operator(state: ClusterState, node: str, keys: Iterable[str]) -> ClusterState:
+    """The state after an operator has set these configs of a node: no lease changes them at its end, whatever the
+    operator has set them to.
+    """
+    record = _Record.of(state)
+    left = {key: each for key, each in record.values.items() if key[0] != node or key[1] not in keys}
+    return state if len(left) == len(record.values) else replace(record, values=left).into(state)
 
 
 def _done(after: ClusterState) -> Change:

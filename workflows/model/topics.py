@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from workflows.model import fields, topic_rules
+from workflows.model import fields, throttles, topic_rules
 from workflows.model.assignment import Assignment
 from workflows.model.election import UNCLEAN, decide, decide_all
 from workflows.model.outcome import Change, Code, Refused, Result
@@ -200,6 +200,7 @@ def alter_configs(state: ClusterState, command: Mapping[str, Any], _new_id: Call
         known = state.configs.get((kind, name), Configs(kind, name, {}))
         values = _changed(known.values, changes)
         after = state if values == known.values else state.with_configs(replace(known, values=values))
+        after = throttles.set_by_operator(after, name, changes)
     if only_check or after is state:
         return Change(state, [{"version": state.version}])
     if UNCLEAN in changes:  # who has waited for it

@@ -71,3 +71,9 @@ def test_time_without_a_node_counts_as_what_the_controller_called_it() -> None:
     assert missed.certain
     assert missed.end(130.5) == {"dead": 30.5}
     assert not missed.now and missed.absence is Absence.AWAY
+
+
+def test_a_node_that_serves_is_told_of_alike_before_and_after_a_continue_as_new() -> None:
+    probes, state = Probes(), cluster(False)
+    probes.note(1, "i1", ProbeResult("i1"))
+    assert probes.answer(1, state) == Probes(probes.rows(state)).answer(1, state) == {"fenced": False, "probe": ""}

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from tests.workflows.model.support import create, new_id, registration
 from workflows.model import batches as batches_module
+from workflows.model import image
 from workflows.model.batches import Batches
 from workflows.model.controller import Controller
-from workflows.model.state import unpack
+from workflows.model.state import pack, unpack
 
 
 def batch(node: int, number: int, *commands: Any, incarnation: str = "") -> dict[str, Any]:
@@ -97,6 +98,70 @@ def test_the_results_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     found = it.results(1, "i1", 1, 2)
     assert found is not None and [one["error"] for (one,) in found] == [7, 7]
     assert Batches.of(it.rows()).rows() == it.rows()
+
+
+def test_the_characters_of_the_messages_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches_module, "REMEMBERED_CHARACTERS", 10)
+    it = Batches()
+    it.remember(1, "i1", 1, [[{"error": 42, "message": "x" * 6}]])
+    it.remember(2, "i2", 1, [[{"error": 42, "message": "x" * 5}]])
+    assert [row[-1] is None for row in it.rows()] == [True, False]
+    it.forget()
+    assert [row[:4] for row in it.rows()] == [[1, "i1", 1, 1], [2, "i2", 1, 1]]
+    assert [row[-1] for row in it.rows()] == [None, None]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        create("\ud800"),
+        create("u", configs={"\ud800": "1"}),
+        {"do": "alter_configs", "kind": "topic", "name": "t", "changes": {"\ud800": "1"}},
+        {"do": "alter_partitions", "node": 2, "partitions": [["\ud800", 0, "", 0, 0, [[2, -1]]]]},
+        registration(2) | {"cluster": "\ud800"},
+    ],
+    ids=lambda sent: sent["do"],
+)
+def test_a_message_that_repeats_half_a_character_is_carried_as_it_was_answered(sent: dict[str, Any]) -> None:
+    it = serving()
+    first = results(it, batch(2, 2, sent))
+    assert first[0][0]["error"] and "\\ud800" in first[0][0]["message"]
+    assert results(continued(it), batch(2, 2, sent)) == first
+
+
+def test_a_message_that_repeats_what_was_sent_stays_short() -> None:
+    it = serving()
+    ((result,),) = results(it, batch(2, 2, create("u", configs={"x" * 1_000_000: "1"})))
+    assert result["error"] == 40 and len(result["message"]) <= 1_000
+
+
+def test_half_a_character_can_be_packed() -> None:
+    value = {"\ud800": ["\udfff", "☃", '"\\ud800']}
+    assert unpack(pack(value)) == value
+
+
+def test_a_registration_that_is_sent_again_while_collecting_counts() -> None:
+    """Its answer was lost, and another node has made the controller collect since."""
+    it = serving(2)
+    assert it.state is not None
+    (held,) = image.whole(it.state)
+    register = registration(2) | {"image": held}
+    sent = batch(2, 2, register) | {"generation": 1, "version": it.state.version}
+    results(it, sent)
+    results(it, batch(1, 3) | {"generation": 9, "version": 1})
+    assert it.state is None and it.to_ask() == [1, 2]
+    it.submit(sent, new_id)
+    assert it.to_ask() == [1]
+    results(it, batch(1, 4, registration(1) | {"image": held}))
+    assert it.state is not None and it.state.alive == (1, 2)
+
+
+def test_a_create_that_is_sent_again_while_collecting_gets_its_first_answer() -> None:
+    it = serving(2)
+    sent = batch(2, 2, create("u"))
+    first = results(it, sent)
+    results(it, batch(1, 3) | {"generation": 9, "version": 1})
+    assert it.state is None and results(it, sent) == first
 
 
 steps = st.lists(

@@ -6,8 +6,13 @@ import base64
 import json
 import random
 
-from workflows.model import carried_runs
+import pytest
+
+from tests.workflows.model.support import create, registration
+from workflows.model import carried_runs, run_requests
 from workflows.model.carried_runs import CarriedRuns
+from workflows.model.controller import Controller
+from workflows.model.fields import BadField
 from workflows.model.outbound import SIGNAL, START, Outbound
 from workflows.model.outcome import Reassigned
 from workflows.model.reassignment_request import change_row, groups, made_by_controller, summary
@@ -50,6 +55,44 @@ def test_when_every_partition_of_the_largest_cluster_is_reassigned_what_is_carri
     again = CarriedRuns.start(json.loads(text))
     assert again.carry() == it.carry()
     assert len(again.lapsed) == carried_runs.REMEMBERED_LAPSES
+
+
+def test_answers_are_let_go_where_there_is_no_room_for_them() -> None:
+    it = Controller.start("c", {})
+    for node in (1, 2):
+        it.submit({"node": node, "incarnation": f"i{node}", "number": 1, "commands": [registration(node)]}, str)
+    refused = {"node": 1, "incarnation": "i1", "number": 2, "commands": [create("/" * 900)] * 20}
+    it.submit(refused, str)
+    runs = CarriedRuns()
+    asked = Asked.of({"request": 1, "workflow_id": "w", "run_id": "r", "changes": [["t", 0, [1], None]], "looks": []})
+    runs.answers.remember(asked, {"results": [{"error": 3, "message": "x" * 900}], "made": []})
+    more = {"probes": [[1, "i1", "same"]]}
+    whole = runs.within(it, more)
+    assert whole == {**it.carry(), **runs.carry(), **more}
+    less = runs.within(it, more, len(json.dumps(whole)) - 1)
+    assert len(json.dumps(less)) < len(json.dumps(whole))
+    assert less["runs"] == whole["runs"] and less["state"] == whole["state"]
+    ((late,), *_) = Controller.start("c", less).submit(refused, str)["results"]
+    assert late["error"] == 7
+    least = runs.within(it, more, 1)
+    assert "runs" not in least and least["state"] == whole["state"] and least["probes"]
+
+
+def test_the_characters_of_the_answers_that_are_kept_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_requests, "REMEMBERED_CHARACTERS", 10)
+    answers = run_requests.Answers()
+    for run in ("first", "second", "third"):
+        asked = Asked.of({"request": 1, "workflow_id": "w", "run_id": run, "changes": [], "looks": []})
+        answers.remember(asked, {"results": [{"error": 3, "message": "x" * 5}], "made": []})
+    assert [row[0] for row in answers.rows()] == ["second", "third"]
+    assert run_requests.Answers.of(answers.rows()).rows() == answers.rows()
+
+
+@pytest.mark.parametrize("what", ["changes", "looks"])
+def test_a_request_whose_answer_would_be_too_large_is_refused(what: str) -> None:
+    rows = {"changes": [], "looks": [], what: [["☃" * 1_000, 0, [1], None][: 4 if what == "changes" else 2]] * 150}
+    with pytest.raises(BadField, match="of more than 700000 bytes"):
+        Asked.of({"request": 1, "workflow_id": "w", "run_id": "r", **rows})
 
 
 def test_a_controller_without_anything_under_way_carries_nothing_of_it() -> None:

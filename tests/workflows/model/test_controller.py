@@ -17,6 +17,7 @@ from workflows.model import state as state_module
 from workflows.model.calls import ImageResult
 from workflows.model.controller import Controller, check_batch
 from workflows.model.deltas import Deltas
+from workflows.model.renewal import Limits, Renewal
 
 
 def batch(node: int, *commands: Any, pair: tuple[int, int] = (0, 0), incarnation: str = "") -> dict[str, Any]:
@@ -104,6 +105,14 @@ def test_registering_again_ends_a_suspicion() -> None:
     assert not it.suspects and (2, "new") in it.to_lease()
 
 
+@pytest.mark.parametrize("what", ["hold_throttles", "release_throttles"])
+def test_no_node_holds_a_lease(what: str) -> None:
+    it = serving()
+    before = it.state
+    reply = it.submit(batch(1, {"do": what, "holder": "me", "nodes": {"1": {}}}, {"do": [what]}), new_id)
+    assert [results[0]["error"] for results in reply["results"]] == [42, 42] and it.state is before
+
+
 def test_a_node_registers_only_itself() -> None:
     it = serving()
     reply = it.submit(batch(1, registration(2)), new_id)
@@ -146,6 +155,47 @@ def test_a_node_that_knows_more_makes_the_controller_collect() -> None:
     assert reply["generation"] == 2 and not reply["results"][0][0].get("error")
     assert [p.leader for p in it.state.topics["t"].partitions] == [1, 2]  # type: ignore[union-attr]
     assert it.to_push() == [1], "the one that asked has it with the answer"
+
+
+def test_the_image_of_a_node_that_registers_again_while_others_are_awaited_is_not_sent_again() -> None:
+    it = Controller.start("c", {})
+    (held,) = image.whole(cluster(2, t=2))
+    known = image.decode(held).pair
+    bare, whole = registration(1), registration(1) | {"image": held}
+
+    def wants_image(command: dict[str, Any], pair: tuple[int, int] = known) -> bool:
+        (result,) = it.submit(batch(1, command, pair=pair, incarnation=command["incarnation"]), new_id)["results"][0]
+        return bool(result.get("wants_image"))
+
+    assert wants_image(bare) and not wants_image(whole)
+    assert not wants_image(bare) and not wants_image(bare) and it.to_ask() == [2]
+    assert wants_image(bare, (known[0], known[1] + 1)), "it knows more by now"
+    assert wants_image(registration(1, "another")), "its disks may be others"
+    it.give_up(2)
+    assert it.state is not None and it.state.topics.keys() == {"t"} and it.state.generation == 2
+
+
+def test_a_run_that_collects_continues_as_new_only_near_the_servers_limits() -> None:
+    it = serving()
+    assert it.renewal(1_000, 0) is Renewal.WHEN_QUIET and it.renewal(0, 4_000_000) is Renewal.NOW
+    it.submit(batch(1, pair=(9, 1)), new_id)
+    assert it.collecting is not None
+    assert it.renewal(5_000, 0) is it.renewal(0, 20_000_000) is Renewal.NOT_YET
+    assert it.renewal(20_000, 0) is it.renewal(0, 30_000_000) is Renewal.NOW
+
+
+def test_the_next_run_continues_at_the_programs_figures_unless_the_first_names_others() -> None:
+    old, new = Limits(bytes=(1, 2)), Limits(bytes=(3, 4))
+    carried = Controller.start("c", {}, old).carry()
+    again = Controller.start("c", carried, new)
+    assert again.continue_at == old, "a run keeps what it began with, in a replay by another program as well"
+    assert Controller.start("c", again.carry(), new).continue_at == new
+    before = {key: value for key, value in carried.items() if key != "continue_at_named"}
+    assert Controller.start("c", Controller.start("c", before, new).carry(), new).continue_at == new
+    named = Controller.start("c", {"continue_at": [5, 6]}, old)
+    for _ in range(3):
+        assert named.continue_at == Limits((5, 6), bytes=(1, 2))
+        named = Controller.start("c", json.loads(json.dumps(named.carry())), new)
 
 
 def test_a_push_that_shows_more_makes_the_controller_collect() -> None:

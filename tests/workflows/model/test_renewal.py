@@ -19,6 +19,9 @@ LIMITS = Limits(events=(10, 30), bytes=(1_000, 4_000), changes=(100, 200))
         (30, 0, 0, Renewal.NOW),
         (0, 4_000, 0, Renewal.NOW),
         (10, 1_000, 200, Renewal.NOW),
+        (59, 7_999, 399, Renewal.NOW),
+        (60, 0, 0, Renewal.OVERDUE),
+        (0, 8_000, 0, Renewal.OVERDUE),
     ],
 )
 def test_events_bytes_and_changes_each_count(events: int, grown: int, changes: int, due: Renewal) -> None:

@@ -48,6 +48,7 @@ def record(state: ClusterState) -> dict[str, str]:
     return dict(state.configs[throttles.RECORD].values)
 
 
+RUN = "01234567-89ab-cdef-0123-456789abcdef"
 #: What two partitions need, from node 1 to node 2.
 PLAN: dict[str, Any] = {
     "topics": {"t": {LEADERS: ["0:1", "1:1"], FOLLOWERS: ["0:2", "1:2"]}},
@@ -125,6 +126,53 @@ def test_what_an_operator_changes_meanwhile_stays(theirs: str | None) -> None:
     assert after.topics["t"].configs == {LEADERS: "2:2"} and record(after) == {}
 
 
+def test_what_an_operator_sets_to_the_value_of_a_lease_stays_as_well() -> None:
+    leased = hold(
+        hold(cluster(), "first", nodes={"1": {MOVES: "100", OUT: "5"}}), "second", nodes={"1": {MOVES: "200"}}
+    )
+    state = set_configs(leased, "broker", "1", {MOVES: "200"})
+    for holder in ("second", "first"):
+        state = release(state, holder)
+        assert rate(state) == "200"
+    assert rate(state, key=OUT) is None and record(state) == {}
+    checked = {"do": "alter_configs", "kind": "broker", "name": "1", "changes": {MOVES: "200"}, "validate_only": True}
+    assert done(leased, checked) is leased
+
+
+#: Rows as a damaged disk may have them.
+UNREADABLE: dict[str, str] = {
+    "": "",
+    "x": "y",
+    "broker": "[]",
+    f"broker/1/{MOVES}": "x",
+    f"broker/2/{MOVES}": '[null,[["run","5","6"]]]',
+    f"broker/3/{MOVES}": '[7,[["run","5"]]]',
+    f"broker/1/{OUT}": "[null,[]]",
+    f"broker/2/{OUT}": '[null,[["\\ud800","5"]]]',
+    f"broker/3/{OUT}": '[null,{"run":"5"}]',
+    "broker/1/log.retention.ms": '[null,[["run","5"]]]',
+    f"topic/t/{LEADERS}": '["id",[["0:1",["run",5]]]]',
+    f"topic/t/{FOLLOWERS}": "[" * 100_000,
+    f"topic/u/{LEADERS}": '["id",[["0:1","run"]]]',
+    "topic/t/retention.ms": '["id",[["5",["run"]]]]',
+    f"disk/1/{MOVES}": '[null,[["run","5"]]]',
+}
+
+
+def test_rows_of_the_record_that_cannot_be_read_are_passed_over() -> None:
+    state = cluster().with_configs(Configs(*throttles.RECORD, UNREADABLE))
+    assert throttles.holders(state) == []
+    held = hold(state, "run", nodes={"1": {MOVES: "100"}})
+    assert throttles.holders(held) == ["run"] and len(record(held)) == 1
+    assert throttled(release(held, "run")) == ({}, {})
+
+
+@pytest.mark.parametrize("holder", ["me", " ", f" {RUN}", "run me", f"{'w' * 1_001} {RUN}", f"{RUN}", f"w {RUN}0"])
+def test_a_holder_that_is_no_run_is_known_as_such(holder: str) -> None:
+    assert throttles.run_of(holder) is None
+    assert throttles.run_of(f"a b {RUN}") == ("a b", RUN)
+
+
 def test_entries_and_stars_of_an_operator_are_not_the_leases() -> None:
     state = set_configs(cluster(), "topic", "t", {LEADERS: "0:1,7:7", FOLLOWERS: "*"})
     held = hold(state, "run", topics=PLAN["topics"])
@@ -173,7 +221,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("hold"), st.sampled_from("abc"), st.sampled_from(["100", "200"])),
         st.tuples(st.just("release"), st.sampled_from("abc"), st.none()),
-        st.tuples(st.just("operator"), st.none(), st.sampled_from(["7", "8", None])),
+        st.tuples(st.just("operator"), st.none(), st.sampled_from(["7", "100", "200", None])),
     ),
     max_size=12,
 )

@@ -10,9 +10,11 @@ import pytest
 from workflows.model import run_requests
 from workflows.model.assignment import Assignment
 from workflows.model.controller import Controller
+from workflows.model.messages import answered
 from workflows.model.outcome import Reassigned
 from workflows.model.run_requests import Answers, Asked, carry_out, under_way
 from workflows.model.state import ClusterState, Directory, Node, Partition, Topic
+from workflows.model.throttles import MOVE_RATE
 from workflows.model.watchers import Watchers
 
 RUN, OTHER = ("run", ""), ("other", "2")
@@ -83,6 +85,19 @@ def test_a_run_asks_for_changes_and_is_told_what_came_of_them() -> None:
     assert answer["version"] == it.pair[1] > 5
     assert [each.partition for each in under_way(answer, it.state)] == [0]
     assert it.reassigned == [], "no run is started for what a run asks itself"
+
+
+def test_a_run_learns_on_which_nodes_its_lease_holds_nothing() -> None:
+    it, answers = controller(HOME), Answers()
+    nodes = {"1": {MOVE_RATE: "5"}, "77": {MOVE_RATE: "5"}, "9": {}}
+    leased = Asked.of({"request": 1, "workflow_id": "w", "run_id": "r", "changes": [], "looks": [],
+                       "hold": {"nodes": nodes}})  # fmt: skip
+    answer = carry_out(leased, it)
+    assert answered(answer)["left_out"] == [9, 77] and it.state is not None
+    answers.remember(leased, answer)
+    again = answers.again(leased, it.state)
+    assert again is not None and again["left_out"] == [9, 77]
+    assert answered(carry_out(asked(), it))["left_out"] == []
 
 
 def test_a_cancel_is_only_for_the_target_that_it_is_meant_for() -> None:
