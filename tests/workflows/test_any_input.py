@@ -474,7 +474,7 @@ def test_a_run_that_asks_for_reassignments_names_itself(caplog: pytest.LogCaptur
     it = serving()
     with caplog.at_level(logging.WARNING):
         assert it.send(it.signal("reassign", plain({**EXAMPLES["Cluster.reassign"], "run_id": ""}))) == []
-    assert "The signal reassign is ignored: $.run_id is empty" in _warnings(caplog)[0]
+    assert "Ignored the signal reassign: $.run_id is empty" in _warnings(caplog)[0]
 
 
 def test_a_run_asks_for_a_thousand_partitions_at_most() -> None:
