@@ -78,6 +78,10 @@ class Partition:
         """What the node reports of its replica; None while it is usable."""
         return next((each for each in self.offline if each.node == node), None)
 
+    def at_least(self, leader_epoch: int) -> Partition:
+        """The partition at this leader epoch, where its own is lower."""
+        return self if self.leader_epoch >= leader_epoch else replace(self, leader_epoch=leader_epoch)
+
     def row(self) -> list[Any]:
         """The partition row of the cluster image; replicas that are reported offline stand behind the rest."""
         held = self.assignment
