@@ -403,7 +403,16 @@ class ClusterState:
 
 def pack(value: Any) -> str:
     """Compact JSON, zlib, base64: how states and images travel."""
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    return compressed(compact(value))
+
+
+def compact(value: Any) -> bytes:
+    """Compact JSON."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def compressed(text: bytes) -> str:
+    """Compact JSON as it travels."""
     return base64.b64encode(zlib.compress(text, 6)).decode()
 
 
