@@ -66,13 +66,13 @@ def test_a_start_of_another_change_that_waits_behind_tries_its_own_ids() -> None
 
 
 def test_what_is_for_the_run_that_has_the_first_id_stays_its_own() -> None:
-    def told(*partitions: int) -> Outbound:
+    def retargeted(*partitions: int) -> Outbound:
         return Outbound(SIGNAL, "a", "", "retargeted", {"version": 8, "rows": [["t", each] for each in partitions]})
 
     box = Outbox()
     made = [["t", "id", 0, [1], [2], [2], [1], ""]]
-    for each in (Outbound(START, "a", "", "s", {"made": made, "generation": 1, "version": 7}), told(0), told(1),
-                 told(0, 1)):  # fmt: skip
+    one = Outbound(START, "a", "", "a summary", {"made": made, "generation": 1, "version": 7})
+    for each in (one, retargeted(0), retargeted(1), retargeted(0, 1)):
         box.add(each)
     ((number, _),) = box.take()
     box.renamed(number, "a/1.7")
