@@ -96,9 +96,8 @@ class ClusterLink:
 
     async def _send(self, number: int, commands: list[Command]) -> list[dict[str, Any]]:
         client = await self._client()
-        generation, version = self._node.metadata.image.age
-        if self._node.metadata_check.expects_whole and not any(each.get("do") == REGISTER for each in commands):
-            generation, version = 0, 0
+        registers = any(each.get("do") == REGISTER for each in commands)
+        generation, version = self._node.metadata.image.age if registers else self._node.metadata_check.pair
         payload = {
             "node": self._node.id,
             "incarnation": self._node.incarnation,
@@ -130,7 +129,7 @@ class ClusterLink:
         if digest := answer.get("digest"):
             look = self._node.metadata_check.look
             await asyncio.to_thread(look, answer["generation"], answer["version"], digest)
-        if answer.get("register") and not any(command.get("do") == REGISTER for command in commands):
+        if answer.get("register") and not registers:
             self._registered.clear()
             self._must_register.set()
         return [{"results": one if isinstance(one, list) else [one]} for one in answer["results"]]
@@ -162,13 +161,19 @@ class ClusterLink:
             log.error("an image could not be applied to its end: %s", error)
 
     async def keep_agreed(self) -> None:
-        """Have the controller send the whole image where the node's metadata is not the controller's, until cancelled:
-        a batch at (0, 0) requests it.
+        """Have the controller send the whole image, or collect, where the node's metadata is not the controller's,
+        until cancelled: a batch requests it by its pair, see `MetadataCheck.pair`.
         """
         loop = asyncio.get_running_loop()
-        self._node.metadata_check.request_whole = lambda: _set(loop, self._wants_whole)
+        check = self._node.metadata_check
+        check.request_whole = lambda: _set(loop, self._wants_whole)
         while True:
-            await self._wants_whole.wait()
+            try:
+                async with asyncio.timeout(WATCH):
+                    await self._wants_whole.wait()
+            except TimeoutError:
+                check.request_again()
+                continue
             self._wants_whole.clear()
             with contextlib.suppress(GaveUp, Rejected):
                 await self.submit({"do": "tell_version"}, PATIENCE)

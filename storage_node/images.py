@@ -16,7 +16,7 @@ from storage_node.directories.directory import LogDirectory
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
-from storage_node.metadata import LOST, BadImage, ClusterImage, PartitionImage, TopicImage, decode_row
+from storage_node.metadata import LOST, BadImage, ClusterImage, PartitionImage, TopicImage, decode_row, set_back
 from storage_node.partition import Partition
 from storage_node.removal import Removal
 from storage_node.reopening import reopen
@@ -59,8 +59,9 @@ class Images:
         """Apply images, oldest first; answers the (generation, version) this node knows after it.
 
         An image that is not newer is ignored, one of an older generation is refused: the answer then shows the higher
-        pair. A whole one that the node has requested replaces its image, unless it is older. Raises BadImage for
-        what cannot be decoded.
+        pair. A whole one that the node has requested takes its image's place, unless it is older. A delta that does
+        not fit the node's image is ignored, and the whole image requested; so is an image that sets partitions back,
+        for which the controller collects. Raises BadImage for what cannot be decoded.
         """
         with self._lock:
             before = self._node.metadata.image
@@ -106,7 +107,7 @@ class Images:
             fresh = reduce(self._next, texts, ClusterImage())
             if fresh.version and fresh.age >= image.age:
                 check.replaced()
-                return fresh
+                return self._unless_set_back(image, fresh)
         return reduce(self._next, texts, image)
 
     def _next(self, image: ClusterImage, text: str) -> ClusterImage:
@@ -122,7 +123,24 @@ class Images:
             # The delta builds on what this node does not have; the answer shows that, and a whole image will come.
             log.info("delta from version %d does not fit the image at %s", since, image.age)
             return image
-        return image.apply(row)
+        try:
+            return self._unless_set_back(image, image.apply(row))
+        except BadImage as misfit:
+            if not since:
+                raise
+            # Sent again, the same delta would fail again, and the registration that brings it as well.
+            self._node.metadata_check.misfit(image, age, misfit)
+            return image
+
+    def _unless_set_back(self, image: ClusterImage, after: ClusterImage) -> ClusterImage:
+        """The image after a change, or the one before: within a generation no partition goes back.
+
+        The replicas would not follow: they have led and fetched under epochs that this image has yet to come to.
+        """
+        if after.generation == image.generation and (partitions := set_back(image, after)):
+            self._node.metadata_check.contradicted(image, partitions)
+            return image
+        return after
 
     def _keep(self, image: ClusterImage) -> None:
         """Write the image to all directories; it is used also where that fails."""

@@ -32,7 +32,7 @@ MAX_IMAGE_BYTES = 512 * 1024 * 1024
 
 
 class BadImage(ValueError):
-    """An image that cannot be decoded."""
+    """An image that cannot be decoded, or a delta that does not fit the image that it builds on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +312,26 @@ def _node(row: Any) -> NodeImage:
     dirs = tuple((str(id_), str(path), bool(online)) for id_, path, online in directories)
     where, unclean = str(more[0]) if more else "", len(more) > 1 and bool(more[1])
     return NodeImage(int(node), str(incarnation), int(epoch), str(host), int(port), dirs, bool(fenced), where, unclean)
+
+
+def set_back(before: ClusterImage, after: ClusterImage) -> list[TopicPartition]:
+    """The partitions that `after` has at earlier epochs than `before` does, or led by another node in the same leader
+    epoch. Within a generation no controller decides so that goes on from what it decided before.
+    """
+    return [
+        TopicPartition(name, index)
+        for name, topic in after.topics.items()
+        if (known := before.topics.get(name)) is not None and known is not topic and known.id == topic.id
+        for index, row in topic.partitions.items()
+        if (held := known.partitions.get(index)) is not None and held is not row and _sets_back(held, row)
+    ]
+
+
+def _sets_back(held: PartitionImage, row: PartitionImage) -> bool:
+    if (row.leader_epoch, row.partition_epoch) < (held.leader_epoch, held.partition_epoch):
+        return True
+    # Without a leader the epoch stays what it was: the next one is elected under a higher one.
+    return row.leader_epoch == held.leader_epoch and row.leader != held.leader and -1 not in (row.leader, held.leader)
 
 
 def topic_row(topic: TopicImage) -> list[Any]:

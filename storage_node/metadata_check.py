@@ -1,8 +1,12 @@
 """Whether this node's metadata is the controller's: compares their digests whenever both are at the same version.
 
-They differ when the controller has repeated an earlier decision with another outcome (its worker is of a version with
-other rules, or its history was restored), or when one of the two has a bug. The node logs it, shows it in its status,
-and requests the whole image, which replaces its own though it is not newer.
+They differ when the controller has decided anew what it decided before, and otherwise: its worker is of a version with
+other rules, its history was restored, or one of the two has a fault. A delta that does not fit shows the same. The node
+logs it, shows it in its status, and requests the whole image, which takes the place of its own though it is not newer.
+
+An image that sets partitions back to earlier epochs, or has another leader in an epoch that has one, the node does not
+take: its replicas have gone on from there. It makes the controller collect what all nodes know, by a batch at a pair
+above the controller's, and merge it under a higher generation and epochs that are above all others.
 """
 
 from __future__ import annotations
@@ -10,11 +14,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from storage_node import metadata_digest
-from storage_node.metadata import ClusterImage, MetadataCache
+from storage_node.metadata import BadImage, ClusterImage, MetadataCache
+from storage_node.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +28,33 @@ PATIENCE: Final = 30.0
 #: Seconds before another one is requested; doubles up to the longest pause while whole images do not help for long.
 PAUSE: Final = 30.0
 LONGEST_PAUSE: Final = 3_600.0
+#: So many partitions are named where there are more.
+NAMED: Final = 5
+
+
+class _Request:
+    """One of the two requests: it holds for a while once it was made, and is made again ever less often."""
+
+    def __init__(self) -> None:
+        self._until = 0.0
+        self._not_before = 0.0
+        self._pause = PAUSE
+
+    def holds(self, now: float) -> bool:
+        return now < self._until
+
+    def end(self) -> None:
+        self._until = 0.0
+
+    def make(self, now: float) -> bool:
+        """Make the request unless it is too early; returns whether it was made."""
+        if now < self._not_before:
+            return False
+        # Requested again and again, the controller would do nothing but pack images.
+        lasting = now - self._not_before < LONGEST_PAUSE and self._not_before > 0
+        self._pause = min(2 * self._pause, LONGEST_PAUSE) if lasting else PAUSE
+        self._not_before, self._until = now + self._pause, now + PATIENCE
+        return True
 
 
 class MetadataCheck:
@@ -30,22 +62,33 @@ class MetadataCheck:
 
     def __init__(self, metadata: MetadataCache, clock: Callable[[], float] = time.monotonic) -> None:
         self.request_whole: Callable[[], None] = lambda: None
-        """Called to request a whole image from the controller, on the thread that found the difference."""
+        """Called when a batch is to be sent at `pair`, on the thread that found the difference."""
         self._metadata = metadata
         self._clock = clock
         self._lock = threading.Lock()
         self._differs = False
         self._count = 0
         self._last: dict[str, Any] | None = None
-        self._expected_until = 0.0
-        self._not_before = 0.0
-        self._pause = PAUSE
+        self._whole, self._collection = _Request(), _Request()
+        self._collect_above = -1
 
     @property
     def expects_whole(self) -> bool:
         """Whether a whole image was requested and may still come."""
         with self._lock:
-            return self._clock() < self._expected_until
+            return self._whole.holds(self._clock())
+
+    @property
+    def pair(self) -> tuple[int, int]:
+        """The (generation, version) at which the node sends its batches: that of its image; (0, 0) to request the whole
+        image; one that is above the controller's to make it collect.
+        """
+        generation, version = self._metadata.image.age
+        with self._lock:
+            now = self._clock()
+            if generation == self._collect_above and self._collection.holds(now):
+                return generation + 1, 0
+            return (0, 0) if self._whole.holds(now) else (generation, version)
 
     def look(self, generation: int, version: int, digest: str) -> bool:
         """Compare the newest image with the controller's digest of its metadata at (generation, version); False when
@@ -57,14 +100,58 @@ class MetadataCheck:
         if image.digest == digest:
             self._agree(image)
             return True
-        if self._differ(image, digest):
+        self._differ(image, {"controller_digest": digest})
+        if self._made(self._whole):
+            log.error(
+                "the metadata at generation %d, version %d is not the controller's: its digest is %s here and %s "
+                "there; the node requests the whole image", generation, version, image.digest, digest,
+            )  # fmt: skip
             self.request_whole()
         return False
+
+    def misfit(self, image: ClusterImage, pair: tuple[int, int], error: BadImage) -> None:
+        """Note that the controller's delta to this (generation, version) does not fit the node's image: the controller
+        had other metadata at the version that the delta builds on.
+        """
+        self._differ(image, {"misfit": str(error)})
+        if self._made(self._whole):
+            log.error(
+                "the controller's changes up to generation %d, version %d do not fit the metadata at generation %d, "
+                "version %d (%s); the node requests the whole image", *pair, *image.age, error,
+            )  # fmt: skip
+            self.request_whole()
+
+    def contradicted(self, image: ClusterImage, partitions: Sequence[TopicPartition]) -> None:
+        """Note that the controller's image was not taken: it has these partitions at earlier epochs than the node's own
+        image of the same generation, or led by another node in the same leader epoch.
+        """
+        named = ", ".join(map(str, partitions[:NAMED]))
+        more = f" and {len(partitions) - NAMED} more" if len(partitions) > NAMED else ""
+        self._differ(image, {"contradicted": named + more})
+        with self._lock:
+            self._whole.end()
+            self._collect_above = image.generation
+        if self._made(self._collection):
+            log.error(
+                "the controller's metadata goes back behind that of the node at generation %d, version %d, or has "
+                "another leader in the same leader epoch, for %s%s; the node keeps its own and has the controller "
+                "collect what all nodes know", *image.age, named, more,
+            )  # fmt: skip
+            self.request_whole()
+
+    def request_again(self) -> None:
+        """Request the whole image again where the metadata has gone on to differ until the pause was over: a node for
+        which nothing changes gets no reply that would show it.
+        """
+        with self._lock:
+            due = self._differs and self._whole.make(self._clock())
+        if due:
+            self.request_whole()
 
     def replaced(self) -> None:
         """Note that a whole image has replaced the node's own."""
         with self._lock:
-            self._expected_until = 0.0
+            self._whole.end()
 
     def status(self) -> dict[str, Any]:
         """Return for operators whether the metadata differs from the controller's, how often it did, and the last
@@ -75,30 +162,18 @@ class MetadataCheck:
 
     def _agree(self, image: ClusterImage) -> None:
         with self._lock:
-            again, self._differs, self._expected_until = self._differs, False, 0.0
+            again, self._differs = self._differs, False
+            self._whole.end()
+            self._collection.end()
         if again:
             log.warning("the metadata at %s is the controller's again", image.age)
 
-    def _differ(self, image: ClusterImage, digest: str) -> bool:
-        """Note a difference; returns whether the whole image is to be requested now."""
-        now = self._clock()
+    def _differ(self, image: ClusterImage, how: dict[str, str]) -> None:
+        found = {"generation": image.generation, "version": image.version, "digest": image.digest, **how}
         with self._lock:
-            self._differs = True
+            self._differs, self._last = True, found
             self._count += 1
-            self._last = {
-                "generation": image.generation,
-                "version": image.version,
-                "digest": image.digest,
-                "controller_digest": digest,
-            }
-            if now < self._not_before:
-                return False
-            # With a request per difference, the controller would do nothing but pack images.
-            lasting = now - self._not_before < LONGEST_PAUSE and self._not_before > 0
-            self._pause = min(2 * self._pause, LONGEST_PAUSE) if lasting else PAUSE
-            self._not_before, self._expected_until = now + self._pause, now + PATIENCE
-        log.error(
-            "the metadata at generation %d, version %d is not the controller's: its digest is %s here, %s there; "
-            "the node requests the whole image", image.generation, image.version, image.digest, digest,
-        )  # fmt: skip
-        return True
+
+    def _made(self, request: _Request) -> bool:
+        with self._lock:
+            return request.make(self._clock())

@@ -24,7 +24,7 @@ from workflows.model.controller import Controller
 from workflows.model.fields import BadField
 from workflows.model.outbound import Outbound
 from workflows.model.outcome import Reassigned
-from workflows.model.reassignment_request import groups, made_by_controller, summary
+from workflows.model.reassignment_request import groups, made_by_controller, read_change, summary
 from workflows.model.renewal import Renewal
 from workflows.model.run_requests import Asked, carry_out, nodes_of, under_way
 from workflows.model.watchers import Run
@@ -398,7 +398,8 @@ class Cluster:
     async def _start_run(self, number: int, one: Outbound) -> None:
         for workflow_id in one.start_ids:
             if workflow_id != one.workflow_id:
-                self._watchers.renamed((one.workflow_id, ""), (workflow_id, ""))
+                changes = map(read_change, one.payload["made"])
+                self._watchers.renamed((one.workflow_id, ""), (workflow_id, ""), changes)
                 self._outbox.renamed(number, workflow_id)
             try:
                 await workflow.start_child_workflow(

@@ -74,7 +74,9 @@ class Controller:
     def __init__(self, *results: dict[str, Any]) -> None:
         self.results = list(results)
         self.sent: list[dict[str, Any]] = []
+        self.pairs: list[tuple[int, int]] = []
         self.namespace = "default"
+        self.all_sent = asyncio.Event()
 
     async def client(self) -> Any:
         return self
@@ -95,13 +97,17 @@ class Controller:
 
     async def execute_update(self, _name: str, payload: dict[str, Any], **_more: Any) -> dict[str, Any]:
         self.sent += payload["commands"]
-        return {"results": [[self.results.pop(0)]], "image": "", "register": False}
+        self.pairs.append((payload["generation"], payload["version"]))
+        result = self.results.pop(0)
+        if not self.results:
+            self.all_sent.set()
+        return {"results": [[result]], "image": "", "register": False}
 
 
 class Node:
     id, incarnation = 1, "now"
     metadata = SimpleNamespace(image=SimpleNamespace(age=(2, 7), cluster="c"))
-    metadata_check = SimpleNamespace(expects_whole=False)
+    metadata_check = SimpleNamespace(pair=(3, 0), look=lambda *_: True, request_again=lambda: None)
 
     def registration(self, *, with_image: bool = True) -> Registration:
         return Registration(1, "now", "h", 9, (), 2, 7, "all it knows" if with_image else "")
@@ -132,3 +138,23 @@ def test_a_registration_brings_the_image_only_when_the_controller_wants_it(
     asyncio.run(until_registered())
     assert [command["image"] for command in controller.sent] == images
     assert {command["cluster"] for command in controller.sent} == {"c"}
+
+
+def test_a_batch_is_sent_at_the_pair_that_requests_what_the_node_lacks_and_a_registration_at_what_it_knows() -> None:
+    controller, node = Controller({"value": 3}, {"version": 7}), Node()
+
+    async def until_requested() -> None:
+        link = ClusterLink("c", node, controller.client)  # type: ignore[arg-type]
+        loops = (link.send_updates(), link.keep_registered(), link.keep_agreed())
+        running = [asyncio.create_task(each) for each in loops]
+        await asyncio.sleep(0)  # each of them has begun
+        node.metadata_check.request_whole()
+        await controller.all_sent.wait()
+        await asyncio.sleep(0.05)  # `wait_for` of Python 3.11 ignores a cancel that comes together with its result
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(until_requested(), 20))
+    assert [command["do"] for command in controller.sent] == ["register", "tell_version"]
+    assert controller.pairs == [(2, 7), (3, 0)]

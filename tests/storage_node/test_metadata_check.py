@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
-from storage_node.metadata import ClusterImage, MetadataCache, NodeImage
+from storage_node.metadata import BadImage, ClusterImage, MetadataCache, NodeImage
 from storage_node.metadata_check import LONGEST_PAUSE, PATIENCE, PAUSE, MetadataCheck
+from storage_node.types import TopicPartition
 
 OURS = ClusterImage("c", 1, 5, nodes={1: NodeImage(1, "i", 1, "h", 9)})
 THEIRS = ClusterImage("c", 1, 5, nodes={1: NodeImage(1, "i", 1, "h", 10)})
@@ -18,7 +20,8 @@ class Scene:
     def __init__(self) -> None:
         self.now = 0.0
         self.requests = 0
-        self.check = MetadataCheck(MetadataCache(OURS), lambda: self.now)
+        self.metadata = MetadataCache(OURS)
+        self.check = MetadataCheck(self.metadata, lambda: self.now)
         self.check.request_whole = self.requested
 
     def requested(self) -> None:
@@ -69,6 +72,69 @@ def test_a_difference_is_logged_and_shown_and_the_whole_image_requested(
             "controller_digest": THEIRS.digest,
         },
     }
+
+
+def test_a_delta_that_does_not_fit_is_a_difference_for_which_the_whole_image_is_requested(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.check.misfit(OURS, (1, 6), BadImage("a delta changes partitions of t"))
+    scene.check.misfit(OURS, (1, 7), BadImage("a delta changes partitions of t"))
+    assert scene.check.pair == (0, 0) and scene.requests == 1, "another one only after the pause"
+    (record,) = caplog.records
+    assert record.levelno == logging.ERROR and "partitions of t" in record.message
+    assert scene.check.status() == {
+        "differs": True,
+        "differences": 2,
+        "last_difference": {
+            "generation": 1,
+            "version": 5,
+            "digest": OURS.digest,
+            "misfit": "a delta changes partitions of t",
+        },
+    }
+
+
+def test_a_difference_that_lasts_is_followed_up_without_a_reply_that_shows_it(scene: Scene) -> None:
+    scene.check.request_again()
+    assert scene.requests == 0, "nothing differs"
+    scene.differs()
+    asked = []
+    for second in range(1, 300):
+        scene.now, before = float(second), scene.requests
+        scene.check.request_again()
+        if scene.requests > before:
+            asked.append(second)
+    assert asked == [30, 90, 210]
+    assert scene.check.look(1, 5, OURS.digest)
+    scene.now += LONGEST_PAUSE
+    scene.check.request_again()
+    assert scene.requests == 4, "the metadata agrees"
+
+
+def test_a_batch_makes_the_controller_collect_where_its_image_goes_back(
+    scene: Scene, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene.differs()
+    assert scene.check.pair == (0, 0)
+    scene.check.contradicted(OURS, [TopicPartition("t", index) for index in range(7)])
+    assert scene.check.pair == (2, 0) and scene.requests == 2, "above the controller's, at once"
+    assert "t-0, t-1, t-2, t-3, t-4 and 2 more" in caplog.records[-1].message
+    status = scene.check.status()
+    assert status["differs"] and status["last_difference"]["contradicted"].endswith("and 2 more")
+    scene.metadata.publish(replace(OURS, generation=2))
+    assert scene.check.pair == (2, 5), "it has collected: nothing is above what came of it"
+
+
+def test_a_controller_that_goes_back_again_and_again_collects_ever_less_often(scene: Scene) -> None:
+    asked = []
+    for second in range(300):
+        scene.now, before = float(second), scene.requests
+        scene.check.contradicted(OURS, [TopicPartition("t", 0)])
+        if scene.requests > before:
+            asked.append(second)
+    assert asked == [0, 30, 90, 210]
+    assert scene.check.status()["differs"], "for as long as the image is not taken"
+    assert scene.check.pair == (1, 5), "the request has lapsed"
 
 
 def test_metadata_that_agrees_again_is_logged_and_shown(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:

@@ -353,11 +353,11 @@ def test_going_through_a_history_again_packs_nothing_that_was_sent(
     temporal_server: TemporalServer, task_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     packs: list[int] = []
-    plain = image.pack
+    plain = image.compressed
 
-    def count(value: Any) -> str:
+    def count(text: bytes) -> str:
         packs.append(1)
-        return plain(value)
+        return plain(text)
 
     async def scene(it: Scene) -> None:
         handle = await it.up()
@@ -371,7 +371,7 @@ def test_going_through_a_history_again_packs_nothing_that_was_sent(
         await Replayer(workflows=workflows.ALL, workflow_runner=workflow_runner()).replay_workflow(history)
         assert len(packs) < 10, "responses to registrations, and what the last task brings"
 
-    monkeypatch.setattr(image, "pack", count)
+    monkeypatch.setattr(image, "compressed", count)
     run(temporal_server, task_queue, scene)
 
 

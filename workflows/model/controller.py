@@ -136,13 +136,14 @@ class Controller:
         registration that is sent again while collecting counts as a new one: the controller needs it once more. While
         `replaying` the answer was given before, and needs no image.
 
-        The response: `generation` and `version` after it (0, 0 while collecting); `results`, per command a list of one
-        result per item; `image`, what the node lacks (whole or a delta, "" for nothing); `digest`, of the metadata at
-        that generation and version ("" while collecting); `register`: the node is to register again with its image;
-        `awaited`: while collecting, the nodes whose images are missing.
+        The answer: `generation` and `version` after it (0, 0 while collecting); `results`, per command a list with one
+        result per item; `image`, what the node lacks (whole or a delta; "" for nothing, and where it takes several
+        images, which are pushed together); `digest`, of the metadata at that generation and version ("" while
+        collecting); `register`: the node is to register again with its image; `awaited`: while collecting, the nodes
+        whose images are missing.
 
         A batch at (0, 0) is of a node that has no image, or that wants a whole one for other metadata than this at the
-        same version: where that takes several images, they are pushed.
+        same version.
         """
         node, incarnation = int(batch["node"]), str(batch["incarnation"])
         pair = (int(batch.get("generation", 0)), int(batch.get("version", 0)))
@@ -174,7 +175,7 @@ class Controller:
             self._known[node] = pair
         elif pair[0] == state.generation:
             self._known[node] = max(self._known.get(node, (0, 0)), pair)
-        return self._reply(state.pair, results, images[0] if images else "", digest=state.digest)
+        return self._reply(state.pair, results, images[0] if len(images) == 1 else "", digest=state.digest)
 
     def _remember(self, node: int, incarnation: str, number: int, results: list[list[Result]]) -> None:
         """Remember batches of registered nodes only: others, and all while collecting, were rejected."""

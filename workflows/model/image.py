@@ -16,24 +16,46 @@ from typing import Any
 
 from workflows.model import image_check
 from workflows.model.assignment import Assignment
-from workflows.model.state import FORMAT, ClusterState, Configs, Gone, Node, Partition, Topic, pack, unpack
+from workflows.model.state import (
+    FORMAT,
+    ClusterState,
+    Configs,
+    Gone,
+    Node,
+    Partition,
+    Topic,
+    compact,
+    compressed,
+    pack,
+    unpack,
+)
 
-#: No image is longer than this, compressed: Temporal takes 2 MB per event.
-MAX_BYTES = 1_000_000
+#: No image is longer than this before it is compressed. Temporal takes 2 MB per event, which base64 of so many bytes
+#: stays below even where they cannot be compressed. The compressed length decides nothing: another zlib, at which a
+#: replay may run, arrives at another one.
+MAX_BYTES = 1_400_000
 
 _Row = tuple[int, str, list[Any]]
 
 
 def _rows_since(state: ClusterState, version: int) -> list[_Row]:
-    """All rows changed after `version`, in the order in which they changed."""
+    """All rows changed after `version`, in an order in which they may be cut anywhere.
+
+    Each is placed at the first version after `version` at which it changed in that way. So a receiver of all rows up to
+    a later one has each topic that came before, and a delta from there brings what has changed since. Placed at its
+    last change, a topic would be missing where that delta has but one of its partitions; and of several partitions
+    those that changed before would be missed for good.
+    """
     rows: list[_Row] = []
     for topic in state.topics.values():
         if topic.changed > version:
             partitions = topic.changed_since(version)
             if partitions is None:
-                rows.append((topic.changed, "topics", topic.row()))
+                shaped = topic.shaped if topic.shaped > version else topic.changed
+                rows.append((shaped, "topics", topic.row()))
             else:
-                rows.append((topic.changed, "partitions", [topic.name, [each.row() for each in partitions]]))
+                first = min(stamp for stamp in topic.stamps if stamp > version)
+                rows.append((first, "partitions", [topic.name, [each.row() for each in partitions]]))
     rows += [(each.changed, "gone", [each.name, each.id]) for each in state.gone if each.changed > version]
     rows += [(each.changed, "nodes", each.row()) for each in state.nodes.values() if each.changed > version]
     rows += [
@@ -44,7 +66,7 @@ def _rows_since(state: ClusterState, version: int) -> list[_Row]:
     return sorted(rows, key=lambda row: row[0])
 
 
-def _image(state: ClusterState, since: int, version: int, rows: list[_Row]) -> str:
+def _image(state: ClusterState, since: int, version: int, rows: list[_Row]) -> bytes:
     content: dict[str, Any] = {
         "v": FORMAT,
         "cluster": state.cluster,
@@ -59,7 +81,7 @@ def _image(state: ClusterState, since: int, version: int, rows: list[_Row]) -> s
     }
     for _, kind, row in rows:
         content.setdefault(kind, []).append(row)
-    return pack(content)
+    return compact(content)
 
 
 def weight(state: ClusterState, generation: int, version: int) -> int:
@@ -74,10 +96,10 @@ def weight(state: ClusterState, generation: int, version: int) -> int:
 
 def since(state: ClusterState, generation: int, version: int, limit: int = MAX_BYTES) -> list[str]:
     """What a receiver at (generation, version) lacks: nothing, one image or several, oldest first, none longer than
-    `limit`.
+    `limit` before it is compressed.
 
     A receiver of another generation, or without an image (version 0), gets a whole one. The parts of a cut image are
-    deltas on one another: rows are cut where they changed, so that each part leaves a receiver at a version of its own.
+    deltas on one another, and each leaves a receiver at a version of its own, from which the next delta takes it on.
     One row alone may be longer.
     """
     known = version if generation == state.generation else 0
@@ -91,7 +113,7 @@ def whole(state: ClusterState, limit: int = MAX_BYTES) -> list[str]:
 
 
 def _cut(state: ClusterState, known: int, version: int, rows: list[_Row], limit: int) -> Iterator[str]:
-    # The common case first: one image. Its length is guessed before it is made, since packing costs most.
+    # The common case first: one image.
     parts = [rows]
     while parts:
         part = parts.pop(0)
@@ -101,7 +123,7 @@ def _cut(state: ClusterState, known: int, version: int, rows: list[_Row], limit:
             middle = len(part) // 2
             parts[:0] = [part[:middle], part[middle:]]
             continue
-        yield made
+        yield compressed(made)
         known = last
 
 

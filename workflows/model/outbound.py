@@ -7,7 +7,7 @@ counts as sent what the server has acknowledged, and carries the rest into the r
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,6 +41,29 @@ class Outbound:
         """
         made: Mapping[str, Any] = self.payload
         return self.workflow_id, f"{self.workflow_id}/{made['generation']}.{made['version']}"
+
+    @property
+    def partitions(self) -> frozenset[tuple[str, int]]:
+        """The partitions that the run to start sees through."""
+        made: Mapping[str, Any] = self.payload
+        return frozenset((row[0], row[2]) for row in made["made"])
+
+    def divided(self, partitions: Collection[tuple[str, int]], workflow_id: str) -> list[Outbound]:
+        """This signal to two runs: its rows of these partitions go to the run of that id, the others stay. One without
+        rows goes there whole.
+        """
+        held = self.payload if isinstance(self.payload, Mapping) else {}
+        rows = held.get("rows", [])
+        theirs = [row for row in rows if (row[0], row[1]) in partitions]
+        if len(theirs) == len(rows):
+            return [replace(self, workflow_id=workflow_id)]
+        if not theirs:
+            return [self]
+        others = [row for row in rows if row not in theirs]
+        return [
+            replace(self, payload={**held, "rows": others}),
+            replace(self, workflow_id=workflow_id, payload={**held, "rows": theirs}),
+        ]
 
 
 class Outbox:
@@ -84,13 +107,18 @@ class Outbox:
         return taken
 
     def renamed(self, number: int, workflow_id: str) -> None:
-        """Retry a start in flight under another id: what waits behind it is for that run, too."""
+        """A start in flight is tried under another id: what waits behind it for that run is, too. What is for the run
+        that has the first id, and starts of other changes, which try it themselves, are not.
+        """
         before = self._in_flight[number]
         self._in_flight[number] = replace(before, workflow_id=workflow_id)
-        self._waiting = deque(
-            replace(one, workflow_id=workflow_id) if (one.workflow_id, one.run_id) == (before.workflow_id, "") else one
-            for one in self._waiting
-        )
+        waiting: list[Outbound] = []
+        for one in self._waiting:
+            if one.kind != START and (one.workflow_id, one.run_id) == (before.workflow_id, ""):
+                waiting += one.divided(before.partitions, workflow_id)
+            else:
+                waiting.append(one)
+        self._waiting = deque(waiting)
 
     def sent(self, number: int) -> None:
         """Remove what the server has acknowledged, or rejected for good: the run it is for is gone."""

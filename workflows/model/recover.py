@@ -68,7 +68,8 @@ class Collecting:
 
 
 def merge(collecting: Collecting, generation_floor: int = 0, rules: int = RULES) -> ClusterState:
-    """The state of a new generation: the highest generation, then the highest epoch, of every partition in any image.
+    """The state of a new generation: the highest generation, then the highest epoch, of every partition in any image;
+    no leader epoch is lower than one that any image has.
 
     Every node is fenced until it registers. The generation and the version are higher than any that was seen, so that
     every node takes the new image for newer than its own; producer ids start where no older generation can have issued
@@ -125,6 +126,7 @@ def _topics(images: Iterable[Image], deleted: set[str]) -> dict[str, Topic]:
     """
     topics: dict[str, Topic] = {}
     best: dict[str, dict[int, tuple[tuple[int, int, int], Partition]]] = {}
+    epochs: dict[tuple[str, int], int] = {}
     for image in images:  # the newest first
         for name, topic in image.topics.items():
             if topic.id in deleted or topics.setdefault(name, topic).id != topic.id:
@@ -134,9 +136,16 @@ def _topics(images: Iterable[Image], deleted: set[str]) -> dict[str, Topic]:
             rows = best.setdefault(name, {})
             for partition in topic.partitions:
                 rank = (image.generation, partition.partition_epoch, image.version)
+                key = name, partition.index
+                epochs[key] = max(partition.leader_epoch, epochs.get(key, 0))
                 if partition.index not in rows or rank > rows[partition.index][0]:
                     rows[partition.index] = (rank, partition)
+    # Of images that contradict one another the newest row of a partition need not have the highest leader epoch, under
+    # which its leader may have appended: the next election must be above that one, too.
     return {
-        name: replace(topic, partitions=tuple(best[name][index][1] for index in sorted(best[name])))
+        name: replace(
+            topic,
+            partitions=tuple(best[name][index][1].at_least(epochs[name, index]) for index in sorted(best[name])),
+        )
         for name, topic in topics.items()
     }

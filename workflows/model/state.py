@@ -78,6 +78,10 @@ class Partition:
         """What the node reports of its replica; None while it is usable."""
         return next((each for each in self.offline if each.node == node), None)
 
+    def at_least(self, leader_epoch: int) -> Partition:
+        """The partition at this leader epoch, where its own is lower."""
+        return self if self.leader_epoch >= leader_epoch else replace(self, leader_epoch=leader_epoch)
+
     def row(self) -> list[Any]:
         """The partition row of the cluster image; replicas that are reported offline stand behind the rest."""
         held = self.assignment
@@ -398,11 +402,20 @@ class ClusterState:
 
 
 def pack(value: Any) -> str:
-    """Compact JSON, zlib, base64: how states and images travel.
+    """Compact JSON, zlib, base64: how states and images travel."""
+    return compressed(compact(value))
+
+
+def compact(value: Any) -> bytes:
+    """Compact JSON.
 
     JSON's own escape takes the place of half of a surrogate pair, which UTF-8 cannot carry.
     """
-    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "backslashreplace")
+
+
+def compressed(text: bytes) -> str:
+    """Compact JSON as it travels."""
     return base64.b64encode(zlib.compress(text, 6)).decode()
 
 

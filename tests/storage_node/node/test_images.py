@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from storage_node.log.batch import build_batch
-from storage_node.metadata import BadImage, ClusterImage, PartitionImage, TopicImage, decode, decode_row, encode_row
+from storage_node.metadata import (
+    BadImage,
+    ClusterImage,
+    PartitionImage,
+    TopicImage,
+    decode,
+    decode_row,
+    encode_row,
+    topic_row,
+)
 from storage_node.types import TopicPartition
 from tests.support.node_harness import Harness
 from tests.support.wire import Client
@@ -110,6 +119,96 @@ def test_other_images_are_taken_as_ever_while_a_whole_one_is_expected(harness: H
     newer = replace(with_retention(ours, "99"), version=version + 2)
     assert harness.node.apply_images([newer.encode()]) == (generation, version + 2) and retention(harness) == 99
     assert not harness.node.metadata_check.expects_whole
+
+
+def delta_of(image: ClusterImage, version: int, **rows: Any) -> str:
+    """A delta from an image to this version, with these rows alone."""
+    empty = {"topics": [], "gone": [], "nodes": [], "configs": [], "partitions": []}
+    return encode_row(decode_row(image.encode()) | empty | {"from": image.version, "version": version} | rows)
+
+
+def partition_row(topic: TopicImage, **changes: Any) -> list[Any]:
+    """The row of the topic's first partition, changed."""
+    return list(topic_row(replace(topic, partitions={0: replace(topic.partitions[0], **changes)}))[3][0])
+
+
+@pytest.mark.parametrize("fork", ["topic", "partition", "malformed"])
+def test_a_delta_that_builds_on_other_metadata_is_ignored_and_the_whole_image_taken(
+    harness: Harness, fork: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.create_topic("t")
+    harness.settle()
+    requests: list[None] = []
+    harness.node.metadata_check.request_whole = lambda: requests.append(None)
+    image = harness.node.metadata.image
+    topic = image.topics["t"]
+    row = partition_row(topic, partition_epoch=9)
+    unknown = {"topic": ["u", [row]], "partition": ["t", [[1, *row[1:]]]], "malformed": ["t", [row[:4]]]}[fork]
+    delta = delta_of(image, image.version + 1, partitions=[unknown])
+    assert harness.node.apply_images([delta]) == image.age, "the registration whose reply has it is taken"
+    assert harness.node.metadata.image is image
+    assert harness.node.status()["metadata"]["differs"] and len(requests) == 1
+    assert "the node requests the whole image" in caplog.text
+    new = replace(topic.partitions[0], directories=("",))
+    other = replace(topic, name="u", id="U" * 22, partitions={0: new})
+    theirs = replace(image, version=image.version + 1, topics={**image.topics, "u": other})
+    assert harness.node.apply_images([theirs.encode()]) == theirs.age
+    assert harness.node.metadata_check.look(*theirs.age, theirs.digest)
+    assert not harness.node.status()["metadata"]["differs"]
+    assert TopicPartition("u", 0) in harness.node.replicas.served
+
+
+FORKS = {
+    "epochs that go back": {"leader_epoch": 5, "partition_epoch": 9},
+    "a partition epoch that goes back": {"partition_epoch": 11},
+    "two leaders in one epoch": {"leader": 2, "partition_epoch": 13},
+}
+
+
+@pytest.fixture
+def led(harness: Harness) -> ClusterImage:
+    """The image of a node that leads a partition at leader epoch 7 and partition epoch 12."""
+    harness.create_topic("t")
+    harness.settle()
+    change_partition(harness, leader_epoch=7, partition_epoch=12, replicas=(1, 2), isr=(1, 2), directories=("", ""),
+                     generations=(0, 0))  # fmt: skip
+    return harness.node.metadata.image
+
+
+@pytest.mark.parametrize("changes", FORKS.values(), ids=FORKS)
+@pytest.mark.parametrize("how", ["the whole image", "a newer whole image", "a delta"])
+def test_an_image_that_sets_a_partition_back_is_not_taken_and_the_controller_collects(
+    harness: Harness, led: ClusterImage, changes: dict[str, Any], how: str
+) -> None:
+    topic = led.topics["t"]
+    theirs = replace(led, topics={"t": replace(topic, partitions={0: replace(topic.partitions[0], **changes)})})
+    text = theirs.encode()
+    if how == "the whole image":
+        assert not harness.node.metadata_check.look(*led.age, theirs.digest)
+    elif how == "a newer whole image":
+        text = replace(theirs, version=led.version + 1).encode()
+    else:
+        text = delta_of(led, led.version + 1, partitions=[["t", [partition_row(topic, **changes)]]])
+    assert harness.node.apply_images([text]) == led.age
+    assert harness.node.metadata.image is led, "what its replicas go by is what it reports"
+    assert harness.node.metadata_check.pair == (led.generation + 1, 0), "which makes the controller collect"
+    status = harness.node.status()["metadata"]
+    assert status["differs"] and status["last_difference"]["contradicted"] == "t-0"
+    # What it makes of all images has a higher generation, and epochs above those of both.
+    merged = replace(topic.partitions[0], leader=2, leader_epoch=8, partition_epoch=14)
+    rebuilt = replace(led, generation=2, version=1, topics={"t": replace(topic, partitions={0: merged})})
+    assert harness.node.apply_images([rebuilt.encode()]) == (2, 1)
+    partition = harness.node.partition(TP)
+    assert partition is not None and (partition.leader, partition.leader_epoch) == (2, 8)
+    assert harness.node.metadata_check.look(2, 1, rebuilt.digest)
+    assert not harness.node.status()["metadata"]["differs"] and harness.node.metadata_check.pair == (2, 1)
+
+
+def test_a_partition_that_lost_its_leader_within_the_epoch_is_not_set_back(harness: Harness, led: ClusterImage) -> None:
+    change_partition(harness, leader=-1, partition_epoch=13)
+    assert harness.node.metadata.image.age > led.age
+    change_partition(harness, leader=1, leader_epoch=8, partition_epoch=14)
+    assert not harness.node.status()["metadata"]["differs"]
 
 
 def test_nothing_is_deleted_for_being_unknown(harness: Harness) -> None:

@@ -42,7 +42,7 @@ def test_only_what_follows_may_come_later(
         return make(*arguments)
 
     monkeypatch.setattr(images, "create_logs", slow)
-    told = image(2, [row([2, 1], leader=leader, partition_epoch=2)], PORTS)
+    told = image(2, [row([2, 1], leader=leader, epoch=2, partition_epoch=2)], PORTS)
     with ThreadPoolExecutor(1) as pool:
         work = pool.submit(node.apply_images, [told.encode()])
         try:

@@ -69,6 +69,24 @@ def test_a_node_that_applies_the_images_computes_the_controllers_digest(data: st
     assert ClusterState.of(state.rows()).digest == state.digest, "as it was carried to another run"
 
 
+def test_any_of_the_parts_of_a_cut_image_leave_a_node_where_the_next_delta_takes_it_on() -> None:
+    states = [cluster(2, t=3)]
+    story = [raising_rows(2), create("u", 2), lost(1), create("v"), registration(1), lost(2), registration(2),
+             {"do": "delete_topics", "names": ["u"]}, create("u")]  # fmt: skip
+    for command in story:
+        states.append(image_of_any(states[-1], command))
+    partial = 0
+    for at, state in enumerate(states):
+        for known in [ClusterImage(), *(taken(ClusterImage(), image.whole(each)) for each in states[:at])]:
+            parts = image.since(state, *known.age, limit=1)
+            for count in range(1, len(parts)):
+                held, partial = taken(known, parts[:count]), partial + 1
+                for later in states[at:]:
+                    after = taken(held, image.since(later, *held.age))
+                    assert (after.age, after.digest) == (later.pair, later.digest), (known.age, held.age, later.pair)
+    assert partial > 150
+
+
 def offline(reason: str) -> Partition:
     return replace(PARTITION, offline=(OfflineReplica(1, reason, "/d/t-0"),))
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import zlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ from tests.golden.make_image import example
 from tests.workflows.model.support import cluster, create, done, lost, raising_rows, registration, topics_after
 from workflows.model import image
 from workflows.model.image import Image
-from workflows.model.state import ClusterState, pack, unpack
+from workflows.model.state import ClusterState, compressed, pack, unpack
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "image-v1.json"
 
@@ -170,6 +172,22 @@ def test_a_large_image_is_cut_below_the_limit() -> None:
     receiver = Receiver()
     receiver.take(parts)
     assert receiver.knows(state)
+
+
+def test_where_an_image_is_cut_does_not_depend_on_how_well_it_is_compressed(monkeypatch: pytest.MonkeyPatch) -> None:
+    state = cluster(9)
+    for number in range(40):
+        state = done(state, create(f"topic-{number}", 5))
+    compress = zlib.compress
+    cuts = []
+    for level in (0, 1, 9):
+        monkeypatch.setattr(zlib, "compress", lambda text, _, level=level: compress(text, level))
+        cuts.append([image.decode(part).version for part in image.whole(state, limit=4_000)])
+    assert len(cuts[0]) > 1 and cuts[0] == cuts[1] == cuts[2]
+
+
+def test_an_image_that_cannot_be_compressed_fits_into_one_event() -> None:
+    assert len(compressed(random.Random(1).randbytes(image.MAX_BYTES))) < 1_900_000
 
 
 def test_the_stated_limits_fit_into_one_message() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -151,6 +152,43 @@ def test_who_is_given_up_leaves_the_isr() -> None:
     assert it.state is not None
     held = row(it.state)
     assert (held.leader, held.isr, held.replicas) == (2, (2, 3), (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [((7, 12, 1), (5, 9, 2)), ((7, 12, 1), (5, 14, 2)), ((5, 9, 1), (5, 9, 2)), ((5, 9, 1), (5, 10, 2))],
+    ids=["goes back", "goes back in one epoch alone", "two leaders at the same epochs", "two leaders in one epoch"],
+)
+def test_a_node_that_its_controllers_metadata_contradicts_makes_it_collect_and_all_follow_what_comes_of_it(
+    ours: tuple[int, int, int], theirs: tuple[int, int, int]
+) -> None:
+    state = replicated((1, 2), nodes=2)
+
+    def fork(epochs: tuple[int, int, int]) -> ClusterState:
+        leader_epoch, partition_epoch, leader = epochs
+        held = replace(row(state), leader=leader, leader_epoch=leader_epoch, partition_epoch=partition_epoch)
+        return replace(state, topics={"t": replace(state.topics["t"], partitions=(held,))})
+
+    mine, its = fork(ours), fork(theirs)
+    it = Controller.start("c", None)
+    it.state, it.collecting = its, None
+    known = {1: mine, 2: its}
+
+    def submit(node: int, command: dict[str, Any], pair: tuple[int, int]) -> dict[str, Any]:
+        batch = {"node": node, "incarnation": f"i{node}", "commands": [command]}
+        return it.submit({**batch, "generation": pair[0], "version": pair[1]}, new_id)
+
+    above = (mine.generation + 1, 0)
+    assert submit(1, {"do": "tell_version"}, above)["register"] and it.state is None
+    for node, its_own in known.items():
+        submit(node, registration(node) | {"image": image.whole(its_own)[0]}, its_own.pair)
+    assert it.state is not None and it.pair > above
+    held = row(it.state)
+    assert held.leader in (1, 2) and held.leader_epoch > max(ours[0], theirs[0])
+    assert (held.leader_epoch, held.partition_epoch) > max(ours[:2], theirs[:2])
+    pair = it.pair
+    submit(1, {"do": "tell_version"}, above)
+    assert it.pair == pair, "what comes late collects nothing"
 
 
 @settings(max_examples=60, deadline=None)
