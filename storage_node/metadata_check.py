@@ -1,12 +1,12 @@
 """Whether this node's metadata is the controller's: compares their digests whenever both are at the same version.
 
-They differ when the controller has decided anew what it decided before, and otherwise: its worker is of a version with
-other rules, its history was restored, or one of the two has a fault. A delta that does not fit shows the same. The node
-logs it, shows it in its status, and requests the whole image, which takes the place of its own though it is not newer.
+They differ when the controller has repeated an earlier decision with another outcome (its worker is of a version with
+other rules, or its history was restored), or when one of the two has a bug. A delta that does not fit shows the same.
+The node logs it, shows it in its status, and requests the whole image, which replaces its own though it is not newer.
 
-An image that sets partitions back to earlier epochs, or has another leader in an epoch that has one, the node does not
-take: its replicas have gone on from there. It makes the controller collect what all nodes know, by a batch at a pair
-above the controller's, and merge it under a higher generation and epochs that are above all others.
+The node does not apply an image that sets partitions back to earlier epochs, or that has another leader in the same
+leader epoch: its replicas have gone on from there. By a batch at a pair above the controller's it makes the controller
+collect all nodes' images, and merge them under a higher generation and epochs that are above all others.
 """
 
 from __future__ import annotations

@@ -335,7 +335,7 @@ class MoveReplica:
     def located(self, answer: dict[str, Any]) -> None:
         """Take the response to `locate`."""
         self._known = bool(answer.get("known"))
-        self._missed.told(answer)
+        self._missed.learn(answer)
 
     @handlers.update(description="Stop copying; what is on disk stays")
     async def pause(self, *given: Any) -> dict[str, Any]:

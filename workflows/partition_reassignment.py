@@ -381,7 +381,7 @@ class PartitionReassignment:
             part = self._parts.get((row["topic"], row["partition"]))
             if part is not None:
                 self._parts[part.key] = part.reported(row, now)
-                self._voices.tell(row["node"], now, row.get("next_in", NEXT_REPORT))
+                self._voices.note(row["node"], now, row.get("next_in", NEXT_REPORT))
 
     @handlers.signal(messages.answered, description="The controller responds to a request of the run")
     def answered(self, answer: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ def status(node: Node, data: Data = None, bootstrap: Bootstrap = None, json: Jso
 
 
 def _client(where: NodeAddress) -> clients.State:
-    """How the node reaches Temporal; unknown where it does not tell, such as a node of an older version."""
+    """How the node reaches Temporal; unknown if it does not report it, such as a node of an older version."""
     try:
         return clients.of_answer(nodes.call(where, "controller-client"))
     except OpsError as error:

@@ -18,7 +18,7 @@ from ops.cli import log_dirs, output, reassign_throttle, runs
 from ops.cli import reassign_plan as plans
 from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, NoAnswer, Reassignment, UnknownTopic, sizes_of
 from ops.cli.options import Bootstrap, Cluster, Data, Json, TemporalAddress
-from ops.cli.reassign_look import KAFKA_SECONDS, Looked, ReassignmentLook, Told, told_of
+from ops.cli.reassign_look import KAFKA_SECONDS, Looked, ReassignmentLook, Reported, reported_of
 from ops.cli.reassign_plan import BAD, NOT_REACHED, Row, partition_of
 from ops.cli.target import Target, resolve
 from ops.cli.waiting import Bars, Shown
@@ -422,7 +422,7 @@ def _shown(tp: TopicPartition, one: Reassignment | None, seen: Looked, over: Row
     phase = over.outcome if over is not None else "catching up"
     if one is None:
         return Shown(phase, done=over is not None)
-    line, reported = plans.line(one, seen.held.get(tp), seen.sizes, {}), told_of(one, seen.live) or Told()
+    line, reported = plans.line(one, seen.held.get(tp), seen.sizes, {}), reported_of(one, seen.live) or Reported()
     return Shown(phase, line.bytes_total, line.bytes_copied, reported.rate, reported.eta, done=over is not None)
 
 

@@ -77,7 +77,7 @@ def _version(answer: Mapping[str, Any]) -> tuple[int, int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     """What the nodes that get a replica report of one partition: bytes per second of all, seconds to go (None: not
     known), and the first reason why one waits.
     """
@@ -87,7 +87,7 @@ class Told:
     message: str = ""
 
 
-def told_of(one: Reassignment, live: Mapping[tuple[int, TopicPartition], Mapping[str, Any]]) -> Told | None:
+def reported_of(one: Reassignment, live: Mapping[tuple[int, TopicPartition], Mapping[str, Any]]) -> Reported | None:
     """Return what the nodes report of a partition; None if none does."""
     rows = [live[node, one.partition] for node in one.adding if (node, one.partition) in live]
     if not rows:
@@ -96,7 +96,7 @@ def told_of(one: Reassignment, live: Mapping[tuple[int, TopicPartition], Mapping
     etas = [moves.eta(int(row["bytes_total"]), int(row["bytes_copied"]), float(row["rate"])) for row in open_]
     known = [eta for eta in etas if eta is not None]
     whole = len(known) == len(etas) and len(rows) == len(one.adding)
-    return Told(
+    return Reported(
         sum(float(row["rate"]) for row in open_),
         max(known, default=0.0) if whole else None,
         next((str(row["message"]) for row in rows if row["message"]), ""),
@@ -112,8 +112,8 @@ class ReassignmentLook:
         self._last: Looked | None = None
 
     def look(self) -> Looked | None:
-        """What the nodes tell now; None where none of them responds to this host, or none that knows what was told
-        before. Raises `OpsError` where the nodes' addresses were never found.
+        """Return what the nodes report now; None if none of them responds to this host, or none that knows what was
+        reported before. Raises `OpsError` if the nodes' addresses were never found.
         """
         found = of(_ask(self._addresses.get(), self._topics))
         if found is None or (self._last is not None and found.version < self._last.version):

@@ -9,7 +9,7 @@ from typing import Any
 
 from ops.cli.kafka_admin import LogDirectoryView, Reassignment
 from ops.cli.log_dirs import Wish
-from ops.cli.reassign_look import Told
+from ops.cli.reassign_look import Reported
 from ops.stack.errors import UsageError
 from storage_node.types import TopicPartition
 from workflows.model import plan
@@ -203,7 +203,7 @@ def line(
     described: Mapping[str, Any] | None,
     sizes: Mapping[tuple[int, TopicPartition], int],
     missed: Mapping[int, str],
-    reported: Told | None = None,
+    reported: Reported | None = None,
     workflow_id: str = "",
     by: str = "",
 ) -> Line:
@@ -215,7 +215,7 @@ def line(
     leader = int(described.get("leader", -1))
     whole = sizes.get((leader, one.partition), 0)
     copied = [min(sizes.get((node, one.partition), 0), whole) for node in one.adding]
-    reported = reported or Told()
+    reported = reported or Reported()
     return Line(
         one.partition.topic,
         one.partition.partition,

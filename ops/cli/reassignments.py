@@ -17,7 +17,7 @@ from ops.cli import absent, open_runs, output, runs
 from ops.cli.kafka_admin import KafkaAdmin, UnknownTopic, sizes_of
 from ops.cli.open_runs import OpenRun, OpenRuns
 from ops.cli.options import Bootstrap, Cluster, Data, Json, TemporalAddress
-from ops.cli.reassign_look import KAFKA_SECONDS, Looked, ReassignmentLook, Told, told_of
+from ops.cli.reassign_look import KAFKA_SECONDS, Looked, ReassignmentLook, Reported, reported_of
 from ops.cli.reassign_plan import Line, line, listed, measured
 from ops.cli.target import Target, resolve
 from ops.stack.errors import OpsError, UsageError
@@ -115,9 +115,9 @@ class Looking:
         lines = []
         for tp, one in sorted(seen.under_way.items()):
             run, part = found.get(tp, (None, None))
-            reported = told_of(one, seen.live)
+            reported = reported_of(one, seen.live)
             if tp in refused and not (reported and reported.message):
-                reported = replace(reported or Told(), message=refused[tp])
+                reported = replace(reported or Reported(), message=refused[tp])
             same = run is not None and part is not None and part.target == one.target
             names_ = (run.workflow_id, part.by) if same and run is not None and part is not None else ("", "")
             lines.append(line(one, seen.held.get(tp), seen.sizes, missed, reported, *names_))

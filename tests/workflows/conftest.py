@@ -41,7 +41,7 @@ def recorded() -> Recorder:
         history = await client.get_workflow_handle(workflow_id, run_id=run_id or None).fetch_history()
         end = await replaying.replay(history)
         if os.environ.get("REHOME_RECORD"):
-            replaying.keep(name, end, anew=True)
+            replaying.keep(name, end, recorded=True)
             content = {"workflow_id": workflow_id, **_without_traces(history.to_json_dict())}
             text = json.dumps(content, separators=(",", ":"), sort_keys=True)
             (HISTORIES / f"{name}.json.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))

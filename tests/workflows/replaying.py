@@ -152,15 +152,15 @@ def recording() -> Iterator[dict[str, End]]:
         ENDS.write_text(json.dumps(dict(sorted(held.items())), indent=1) + "\n")
 
 
-def keep(name: str, end: End, *, anew: bool) -> None:
-    """Record what a history ends in: one that is recorded `anew`, or the one that is there.
+def keep(name: str, end: End, *, recorded: bool) -> None:
+    """Record what a history ends in: one that was `recorded` now, or the one that is there.
 
     What a release has promised stays: an older history that ends in something else, by older rules, is kept under
     another name. Raises ValueError for another end by the same rules.
     """
     with recording() as held:
         before = held.get(name)
-        rules_then = rules.RULES if anew or before is None else before["rules"]
+        rules_then = rules.RULES if recorded or before is None else before["rules"]
         end = {"rules": rules_then, **end}
         if before is not None and before["rules"] <= rules.RELEASED and (problem := changed(name, before, end)):
             if end["rules"] == before["rules"]:

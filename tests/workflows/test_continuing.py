@@ -329,9 +329,9 @@ EACH = {
 def test_what_comes_with_the_tasks_around_a_continue_as_new_is_done(what: str, before: int, story: list[Task]) -> None:
     at = play(story, SOON).continued[0] - 1 - before
     here = story[at]
-    told = [*story[:at], Task((EACH[what],), 0, here.work, here.time), *story[at + 1 :]]
-    real = play(told, SOON)
-    assert real.continued and real.outcome() == play(told, NEVER).outcome()
+    played = [*story[:at], Task((EACH[what],), 0, here.work, here.time), *story[at + 1 :]]
+    real = play(played, SOON)
+    assert real.continued and real.outcome() == play(played, NEVER).outcome()
     if story is LONG and not before:
         put_off = what == "a lease that ended"  # the run serves until its node was probed
         assert (real.continued[0] > at + 1) if put_off else (real.continued[0] == at + 1), "it comes with the very task"

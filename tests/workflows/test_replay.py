@@ -129,14 +129,14 @@ def test_what_a_release_has_promised_is_not_recorded_again(monkeypatch: pytest.M
     (tmp_path / "record.py").touch()
     (tmp_path / "a.json.gz").write_text("by rules 1")
     first, second = ({"rules": 1, "version": 7, "metadata": f"1:0{number}"} for number in (1, 2))
-    replaying.keep("a", second, anew=True)
-    replaying.keep("a", first, anew=False)
+    replaying.keep("a", second, recorded=True)
+    replaying.keep("a", first, recorded=False)
     assert ends() == {"a": first}, "before the release"
     monkeypatch.setattr(rules, "RELEASED", 1)
-    replaying.keep("a", first, anew=False)
+    replaying.keep("a", first, recorded=False)
     with pytest.raises(ValueError, match="raise RULES"):
-        replaying.keep("a", second, anew=True)
+        replaying.keep("a", second, recorded=True)
     assert ends() == {"a": first}
-    replaying.keep("a", second | {"rules": 2}, anew=True)
+    replaying.keep("a", second | {"rules": 2}, recorded=True)
     assert ends() == {"a": second | {"rules": 2}, "a-rules-1": first}
     assert (tmp_path / "a-rules-1.json.gz").read_text() == "by rules 1"

@@ -75,7 +75,7 @@ class Missed:
         """Note that the node has not reported since then."""
         self._since, self.absence = since, Absence.AWAY
 
-    def told(self, answer: Mapping[str, Any]) -> None:
+    def learn(self, answer: Mapping[str, Any]) -> None:
         """Take the controller's response to `locate`."""
         if self.now:
             self.absence = judge(answer)

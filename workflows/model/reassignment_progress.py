@@ -20,8 +20,8 @@ class Voices:
     heard: dict[int, float] = field(default_factory=dict)
     promised: dict[int, float] = field(default_factory=dict)
 
-    def tell(self, node: int, now: float, next_in: float) -> None:
-        """A node says something, and when it will again."""
+    def note(self, node: int, now: float, next_in: float) -> None:
+        """Note that a node has reported, and in how many seconds it will again."""
         self.heard[node], self.promised[node] = now, next_in
 
     def silent(self, now: float) -> list[int]:
@@ -34,7 +34,7 @@ class Voices:
 
 
 def of_part(part: Part, phase: str, now: float, silent: Mapping[int, Absence]) -> dict[str, Any]:
-    """What `progress` tells of one partition: bytes of all added replicas, and a row for each node heard of.
+    """Return what `progress` shows of one partition: bytes of all added replicas, and a row for each node heard of.
 
     A node that is `silent` has the reason in the place of its state, as far as the controller knows it.
     """

@@ -17,7 +17,7 @@ from ops.cli import main as cli
 from ops.cli import reassign_plan as plans
 from ops.cli import reassign_throttle as throttles
 from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, PlacedReplica, Reassignment
-from ops.cli.reassign_look import Told
+from ops.cli.reassign_look import Reported
 from ops.cli.reassign_plan import Row
 from ops.stack.stack import Stack
 from storage_node.types import TopicPartition
@@ -319,7 +319,7 @@ def test_what_holds_a_reassignment_is_said() -> None:
     one = Reassignment(T0, (2, 3, 1), (2, 3), (1,))
     described = {"isr": [1, 2], "leader": 1}
     sizes = {(1, T0): 100, (2, T0): 120, (3, T0): 40}
-    found = plans.line(one, described, sizes, {}, Told(10.0, 6.0), "run")
+    found = plans.line(one, described, sizes, {}, Reported(10.0, 6.0), "run")
     assert (found.bytes_total, found.bytes_copied, found.rate, found.eta) == (200, 140, 10.0, 6.0)
     assert (found.in_sync, found.reason, found.id) == ((2,), "", "run")
     assert plans.line(one, described, sizes, {3: "node 3 is dead"}).reason == "node 3 is dead"

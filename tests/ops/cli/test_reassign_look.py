@@ -10,7 +10,7 @@ import pytest
 from ops.cli import nodes, reassign_look
 from ops.cli.kafka_admin import NoAnswer, NodeAddress, Reassignment
 from ops.cli.nodes import Reach, Unreachable
-from ops.cli.reassign_look import ReassignmentLook, Told, told_of
+from ops.cli.reassign_look import ReassignmentLook, Reported, reported_of
 from ops.cli.target import Target
 from storage_node.types import TopicPartition
 
@@ -50,11 +50,11 @@ def test_newest_metadata_of_the_nodes_counts() -> None:
 
 def test_time_to_go_is_that_of_the_slowest_replica() -> None:
     both = {(2, T0): row("catching_up", 50, 10.0), (3, T0): row("catching_up", 90, 1.0, "throttled")}
-    assert told_of(ONE, both) == Told(11.0, 10.0, "throttled")
-    assert told_of(ONE, {(2, T0): row("catching_up", 50, 10.0)}) == Told(10.0, None, "")
+    assert reported_of(ONE, both) == Reported(11.0, 10.0, "throttled")
+    assert reported_of(ONE, {(2, T0): row("catching_up", 50, 10.0)}) == Reported(10.0, None, "")
     in_sync = {(2, T0): row("in_sync", 100, 0.0), (3, T0): row("catching_up", 90, 1.0)}
-    assert told_of(ONE, in_sync) == Told(1.0, 10.0, "")
-    assert told_of(ONE, {}) is None
+    assert reported_of(ONE, in_sync) == Reported(1.0, 10.0, "")
+    assert reported_of(ONE, {}) is None
 
 
 def test_look_goes_on_by_the_addresses_it_knows_while_the_bootstrap_node_is_down(

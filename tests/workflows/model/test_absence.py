@@ -61,13 +61,13 @@ def test_continue_as_new_carries_why_nodes_are_fenced() -> None:
 
 def test_time_without_a_node_counts_as_what_the_controller_called_it() -> None:
     missed = Missed()
-    missed.told({"fenced": True, "probe": "refused"})
+    missed.learn({"fenced": True, "probe": "refused"})
     assert not missed.now and missed.absence is Absence.AWAY, "nothing is missed yet"
     missed.begin(100.0)
     assert missed.now and not missed.certain
-    missed.told({"fenced": False, "probe": "same"})
+    missed.learn({"fenced": False, "probe": "same"})
     assert missed.absence is Absence.CUT_OFF and not missed.certain
-    missed.told({"fenced": True, "probe": "refused"})
+    missed.learn({"fenced": True, "probe": "refused"})
     assert missed.certain
     assert missed.end(130.5) == {"dead": 30.5}
     assert not missed.now and missed.absence is Absence.AWAY

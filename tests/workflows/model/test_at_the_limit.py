@@ -43,7 +43,7 @@ class Limit:
                 for number in range(at, min(at + 100, TOPICS))
             ]
             self.submit(1, {"do": "create_topics", "topics": rows})
-        self.told()
+        self.sent()
         for node in self.nodes:
             rows = [
                 [topic.name, each.index, topic.id, f"directory-{node}", 0]
@@ -52,7 +52,7 @@ class Limit:
             ]
             self.submit(node, {"do": "assign_directories", "node": node, "replicas": rows})
         self.it.make_urgent()
-        self.told()
+        self.sent()
 
     @property
     def state(self) -> Any:
@@ -94,7 +94,7 @@ class Limit:
         batch = self.batch(node, incarnation, command, pair=pair)
         self.timed("register", lambda: self.it.submit(batch, new_id))
 
-    def told(self) -> int:
+    def sent(self) -> int:
         """Push to all nodes in one task; how often images were packed for it."""
         before = self.it.packed
         due = self.it.to_push()
@@ -128,12 +128,12 @@ def own_time() -> Iterator[None]:
 def test_no_operation_takes_a_second(nodes: int, own_time: None) -> None:
     limit = Limit(nodes)
     limit.timed("fence", lambda: limit.it.fence(nodes, f"i{nodes}"))
-    assert limit.told() == 1, "one delta for all nodes, which know the same"
+    assert limit.sent() == 1, "one delta for all nodes, which know the same"
     limit.register(nodes, "again")
-    assert limit.told() <= 1
+    assert limit.sent() <= 1
     limit.joined(nodes)
     limit.it.make_urgent()
-    assert limit.told() <= 2
+    assert limit.sent() <= 2
     carried = limit.timed("carry", limit.it.carry)
     limit.timed("start", lambda: Controller.start("c", carried))
     assert max(limit.spent.values()) < SECONDS, limit.spent

@@ -109,7 +109,7 @@ def test_progress_sums_up_and_names_who_is_silent() -> None:
     other = replace(part(), partition=1).reported({**live, "bytes_copied": 50, "state": "in_sync"}, 2.0)
     voices = Voices()
     voices.asked = {3: 100.0, 4: 100.0}
-    voices.tell(3, 130.0, 20.0)
+    voices.note(3, 130.0, 20.0)
     assert voices.silent(160.0) == [4] and voices.silent(166.0) == [3, 4]
     found = of_run([part().reported(live, 2.0), other], runs.CATCHING_UP, ["node 4"], 3.0, {})
     assert (found["bytes_total"], found["bytes_copied"], found["rate"]) == (200, 75, 10.0)
