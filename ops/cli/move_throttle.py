@@ -165,6 +165,8 @@ async def _not_held(client: Client, workflow_id: str) -> str:
         return f"the controller has not set it within {HELD_SECONDS:g} s; is it running? see: rehome stack status"
     except WorkflowUpdateFailedError as error:
         return runs.why(error)
+    if without := answer.get("left_out"):
+        return f"node {', '.join(map(str, without))} is not registered with the controller"
     return "" if answer.get("held") else "its run was cancelled"
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from ops.cli import file_move, log_dirs
+from ops.cli import file_move, log_dirs, move_throttle
 from ops.cli import main as cli
 from ops.cli.move_throttle import note_of
 from ops.stack.errors import OpsError
@@ -133,3 +135,13 @@ def test_throttle_that_was_changed_meanwhile_stays_and_is_named(
     assert code == 0
     assert f"node 1 keeps {MOVE_RATE} = 50000000, which was set meanwhile; before the moves it was unset" in said
     assert not note_of(file).exists()
+
+
+def test_lease_that_leaves_out_a_node_is_reported_with_the_node() -> None:
+    class Run:
+        async def execute_update(self, _name: str) -> dict[str, Any]:
+            return {"held": True, "left_out": [3]}
+
+    client = SimpleNamespace(get_workflow_handle=lambda _id: Run())
+    why = asyncio.run(move_throttle._not_held(client, "lease"))  # type: ignore[arg-type]
+    assert why == "node 3 is not registered with the controller"
