@@ -43,7 +43,7 @@ class Outbound:
         return self.workflow_id, f"{self.workflow_id}/{made['generation']}.{made['version']}"
 
     @property
-    def partitions(self) -> frozenset[tuple[str, int]]:
+    def watched(self) -> frozenset[tuple[str, int]]:
         """The partitions that the run to start sees through."""
         made: Mapping[str, Any] = self.payload
         return frozenset((row[0], row[2]) for row in made["made"])
@@ -115,7 +115,7 @@ class Outbox:
         waiting: list[Outbound] = []
         for one in self._waiting:
             if one.kind != START and (one.workflow_id, one.run_id) == (before.workflow_id, ""):
-                waiting += one.divided(before.partitions, workflow_id)
+                waiting += one.divided(before.watched, workflow_id)
             else:
                 waiting.append(one)
         self._waiting = deque(waiting)
