@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from storage_node import garbage
 from storage_node.alter_log_dirs import ReplicaInfo
 from storage_node.groups.offsets import Entry, GroupsState, Offset, offset_row
 from storage_node.protocol import private_client, server
@@ -44,7 +46,13 @@ def harness(tmp_path_factory: pytest.TempPathFactory, probe: LoopProbe) -> Itera
             for key, version, values in ((16, 4, {}), (9, 8, {"groups": []}), (15, 5, {"groups": []}), (35, 4, {})):
                 client.ask(key, version, {"topics": []} if key == 35 else values)  # kio's schemas are read once
             client.close()
-            yield made
+            thresholds = gc.get_threshold()
+            garbage.settle()  # as a node's process does: the loop's thread makes no full collection of this heap
+            try:
+                yield made
+            finally:
+                gc.set_threshold(*thresholds)
+                gc.unfreeze()
 
 
 def fill(state: GroupsState) -> None:
