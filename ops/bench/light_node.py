@@ -36,6 +36,7 @@ from activities.cluster_link import ClusterLink
 from activities.node_runtime import LEASE_THROTTLE
 from activities.temporal_client import TemporalClient
 from storage_node.metadata import ClusterImage, decode_row
+from storage_node.metadata_check import MetadataCheck
 from storage_node.ports import DirectoryRegistration, Registration
 from workflows.model import calls, names
 
@@ -59,6 +60,7 @@ class LightNode:
         self.incarnation = secrets.token_hex(8)
         self.file = folder / f"light-{number}"
         self.metadata = SimpleNamespace(image=ClusterImage())
+        self.metadata_check = MetadataCheck(self.metadata)  # type: ignore[arg-type]  # it reads the image alone
         self.directory = f"{number:022}"
         self.changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -202,7 +204,8 @@ class LightNode:
             max_heartbeat_throttle_interval=LEASE_THROTTLE,
         )
         async with asyncio.TaskGroup() as group:
-            for work in (worker.run(), self.link.send_updates(), self.link.keep_registered(), self.lead(), self.obey()):
+            link = (self.link.send_updates(), self.link.keep_registered(), self.link.keep_agreed())
+            for work in (worker.run(), *link, self.lead(), self.obey()):
                 group.create_task(work)
         connecting.cancel()
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from ops.bench import copies, pairs, replica_throttles, replicas, table, throttles
+from ops.bench import controller, copies, pairs, replica_throttles, replicas, table, throttles
 from ops.bench.table import Figure
+from tests.support.binary import ensure_temporal
 
 
 def test_the_mean_and_the_busiest_windows_of_writes() -> None:
@@ -70,3 +71,12 @@ def test_the_plain_copy_leaves_nothing_and_says_how_long_it_took(tmp_path: Path)
     assert copies.flushed_copy(source, tmp_path / "copy") > 0
     assert [path.name for path in tmp_path.iterdir()] == ["t-0"]
     assert copies.folder_bytes(source) == 3 << 20
+
+
+@pytest.mark.temporal
+@pytest.mark.timeout(200)
+def test_light_nodes_register_and_lead_what_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ensure_temporal()
+    monkeypatch.setattr(controller, "REST", 0.0)
+    with controller._Cluster(tmp_path, 3) as cluster:
+        cluster.create(1)
