@@ -49,12 +49,14 @@ def signal(
 def update(
     *, description: str, settled: Callable[[Any], bool] = lambda _run: True
 ) -> Callable[[Callable[..., Awaitable[Any]]], UpdateMethodMultiParam[..., Any]]:
-    """Decorate an update's handler: it begins once the run has done all else that the same workflow task has brought.
+    """Decorate an update's handler: it begins once the run has done all else that the same task has brought.
 
     The SDK starts the handlers of updates before it resumes what waited for a timer or an activity of the same task. A
     worker that begins afresh joins a task that led to no command with the update behind it, and a later replay does not
     (sdk-rust issue 1146): where an update overtook the timer in one of the two, they would give other commands, and the
     run could never be replayed again. `settled` is whether the run has nothing to do before the update.
+
+    Not for updates that interrupt a step: an activity cancelled in the task that schedules it is never resolved.
     """
 
     def decorate(handle: Callable[..., Awaitable[Any]]) -> UpdateMethodMultiParam[..., Any]:

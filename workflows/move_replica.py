@@ -337,7 +337,7 @@ class MoveReplica:
         self._known = bool(answer.get("known"))
         self._missed.learn(answer)
 
-    @handlers.update(description="Stop copying; what is on disk stays")
+    @workflow.update(description="Stop copying; what is on disk stays")
     async def pause(self, *given: Any) -> dict[str, Any]:
         """Return when no step is running any more. The memo, which is in the server's list, shows that it is paused."""
         self._paused = True
@@ -352,7 +352,7 @@ class MoveReplica:
         if self._paused:
             raise refuse("The run is paused already; resume it first.")
 
-    @handlers.update(description="Go on after a pause")
+    @workflow.update(description="Go on after a pause")
     async def resume(self, *given: Any) -> dict[str, Any]:
         """The next step starts at once."""
         self._paused = False
@@ -365,7 +365,7 @@ class MoveReplica:
         if not self._paused:
             raise refuse("The run is not paused.")
 
-    @handlers.update(description="Limit this run: {rate: bytes/s, a size such as 20MB, or null}")
+    @workflow.update(description="Limit this run: {rate: bytes/s, a size such as 20MB, or null}")
     async def set_throttle(self, *given: Any) -> dict[str, Any]:
         """A copy under way goes on from where it is under the new limit."""
         rate = orders.rate_of(handlers.only(given))
@@ -380,7 +380,7 @@ class MoveReplica:
         self._needs_open_run()
         orders.checked(lambda: orders.rate_of(handlers.only(given)))
 
-    @handlers.update(description="Move one replica to another directory instead: {topic, partition, directory}")
+    @workflow.update(description="Move one replica to another directory instead: {topic, partition, directory}")
     async def set_target(self, *given: Any) -> dict[str, Any]:
         """Return when the `.move` in the new directory exists. Fails with TooLate when the swap was faster, or with the
         node's reason for rejecting the directory: then the move goes on to the earlier one.
@@ -400,7 +400,7 @@ class MoveReplica:
         if self._replicas[key].move.directory == directory:
             raise refuse(f"$.directory is {directory}, which is its target already.")
 
-    @handlers.update(description="Give up one replica: {topic, partition}")
+    @workflow.update(description="Give up one replica: {topic, partition}")
     async def drop(self, *given: Any) -> dict[str, Any]:
         """Answers when its `.move` is gone; fails with TooLate when the swap was faster."""
         (order,) = given

@@ -71,7 +71,7 @@ def _unsettled(roles: Roles, reassigning: Reassigning) -> list[str]:
         words.append(f"{len(runs)} reassignments ({runs[0]})")
     if running := reassigning.running():
         words.append(f"{len(running)} partitions that are reassigned ({next(iter(running))})")
-    rows = reassigning.partitions()
+    rows = reassigning.partitions(idle=True)
     behind = [f"{row.topic}-{row.partition}" for row in rows if set(row.isr) != set(row.replicas) or row.leader < 0]
     if behind:
         words.append(f"{len(behind)} partitions with replicas out of sync ({behind[0]})")

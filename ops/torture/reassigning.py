@@ -65,8 +65,10 @@ class Reassigning:
         self.label: Callable[[str], str] = str
         """The label of a topic's present life."""
 
-    def partitions(self) -> list[ask.Led]:
-        """Return every partition that clients use with its leader and replicas, by the first node that responds."""
+    def partitions(self, *, idle: bool = False) -> list[ask.Led]:
+        """Return every partition that clients use with its leader and replicas, by the first node that responds; with
+        `idle` also those that no client uses.
+        """
         why = OpsError("no node tells its metadata")
         for node in self._roles.nodes:
             try:
@@ -75,7 +77,8 @@ class Reassigning:
                 why = error
                 continue
             return sorted(
-                (row for row in found if not row.topic.startswith(IDLE)), key=lambda row: (row.topic, row.partition)
+                (row for row in found if idle or not row.topic.startswith(IDLE)),
+                key=lambda row: (row.topic, row.partition),
             )
         raise why
 

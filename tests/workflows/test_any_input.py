@@ -19,8 +19,9 @@ from typing import Any
 import pytest
 from temporalio import workflow
 from temporalio.api.common.v1 import Payload
+from temporalio.bridge.proto.workflow_activation import WorkflowActivationJob
 
-from tests.support.hand_activations import Driven, TaskFailed, plain, rejections, signals_in
+from tests.support.hand_activations import Driven, TaskFailed, completed, plain, rejections, signals_in
 from tests.support.scale import scaled, tally
 from tests.workflows import nasty
 from tests.workflows.driven import (
@@ -486,3 +487,17 @@ def test_a_run_asks_for_a_thousand_partitions_at_most() -> None:
 def test_messages_that_repeat_what_was_sent_stay_short() -> None:
     it = Driven(MoveReplica, plain([{**MOVES[0], "x" * 1_000_000: 1}]))
     assert it.ended is not None and it.ended.ByteSize() < 10_000
+
+
+def test_an_order_that_comes_with_the_answer_of_a_step_leaves_the_next_step_alone() -> None:
+    it = Driven(MoveReplica, plain(PARAMETERS[MoveReplica]))
+    ((kind, seq),) = [key for key in it.open if key[0] == "schedule_activity"]
+    step = it.open.pop((kind, seq)).schedule_activity
+    assert step.activity_type == calls.CREATE_MOVE
+    job = WorkflowActivationJob()
+    job.resolve_activity.seq = seq
+    job.resolve_activity.result.CopyFrom(completed(WELL[calls.CREATE_MOVE](json.loads(step.arguments[0].data))))
+    order = {"topic": "t", "partition": 0, "directory": "/disk/c"}
+    given = it.send(job, it.update("set_target", plain(order)))
+    assert any(each.HasField("schedule_activity") for each in given)
+    assert not any(each.HasField("request_cancel_activity") for each in given)
