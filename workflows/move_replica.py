@@ -151,8 +151,8 @@ class MoveReplica:
             outcome = steps.rows_after(failure, group, interrupted=self._interrupted or cancellation.asked())
             self._keep(steps.facts_of(failure, group))
         except asyncio.CancelledError:
-            # A cancel, or an order that came with the step's answer: what the step has done the next one finds out.
-            if not (cancellation.asked() or self._interrupted):
+            # A cancel that came with the step's answer: what the step has done the next one finds out.
+            if not cancellation.asked():
                 raise
             outcome = steps.Stopped()
         finally:
@@ -422,9 +422,15 @@ class MoveReplica:
             raise refuse(refused, self._orders[key].kind)
 
     async def _interrupt(self) -> None:
-        """Stop the step under way, if any, and wait until it has ended; a swap that runs already ends by itself."""
+        """Stop the step under way, if any, and wait until it has ended; a swap that runs already ends by itself.
+
+        An answer of the step that came in the same task is taken first: a cancel would throw it away.
+        """
         step = self._step
         if step is None:
+            return
+        await cancellation.uncancelled(workflow.wait_condition(lambda: True))
+        if self._step is not step:
             return
         self._interrupted = True
         step.cancel()

@@ -489,15 +489,35 @@ def test_messages_that_repeat_what_was_sent_stay_short() -> None:
     assert it.ended is not None and it.ended.ByteSize() < 10_000
 
 
-def test_an_order_that_comes_with_the_answer_of_a_step_leaves_the_next_step_alone() -> None:
-    it = Driven(MoveReplica, plain(PARAMETERS[MoveReplica]))
+def answer(it: Driven, activity: str) -> WorkflowActivationJob:
+    """The job that brings the answer of the only open step: all went well."""
     ((kind, seq),) = [key for key in it.open if key[0] == "schedule_activity"]
     step = it.open.pop((kind, seq)).schedule_activity
-    assert step.activity_type == calls.CREATE_MOVE
+    assert step.activity_type == activity
     job = WorkflowActivationJob()
     job.resolve_activity.seq = seq
-    job.resolve_activity.result.CopyFrom(completed(WELL[calls.CREATE_MOVE](json.loads(step.arguments[0].data))))
+    job.resolve_activity.result.CopyFrom(completed(WELL[activity](json.loads(step.arguments[0].data))))
+    return job
+
+
+@pytest.mark.parametrize(
+    ("answered", "follows"),
+    [
+        # The order's own step begins, and is left alone.
+        ([calls.CREATE_MOVE], calls.CREATE_MOVE),
+        ([calls.CREATE_MOVE, calls.COPY], calls.CREATE_MOVE),
+        # The swap was faster: the replica is in place, and the source is deleted.
+        ([calls.CREATE_MOVE, calls.COPY, calls.SWAP], calls.DELETE_REPLICA),
+    ],
+)
+def test_an_order_that_comes_with_the_answer_of_a_step_is_looked_at_after_it(answered: list[str], follows: str) -> None:
+    it = Driven(MoveReplica, plain(PARAMETERS[MoveReplica]))
+    for activity in answered[:-1]:
+        it.send(answer(it, activity))
     order = {"topic": "t", "partition": 0, "directory": "/disk/c"}
-    given = it.send(job, it.update("set_target", plain(order)))
-    assert any(each.HasField("schedule_activity") for each in given)
+    given = it.send(answer(it, answered[-1]), it.update("set_target", plain(order)))
+    assert [each.schedule_activity.activity_type for each in given if each.HasField("schedule_activity")] == [follows]
     assert not any(each.HasField("request_cancel_activity") for each in given)
+    responses = [each.update_response for each in given if each.HasField("update_response")]
+    refused = [each.rejected.application_failure_info.type for each in responses if each.HasField("rejected")]
+    assert refused == (["TooLate"] if follows == calls.DELETE_REPLICA else [])

@@ -33,6 +33,14 @@ class Voices:
         ]
 
 
+def eta(state: str, total: int, copied: int, rate: float) -> float | None:
+    """Return the seconds until a replica that catches up is in sync; None when it cannot be predicted.
+
+    A replica that is not in sync yet has something left to copy, also before its leader has reported how much.
+    """
+    return moves.eta(total, copied, rate) if state == "in_sync" or copied < total else None
+
+
 def of_part(part: Part, phase: str, now: float, silent: Mapping[int, Absence]) -> dict[str, Any]:
     """Return what `progress` shows of one partition: bytes of all added replicas, and a row for each node heard of.
 
@@ -44,15 +52,16 @@ def of_part(part: Part, phase: str, now: float, silent: Mapping[int, Absence]) -
         live = part.live.get(node, {})
         absence = silent.get(node) if part.open else None
         rate = float(live.get("rate", 0.0)) if part.open and absence is None else 0.0
+        state = str(absence or live.get("state", row.outcome)) or "waiting"
         nodes.append(
             {
                 "node": node,
-                "state": str(absence or live.get("state", row.outcome)) or "waiting",
+                "state": state,
                 "directory": row.directory,
                 "bytes_total": row.bytes_total,
                 "bytes_copied": row.bytes_copied,
                 "rate": rate,
-                "eta_seconds": moves.eta(row.bytes_total, row.bytes_copied, rate) if part.open else None,
+                "eta_seconds": eta(state, row.bytes_total, row.bytes_copied, rate) if part.open else None,
                 "message": sentence(absence, f"node {node}") if absence else str(live.get("message", row.message)),
                 "report_age": round(max(0.0, now - part.heard[node]), 3) if node in part.heard else None,
             }
