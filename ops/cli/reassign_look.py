@@ -15,7 +15,7 @@ from ops.cli.nodes import Reach, Unreachable
 from ops.cli.target import Target
 from ops.stack.errors import OpsError
 from storage_node.types import TopicPartition
-from workflows.model import moves
+from workflows.model.reassignment_progress import eta
 
 NODE_SECONDS = 3.0
 #: Where no node responds to this host's private calls, Kafka's API is asked, and so often.
@@ -93,7 +93,9 @@ def reported_of(one: Reassignment, live: Mapping[tuple[int, TopicPartition], Map
     if not rows:
         return None
     open_ = [row for row in rows if row["state"] != "in_sync"]
-    etas = [moves.eta(int(row["bytes_total"]), int(row["bytes_copied"]), float(row["rate"])) for row in open_]
+    etas = [
+        eta(str(row["state"]), int(row["bytes_total"]), int(row["bytes_copied"]), float(row["rate"])) for row in open_
+    ]
     known = [eta for eta in etas if eta is not None]
     whole = len(known) == len(etas) and len(rows) == len(one.adding)
     return Reported(

@@ -16,7 +16,7 @@ from workflows.model.assignment import Assignment
 from workflows.model.calls import ReplicaRow
 from workflows.model.fields import BadField
 from workflows.model.outcome import Reassigned
-from workflows.model.reassignment_progress import Voices, of_run
+from workflows.model.reassignment_progress import Voices, eta, of_run
 from workflows.model.reassignment_request import change_row, groups, made_by_controller, parse, read_change, summary
 from workflows.model.reassignment_runs import UNDER_WAY, Part, Standing, judge
 from workflows.model.run_requests import nodes_of
@@ -118,6 +118,22 @@ def test_progress_sums_up_and_names_who_is_silent() -> None:
     assert (first["by"], second["by"]) == ("me", "me")
     assert second["eta_seconds"] is None and first["nodes"][0]["report_age"] == 1.0
     assert found["waiting_for"] == "node 4"
+
+
+@pytest.mark.parametrize(
+    ("state", "total", "copied", "expected"),
+    [
+        ("catching_up", 100, 25, 15.0),
+        # Its leader has not reported its size yet, or has got more since.
+        ("catching_up", 100, 100, None),
+        ("catching_up", 0, 0, None),
+        ("in_sync", 100, 100, 0.0),
+    ],
+)
+def test_a_replica_that_is_not_in_sync_has_something_left(
+    state: str, total: int, copied: int, expected: float | None
+) -> None:
+    assert eta(state, total, copied, 5.0) == expected
 
 
 def test_progress_reports_a_silent_node_with_the_reason() -> None:
