@@ -117,19 +117,27 @@ class MaintainedLog(LogState):
         self._producers.take_over(other)
         if not silent:
             return
-        # Into the snapshot that a start after a crash takes, see `recovery.load_producers`.
-        base = self._segments[-2 if len(self._segments) > 1 else 0].base_offset
+        # Into every snapshot that a start may take, see `recovery.load_producers`: a later one may be damaged, or be
+        # removed with the records behind it.
+        first = self._segments[0].base_offset
         try:
-            try:
-                stored = ProducerState.decode(self._home.read(snapshot_name(base)) or ProducerState().encode())
-            except ValueError:
-                return
-            self._home.write(snapshot_name(base), ProducerState({**stored.producers, **silent}).encode(), sync=True)
+            for offset in sorted({first, *recovery.snapshots(self._home)}):
+                stored = self._stored_producers(offset)
+                if stored is not None:
+                    content = ProducerState({**silent, **stored.producers}).encode()
+                    self._home.write(snapshot_name(offset), content, sync=True)
             self._names_dirty = True
         except OSError as exc:
             if isinstance(exc, NoRoom):
                 raise NotEnoughSpace(f"no space left on {self.directory} for the producers of {self.tp}") from exc
             raise MetadataIOError(self.directory, f"writing the producers of {self.tp}") from exc
+
+    def _stored_producers(self, offset: int) -> ProducerState | None:
+        """What the snapshot of an offset says; nothing is known where there is none; None if it is damaged."""
+        try:
+            return ProducerState.decode(self._home.read(snapshot_name(offset)) or ProducerState().encode())
+        except ValueError:
+            return None
 
     # Cutting
 
@@ -164,16 +172,17 @@ class MaintainedLog(LogState):
         # Each step is on the disk before the next. A start takes what is below the recovery point as it finds it: with
         # the last kept segment cut and later ones still there, or with an epoch forgotten that still has its records,
         # it would serve another history. The epochs of records that are gone it forgets by itself.
+        # A snapshot of what is cut off must not come back either: other records may have its offsets by then.
+        for taken in recovery.snapshots(self._home):
+            if taken > end:
+                self._home.unlink(snapshot_name(taken))
         self._remove(tuple(reversed(gone)), wall_ms())
         self._names_dirty = False
         self._home.sync()
         kept[-1].truncate(offset)
         self._guarded(lambda: kept[-1].flush(indexes=False))
         self._store_epochs(self._epochs.truncated_from_end(end))
-        for taken in recovery.snapshots(self._home):
-            if taken > end:
-                self._home.unlink(snapshot_name(taken))
-        self._producers = recovery.load_producers(self._home, list(kept), end, exact=False, now_ms=wall_ms())
+        self._producers = recovery.load_producers(self._home, list(kept), end, now_ms=wall_ms())
 
     def truncate_fully(self, offset: int) -> None:
         """Drop everything; the log then starts and ends at `offset`. Raises `LogAppendError`, `NotEnoughSpace`."""

@@ -2,6 +2,12 @@
 
 For each producer id: the epoch, and the last five batches it appended, so that a repeated one is answered with the
 first append's offsets, and a gap in the sequence is refused. Sequences count 0 to 2^31-1 and start over.
+
+A `.snapshot` of Apache Kafka has only the last batch of each producer. A broker that starts again from one answers a
+producer that repeats the batch before it with OUT_OF_ORDER_SEQUENCE_NUMBER, although the log holds that batch: what the
+producer had in flight when the broker died was appended, only never acknowledged. librdkafka ends with a fatal error
+then. So the earlier batches follow behind Kafka's part of the file, under the same CRC. Apache Kafka reads its own part
+and leaves the rest alone.
 """
 
 from __future__ import annotations
@@ -21,6 +27,8 @@ SUFFIX = ".snapshot"
 
 _HEAD = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
+_EARLIER = struct.Struct(">qiqiq")
+"""Producer id, last sequence, last offset, offset delta, timestamp."""
 _CRC_FROM = 6
 _VERSION = 1
 _NONE = -1
@@ -172,33 +180,44 @@ class ProducerState:
 
     def encode(self) -> bytes:
         """The content of a `.snapshot` file: version 1, CRC-32C of what follows it, the producers in the order in which
-        they appended last, so that a log and its copy have the same file.
+        they appended last, so that a log and its copy have the same file; then their earlier batches, the oldest first.
         """
         rows = [_HEAD.pack(_VERSION, 0, len(self.producers))]
+        earlier: list[bytes] = []
         for pid, producer in sorted(self.producers.items(), key=_last_append):
+            for each in producer.batches[:-1]:
+                row = (pid, each.last_sequence, each.last_offset, each.offset_delta, each.timestamp)
+                earlier.append(_EARLIER.pack(*row))
             last = producer.batches[-1] if producer.batches else AppendedBatch(_NONE, -1, 0, producer.timestamp)
             batch = (last.last_sequence, last.last_offset, last.offset_delta, producer.timestamp)
             transaction = (producer.coordinator_epoch, producer.transaction_start)
             rows.append(_ENTRY.pack(pid, producer.epoch, *batch, *transaction))
-        data = bytearray(b"".join(rows))
+        data = bytearray(b"".join(rows + earlier))
         struct.pack_into(">I", data, 2, _crc(data))
         return bytes(data)
 
     @staticmethod
     def decode(data: bytes) -> ProducerState:
-        """Read a `.snapshot` file; raises ValueError for one that is damaged or of another version."""
+        """Read a `.snapshot` file, also one that Apache Kafka has written; raises ValueError for one that is damaged or
+        of another version.
+        """
         if len(data) < _HEAD.size:
             raise ValueError("a producer snapshot of less than its header")
         version, crc, count = _HEAD.unpack_from(data)
         if version != _VERSION:
             raise ValueError(f"unknown version {version} of a producer snapshot")
-        if crc != _crc(data) or len(data) != _HEAD.size + count * _ENTRY.size:
+        end = _HEAD.size + count * _ENTRY.size
+        if crc != _crc(data) or count < 0 or len(data) < end or (len(data) - end) % _EARLIER.size:
             raise ValueError("a producer snapshot whose CRC or size is wrong")
+        earlier: dict[int, tuple[AppendedBatch, ...]] = {}
+        for pid, *batch in _EARLIER.iter_unpack(data[end:]):
+            earlier[pid] = (*earlier.get(pid, ()), AppendedBatch(*batch))
         producers: dict[int, Producer] = {}
         for pid, epoch, sequence, offset, delta, timestamp, coordinator, start in _ENTRY.iter_unpack(
-            data[_HEAD.size :]
+            data[_HEAD.size : end]
         ):
-            batches = (AppendedBatch(sequence, offset, delta, timestamp),) if offset >= 0 else ()
+            last = AppendedBatch(sequence, offset, delta, timestamp)
+            batches = (*earlier.get(pid, ()), last)[-REMEMBERED:] if offset >= 0 else ()
             producers[pid] = Producer(epoch, batches, timestamp, coordinator, start)
         return ProducerState(producers)
 

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage_node.errors import CorruptRecord, LogReadError
@@ -23,8 +23,6 @@ from storage_node.log.producer_state import SUFFIX, ProducerState, snapshot_name
 from storage_node.log.segment import DELETED, LOG, SUFFIXES, Segment, file_name
 
 _DIGITS = 20
-_RECALLED_BYTES = 256 << 10
-"""How far from its end a log is looked at for the last batches of its producers."""
 _log = logging.getLogger(__name__)
 
 
@@ -254,30 +252,16 @@ def snapshots(home: Home) -> list[int]:
     return sorted(offset for name in home.names() if (offset := offset_of(name, SUFFIX)) is not None)
 
 
-def load_producers(home: Home, segments: list[Segment], end_offset: int, *, exact: bool, now_ms: int) -> ProducerState:
-    """The producers as of `end_offset`: a snapshot and the headers of the batches after it.
-
-    `exact`: a snapshot of just that offset will do. Otherwise one from before the last roll is taken, since a
-    snapshot has only the last batch of each producer, and a producer may repeat its last five.
-    """
-    offsets = snapshots(home)
-    for offset in offsets:
-        if offset > end_offset:
-            home.unlink(snapshot_name(offset))
-    usable = [offset for offset in offsets if offset <= end_offset]
-    if not (exact and usable and usable[-1] == end_offset):
-        limit = segments[-2].base_offset if len(segments) > 1 else segments[0].base_offset
-        usable = [offset for offset in usable if offset <= limit]
+def load_producers(home: Home, segments: list[Segment], end_offset: int, *, now_ms: int) -> ProducerState:
+    """The producers as of `end_offset`: the newest snapshot that is whole, and the headers of the batches after it."""
     state, start = ProducerState(), segments[0].base_offset
-    for offset in reversed(usable):
-        try:
-            state, start = ProducerState.decode(home.read(snapshot_name(offset)) or b""), offset
-            break
-        except ValueError:
-            home.unlink(snapshot_name(offset))
+    for offset in reversed(snapshots(home)):
+        if offset <= end_offset:
+            with contextlib.suppress(ValueError):
+                state, start = ProducerState.decode(home.read(snapshot_name(offset)) or b""), offset
+                break
+        home.unlink(snapshot_name(offset))
     state.seen_ms.update(dict.fromkeys(state.producers, now_ms))
-    if state.producers and start == end_offset:
-        _recall_batches(state, segments)
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
         if following <= start or start >= end_offset:
@@ -288,24 +272,6 @@ def load_producers(home: Home, segments: list[Segment], end_offset: int, *, exac
             for _, header in segment.walk(position, segment.size):
                 state.update(header, now_ms)
     return state
-
-
-def _recall_batches(state: ProducerState, segments: list[Segment]) -> None:
-    """Add the batches before the last of each producer, which a snapshot does not have, from the end of the log.
-
-    A client whose answers were lost with the connection repeats all that it had in flight. How much is looked at is
-    bounded, so that a start after a clean stop stays fast.
-    """
-    seen = ProducerState()
-    for segment in segments[-2:]:
-        with contextlib.suppress(CorruptRecord):
-            start = segment.indexes()[0].floor_position(segment.size - _RECALLED_BYTES)
-            for _, header in segment.walk(start, segment.size):
-                seen.update(header, 0)
-    for pid, producer in state.producers.items():
-        found = seen.producers.get(pid)
-        if found is not None and found.epoch == producer.epoch and found.batches[-1:] == producer.batches[-1:]:
-            state.producers[pid] = replace(producer, batches=found.batches)
 
 
 def tidy_snapshots(home: Home, segments: list[Segment]) -> None:

@@ -124,7 +124,7 @@ class LogState:
         # What a dead process created is there by name, and nobody knows whether its name is on the disk.
         self._names_dirty |= not exact
         self._recovery_point = end if exact else min(recovery_point, end)
-        self._producers = recovery.load_producers(self._home, segments, end, exact=exact, now_ms=now_ms)
+        self._producers = recovery.load_producers(self._home, segments, end, now_ms=now_ms)
         recovery.tidy_snapshots(self._home, segments)
         epochs = self._epochs
         for epoch, start in loaded.epoch_starts:

@@ -40,14 +40,35 @@ def test_golden_snapshot() -> None:
     assert ProducerState.decode(ProducerState().encode()).producers == {}
 
 
-def test_a_damaged_snapshot_is_refused() -> None:
-    for position in range(len(GOLDEN)):
-        bad = bytearray(GOLDEN)
+EARLIER = bytes.fromhex(
+    "00000000000003e9"  # producer id
+    "00000007"  # last sequence
+    "000000000000005f"  # last offset
+    "00000001"  # offset delta
+    "0000018bcfe567ff"  # timestamp
+)
+
+
+def test_the_batches_before_the_last_follow_behind_kafkas_part() -> None:
+    batches = AppendedBatch(7, 95, 1, 1_699_999_999_999), AppendedBatch(11, 99, 3, 1_700_000_000_000)
+    state = ProducerState({1001: Producer(2, batches, 1_700_000_000_000)})
+    written = state.encode()
+    assert written[6:] == GOLDEN[6:] + EARLIER
+    assert ProducerState.decode(written).producers == state.producers
+
+
+@pytest.mark.parametrize("remembered", [1, 2, 5])
+def test_a_damaged_snapshot_is_refused(remembered: int) -> None:
+    batches = tuple(AppendedBatch(n, 10 + n, 0, 1_700_000_000_000) for n in range(remembered))
+    content = ProducerState({1001: Producer(2, batches, 1_700_000_000_000)}).encode()
+    assert ProducerState.decode(content).producers[1001].batches == batches
+    for position in range(len(content)):
+        bad = bytearray(content)
         bad[position] ^= 1
         with pytest.raises(ValueError):
             ProducerState.decode(bytes(bad))
         with pytest.raises(ValueError):
-            ProducerState.decode(GOLDEN[:position])
+            ProducerState.decode(content[:position])
 
 
 def test_the_last_five_batches_are_answered_again(log: Log) -> None:
@@ -127,6 +148,28 @@ def test_all_five_are_known_after_a_crash_also_right_after_a_roll(tmp_path: Path
     again = open_log(crashed(log, tmp_path / "crashed-0"), recovery_point=log.recovery_point)
     for back in range(1, 6):
         assert again.append_as_leader(produced(7, n - back), 0).duplicate
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
+def test_all_five_are_known_also_many_segments_after_them(tmp_path: Path, clean: bool) -> None:
+    """A producer whose answers were lost with its leader repeats all that it had in flight, and others have appended
+    many segments behind it meanwhile.
+    """
+    log = open_log(tmp_path / "topic-0")
+    for n in range(7):
+        log.append_as_leader(produced(7, 3 * n, 3), 0)
+    while len(log.segments) < 8:
+        log.append_as_leader(batch(2, 300), 0)
+    log.flush()
+    recovery_point = log.recovery_point
+    if clean:
+        log.close(True)
+        again = open_log(log.path, clean=True)
+    else:
+        again = open_log(crashed(log, tmp_path / "crashed-0"), recovery_point=recovery_point)
+    for n in range(2, 7):
+        assert again.append_as_leader(produced(7, 3 * n, 3), 0) == Appended(3 * n, 3 * n + 2, duplicate=True)
+    assert again.producers.producers == log.producers.producers
 
 
 def test_a_snapshot_is_written_at_every_roll_and_a_damaged_one_is_no_loss(tmp_path: Path) -> None:
