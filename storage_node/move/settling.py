@@ -35,6 +35,9 @@ AFTER_SOURCE_SETTLED = failpoints.register("swap.after_source_settled")
 QUIET = 1.0  # seconds without a swap after which the final words are written
 LONGEST = 10.0  # seconds after which they are in any case
 PATIENCE = 5.0  # seconds that a node which stops waits for it
+TURN = (
+    1.0  # seconds that a word waits for whoever else is at work on its partition, such as the word of the swap before
+)
 
 _log = logging.getLogger(__name__)
 
@@ -69,7 +72,7 @@ class Settler:
 
         def replica() -> bool:
             guard = self._guard(tp)
-            if not guard.acquire(blocking=False):
+            if not guard.acquire(timeout=TURN):
                 return False
             try:
                 settle_replica(target.path / replica_name(tp), generation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,27 @@ def test_a_move_back_comes_first(tmp_path: Path) -> None:
     left = markers.read(newest.path)
     assert left is not None and (left.state, left.generation, left.claim) == (State.DELETED, 1, 2)
     assert node.engine.next_claim(TP) == 3
+    node.close()
+
+
+def test_the_words_of_two_swaps_of_a_replica_do_not_push_each_other_away(tmp_path: Path) -> None:
+    """Each directory's thread writes its own, under the one lock of the partition."""
+    node = swapped(tmp_path)
+    move(node, "a")
+    guard, held = node.engine._settler._guard(TP), threading.Event()
+
+    def another_word() -> None:
+        with guard:
+            held.set()
+            time.sleep(0.2)
+
+    thread = threading.Thread(target=another_word)
+    thread.start()
+    assert held.wait(30)
+    node.engine.settle()
+    thread.join()
+    found = markers.read(node.partitions[TP].log.path)
+    assert found is not None and (found.state, found.generation) == (State.CURRENT, 2)
     node.close()
 
 
