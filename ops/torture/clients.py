@@ -9,6 +9,7 @@ asked and were told into their history. A consumer told "stop" goes on until it 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -16,6 +17,7 @@ import random
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,7 @@ class Sender:
         self._orders, self._recorder = orders, recorder
         self._random = random.Random(orders.seed)
         self._number = 0
+        self._open: dict[str, Callable[[Any, Any], None]] = {}
         self.counts = {OK: 0, FAIL: 0, INFO: 0}
         self._producer = Producer(
             {
@@ -132,7 +135,11 @@ class Sender:
                 "socket.timeout.ms": 12_000,
                 "queue.buffering.max.messages": 5_000,
                 "reconnect.backoff.max.ms": 500,
+                # Without an upper limit of its own the backoff of a message doubles with each retry. librdkafka puts
+                # messages of different counts into one batch; when it must send just that batch once more, some are
+                # still held back, and it ends with "Unable to reconstruct MessageSet" (librdkafka issue 4736).
                 "retry.backoff.ms": 100,
+                "retry.backoff.max.ms": 100,
                 "topic.metadata.refresh.interval.ms": 3000,
                 **({"debug": "eos", "log_level": 7} if orders.idempotent else {"log_level": 0}),
             },
@@ -140,17 +147,29 @@ class Sender:
         )
 
     def run(self, stopping: Stopping) -> None:
-        interval, due = 1.0 / self._orders.per_second, time.monotonic()
-        while not stopping.asked.is_set():
-            self.send()
-            due = max(due + interval, time.monotonic() - 0.5)  # after a standstill it does not make up for it
-            self._producer.poll(max(0.0, due - time.monotonic()))
-        self._producer.flush(0 if stopping.hurried else DELIVERY_SECONDS + 20)
+        with self._noting_what_is_open():
+            interval, due = 1.0 / self._orders.per_second, time.monotonic()
+            while not stopping.asked.is_set():
+                self.send()
+                due = max(due + interval, time.monotonic() - 0.5)  # after a standstill it does not make up for it
+                self._producer.poll(max(0.0, due - time.monotonic()))
+            self._producer.flush(0 if stopping.hurried else DELIVERY_SECONDS + 20)
 
     def once(self) -> None:
-        for _ in range(self._orders.count):
-            self.send()
-        self._producer.flush(DELIVERY_SECONDS + 20)
+        with self._noting_what_is_open():
+            for _ in range(self._orders.count):
+                self.send()
+            self._producer.flush(DELIVERY_SECONDS + 20)
+
+    @contextlib.contextmanager
+    def _noting_what_is_open(self) -> Iterator[None]:
+        """A producer that dies of a fatal error leaves sends without an outcome: their records may be in the logs."""
+        try:
+            yield
+        except KafkaException as error:
+            for note in tuple(self._open.values()):
+                note(error.args[0], None)
+            raise
 
     def send(self) -> None:
         label = self._random.choice(sorted(self._orders.topics))
@@ -165,6 +184,7 @@ class Sender:
         invoked, wall = now(), time.time_ns()
 
         def note(error: Any, message: Any) -> None:
+            del self._open[value]
             kind = OK if error is None else FAIL if error.code() in REFUSED else INFO
             self.counts[kind] += 1
             self._recorder.note(
@@ -184,6 +204,7 @@ class Sender:
                 )
             )
 
+        self._open[value] = note
         while True:
             try:
                 self._producer.produce(name, value=raw, partition=partition, on_delivery=note)
@@ -191,6 +212,8 @@ class Sender:
             except BufferError:
                 self._producer.poll(0.1)
             except KafkaException as error:
+                if error.args[0].fatal() or error.args[0].code() == KafkaError._FATAL:
+                    raise
                 note(error.args[0], None)
                 break
         self._producer.poll(0)
