@@ -229,6 +229,6 @@ def test_the_model_finds_what_is_wrong_with_another_protocol(mutation: str) -> N
         assert any(first_violation(script, posix=True) for _ in range(EXPLORATIONS))
 
 
-@pytest.mark.parametrize("script", ["move", "target's flush fails"])
+@pytest.mark.parametrize("script", ["move", "not told", "target's flush fails"])
 def test_nothing_is_wrong_where_a_flush_does_only_what_posix_says(script: str) -> None:
     assert first_violation(script, posix=True) == ""
