@@ -147,6 +147,7 @@ def threadless(ids: Ids | None = None) -> Iterator[None]:
         for name in ("start", "join"):
             # Whatever production does in a thread by itself does not happen here.
             stack.enter_context(patch.object(threading.Thread, name, lambda *_: None))
+        stack.enter_context(patch("storage_node.node.unless_hung", lambda _dirs, _what, work: work()))
         stack.enter_context(patch.object(ImageStore, "_start", _keep_image))
         stack.enter_context(patch.object(MoveScheduler, "take", _take))
         for where in ("creation", "swap"):
