@@ -244,17 +244,18 @@ class Controller:
 
 @functools.lru_cache
 def _config(log_dirs: tuple[str, ...]) -> NodeConfig:
-    config = NodeConfig.parse(
+    return NodeConfig.parse(
         {
             "node.id": "1",
             "log.dirs": ",".join(log_dirs),
             "listeners": "PLAINTEXT://127.0.0.1:1",
             "cluster.id": CLUSTER,
+            "log.segment.bytes": str(SEGMENT),
+            "log.retention.ms": "-1",
             "file.delete.delay.ms": "60000",
             "replica.move.swap.deadline.ms": str(int(_FOREVER * 1000)),
         }
     )
-    return replace(config, log=replace(config.log, segment_bytes=SEGMENT, retention_ms=-1))
 
 
 def config_for(log_dirs: Sequence[str]) -> NodeConfig:

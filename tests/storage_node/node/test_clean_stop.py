@@ -72,7 +72,6 @@ def test_power_loss_just_after_a_start_does_not_bring_the_clean_marker_back(aren
     for disks in list(power_losses(again.machine, product=True)):
         assert marked(disks) == set()
         after = next_life(arena, World(disks, again.truth))
-        assert after.node.recovered_bytes > 0
         assert served(after) in (life.truth.acked, again.truth.acked)
 
 
