@@ -33,7 +33,7 @@ PAST_LEASE = (9.0, 18.0)
 
 MOVE_PREFIXES = ("create.", "copy.", "swap.", "delete.", "undo.")
 CANCEL_PREFIXES = ("cancel.", "discard.")
-OTHER_PREFIXES = ("boot.", "atomic.", "checkpoint.", "cluster_image.", "partition_metadata.")
+OTHER_PREFIXES = ("boot.", "atomic.", "checkpoint.", "cluster_image.", "partition_metadata.", "log.")
 
 
 class Busy(OpsError):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from storage_node import failpoints
 from storage_node.directories.atomic import NoRoom
 from storage_node.errors import (
     LogAppendError,
@@ -18,6 +19,7 @@ from storage_node.errors import (
     OffsetOutOfRange,
     RequestRefused,
 )
+from storage_node.failpoints import failpoint
 from storage_node.log import recovery
 from storage_node.log.files import no_descriptor
 from storage_node.log.leader_epochs import LeaderEpochs
@@ -27,6 +29,9 @@ from storage_node.log.segment import Segment
 from storage_node.log.state import LogState, wall_ms
 
 _T = TypeVar("_T")
+
+FLUSH_AFTER_FILES = failpoints.register("log.flush_after_files")
+FLUSH_AFTER_NAMES = failpoints.register("log.flush_after_names")
 
 
 class MaintainedLog(LogState):
@@ -93,7 +98,9 @@ class MaintainedLog(LogState):
             done = flush()
             if self._names_dirty:
                 self._names_dirty = False
+                failpoint(FLUSH_AFTER_FILES)
                 self._home.sync()
+                failpoint(FLUSH_AFTER_NAMES)
         except OSError as exc:
             # Without a descriptor no file was asked to flush: what is dirty stays so, and is flushed the next time.
             self._names_dirty = True

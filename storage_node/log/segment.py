@@ -12,8 +12,10 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 
+from storage_node import failpoints
 from storage_node.directories.atomic import NoRoom
 from storage_node.errors import CorruptRecord
+from storage_node.failpoints import failpoint
 from storage_node.log.batch import (
     HEADER_SIZE,
     MAGIC,
@@ -29,6 +31,9 @@ from storage_node.log.index import OFFSET_ENTRY, TIME_ENTRY, IndexBuilder, Offse
 from storage_node.log.segment_files import DELETED, INDEX, LOG, SUFFIXES, TIME_INDEX, LogClosed, SegmentFiles, file_name
 
 __all__ = ["DELETED", "LOG", "SUFFIXES", "LogClosed", "Segment", "file_name"]
+
+FLUSH_AFTER_RECORDS = failpoints.register("log.flush_after_records")
+FLUSH_AFTER_INDEX = failpoints.register("log.flush_after_index")
 
 _SPAN = struct.Struct(">qi4xb6xi")
 """Base offset, length, magic, last offset delta: as much of a header as finding one's way takes."""
@@ -232,6 +237,7 @@ class Segment(SegmentFiles):
             return True
         self.dirty = not indexes
         os.fdatasync(file.fd)
+        failpoint(FLUSH_AFTER_RECORDS)
         if not indexes:
             return False
         index, times = self._index, self._time_index
@@ -240,6 +246,7 @@ class Segment(SegmentFiles):
         try:
             for suffix, entries, width in ((INDEX, index, OFFSET_ENTRY), (TIME_INDEX, times, TIME_ENTRY)):
                 self._flush_index(suffix, entries, width)
+                failpoint(FLUSH_AFTER_INDEX)
         except OSError as exc:
             if not isinstance(exc, NoRoom) and not no_descriptor(exc):
                 raise

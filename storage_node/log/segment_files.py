@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import os
 
+from storage_node import failpoints
 from storage_node.directories.atomic import NoRoom
 from storage_node.errors import NotLeaderOrFollower
+from storage_node.failpoints import failpoint
 from storage_node.log.files import Handle, Home
 
 LOG = ".log"
@@ -18,6 +20,8 @@ INDEX = ".index"
 TIME_INDEX = ".timeindex"
 DELETED = ".deleted"
 SUFFIXES = (LOG, INDEX, TIME_INDEX, ".txnindex")
+
+CREATE_AFTER_LOG = failpoints.register("log.create_after_log")
 
 
 class LogClosed(NotLeaderOrFollower):
@@ -33,6 +37,7 @@ def _create(home: Home, base_offset: int) -> Handle:
     """Make a segment's files, or none of them; what exists is never overwritten."""
     log = home.open(file_name(base_offset, LOG), os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
+        failpoint(CREATE_AFTER_LOG)
         for suffix in (INDEX, TIME_INDEX):
             home.open(file_name(base_offset, suffix), os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     except OSError:

@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import ClassVar, Self
 
+from storage_node import failpoints
 from storage_node.directories.atomic import NoRoom, full_is_no_room
 from storage_node.errors import LogAppendError, LogReadError, MetadataIOError, NotEnoughSpace
+from storage_node.failpoints import failpoint
 from storage_node.log import recovery
 from storage_node.log.config import LogConfig
 from storage_node.log.files import Home
@@ -18,6 +20,10 @@ from storage_node.log.leader_epochs import FILE_NAME, LeaderEpochs
 from storage_node.log.producer_state import ProducerState, snapshot_name
 from storage_node.log.segment import LogClosed, Segment
 from storage_node.types import TopicPartition
+
+ROLL_AFTER_PRODUCERS = failpoints.register("log.roll_after_producers")
+ROLL_AFTER_SEGMENT = failpoints.register("log.roll_after_segment")
+REPLACE_AFTER_SEGMENT = failpoints.register("log.replace_after_segment")
 
 
 def wall_ms() -> int:
@@ -230,8 +236,10 @@ class LogState:
         active.seal()
         # Not flushed: a damaged snapshot is known by its CRC, and the one before it is taken instead.
         self._home.write(snapshot_name(base_offset), self._producers.encode(), sync=False)
+        failpoint(ROLL_AFTER_PRODUCERS)
         segment = self._new_segment(base_offset, now_ms)
         self._segments = (*self._segments, segment)
+        failpoint(ROLL_AFTER_SEGMENT)
         return segment
 
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
@@ -252,6 +260,7 @@ class LogState:
             left.purge()
         segment = self._new_segment(base_offset, now_ms)
         self._segments = (*before, segment)
+        failpoint(REPLACE_AFTER_SEGMENT)
         if old.base_offset != base_offset:
             old.remove()
             old.purge()

@@ -18,9 +18,13 @@ from typing import Any
 
 import crc32c
 
+from storage_node import failpoints
 from storage_node.directories.atomic import full_is_no_room, io_errors, is_no_room, read_bytes, write_atomic
 from storage_node.errors import MetadataIOError
+from storage_node.failpoints import failpoint
 from storage_node.types import TopicPartition
+
+OVERWRITE_AFTER_DATA = failpoints.register("marker.overwrite_after_data")
 
 NAME = "partition.move"
 VERSION = 1
@@ -194,6 +198,7 @@ def write_in_any_case(path: Path, marker: Marker) -> bool:
                 data = encode(marker)
                 with full_is_no_room():
                     os.pwrite(fd, data, 0)
+                failpoint(OVERWRITE_AFTER_DATA)
                 os.ftruncate(fd, len(data))
                 os.fsync(fd)
             finally:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import functools
 import itertools
 import json
@@ -201,6 +202,22 @@ def move(life: Life) -> None:
         node.clear()
 
 
+def shorten(life: Life) -> None:
+    """Records are deleted up to the middle of a segment's first batch, and what is left is moved."""
+    with _node(life) as node:
+        replica = node.replica()
+        assert replica is not None
+        with replica.lock:
+            replica.log.roll()
+            start = replica.log.log_end_offset
+            assert node.append(0, b"two of them", count=2)
+        node.shorten(0, start + 1)
+        replica.delete_old_segments(0)
+        planned = node.alter(node.elsewhere()[0])
+        assert planned is not None and node.run(planned) == "swapped"
+        node.clear()
+
+
 def cancel(life: Life) -> None:
     """A move is cancelled while it is copied: the replica's own directory is asked for."""
     with _node(life) as node:
@@ -255,6 +272,26 @@ def undo(life: Life) -> None:
         planned = node.alter(node.elsewhere()[0])
         assert planned is not None
         with failpoints.active({"swap.after_target_renamed": "raise"}):
+            node.run(planned)
+        until(lambda: node.append(0, b"after the undo"))
+
+
+def full(life: Life) -> None:
+    """The same, and from then on no file can be replaced for want of room: the source's marker is changed in place."""
+    with _node(life) as node:
+        planned = node.alter(node.elsewhere()[0])
+        assert planned is not None
+        no_room: list[bool] = []
+
+        def target_fails() -> None:
+            no_room.append(True)
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        def replace_file() -> None:
+            if no_room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with failpoints.active({"swap.after_target_renamed": target_fails, "atomic.written": replace_file}):
             node.run(planned)
         until(lambda: node.append(0, b"after the undo"))
 
@@ -317,5 +354,6 @@ def _some(node: Subject, chance: random.Random) -> None:
 
 
 ACTS: dict[str, Callable[[Life], None]] = {
-    act.__name__: act for act in (fresh, move, cancel, retarget, delete, finish, stop, undo, commit, doubt, storm)
+    act.__name__: act
+    for act in (fresh, move, shorten, cancel, retarget, delete, finish, stop, undo, full, commit, doubt, storm)
 }

@@ -32,7 +32,10 @@ MAKING = {
 #: What is done with which state: all acts from a good one, and going on after every crash (which is crashed again).
 SCENARIOS = [
     ("nothing", "fresh"),
-    *(("loaded", act) for act in ("move", "cancel", "retarget", "delete", "stop", "undo", "commit", "doubt")),
+    *(
+        ("loaded", act)
+        for act in ("move", "shorten", "cancel", "retarget", "delete", "stop", "undo", "full", "commit", "doubt")
+    ),
     *((state, "finish") for state in list(MAKING)[2:]),
 ]
 

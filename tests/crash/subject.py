@@ -163,12 +163,12 @@ class Subject(Harness):
 
     # What it promises
 
-    def append(self, partition: int, value: bytes, topic: str = TOPIC) -> bool:
-        """Produce one batch; False when the replica cannot take it now."""
+    def append(self, partition: int, value: bytes, topic: str = TOPIC, count: int = 1) -> bool:
+        """Produce one batch of `count` records; False when the replica cannot take it now."""
         found = self.replica(partition, topic)
         if found is None:
             return False
-        batch = build_batch([value])
+        batch = build_batch([value] * count)
         crc = next(headers(batch))[1].crc
         try:
             offset = found.append(batch).base_offset

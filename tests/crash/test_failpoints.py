@@ -31,7 +31,12 @@ STEPS = ("flushed", "removal", "removed", "fsync_dir", "properties_written")
 #: A `.delete` that is gone within a second is not settled any more: see tests/storage_node/move/test_crash.py.
 MAY_BE_MISSED = {"swap.after_source_settled"}
 
-SMALL = [name for name in POINTS if name.endswith(STEPS) and not name.startswith(ELSEWHERE)]
+#: Where a log or a marker is between two states on the disk.
+WITHIN = ("log.", "marker.")
+
+SMALL = [
+    name for name in POINTS if name.startswith(WITHIN) or (name.endswith(STEPS) and not name.startswith(ELSEWHERE))
+]
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +58,21 @@ def test_every_failpoint_is_passed_by_a_life(passes: dict[str, list[tuple[str, s
     """A name that is new needs an act (tests/crash/driver.py) that comes by it."""
     missed = {name for name, scenarios in passes.items() if not scenarios}
     assert missed <= MAY_BE_MISSED
+
+
+def test_registered_points_stand_in_the_log_and_in_the_marker() -> None:
+    assert set(failpoints.registered("log.")) == {
+        "log.create_after_log",
+        "log.flush_after_files",
+        "log.flush_after_index",
+        "log.flush_after_names",
+        "log.flush_after_records",
+        "log.replace_after_segment",
+        "log.roll_after_producers",
+        "log.roll_after_segment",
+    }
+    assert failpoints.registered("marker.") == ("marker.overwrite_after_data",)
+    assert {*failpoints.registered("log."), *failpoints.registered("marker.")} <= set(SMALL)
 
 
 @pytest.mark.feature("113-21")

@@ -42,9 +42,10 @@ MOMENTS = [
         "atomic.",
         "checkpoint.",
         "partition_",
+        "log.",
     )
     for name in failpoints.registered(prefix)
-    if name != "atomic.removed"
+    if name not in ("atomic.removed", "log.replace_after_segment")
 ]
 
 pytestmark = [

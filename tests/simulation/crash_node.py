@@ -147,6 +147,7 @@ def threadless(ids: Ids | None = None) -> Iterator[None]:
         for name in ("start", "join"):
             # Whatever production does in a thread by itself does not happen here.
             stack.enter_context(patch.object(threading.Thread, name, lambda *_: None))
+        stack.enter_context(patch("storage_node.node.unless_hung", lambda _dirs, _what, work: work()))
         stack.enter_context(patch.object(ImageStore, "_start", _keep_image))
         stack.enter_context(patch.object(MoveScheduler, "take", _take))
         for where in ("creation", "swap"):
@@ -243,17 +244,18 @@ class Controller:
 
 @functools.lru_cache
 def _config(log_dirs: tuple[str, ...]) -> NodeConfig:
-    config = NodeConfig.parse(
+    return NodeConfig.parse(
         {
             "node.id": "1",
             "log.dirs": ",".join(log_dirs),
             "listeners": "PLAINTEXT://127.0.0.1:1",
             "cluster.id": CLUSTER,
+            "log.segment.bytes": str(SEGMENT),
+            "log.retention.ms": "-1",
             "file.delete.delay.ms": "60000",
             "replica.move.swap.deadline.ms": str(int(_FOREVER * 1000)),
         }
     )
-    return replace(config, log=replace(config.log, segment_bytes=SEGMENT, retention_ms=-1))
 
 
 def config_for(log_dirs: Sequence[str]) -> NodeConfig:

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager
 from typing import ClassVar
 from unittest.mock import patch
 
-from storage_node.directories import health
+from storage_node.directories import clean_shutdown, health
 from storage_node.directories.errors import StartRefused
 from storage_node.directories.formatting import format_directories
 from storage_node.errors import RequestRefused, StorageError
@@ -197,6 +197,10 @@ class NodeLife:
         assert node is not None
         with self.doing():
             node.stop()
+            if not self.hurt:
+                marked = [clean_shutdown.FILE in disk.state.root.entries for disk in self.machine.disks.values()]
+                assert all(marked), "a node on good disks was not stopped cleanly"
+                self.counts["clean stops"] += 1
             self.die(False, [])
 
     def end_life(self, how: str, choose: list[int], then: str) -> None:

@@ -12,13 +12,16 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
+from storage_node import failpoints
 from storage_node.directories import atomic
+from storage_node.log import state as log_state
 from storage_node.move import creation, swap
 from storage_node.move.future import FutureLog
 from storage_node.move.marker import Marker
@@ -26,7 +29,8 @@ from storage_node.move.moving import Move
 from storage_node.move.swap import Swapper
 from tests.simulation.crash_explore import GOOD, Explorer, Found
 from tests.simulation.crash_explore import KINDS as ALL_KINDS
-from tests.simulation.crash_scripts import SCRIPTS
+from tests.simulation.crash_scripts import SCRIPTS, blank
+from tests.simulation.crash_world import Arena, Life
 from tests.support.scale import FULL, scaled, tally
 
 KINDS = ALL_KINDS if FULL else ("bad", "unmounted", "wiped")
@@ -60,6 +64,20 @@ def test_every_crash(name: str) -> None:
         counted.count += explorer.found.count["worlds after one crash"]
         note(explorer.found)
     assert not explorer.found.violations, told(explorer.found)
+
+
+def test_scripts_pass_every_failpoint_of_logs_and_markers() -> None:
+    """A crash comes at every operation on a disk, so also at those on either side of such a point."""
+    wanted = {*failpoints.registered("log."), *failpoints.registered("marker.")}
+    wanted.remove(log_state.REPLACE_AFTER_SEGMENT)  # takes a batch of several records, as `test_lives_that_broke` has
+    passed: set[str] = set()
+    with failpoints.active({name: partial(passed.add, name) for name in wanted}):
+        for script in SCRIPTS.values():
+            with script.around(), Arena(*script.disks) as arena:
+                life = Life(arena, blank(*script.disks))
+                life.start()
+                script.run(life)
+    assert wanted and passed == wanted
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -229,6 +247,6 @@ def test_the_model_finds_what_is_wrong_with_another_protocol(mutation: str) -> N
         assert any(first_violation(script, posix=True) for _ in range(EXPLORATIONS))
 
 
-@pytest.mark.parametrize("script", ["move", "target's flush fails"])
+@pytest.mark.parametrize("script", ["move", "not told", "target's flush fails"])
 def test_nothing_is_wrong_where_a_flush_does_only_what_posix_says(script: str) -> None:
     assert first_violation(script, posix=True) == ""

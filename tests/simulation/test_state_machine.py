@@ -20,7 +20,7 @@ and one that fails may be repeated by its number.
 PARTS = scaled(6, 100)
 MUST_HAPPEN = {
     "moves made, queued", "copies, caught_up", "copies, stopped", "copies, failed", "cancels",
-    "swaps, swapped", "swaps, behind", "batches", "starts", "kills", "power losses",
+    "swaps, swapped", "swaps, behind", "batches", "starts", "clean stops", "kills", "power losses",
 }  # fmt: skip
 
 

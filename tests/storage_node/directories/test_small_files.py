@@ -11,6 +11,8 @@ from storage_node.directories import clean_shutdown, partition_metadata
 from storage_node.directories.clean_shutdown import NOT_CLEAN, CleanShutdown
 from storage_node.directories.errors import MalformedPartitionMetadata
 from storage_node.errors import MetadataIOError
+from tests.simulation.machine import Machine
+from tests.simulation.patching import simulated
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "directories"
 TOPIC_ID = "P2aL9r4sSqqyt7bC0uierg"
@@ -84,6 +86,17 @@ def test_a_marker_that_cannot_be_removed_does_not_count(tmp_path: Path) -> None:
     clean_shutdown.write(tmp_path, 42)
     with failpoints.active({"clean_shutdown.before_removal": "raise"}), pytest.raises(MetadataIOError):
         clean_shutdown.take(tmp_path)
+
+
+def test_power_loss_does_not_bring_back_a_marker_that_a_start_has_taken() -> None:
+    machine = Machine("a", names_follow=False)
+    with simulated(machine):
+        clean_shutdown.write("/sim/a", 42)
+        machine.disks["a"].sync()
+        assert clean_shutdown.take("/sim/a") == CleanShutdown(True, 42)
+        for states in list(machine.power_loss_states()):
+            machine.restore(states)
+            assert clean_shutdown.take("/sim/a") == NOT_CLEAN
 
 
 @pytest.mark.conformance(89)

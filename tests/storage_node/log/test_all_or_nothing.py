@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from storage_node.errors import LogAppendError, NotEnoughSpace, RequestRefused, StorageError
+from storage_node import failpoints
+from storage_node.errors import LogAppendError, LogFlushError, NotEnoughSpace, RequestRefused, StorageError
 from storage_node.log import Log, headers
 from storage_node.log.leader_epochs import FILE_NAME
 from storage_node.log.segment import Segment
@@ -88,6 +89,35 @@ def test_append_that_fails_after_a_roll_leaves_the_log_as_it_was(
     assert read_all(again) == read_all(again) and len(all_batches(again)) == filled + 30
     assert again.latest_epoch == epoch
     again.close()
+
+
+@pytest.mark.parametrize("point", ["log.create_after_log", "log.roll_after_producers", "log.roll_after_segment"])
+def test_append_whose_roll_fails_leaves_the_records_as_they_were(point: str, tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0")
+    with failpoints.active({point: "raise"}), pytest.raises(LogAppendError):
+        fill(log, 100)
+    kept = read_all(log)
+    assert log.log_end_offset == 3 * len(all_batches(log)) > 0
+    fill(log, 5)
+    assert len(log.segments) == 2 and read_all(log).startswith(kept)
+    found = read_all(log)
+    log.close(clean=False)
+    again = open_log(tmp_path / "topic-0")
+    assert read_all(again) == found
+    again.close()
+
+
+@pytest.mark.parametrize("point", failpoints.registered("log.flush_"))
+def test_flush_that_fails_at_any_step_promises_nothing_then_or_later(point: str, tmp_path: Path) -> None:
+    log = open_log(tmp_path / "topic-0")
+    fill(log, 30)
+    assert len(log.segments) > 1
+    with failpoints.active({point: "raise"}), pytest.raises(LogFlushError):
+        log.flush()
+    with pytest.raises(LogFlushError, match="a flush failed before"):
+        log.flush()
+    assert log.recovery_point == 0
+    log.close(clean=False)
 
 
 def test_append_that_cannot_be_cut_back_fails_the_directory_and_takes_nothing_more(
