@@ -237,7 +237,7 @@ class Reading:
         if found.region is not None and len(found.region) > FEW_BYTES:
             # A follower reads beyond the high watermark, where bytes stay as they are only while this node leads.
             check = partial(replica.check_usable, epoch) if self._follower else None
-            return FilePart(found.data, found.region, directory, check)
+            return FilePart(found.data, found.region, replica.tp, directory, check)
         return found.data
 
 

@@ -20,6 +20,7 @@ from concurrent.futures import Future
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import CorruptRecord, LogReadError
 from storage_node.log.files import Region
+from storage_node.types import TopicPartition
 
 Buffer = bytes | bytearray | memoryview
 
@@ -39,10 +40,15 @@ PATIENCE = 5.0
 class FilePart:
     """A part of a log in a response: its bytes, or their place in the log while they are not read, or dropped."""
 
-    __slots__ = ("_check", "_data", "_directory", "_piece", "_region", "_sent")
+    __slots__ = ("_check", "_data", "_directory", "_piece", "_region", "_sent", "_tp")
 
     def __init__(
-        self, data: bytes, region: Region, directory: LogDirectory, check: Callable[[], None] | None = None
+        self,
+        data: bytes,
+        region: Region,
+        tp: TopicPartition,
+        directory: LogDirectory,
+        check: Callable[[], None] | None = None,
     ) -> None:
         """`data`: the first bytes of the region, or all. `check` is called after each further read; it raises where the
         file may hold other bytes by now.
@@ -51,6 +57,7 @@ class FilePart:
         self._data: memoryview | None = memoryview(data)
         self._region = region
         self._directory = directory
+        self._tp = tp
         self._piece = PIECE
         self._sent = 0
 
@@ -89,7 +96,7 @@ class FilePart:
         try:
             data = self._region.read(self._sent, self._piece)
         except OSError as error:
-            raise LogReadError(self._directory.name, "reading on for a client") from error
+            raise LogReadError(self._directory.name, f"reading on in the log of {self._tp} for a client") from error
         if not data:
             raise CorruptRecord("a segment became shorter while it was sent")
         if self._check is not None:

@@ -23,7 +23,7 @@ def held_topic(cluster: Cluster, node: int = 1) -> tuple[str, str, str]:
 
 
 @pytest.mark.conformance(166, 171, 173, 175, 189)
-@pytest.mark.feature("113-25", "113-28", "113-30", "113-37", "113-42", "455-14", "455-27")
+@pytest.mark.feature("113-25", "113-28", "113-30", "113-37", "455-14", "455-27")
 def test_a_move_from_execute_to_verify(cluster: Cluster, plans: Plans) -> None:
     topic, source, target = held_topic(cluster)
     file = plans.of((topic, 0, [1], [target]))

@@ -23,7 +23,7 @@ from temporalio.client import WorkflowHandle
 from temporalio.service import RPCError, RPCStatusCode
 
 from tests.support.activations import DrivenRuns, Sent
-from tests.support.hand_activations import Driven, plain
+from tests.support.hand_activations import Driven, plain, signals_in
 from tests.support.temporal import TemporalServer
 from tests.workflows import driven
 from tests.workflows.fakes import FakeMember, FakeProber, orchestrator, until_true
@@ -31,6 +31,7 @@ from workflows.cluster import Cluster
 from workflows.model import calls, image, names
 from workflows.model.calls import ImageResult, ProbeResult
 from workflows.model.state import ClusterState
+from workflows.partition_reassignment import PartitionReassignment
 
 
 def run_id(name: str) -> str:
@@ -456,6 +457,75 @@ def test_a_collection_stays_one_run_however_often_nodes_register() -> None:
     it.send(it.update("recover_without", plain({"node": 2})))
     found = it.query("describe")
     assert (found["phase"], found["topics"]) == ("serving", 1)
+
+
+# --- what runs of reassignments have requested
+
+
+def with_three_nodes() -> Driven:
+    """A controller that serves; only t-0 is being reassigned."""
+    it, third = driven.serving(), FakeMember(3)
+    it.send(it.update("submit", plain(third.batch(third.registration()))))
+    return it
+
+
+def sent_after(it: Driven, job: Any, name: str) -> list[Any]:
+    """What the signals of a name contain that a job leads to; the server carries out all that waits before them."""
+    commands = list(it.send(job))
+    for _ in range(3):
+        commands += it.resolve({})
+    found = [(to, content) for to, signal, (content,) in signals_in(commands) if signal == name]
+    assert {to for to, _ in found} <= {driven.RUN["workflow_id"]}
+    return [content for _, content in found]
+
+
+def retargeted(it: Driven, target: int) -> list[Any]:
+    """A client of a node gives t-1 another target; returns what the controller sends to the run of the earlier one."""
+    other = {"do": "alter_reassignments", "partitions": [["t", 1, [target]]]}
+    return sent_after(it, it.update("submit", plain(FakeMember(3).batch(other))), "retargeted")
+
+
+def requested(it: Driven, target: int) -> list[Any]:
+    """A run sends its first request, a target for t-1; returns the responses."""
+    asked = {"request": 1, "changes": [["t", 1, [target], None]], "looks": [["t", 1]], **driven.RUN}
+    return sent_after(it, it.signal("reassign", plain(asked)), "answered")
+
+
+def target_of(it: Driven) -> tuple[int, ...]:
+    """The nodes that are to come to t-1."""
+    return ClusterState.of(it.query("state")).topics["t"].partitions[1].assignment.adding
+
+
+@pytest.mark.parametrize("renewed", [False, True], ids=["same run", "continued as new"])
+def test_a_request_that_is_repeated_after_a_later_target_changes_nothing(renewed: bool) -> None:
+    it = with_three_nodes()
+    (first,) = requested(it, 2)
+    assert not first["results"][0].get("error") and target_of(it) == (2,)
+    retargeted(it, 3)
+    if renewed:
+        it = driven.continued(it)
+    before = it.query("state")
+    (again,) = requested(it, 2)
+    assert it.query("state") == before and target_of(it) == (3,), "the later target holds"
+    assert (again["results"], again["made"]) == (first["results"], first["made"])
+    assert again["rows"][0][4] == [3], "its rows are the partitions as they are now"
+
+
+def test_a_target_that_comes_after_a_continue_as_new_supersedes_the_earlier_run() -> None:
+    it = with_three_nodes()
+    (answer,) = requested(it, 2)
+    it = driven.continued(it)
+    (told,) = retargeted(it, 3)
+    assert [row[:2] for row in told["rows"]] == [["t", 1]]
+    # The run that receives this waits for the node of its own target.
+    run = Driven(PartitionReassignment, plain({**driven.MADE, "made": answer["made"]}))
+    run.send(run.signal("retargeted", plain(told)))
+    for _ in range(5):
+        if run.ended is None:
+            run.resolve(driven.WELL, timers=True)
+    assert run.ended is not None
+    (row,) = json.loads(run.ended.complete_workflow_execution.result.data)["rows"]
+    assert row["outcome"] == "superseded"
 
 
 # --- on a real server

@@ -95,7 +95,6 @@ def test_what_is_under_way_is_shown_and_cancelled(cluster: Cluster, rehome: Any,
             cluster.set_broker_config(node, **dict.fromkeys(throttles.RATES))
 
 
-@pytest.mark.feature("113-42")
 def test_a_directory_on_another_node_is_reached(cluster: Cluster, rehome: Any, tmp_path: Path) -> None:
     topic = cluster.new_topic(assignment={0: [1]})
     cluster.produce(topic, 0, n=300, size=1000)

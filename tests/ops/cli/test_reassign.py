@@ -24,6 +24,7 @@ from storage_node.types import TopicPartition
 from tests.ops.cli.conftest import Rehome, placed
 from tests.support.node_harness import until
 from workflows.model.plan import PlannedPartition
+from workflows.model.throttles import MOVE_RATE
 
 T0 = TopicPartition("t", 0)
 
@@ -147,6 +148,8 @@ def test_nobody_has_to_stay_awake_for_a_throttle(rehome: Rehome, topic: str, tmp
             return [nodes[str(node)].get(throttles.RATES[0]) for node in (here, there)] == ["100000", "100000"]
 
         until(throttled, 40, "every node has the rate")
+        nodes = admin.configs("broker", [str(here), str(there)])
+        assert not any(MOVE_RATE in values for values in nodes.values()), "copies between directories have their own"
         placed(stack, topic, [here], [there])
         # Another rate, by a second call, for those who do not want to wait that long.
         (row,) = rehome("reassign", str(file), "--throttle", "50MB")
@@ -304,6 +307,8 @@ def test_only_what_was_set_here_is_taken_back() -> None:
     mine = throttles.to_set(rows, 1000, others, rates, throttles.Throttles())
     assert mine.topics == {"t": {throttles.LEADERS: ["0:2"]}}
     assert throttles.RATES[0] not in mine.nodes["1"] and mine.nodes["3"][throttles.RATES[0]] == "1000"
+    rates_set = {key for values in mine.nodes.values() for key in values}
+    assert rates_set == set(throttles.RATES), "copies between directories have a rate of their own"
     # A second call with another rate changes what the first has set, and knows its items for its own.
     now = {"t": {throttles.LEADERS: "0:1,0:2,7:7", throttles.FOLLOWERS: "*"}}
     again = throttles.to_set(

@@ -92,6 +92,27 @@ def test_directories_of_apache_kafka_are_completed(dirs: list[Path], version: in
         assert properties.directory_ids == decided.directory_ids and len(set(properties.directory_ids)) == 3
 
 
+@pytest.mark.parametrize("version", [0, 1])
+def test_upgraded_node_gets_further_log_dirs_once_its_own_file_is_rewritten(dirs: list[Path], version: int) -> None:
+    """A node with one directory is started by this version, and again later with several in log.dirs."""
+    key = "broker.id" if version == 0 else "node.id"
+    dirs[0].mkdir()
+    (dirs[0] / "meta.properties").write_text(f"#\n#Fri Nov 20\nversion={version}\ncluster.id={CLUSTER}\n{key}=1\n")
+    upgraded = start(dirs[:1])
+    own = meta_properties.read(dirs[0])
+    assert own is not None and (own.version, own.node_id, own.cluster_id) == (2, 1, CLUSTER)
+    assert own.directory_id and own.directory_ids == upgraded.directory_ids == (own.directory_id,)
+    decided = start(dirs)
+    assert decided.formatted == (str(dirs[1]), str(dirs[2])) and decided.missing_ids == frozenset()
+    found = [meta_properties.decode(data) for data in files(dirs)]
+    assert found[0].directory_id == own.directory_id, "replicas are assigned to it by this id"
+    assert {(each.version, each.node_id, each.cluster_id) for each in found} == {(2, 1, CLUSTER)}
+    assert {each.directory_ids for each in found} == {decided.directory_ids}
+    assert set(decided.directory_ids) == {each.directory_id for each in found} and len(set(decided.directory_ids)) == 3
+    before = files(dirs)
+    assert start(dirs).ids == decided.ids and files(dirs) == before
+
+
 @pytest.mark.conformance(80, 113, 124)
 def test_other_directories_in_error_are_offline(dirs: list[Path], tmp_path: Path) -> None:
     format_directories(dirs, CLUSTER, 1)

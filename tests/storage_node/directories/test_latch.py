@@ -32,7 +32,7 @@ def wrapped(kind: type[StorageError], cause: OSError | None, directory: str = "/
         return error
 
 
-@pytest.mark.feature("18-03", "18-04", "18-08")
+@pytest.mark.feature("18-04")
 @pytest.mark.parametrize("kind", [*OTHER, LogFlushError])
 @pytest.mark.parametrize(
     ("code", "fault"),
@@ -64,9 +64,13 @@ def test_a_step_that_could_not_be_done_says_nothing(kind: type[StorageError], ca
     assert fault_of(wrapped(kind, cause)) is Fault.STEP
 
 
+@pytest.mark.feature("18-08")
 def test_a_flush_that_failed_is_the_disks_fault_whatever_it_says() -> None:
-    for code in (errno.ENOMEM, errno.EINTR, errno.ENAMETOOLONG, errno.ENOSPC):
+    """The same error number is the fault of the step alone where something else than a flush meets it."""
+    for code in (errno.ENOMEM, errno.EINTR, errno.ENAMETOOLONG):
         assert fault_of(wrapped(LogFlushError, OSError(code, "x"))) is Fault.DISK
+        assert {fault_of(wrapped(kind, OSError(code, "x"))) for kind in OTHER} == {Fault.STEP}
+    assert fault_of(wrapped(LogFlushError, OSError(errno.ENOSPC, "x"))) is Fault.DISK
     assert fault_of(wrapped(LogFlushError, None)) is Fault.DISK, "it failed before"
     assert fault_of(wrapped(LogDirectoryOffline, None)) is Fault.STEP, "it is known already"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from storage_node import failpoints
+from storage_node.groups.giving import GIVE, TAKEN
 from storage_node.groups.offsets import GroupData
 from storage_node.groups.placement import Placement, ranked
 from storage_node.protocol import private_client
@@ -128,6 +131,63 @@ def test_what_came_is_on_disk(cluster: Callable[[int], Harness]) -> None:
     for id_ in (1, 2):
         nodes[id_].stop(clean=False)
         cluster(id_)
+    assert offsets(nodes) == EVERYTHING
+
+
+class Calls:
+    """The private calls by which nodes ask for groups and have them dropped; of each `groups-taken`, which of its
+    groups the node that took them did not have on disk.
+    """
+
+    def __init__(self, nodes: dict[int, Harness], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.given: list[list[str]] = []
+        self.not_on_disk: list[set[str]] = []
+        self.taken = threading.Event()
+        really = private_client.call
+
+        def call(host: str, port: int, op: str, *more: Any, **fields: Any) -> dict[str, Any]:
+            if op == TAKEN and fields["node"] == 2:
+                taker = until(lambda: nodes.get(2)).node.groups
+                self.not_on_disk.append(set(self.given[-1]) - set(taker.data))
+                self.taken.set()
+            answer = really(host, port, op, *more, **fields)
+            if op == GIVE and fields["node"] == 2 and answer["groups"]:
+                self.given.append([row[0] for row in answer["groups"]])
+            return answer
+
+        monkeypatch.setattr(private_client, "call", call)
+
+
+def test_node_confirms_groups_once_its_disk_has_them(
+    cluster: Callable[[int], Harness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = {1: cluster(1)}
+    filled(nodes[1])
+    calls = Calls(nodes, monkeypatch)
+    # A slow disk: a confirmation that does not wait for it comes first.
+    with failpoints.active({"groups.flushed": lambda: calls.taken.wait(0.5)}) as armed:
+        nodes[2] = cluster(2)
+        until(lambda: nodes[2].node.groups.settled == 1)
+        assert armed.hits("groups.flushed")
+    assert calls.given and calls.not_on_disk == [set() for _ in calls.given]
+    assert offsets(nodes) == EVERYTHING
+
+
+def test_node_that_cannot_keep_groups_leaves_them_with_the_node_that_gave_them(
+    cluster: Callable[[int], Harness], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = {1: cluster(1)}
+    filled(nodes[1])
+    calls = Calls(nodes, monkeypatch)
+    with failpoints.active({"groups.written": "raise:ENOSPC"}):
+        nodes[2] = cluster(2)
+        until(lambda: len(calls.given) > 2, what="the node asks for them again")
+        assert calls.not_on_disk == [], "it confirms nothing"
+        assert set(GROUPS) <= set(nodes[1].node.groups.data) and nodes[2].node.groups.settled < 1
+        group = calls.given[0][0]
+        assert fetch(nodes[2], group) == (14, -2), "COORDINATOR_LOAD_IN_PROGRESS rather than an older state"
+    until(lambda: nodes[2].node.groups.settled == 1)
+    assert calls.not_on_disk == [set()]
     assert offsets(nodes) == EVERYTHING
 
 

@@ -38,7 +38,6 @@ def log(tmp_path: Path) -> Log:
 # Truncation
 
 
-@pytest.mark.feature("113-19")
 def test_truncating_at_every_offset(tmp_path: Path) -> None:
     for offset in range(0, 61, 5):
         log = open_log(tmp_path / f"t{offset}-0", replace(SMALL, segment_bytes=800))
@@ -93,7 +92,6 @@ def test_a_cut_segment_stays_readable_to_who_holds_it(log: Log) -> None:
 # DeleteRecords and retention
 
 
-@pytest.mark.feature("113-19")
 def test_the_start_may_lie_inside_a_batch(log: Log) -> None:
     assert log.advance_log_start(100)
     assert not log.advance_log_start(50)

@@ -47,6 +47,29 @@ def table(harness: Harness) -> Connections:
     return found
 
 
+@pytest.mark.parametrize(
+    ("host", "elsewhere"), [("127.0.0.1", False), ("localhost", False), ("", True)], ids=["address", "name", "none"]
+)
+def test_listener_with_a_host_accepts_no_connection_at_another_address(
+    tmp_path: Path, host: str, elsewhere: bool
+) -> None:
+    with running(tmp_path, dirs=1, extra={"listeners": f"PLAINTEXT://{host}:0"}) as harness:
+        bound = harness.node.listener._socket
+        assert bound is not None
+        address, port = bound.getsockname()[:2]
+        assert port == harness.node.port
+        with raw_connection(harness) as connection:
+            assert served(connection), "at the address in the configuration it serves"
+        if elsewhere:
+            assert address in ("::", "0.0.0.0"), "without a host it binds to every interface"
+            with socket.create_connection(("127.0.0.2", port), 10) as connection:
+                assert served(connection)
+        else:
+            assert address == "127.0.0.1"
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.2", port), 10)
+
+
 def test_beyond_max_connections_only_this_machine_has_a_few_more(tmp_path: Path) -> None:
     with running(tmp_path, dirs=1, extra={"max.connections": "3"}) as harness:
         before = len(table(harness))

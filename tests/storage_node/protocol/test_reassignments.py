@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.memory_cluster import MemoryCluster, running_cluster
+from storage_node.errors import RequestTimedOut
+from tests.support.memory_cluster import MemoryCluster, MemoryPort, running_cluster
 from tests.support.reassigning import Ongoing, ongoing, results, wanted_topics
 from tests.support.wire import Client
 
@@ -93,7 +94,7 @@ def test_another_factor_only_where_it_is_allowed(client: Client) -> None:
     assert answer.allow_replication_factor_change is False and listed(client) == {}
 
 
-@pytest.mark.feature("455-06", "455-07")
+@pytest.mark.feature("455-06")
 def test_without_a_controller_the_whole_request_is_late(cluster: MemoryCluster, client: Client) -> None:
     cluster.controller.cut.add(2)
     try:
@@ -135,13 +136,44 @@ def test_a_list_is_never_older_than_an_answer_of_another_node(
     first.close()
 
 
-def test_a_list_is_late_without_a_controller(cluster: MemoryCluster, client: Client) -> None:
+@pytest.mark.feature("455-07")
+@pytest.mark.parametrize("seconds", [20, 300])
+def test_request_timeout_is_how_long_the_node_waits_for_the_controller(
+    client: Client, monkeypatch: pytest.MonkeyPatch, seconds: int
+) -> None:
+    waited: dict[str, float | None] = {}
+
+    async def late(port: MemoryPort, command: dict[str, Any], left: float | None, *, count: int = 1) -> Any:
+        waited[command["do"]] = left
+        raise RequestTimedOut("the controller is away")
+
+    monkeypatch.setattr(MemoryPort, "_submit", late)
+    timeout = timedelta(seconds=seconds)
+    assert int(alter(client, {("t", 0): [AWAY]}, timeout=timeout).error_code) == 7
+    assert int(client.call("ListPartitionReassignments", 0, topics=None, timeout=timeout).error_code) == 7
+    partitions = [{"topic": "t", "partitions": [0]}]
+    late_too = client.call("ElectLeaders", 2, election_type=0, topic_partitions=partitions, timeout=timeout)
+    assert int(late_too.error_code) == 7
+    assert waited.keys() == {"alter_reassignments", "tell_version", "elect_leaders"}
+    for left in waited.values():
+        assert left is not None and seconds / 2 < left <= seconds, "what is left of the request's time"
+
+
+@pytest.mark.feature("455-11")
+@pytest.mark.parametrize("topics", [None, [{"name": "t", "partition_indexes": [0]}]], ids=["all", "named"])
+def test_a_list_is_late_without_a_controller(
+    cluster: MemoryCluster, client: Client, topics: list[dict[str, Any]] | None
+) -> None:
+    assert results(alter(client, {("t", 0): [AWAY]}))["t", 0] == (0, None)
     cluster.controller.cut.add(2)
     try:
-        answer = client.call("ListPartitionReassignments", 0, topics=None, timeout=timedelta(milliseconds=300))
-        assert (int(answer.error_code), list(answer.topics)) == (7, []) and answer.error_message
+        answer = client.call("ListPartitionReassignments", 0, topics=topics, timeout=timedelta(milliseconds=300))
+        assert int(answer.error_code) == 7 and answer.error_message
+        assert list(answer.topics) == [], "nothing is listed beside an error, though the node knows of one"
     finally:
         cluster.controller.heal(2)
+    assert listed(client, topics).keys() == {("t", 0)}
+    assert results(alter(client, {("t", 0): None}))["t", 0] == (0, None)
 
 
 def elect(client: Client, partitions: list[tuple[str, list[int]]] | None, kind: int = 0, version: int = 2) -> Any:

@@ -160,6 +160,7 @@ def test_a_disk_that_hangs_while_an_answer_is_sent_ends_the_connection(
     client.close()
 
 
+@pytest.mark.feature("18-18")
 @pytest.mark.parametrize("what", ["a disk error", "a segment cut off"])
 def test_an_answer_that_cannot_be_finished_ends_the_connection(
     filled: tuple[Harness, bytes], monkeypatch: pytest.MonkeyPatch, what: str
@@ -183,6 +184,8 @@ def test_an_answer_that_cannot_be_finished_ends_the_connection(
         with pytest.raises((ConnectionError, AssertionError)):
             client.receive_fetch()
     assert directory.online == (what != "a disk error")
+    if what == "a disk error":
+        assert "the log of t-0" in str(directory.failure) and "Input/output error" in str(directory.failure)
     client.close()
     other = Client(harness)
     assert len(other.ask(18, 3).api_keys) > 10, "the node serves on"

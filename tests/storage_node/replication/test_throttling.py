@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
+from storage_node.types import TopicPartition
 from tests.support.memory_cluster import MemoryCluster, running_cluster
 from tests.support.node_harness import until
 from tests.support.replicated import assert_equal, in_sync, settled
@@ -77,3 +78,30 @@ def test_what_is_listed_is_held_back_until_the_rate_is_raised(cluster: MemoryClu
     cluster.produce("t", [bytes(SIZE)] * 20)
     settled(cluster, "t")
     assert_equal(cluster, "t")
+
+
+@pytest.mark.feature("113-42")
+def test_replication_throttle_holds_back_the_copy_to_another_node_alone(tmp_path: Path) -> None:
+    """A move between two directories of a node goes on while the follower of the same replica is held back."""
+    with running_cluster(tmp_path, nodes=2, dirs=2, extra={"replica.lag.time.max.ms": "10000"}) as cluster:
+        cluster.create_topic("t", [[1, 2]])
+        sides = ("leader", "follower")
+        lists = {f"{side}.replication.throttled.replicas": "*" for side in sides}
+        configure(cluster.admin(), ResourceType.TOPIC, "t", lists)
+        limit(cluster, {f"{side}.replication.throttled.rate": "1" for side in sides})
+        cluster.controller.spread()
+        cluster.stop(2)
+        in_sync(cluster, "t", [1])
+        cluster.produce("t", [bytes(SIZE)] * RECORDS, batch_size=50_000)
+        cluster.start(2)
+        node, tp = cluster.nodes[1], TopicPartition("t", 0)
+        source = cluster.replica(1, "t").directory.name
+        (target,) = (path for path in cluster.paths[1] if path != source)
+        claim = node.engine.create(tp, target, owner="run").claim
+        node.engine.start_copy(tp, claim)
+        assert node.engine.wait(tp, claim, 60).state == "caught_up"
+        assert node.engine.swap(tp, claim).outcome == "swapped"
+        assert cluster.replica(1, "t").directory.name == target
+        assert cluster.replica(1, "t").log.size >= RECORDS * SIZE
+        assert cluster.replica(2, "t").log.size < RECORDS * SIZE, "the copy to the other node waits for its throttle"
+        assert tuple(cluster.controller.partition("t").isr) == (1,)

@@ -178,6 +178,18 @@ def test_the_same_incarnation_again_changes_nothing_and_another_raises_leader_ep
     assert quick.topics["t"].partitions[1].leader_epoch == 0
 
 
+def test_a_fenced_incarnation_that_registers_again_gets_a_higher_broker_epoch() -> None:
+    """What it sent under the epoch from before it was fenced is stale; the response has the epoch that it is to use."""
+    state = done(cluster(2, t=2), lost(1))
+    change = apply(state, registration(1))
+    node = change.state.nodes[1]
+    assert (node.incarnation, node.fenced) == ("i1", False)
+    assert node.broker_epoch > state.nodes[1].broker_epoch
+    assert [result["value"] for result in change.results] == [node.broker_epoch]
+    assert leaders(change.state) == [1, 2]
+    assert done(change.state, registration(1)) == change.state, "not fenced in between, it keeps the epoch"
+
+
 @pytest.mark.feature("858-12")
 def test_an_offline_directory_takes_the_leader_from_its_replicas_alone() -> None:
     state = cluster(1, t=2)
