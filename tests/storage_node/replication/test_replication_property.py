@@ -1,5 +1,5 @@
 """Random schedules of what may go wrong: no acknowledged record is lost, and below the high watermark all replicas are
-the same, byte for byte.
+the same, byte for byte. A few with whole nodes, and many with their replicas alone, in which messages come late too.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from storage_node.node import Node
+from tests.storage_node.replication.three_replicas import schedule
 from tests.support.memory_cluster import MemoryCluster, running_cluster
 from tests.support.node_harness import until
 from tests.support.replicated import assert_equal, content, settled
@@ -151,3 +152,17 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
             assert len(set(found)) == len(found), schedule.log
             assert content(cluster.replica(1, "t", partition).log)
         counted.count += 1
+
+
+@pytest.mark.parametrize("first", range(0, scaled(150, 12_000), 50))
+@pytest.mark.timeout(400)
+def test_replicas_agree_whatever_comes_late(tmp_path: Path, first: int) -> None:
+    with tally("replication schedules of three replicas") as counted:
+        for seed in range(first, first + 50):
+            (root := tmp_path / str(seed)).mkdir()
+            with schedule(root, seed) as run:
+                for _ in range(300):
+                    run.step()
+                run.finish()
+            shutil.rmtree(root)
+            counted.count += 1
