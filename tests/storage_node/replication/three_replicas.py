@@ -50,11 +50,12 @@ LAG = 2.5
 UNKNOWN = -1
 #: What each schedule makes rarer and more frequent: one goes without images for long, another one without responses.
 FACTORS = (0.2, 1.0, 1.0, 2.0)
+PACES = (0.03, 0.3, 1.0)
 #: Offset -> (leader epoch, the batch without offset and epoch).
 Records = dict[int, tuple[int, bytes]]
 
 STEPS = {
-    "append": 12, "fetch": 40, "send": 10, "serve": 14, "deliver": 14, "give_up_fetch": 1, "learn": 20, "learn_late": 2,
+    "append": 12, "fetch": 40, "send": 10, "serve": 14, "deliver": 14, "give_up_fetch": 1, "learn": 30, "learn_late": 2,
     "change": 16, "ask": 10, "decide": 12, "respond": 8, "give_up_change": 3, "later": 1, "fence": 2, "register": 8,
     "stop": 0.5, "start": 6, "restart": 1.5, "elect": 2, "fail": 1, "repair": 6, "delete": 0.5, "checkpoint": 1,
 }  # fmt: skip
@@ -192,6 +193,8 @@ class Schedule:
     def __init__(self, root: Path, seed: int, clock: Clock) -> None:
         self.dice = random.Random(seed)
         self.weights = [weight * self.dice.choice(FACTORS) for weight in STEPS.values()]
+        self.pace = {number: self.dice.choice(PACES) for number in NODES}
+        """How likely a node is to learn a row when it could: one that is cut off for long leads on in an old epoch."""
         self.clock = clock
         self.controller = ModelPartition()
         self.rows = [(self.controller.row, self.controller.brokers)]
@@ -338,7 +341,9 @@ class Schedule:
             self.replicas[number].fetch = None
 
     def learn(self, number: int) -> None:
-        """The next row, or the newest."""
+        """The next row, or the newest, unless the node is cut off."""
+        if self.dice.random() > self.pace[number]:
+            return
         replica, newest = self.replicas[number], len(self.rows) - 1
         self.learn_row(number, self.dice.choice([newest, *[min(replica.known + 1, newest)] * 3]))
 
@@ -409,7 +414,8 @@ class Schedule:
                 state.look(self.clock.now)
 
     def fence(self, number: int) -> None:
-        self.controller.fence(number)
+        leader = self.controller.held.leader
+        self.controller.fence(leader if leader in NODES and self.dice.random() < 0.5 else number)
         self.publish()
 
     def register(self, number: int) -> None:
