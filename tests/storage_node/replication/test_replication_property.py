@@ -158,7 +158,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
         counted.count += 1
 
 
-@pytest.mark.parametrize("first", range(0, scaled(100, 12_000), 50))
+@pytest.mark.parametrize("first", range(0, scaled(200, 12_000), 50))
 @pytest.mark.timeout(400)
 def test_replicas_agree_whatever_comes_late(tmp_path: Path, first: int) -> None:
     with tally("replication schedules of three replicas") as counted:
