@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import (
+    ErrorCode,
     LogAppendError,
     LogDirectoryOffline,
     NotEnoughReplicas,
@@ -121,6 +123,55 @@ def test_retention_shortens_both_copies(partition: Partition, copied: int) -> No
     assert future is not None
     assert future.log_start_offset == partition.log.log_start_offset > 2
     assert future.config.retention_ms == 60_000
+
+
+def behind(partition: Partition, role: str, high_watermark: int) -> None:
+    """A replicated partition of ten records, of which the others, or the leader, are known to have only so many."""
+    lead(partition, 4, replicas=(1, 2))
+    fill(partition)
+    if role == "leader":
+        replicate(partition, high_watermark)
+    else:
+        lead(partition, 5, leads=False, replicas=(1, 2))
+        partition.append_as_follower(b"", 5, high_watermark, 0)
+    assert partition.high_watermark == high_watermark and partition.log.log_end_offset == 10
+
+
+def replicate(partition: Partition, offset: int) -> None:
+    """The follower has everything before this offset."""
+    assert partition.leading is not None
+    partition.leading.fetched(2, offset, 0, time.monotonic(), 1)
+
+
+@pytest.mark.parametrize("role", ["leader", "follower"])
+@pytest.mark.parametrize("high_watermark", [0, 6, 9])
+def test_retention_deletes_nothing_from_the_high_watermark_on(
+    partition: Partition, role: str, high_watermark: int
+) -> None:
+    """The next leader may have something else there, and the follower that lacks it could not fetch it any more."""
+    behind(partition, role, high_watermark)
+    partition.configure(LogConfig(segment_bytes=500, retention_ms=0))
+    bases = [segment.base_offset for segment in partition.log.segments]
+    assert len(bases) == 3
+    kept = max(base for base in bases if base <= high_watermark)
+    assert partition.delete_old_segments(10**12) == bases.index(kept)
+    assert partition.log.log_start_offset == kept and partition.log.log_end_offset == 10
+    if role == "leader":
+        replicate(partition, 10)
+        partition.delete_old_segments(10**12)
+        assert partition.log.log_start_offset == 10, "what all have goes"
+
+
+def test_records_beyond_the_high_watermark_cannot_be_deleted(partition: Partition) -> None:
+    behind(partition, "leader", 6)
+    for offset in (10, 7):
+        with pytest.raises(OffsetOutOfRange) as caught:
+            partition.delete_records(offset)
+        assert caught.value.code == ErrorCode.OFFSET_OUT_OF_RANGE
+    assert partition.log.log_start_offset == 0
+    assert partition.delete_records(-1) == 6
+    replicate(partition, 10)
+    assert partition.delete_records(10) == 10
 
 
 @pytest.mark.conformance(58)

@@ -154,6 +154,8 @@ def test_the_last_batch_tells_where_to_go_on() -> None:
         # It does not know it: its next lower one is one of ours as well.
         (((1, 0), (3, 10)), 20, (1, 8), 8),
         (((1, 0), (3, 10)), 20, (1, 14), 10),
+        # Epoch 1 went on there, to 8, when 2 had begun here: what it has from 5 on is not what we have (KIP-279).
+        (((1, 0), (2, 5)), 10, (1, 8), 5),
         # It is none of ours: everything from our next higher one on goes, and it is asked again.
         (((1, 0), (3, 10)), 20, (2, 14), 10),
         (((1, 0), (3, 10)), 20, (2, 5), 10),

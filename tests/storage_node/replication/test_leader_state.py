@@ -17,6 +17,7 @@ from storage_node.ports import ChangeResult, IsrChange
 from storage_node.replication import leading
 from storage_node.replication.leading import LeaderState
 from storage_node.types import TopicPartition
+from tests.support.model_partition import TOPIC_ID, ModelPartition
 from tests.support.static_image import row
 
 TP = TopicPartition("t", 0)
@@ -54,12 +55,14 @@ class World:
         self.end = 0
         self.ends = {2: 0, 3: 0}
         self.host = Host()
-        self.truth: PartitionImage = row(isr=isr)
+        self.controller = ModelPartition(isr)
+        self.epochs = {2: 1, 3: 1}
+        """The followers' broker epochs, as they know them."""
         self.told: list[int] = []
         self.asked: list[IsrChange] = []
         self.state = LeaderState(
             TP,
-            "id",
+            TOPIC_ID,
             1,
             self.truth,
             self.host,
@@ -69,40 +72,48 @@ class World:
             advanced=self.told.append,
         )
 
+    @property
+    def truth(self) -> PartitionImage:
+        """The partition as the controller has it."""
+        return self.controller.row
+
     def append(self, count: int) -> None:
         self.end += count
         self.state.appended(10 * count)
 
-    def fetch(self, number: int, count: int | None = None, epoch: int = 1) -> None:
+    def fetch(self, number: int, count: int | None = None) -> None:
         """A follower has come so much further; to the end without a number."""
         at = self.end if count is None else min(self.end, self.ends[number] + count)
         self.ends[number] = at
-        self.state.fetched(number, at, 0, self.clock.now, epoch)
+        self.state.fetched(number, at, 0, self.clock.now, self.epochs[number])
 
     def later(self, seconds: float) -> None:
         self.clock.now += seconds
         self.state.look(self.clock.now)
 
     def decide(self, change: IsrChange) -> ChangeResult:
-        """The controller's compare-and-set."""
-        members = tuple(number for number, _ in change.isr)
-        if change.partition_epoch != self.truth.partition_epoch:
-            if set(members) == set(self.truth.isr):
-                return ChangeResult(value=self.truth.partition_epoch)
-            return ChangeResult(error=int(ErrorCode.INVALID_UPDATE_VERSION))
-        if any(self.host.brokers.get(number, -2) not in (epoch, -1) and epoch != -1 for number, epoch in change.isr):
-            return ChangeResult(error=int(ErrorCode.INELIGIBLE_REPLICA))
-        if set(members) != set(self.truth.isr):
-            self.truth = row(isr=members, partition_epoch=self.truth.partition_epoch + 1)
-        return ChangeResult(value=self.truth.partition_epoch)
+        """What the controller responds."""
+        return self.controller.alter(1, change)
 
     def take_out(self, number: int, *, leader_epoch: int | None = None) -> None:
-        """The controller takes a follower out of the ISR by itself: its node or its log directory has failed."""
-        there = self.truth
-        left = tuple(each for each in there.isr if each != number)
-        epoch = there.leader_epoch if leader_epoch is None else leader_epoch
-        if number in there.isr and len(there.isr) > 1:
-            self.truth = row(epoch=epoch, isr=left, partition_epoch=there.partition_epoch + 1)
+        """The controller takes a follower out of the ISR by itself: its replica has failed, its node is up."""
+        self.controller.report(number, "failed")
+        if leader_epoch not in (None, self.truth.leader_epoch):
+            self.controller.at_epoch(leader_epoch or 0)
+
+    def fence(self, number: int) -> None:
+        """A follower's node loses its lease."""
+        self.controller.fence(number)
+
+    def back(self, number: int) -> None:
+        """A follower's node registers again, with a usable replica."""
+        self.epochs[number] = self.controller.register(number)
+        self.controller.report(number, "")
+
+    def learn_brokers(self) -> None:
+        """The leader's node hears which nodes are up."""
+        self.host.brokers.clear()
+        self.host.brokers.update(self.controller.brokers)
 
     def ask(self) -> IsrChange | None:
         return self.state.change(self.clock.now)
@@ -127,8 +138,9 @@ STEPS = st.one_of(
     st.tuples(st.just("later"), st.sampled_from([0.1, 1.5, 6.0, 11.0])),
     st.tuples(st.just("ask"), st.sampled_from(["answered", "lost", "never came", "image first"])),
     st.tuples(st.just("image")),
+    st.tuples(st.just("brokers")),
     st.tuples(st.just("fence"), st.sampled_from([2, 3])),
-    st.tuples(st.just("unfence"), st.sampled_from([2, 3])),
+    st.tuples(st.just("back"), st.sampled_from([2, 3])),
     st.tuples(st.just("take out"), st.sampled_from([2, 3])),
 )
 
@@ -149,7 +161,9 @@ def test_the_high_watermark_never_passes_who_may_be_elected(
             assert world.state.high_watermark >= high
             high = world.state.high_watermark
         # Once everything is delivered and the followers are back, everybody is in sync and everything committed.
-        world.host.brokers.update({2: 1, 3: 1})
+        for number in (2, 3):
+            world.back(number)
+        world.learn_brokers()
         for _ in range(6):
             world.later(1.5)
             for number in (2, 3):
@@ -174,14 +188,16 @@ def _do(world: World, step: tuple[object, ...]) -> None:
         case "later", float(seconds):
             world.later(seconds)
         case ("image",):
+            world.learn_brokers()
             state.update(world.truth)
+        case ("brokers",):
+            world.learn_brokers()
         case "fence", int(number):
-            world.host.brokers.pop(number, None)
-            world.take_out(number)
+            world.fence(number)
         case "take out", int(number):
             world.take_out(number)
-        case "unfence", int(number):
-            world.host.brokers[number] = 1
+        case "back", int(number):
+            world.back(number)
         case "ask", how:
             change = world.ask()
             if change is None:
@@ -367,14 +383,14 @@ class Twins:
         for voucher in self.vouchers.values():
             voucher.named = True
 
-    def fetch(self, number: int, count: int | None = None, epoch: int = 1) -> None:
-        self.plain.fetch(number, count, epoch)
+    def fetch(self, number: int, count: int | None = None) -> None:
+        self.plain.fetch(number, count)
         at = self.lazy.ends[number] = self.plain.ends[number]
         voucher = self.vouchers[number]
-        if voucher.named or at != self.told[number] or epoch != 1:
+        if voucher.named or at != self.told[number]:
             self.noted += 1
             voucher.named = False
-            rests = self.lazy.state.fetched(number, at, 0, self.clock.now, epoch, voucher)
+            rests = self.lazy.state.fetched(number, at, 0, self.clock.now, 1, voucher)
             voucher.named = voucher.named or not rests
             self.told[number] = at
         voucher.fetched_at = self.clock.now

@@ -1,9 +1,10 @@
 """Random schedules of what may go wrong: no acknowledged record is lost, and below the high watermark all replicas are
-the same, byte for byte.
+the same, byte for byte. A few with whole nodes, and many with their replicas alone, in which messages come late too.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import shutil
 import threading
@@ -13,7 +14,11 @@ from typing import Any
 
 import pytest
 
+from storage_node.log.leader_epochs import LeaderEpochs
 from storage_node.node import Node
+from storage_node.replication.truncation import divergence, truncation_offset
+from storage_node.types import TopicPartition as Tp
+from tests.storage_node.replication.three_replicas import schedule
 from tests.support.memory_cluster import MemoryCluster, running_cluster
 from tests.support.node_harness import until
 from tests.support.replicated import assert_equal, content, settled
@@ -151,3 +156,73 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
             assert len(set(found)) == len(found), schedule.log
             assert content(cluster.replica(1, "t", partition).log)
         counted.count += 1
+
+
+@pytest.mark.parametrize("first", range(0, scaled(200, 12_000), 50))
+@pytest.mark.timeout(400)
+def test_replicas_agree_whatever_comes_late(tmp_path: Path, first: int) -> None:
+    with tally("replication schedules of three replicas") as counted:
+        for seed in range(first, first + 50):
+            (root := tmp_path / str(seed)).mkdir()
+            with schedule(root, seed) as run:
+                for _ in range(300):
+                    run.step()
+                run.finish()
+            shutil.rmtree(root)
+            counted.count += 1
+
+
+class History:
+    """A log without its bytes: the leader epoch of each record, and the record."""
+
+    def __init__(self) -> None:
+        self.records: list[tuple[int, int]] = []
+        self.epochs = LeaderEpochs()
+
+    def append(self, epoch: int, record: int) -> None:
+        if epoch != self.epochs.latest:
+            self.epochs = self.epochs.assign(epoch, len(self.records))
+        self.records.append((epoch, record))
+
+    def fetch_from(self, leader: History, epoch: int) -> None:
+        """One fetch of a follower: a record more, or a truncation."""
+        offset, end = len(self.records), len(leader.records)
+        if self.epochs.latest >= 0:
+            known = leader.epochs.assign(epoch, end).end_offset_for(self.epochs.latest, end)
+            if (found := divergence(Tp("t", 0), 0, offset, self.epochs.latest, known)) is not None:
+                offset = truncation_offset(self.epochs, offset, found)
+                assert offset < len(self.records), "a response that diverges shortens the log"
+                del self.records[offset:]
+                self.epochs = self.epochs.truncated_from_end(offset)
+                return
+        if offset < end:
+            self.append(*leader.records[offset])
+
+
+@pytest.mark.parametrize("first", range(0, scaled(500, 50_000), 500))
+def test_histories_that_part_at_any_depth_come_together(first: int) -> None:
+    """Any replica leads next, however little it has: up to a record of one offset and epoch two logs are equal."""
+    for seed in range(first, first + 500):
+        dice = random.Random(seed)
+        logs = [History() for _ in range(3)]
+        epoch = sent = 0
+        leader = logs[0]
+        for _ in range(60):
+            what = dice.choices(["append", "fetch", "elect"], [4, 5, 1])[0]
+            if what == "append":
+                sent += 1
+                leader.append(epoch, sent)
+            elif what == "elect":
+                leader, epoch = dice.choice(logs), epoch + 1
+            else:
+                follower = dice.choice([each for each in logs if each is not leader])
+                follower.fetch_from(leader, epoch)
+            for one, other in itertools.combinations(logs, 2):
+                same = [a[0] == b[0] for a, b in zip(one.records, other.records, strict=False)]
+                upto = max((at + 1 for at, equal in enumerate(same) if equal), default=0)
+                assert one.records[:upto] == other.records[:upto], seed
+        for follower in logs:
+            lacks = len(leader.records) + len(follower.records)
+            for _ in range(lacks if follower is not leader else 0):
+                follower.fetch_from(leader, epoch)
+            assert follower.records == leader.records, seed

@@ -59,6 +59,18 @@ def test_what_a_leader_cannot_have(isr: tuple[int, ...], other: dict[str, Any], 
     assert refused(state, unknown)[0] == 3
 
 
+def test_a_change_that_was_asked_before_another_change_is_refused() -> None:
+    """The leader had not heard of what the controller changed meanwhile, and would undo it."""
+    before = replicated((1, 2, 3))
+    state = done(before, lost(3))
+    held = row(state)
+    assert held.isr == (1, 2) and held.partition_epoch == row(before).partition_epoch + 1
+    late = isr_command(state, (1,), partition_epoch=held.partition_epoch - 1)
+    assert refused(state, late)[0] == 95
+    back = done(state, registration(3, "again"))
+    assert refused(back, isr_command(back, (1, 2, 3), partition_epoch=held.partition_epoch - 1))[0] == 95
+
+
 def test_an_epoch_that_the_leader_does_not_know_is_not_checked() -> None:
     state = replicated((1, 2, 3))
     assert seen(done(state, isr_command(state, (1, 3), epoch=-1)))[1] == (1, 3)
