@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import signal
@@ -208,6 +209,14 @@ class Cluster:
         """Until the node knows an image of this cluster generation or a later one."""
         until("the generation is raised", lambda: int(self.ask("incarnation", node)["generation"]) >= generation, 60)
 
+    def show(self) -> None:
+        """Print what the controller knows and what it has recorded last, for a test that fails."""
+        with contextlib.suppress(Exception):
+            print("the controller:", self.query(self.name, "describe"))
+        with contextlib.suppress(Exception):
+            history = self.with_handle(self.name, lambda handle: handle.fetch_history())
+            print("its history ends with:", history.to_json()[-20_000:])
+
     @property
     def bootstrap(self) -> str:
         return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
@@ -404,5 +413,8 @@ def running(
         for node in range(1, nodes + 1):
             cluster.wait_registered(node)
         yield cluster
+    except Exception:
+        cluster.show()
+        raise
     finally:
         cluster.close()
