@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +27,7 @@ pytestmark = [pytest.mark.temporal, pytest.mark.docker, pytest.mark.timeout(900)
 ROOT = Path(__file__).resolve().parents[2]
 #: Decides on each of the engine's faults at least three times within half a minute.
 SEED = "12440"
+FAULTS = (" frozen", " cut off", " restarted under a memory limit")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,11 +66,16 @@ def left_behind() -> list[str]:
 def test_the_engine_does_every_kind_of_fault_and_nothing_is_lost(tmp_path: Path) -> None:
     folder = tmp_path / "torture"
     with tally("operations under torture in containers") as counted:
-        command = rehome("--minutes", "0.6", "--seed", SEED, "--data", str(folder), "--json")
-        answer, said = command.communicate(timeout=800)
-        assert answer, said
-        report: dict[str, Any] = json.loads(answer)
-        counted.count = report["operations"]
+        # A busy machine may not get round to every fault in the shorter run.
+        for minutes in ("0.6", "2"):
+            shutil.rmtree(folder, ignore_errors=True)
+            command = rehome("--minutes", minutes, "--seed", SEED, "--data", str(folder), "--json")
+            answer, said = command.communicate(timeout=800)
+            assert answer, said
+            report: dict[str, Any] = json.loads(answer)
+            counted.count = report["operations"]
+            if report["findings"] or all(any(each.endswith(word) for each in report["kills"]) for word in FAULTS):
+                break
     assert not report["findings"], "\n".join(f"{f['check']} {f['sentence']}" for f in report["findings"])
     assert command.returncode == 0
     assert report["verdict"].startswith("no violation in ")
@@ -78,7 +85,7 @@ def test_the_engine_does_every_kind_of_fault_and_nothing_is_lost(tmp_path: Path)
     # What the nemesis says that it did ...
     faults = report["kills"]
     assert any(fault in ("node-1", "node-2", "node-3") for fault in faults), faults
-    for word in (" frozen", " cut off", " restarted under a memory limit"):
+    for word in FAULTS:
         assert any(fault.endswith(word) for fault in faults), (word, faults)
     # ... and what the engine says that it was told to do.
     for event in ("killed", "paused", "unpaused", CUT):
