@@ -135,11 +135,12 @@ class Sender:
                 "socket.timeout.ms": 12_000,
                 "queue.buffering.max.messages": 5_000,
                 "reconnect.backoff.max.ms": 500,
-                # Without an upper limit of its own the backoff of a message doubles with each retry. librdkafka puts
-                # messages of different counts into one batch; when it must send just that batch once more, some are
-                # still held back, and it ends with "Unable to reconstruct MessageSet" (librdkafka issue 4736).
+                # So slow that no batch is sent more than 25 times in its life: librdkafka computes the pause before the
+                # next time as 2^retries * retry.backoff.ms in 32 bits. Beyond, what is negative counts as no pause, the
+                # batch's later messages are still held back, and the producer ends with a fatal error: "Unable to
+                # reconstruct MessageSet".
                 "retry.backoff.ms": 100,
-                "retry.backoff.max.ms": 100,
+                "retry.backoff.max.ms": 8_000,
                 "topic.metadata.refresh.interval.ms": 3000,
                 **({"debug": "eos", "log_level": 7} if orders.idempotent else {"log_level": 0}),
             },

@@ -187,7 +187,7 @@ def test_the_table_as_an_operator_sees_it(harness: Harness) -> None:
     harness.create_topic("t")
     client, other = Client(harness), raw_connection(harness)
     assert served(other)
-    client.send_fetch("t", 0, 0, max_wait_ms=20_000)
+    client.send_fetch("t", 0, 0, max_wait_ms=6_000)
     local = client.socket.getsockname()[1]
 
     def row(port: int) -> dict[str, object]:
