@@ -29,7 +29,7 @@ from storage_node.log.batch import NO_PRODUCER, Buffer
 from storage_node.log.config import LOG_APPEND_TIME
 from storage_node.log.files import Region
 from storage_node.log.maintenance import MaintainedLog
-from storage_node.log.producer_state import ProducerState, snapshot_name
+from storage_node.log.producer_state import ProducerState
 from storage_node.log.segment import LogClosed, Segment
 from storage_node.log.state import wall_ms
 
@@ -193,9 +193,8 @@ class Log(MaintainedLog):
         else:
             kept.append(self._new_segment(end, now_ms))  # the active one was empty, and was replaced
         self._segments = tuple(kept)
-        for taken in recovery.snapshots(self._home):
-            if taken > end:
-                self._home.unlink(snapshot_name(taken))
+        if recovery.remove_snapshots(self._home, end):
+            self._home.sync()
         if before.producers is not None:
             self._producers = before.producers
         epochs = self._epochs.truncated_from_end(end + 1)

@@ -121,26 +121,24 @@ class MaintainedLog(LogState):
         """
         self._refuse_closed()
         silent = {pid: known for pid, known in other.producers.items() if pid not in self._producers.producers}
-        self._producers.take_over(other)
-        if not silent:
-            return
-        # Into every snapshot that a start may take, see `recovery.load_producers`: a later one may be damaged, or be
-        # removed with the records behind it.
-        first = self._segments[0].base_offset
         try:
-            for offset in sorted({first, *recovery.snapshots(self._home)}):
+            # Into the snapshot that a start takes (`recovery.load_producers`) and the one before it, which it takes
+            # after a truncation; each is a flush for which produces wait.
+            for offset in (recovery.snapshots(self._home) or [self._segments[0].base_offset])[-2:] if silent else ():
                 stored = self._stored_producers(offset)
                 if stored is not None:
-                    content = ProducerState({**silent, **stored.producers}).encode()
+                    before = {pid: known for pid, known in silent.items() if known.last_offset < offset}
+                    content = ProducerState({**before, **stored.producers}).encode()
                     self._home.write(snapshot_name(offset), content, sync=True)
-            self._names_dirty = True
+                    self._names_dirty = True
+            self._producers.take_over(other)
         except OSError as exc:
             if isinstance(exc, NoRoom):
                 raise NotEnoughSpace(f"no space left on {self.directory} for the producers of {self.tp}") from exc
             raise MetadataIOError(self.directory, f"writing the producers of {self.tp}") from exc
 
     def _stored_producers(self, offset: int) -> ProducerState | None:
-        """What the snapshot of an offset says; nothing is known where there is none; None if it is damaged."""
+        """Return the producers in the snapshot of an offset: none if it does not exist, None if it is damaged."""
         try:
             return ProducerState.decode(self._home.read(snapshot_name(offset)) or ProducerState().encode())
         except ValueError:
@@ -179,10 +177,7 @@ class MaintainedLog(LogState):
         # Each step is on the disk before the next. A start takes what is below the recovery point as it finds it: with
         # the last kept segment cut and later ones still there, or with an epoch forgotten that still has its records,
         # it would serve another history. The epochs of records that are gone it forgets by itself.
-        # A snapshot of what is cut off must not come back either: other records may have its offsets by then.
-        for taken in recovery.snapshots(self._home):
-            if taken > end:
-                self._home.unlink(snapshot_name(taken))
+        recovery.remove_snapshots(self._home, end)
         self._remove(tuple(reversed(gone)), wall_ms())
         self._names_dirty = False
         self._home.sync()

@@ -3,11 +3,11 @@
 For each producer id: the epoch, and the last five batches it appended, so that a repeated one is answered with the
 first append's offsets, and a gap in the sequence is refused. Sequences count 0 to 2^31-1 and start over.
 
-A `.snapshot` of Apache Kafka has only the last batch of each producer. A broker that starts again from one answers a
-producer that repeats the batch before it with OUT_OF_ORDER_SEQUENCE_NUMBER, although the log holds that batch: what the
-producer had in flight when the broker died was appended, only never acknowledged. librdkafka ends with a fatal error
-then. So the earlier batches follow behind Kafka's part of the file, under the same CRC. Apache Kafka reads its own part
-and leaves the rest alone.
+A `.snapshot` of Apache Kafka has only the last batch of each producer. A broker that starts again from one rejects the
+batch before it with OUT_OF_ORDER_SEQUENCE_NUMBER when the producer repeats it, although the log holds that batch: what
+the producer had in flight when the broker died was appended, only never acknowledged. librdkafka ends with a fatal
+error then. So the earlier batches follow behind Kafka's part of the file, under the same CRC. Apache Kafka ignores
+them.
 """
 
 from __future__ import annotations
@@ -73,6 +73,11 @@ class Producer:
     def last_sequence(self) -> int:
         """The sequence of the last record; -1 when it is not known."""
         return self.batches[-1].last_sequence if self.batches else _NONE
+
+    @property
+    def last_offset(self) -> int:
+        """The offset of the last record; -1 when it is not known."""
+        return self.batches[-1].last_offset if self.batches else _NONE
 
     def duplicate_of(self, header: BatchHeader) -> AppendedBatch | None:
         """The remembered batch with the same epoch and sequences, or None."""
@@ -211,20 +216,20 @@ class ProducerState:
             raise ValueError("a producer snapshot whose CRC or size is wrong")
         earlier: dict[int, tuple[AppendedBatch, ...]] = {}
         for pid, *batch in _EARLIER.iter_unpack(data[end:]):
-            earlier[pid] = (*earlier.get(pid, ()), AppendedBatch(*batch))
+            earlier[pid] = (*earlier.get(pid, ()), AppendedBatch(*batch))[1 - REMEMBERED :]
         producers: dict[int, Producer] = {}
         for pid, epoch, sequence, offset, delta, timestamp, coordinator, start in _ENTRY.iter_unpack(
             data[_HEAD.size : end]
         ):
             last = AppendedBatch(sequence, offset, delta, timestamp)
-            batches = (*earlier.get(pid, ()), last)[-REMEMBERED:] if offset >= 0 else ()
+            batches = (*earlier.get(pid, ()), last) if offset >= 0 else ()
             producers[pid] = Producer(epoch, batches, timestamp, coordinator, start)
         return ProducerState(producers)
 
 
 def _last_append(item: tuple[int, Producer]) -> tuple[int, int]:
     pid, producer = item
-    return (producer.batches[-1].last_offset if producer.batches else _NONE, pid)
+    return (producer.last_offset, pid)
 
 
 def _crc(data: bytes | bytearray) -> int:

@@ -252,15 +252,31 @@ def snapshots(home: Home) -> list[int]:
     return sorted(offset for name in home.names() if (offset := offset_of(name, SUFFIX)) is not None)
 
 
+def remove_snapshots(home: Home, beyond: int) -> bool:
+    """Remove the snapshots of larger offsets; return whether there were any.
+
+    They are of records that the log has lost or cut off. The caller flushes the directory before it appends: other
+    records may have these offsets after the next loss of power, and a snapshot that came back would acknowledge what
+    was never appended.
+    """
+    stale = [offset for offset in snapshots(home) if offset > beyond]
+    for offset in stale:
+        home.unlink(snapshot_name(offset))
+    return bool(stale)
+
+
 def load_producers(home: Home, segments: list[Segment], end_offset: int, *, now_ms: int) -> ProducerState:
-    """The producers as of `end_offset`: the newest snapshot that is whole, and the headers of the batches after it."""
+    """Return the producers as of `end_offset`: the newest snapshot that is whole, and the batches' headers after it.
+
+    There are no snapshots beyond that offset any more (`remove_snapshots`).
+    """
     state, start = ProducerState(), segments[0].base_offset
     for offset in reversed(snapshots(home)):
-        if offset <= end_offset:
-            with contextlib.suppress(ValueError):
-                state, start = ProducerState.decode(home.read(snapshot_name(offset)) or b""), offset
-                break
-        home.unlink(snapshot_name(offset))
+        try:
+            state, start = ProducerState.decode(home.read(snapshot_name(offset)) or b""), offset
+            break
+        except ValueError:
+            home.unlink(snapshot_name(offset))
     state.seen_ms.update(dict.fromkeys(state.producers, now_ms))
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset

@@ -115,12 +115,13 @@ class LogState:
             for segment in reversed(segments):
                 segment.remove()
             removed, segments = [*removed, *segments], []
-        if removed:
+        if not segments:
+            end = log_start_offset
+        if recovery.remove_snapshots(self._home, end) or removed:
             # Or they would come back after the next loss of power, behind what is appended from now on.
             self._home.sync()
         self._epochs, stored = recovery.load_epochs(self._home, segments)
         if not segments:
-            end = log_start_offset
             segments = [self._new_segment(end, now_ms)]
         self.recovered_bytes = loaded.recovered_bytes
         self._removed.extend((now_ms + self.config.file_delete_delay_ms, segment) for segment in removed)

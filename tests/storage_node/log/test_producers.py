@@ -8,6 +8,7 @@ import pytest
 
 from storage_node.errors import ErrorCode, InvalidProducerEpoch, OutOfOrderSequence
 from storage_node.log import Appended, Log
+from storage_node.log.files import Home
 from storage_node.log.producer_state import MAX_SEQUENCE, AppendedBatch, Producer, ProducerState
 
 from .logs import SMALL, batch, crashed, files, open_log, produced
@@ -204,6 +205,46 @@ def test_a_copy_takes_the_producers_over(log: Log, tmp_path: Path) -> None:
     copy.append_copied(log.read(0, 1 << 20).data)
     assert copy.producers.producers == log.producers.producers
     assert copy.append_as_leader(produced(7, 2), 0).duplicate
+
+
+def test_a_snapshot_beyond_the_end_is_gone_for_good_before_a_start_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other records may have its offset by the next loss of power: it would acknowledge what was never appended."""
+    log = open_log(tmp_path / "topic-0")
+    for n in range(10):
+        log.append_as_leader(produced(7, n), 0)
+    log.flush()
+    path = crashed(log, tmp_path / "crashed-0")
+    (path / f"{12:020d}.snapshot").write_bytes(log.producers.encode())
+    seen: list[str] = []
+    unlink, sync = Home.unlink, Home.sync
+    monkeypatch.setattr(Home, "unlink", lambda home, name: (seen.append(name), unlink(home, name))[1])
+    monkeypatch.setattr(Home, "sync", lambda home: (seen.append("synced"), sync(home))[1])
+    open_log(path, recovery_point=log.recovery_point)
+    assert seen == [f"{12:020d}.snapshot", "synced"]
+
+
+def test_what_a_copy_adopts_is_in_two_snapshots_and_none_that_is_older_than_it(tmp_path: Path) -> None:
+    """Produces wait for these flushes, so that they must not grow with the segments."""
+    source, copy = open_log(tmp_path / "source-0"), open_log(tmp_path / "copy-0")
+    source.append_as_leader(produced(7, 0), 0)
+    gone = source.producers
+    while len(copy.segments) < 8:
+        copy.append_as_leader(batch(2, 300), 0)
+    before = files(copy.path, ".snapshot")
+    copy.adopt_producers(gone)
+    after = files(copy.path, ".snapshot")
+    changed = [name for name in after if after[name] != before[name]]
+    assert changed == sorted(after)[-2:]
+    assert all(7 in ProducerState.decode(after[name]).producers for name in changed)
+    again = open_log(crashed(copy, tmp_path / "crashed-0"), recovery_point=copy.recovery_point)
+    assert again.producers.get(7) == gone.get(7)
+    # What is behind a snapshot is not in it: after a truncation to there its producer repeats it in earnest.
+    last = int(sorted(after)[-1][:20])
+    late = ProducerState({8: Producer(0, (AppendedBatch(0, last, 0, 1),), 1)})
+    copy.adopt_producers(late)
+    assert all(8 not in ProducerState.decode(data).producers for data in files(copy.path, ".snapshot").values())
 
 
 def test_a_silent_producer_is_forgotten_by_the_nodes_clock(log: Log) -> None:
