@@ -35,19 +35,20 @@ AFTER_SOURCE_SETTLED = failpoints.register("swap.after_source_settled")
 QUIET = 1.0  # seconds without a swap after which the final words are written
 LONGEST = 10.0  # seconds after which they are in any case
 PATIENCE = 5.0  # seconds that a node which stops waits for it
-TURN = (
-    1.0  # seconds that a word waits for whoever else is at work on its partition, such as the word of the swap before
-)
+# Seconds that a directory's jobs wait in all for partitions' guards, which jobs of other directories may hold.
+TURN = 1.0
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is to be written in one directory; `write` answers False when somebody else is at work there just now."""
+    """What is to be written in one directory; `write` returns False when the partition's guard, or the deletion, is not
+    free within so many seconds.
+    """
 
     directory: LogDirectory
-    write: Callable[[], bool]
+    write: Callable[[float], bool]
     left: bool = False  # a replica has left it: its checkpoints are written, too
 
 
@@ -70,9 +71,9 @@ class Settler:
     def add(self, tp: TopicPartition, target: LogDirectory, generation: int, deletion: Deletion) -> None:
         """The copy of `tp` in `target` has become the replica of this generation, its source is `deletion`."""
 
-        def replica() -> bool:
+        def replica(patience: float) -> bool:
             guard = self._guard(tp)
-            if not guard.acquire(timeout=TURN):
+            if not guard.acquire(timeout=patience):
                 return False
             try:
                 settle_replica(target.path / replica_name(tp), generation)
@@ -85,7 +86,10 @@ class Settler:
             if self._closed:
                 return
             self._oldest, self._newest = (self._oldest if self._jobs else now), now
-            self._jobs += [_Job(target, replica), _Job(deletion.directory, lambda: settle_source(deletion), left=True)]
+            self._jobs += [
+                _Job(target, replica),
+                _Job(deletion.directory, lambda _: settle_source(deletion), left=True),
+            ]
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="settling", daemon=True)
                 self._thread.start()
@@ -124,9 +128,10 @@ class Settler:
                 self._host.checkpoint(directory, None)
             except StorageError as error:
                 directory.fail_on(error)
+        until = time.monotonic() + TURN
         for job in jobs:
             try:
-                if directory.online and not job.write():
+                if directory.online and not job.write(max(0.0, until - time.monotonic())):
                     self._again(replace(job, left=False))
             except StorageError as error:
                 directory.fail_on(error)
