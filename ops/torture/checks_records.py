@@ -26,7 +26,7 @@ def _unread(index: Index) -> Iterator[str]:
     for topic in index.evidence.topics.values():
         for number in range(topic.partitions):
             place = (topic.label, number)
-            if not topic.deleted and place not in index.evidence.final:
+            if topic.used and not topic.deleted and place not in index.evidence.final:
                 acked = sum(1 for ack in index.acks if ack.place == place)
                 yield f"{told(place)} could not be read at the end, and {acked} records of it were acknowledged"
 

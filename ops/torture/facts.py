@@ -19,7 +19,7 @@ class TopicFact:
     """One life of a topic. `retention_bytes` None: nothing but DeleteRecords may move its log start.
 
     `segment_bytes` bounds by how much retention may come below `retention_bytes`; `replicas` is the replication factor
-    with which it was made.
+    with which it was made; `used`: clients use it, so that it is read back at the end.
     """
 
     label: str
@@ -29,6 +29,7 @@ class TopicFact:
     segment_bytes: int = 1 << 30
     deleted: bool = False
     replicas: int = 1
+    used: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,7 +272,7 @@ class Torture:
         seen.writes.stop()
         return Evidence(
             history=list(history.read(self._workload.histories)),
-            topics={topic.label: topic for topic in lives},
+            topics={topic.label: topic for topic in (*lives, *self._idle)},
             final=final,
             scans=ending.scans(self._roles, used),
             swaps=swaps.swaps,

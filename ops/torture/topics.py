@@ -28,7 +28,7 @@ def idle(partitions: int, replicas: int) -> list[TopicFact]:
     if rest := partitions % IDLE_PARTITIONS:
         sizes.append(rest)
     names = (f"{IDLE}{number:04d}" for number in range(len(sizes)))
-    return [TopicFact(name, name, size, replicas=replicas) for name, size in zip(names, sizes, strict=True)]
+    return [TopicFact(name, name, size, replicas=replicas, used=False) for name, size in zip(names, sizes, strict=True)]
 
 
 def configs(topic: TopicFact) -> dict[str, str]:
