@@ -152,7 +152,7 @@ class MoveReplica:
             self._keep(steps.facts_of(failure, group))
         except asyncio.CancelledError:
             # A cancel that came with the step's answer: what the step has done the next one finds out.
-            if not cancellation.asked():
+            if not (cancellation.asked() or self._interrupted):
                 raise
             outcome = steps.Stopped()
         finally:
@@ -424,7 +424,7 @@ class MoveReplica:
     async def _interrupt(self) -> None:
         """Stop the step under way, if any, and wait until it has ended; a swap that runs already ends by itself.
 
-        An answer of the step that came in the same task is taken first: a cancel would throw it away.
+        A result that the same workflow task delivered is applied first: a cancel would discard it.
         """
         step = self._step
         if step is None:

@@ -96,7 +96,7 @@ class FilePart:
         try:
             data = self._region.read(self._sent, self._piece)
         except OSError as error:
-            raise LogReadError(self._directory.name, f"reading on in the log of {self._tp} for a client") from error
+            raise LogReadError(self._directory.name, f"reading the log of {self._tp} for a fetch response") from error
         if not data:
             raise CorruptRecord("a segment became shorter while it was sent")
         if self._check is not None:
