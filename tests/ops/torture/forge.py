@@ -38,9 +38,10 @@ A, B = "/n1/disk-a", "/n1/disk-b"
 #: The last is replicated: node 2 leads it, and node 3 has replaced node 4.
 ORDERS, OTHER, TICKS, PAYS = ("orders", 0), ("orders", 1), ("ticks", 0), ("pays", 0)
 PLACES = (ORDERS, OTHER, TICKS, PAYS)
+IDLE = ("idle-0000", 0)
 A2, A3, A4 = "/n2/disk-a", "/n3/disk-a", "/n4/disk-a"
 HOMES = {
-    **{place: Home((1,), (d,), (1,), (1,), 1) for place, d in ((ORDERS, B), (OTHER, A), (TICKS, A))},
+    **{place: Home((1,), (d,), (1,), (1,), 1) for place, d in ((ORDERS, B), (OTHER, A), (TICKS, A), (IDLE, A))},
     PAYS: Home((1, 2, 3), (A, A2, A3), (1, 1, 0), (2, 1, 3), 2),
 }
 RATE = 1_000_000
@@ -116,7 +117,7 @@ def _samples() -> list[RateSample]:
 
 def sound() -> Evidence:
     """A run in which all was well: a deletion, retention, a refused and an open send, one swap, one failed move, two
-    elections, one reassignment that was cancelled and one that was done.
+    elections, one reassignment that was cancelled and one that was done, one partition that no client uses.
     """
     final = _final()
     return Evidence(
@@ -126,6 +127,7 @@ def sound() -> Evidence:
             "ticks": TopicFact("ticks", "ticks", 1, retention_bytes=1000),
             "visits@1": TopicFact("visits@1", "visits", 1, deleted=True),
             "pays": TopicFact("pays", "pays", 1, replicas=3),
+            "idle-0000": TopicFact("idle-0000", "idle-0000", 1, used=False),
         },
         final=final,
         scans=[
@@ -142,7 +144,7 @@ def sound() -> Evidence:
             ),
         ],
         directories=[
-            directory(1, A, [OTHER, TICKS, PAYS]),
+            directory(1, A, [OTHER, TICKS, PAYS, IDLE]),
             directory(1, B, [ORDERS]),
             directory(2, A2, [PAYS]),
             directory(3, A3, [PAYS]),
