@@ -126,7 +126,8 @@ class Home:
 
     def look(self, name: str) -> os.stat_result:
         """What a file is, without opening it; a symlink is ELOOP as in `open`."""
-        found = os.stat(name, dir_fd=self._open().fd, follow_symlinks=False)
+        folder = self._open()
+        found = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
             raise _symlink(name)
         if stat.S_ISDIR(found.st_mode):
@@ -135,12 +136,14 @@ class Home:
 
     def names(self) -> list[str]:
         """The names of all files in the directory."""
-        return os.listdir(self._open().fd)  # noqa: PTH208  # by descriptor
+        folder = self._open()
+        return os.listdir(folder.fd)  # noqa: PTH208  # by descriptor
 
     def exists(self, name: str) -> bool:
         """Whether there is a file of that name."""
+        folder = self._open()
         try:
-            os.stat(name, dir_fd=self._open().fd, follow_symlinks=False)
+            os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
         except FileNotFoundError:
             return False
         return True
@@ -185,7 +188,8 @@ class Home:
 
     def sync(self) -> None:
         """Flush the directory itself: names of files made, renamed or removed before."""
-        os.fsync(self._open().fd)
+        folder = self._open()
+        os.fsync(folder.fd)
 
 
 def _open_folder(path: str) -> Handle:

@@ -30,7 +30,11 @@ _LOOKED_AT = 64
 
 
 class Handle:
-    """An open descriptor that closes with its last reference."""
+    """An open descriptor that closes with its last reference.
+
+    Whoever uses `fd` holds the handle meanwhile, by a name: in `home.folder().fd` the last reference may be gone before
+    the number is used, and the number be another file's.
+    """
 
     __slots__ = ("_counted", "fd", "used")
 

@@ -157,7 +157,8 @@ class Target:
                     raise
                 self._direct = None
         if done < len(data):
-            write_all(self.segment.file.fd, data[done:], position + done)
+            file = self.segment.file
+            write_all(file.fd, data[done:], position + done)
 
 
 def _in_memory(file: Handle, position: int) -> bool:

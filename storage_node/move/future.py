@@ -236,7 +236,8 @@ class FutureLog(Log):
             if self._torn and not self._closed:
                 active = self._segments[-1]
                 try:
-                    os.ftruncate(active.file.fd, active.size)
+                    file = active.file
+                    os.ftruncate(file.fd, active.size)
                 except OSError as exc:
                     raise LogAppendError(self.directory, f"cutting the copy of {self.tp}") from exc
             self._torn = 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import errno
+import gc
 import os
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +19,7 @@ from storage_node.directories.latch import Fault, fault_of
 from storage_node.errors import LogAppendError, LogFlushError, LogReadError, RequestRefused
 from storage_node.log import Log, LogClosed, LogConfig
 from storage_node.log import open_files as kept
+from storage_node.log.segment import file_name
 from tests.storage_node.log.logs import all_batches, batch, fill, open_log, read_all
 
 FEW = 8
@@ -256,6 +260,50 @@ def test_readers_beside_files_that_close(log: Log) -> None:
 
 
 # No descriptor left (KAFKA-16082)
+
+
+def test_what_is_let_go_in_the_middle_of_a_call_stays_open_until_its_end(
+    log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the descriptor's number may be another file's by then: another log would be listed, flushed or written."""
+    home, name = log._home, file_name(log.segments[0].base_offset, ".log")
+    seen: list[str] = []
+
+    def letting_go(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if home.kept_open() is not None:
+                home.let_go(home.kept_open())  # type: ignore[arg-type]
+                gc.collect()
+                seen.append(real.__name__)
+            return real(*arguments, **options)
+
+        return call
+
+    names = home.names()
+    for function in ("listdir", "stat", "fsync", "open", "rename", "unlink"):
+        monkeypatch.setattr(os, function, letting_go(getattr(os, function)))
+    assert home.names() == names and home.exists(name) and home.look(name).st_size > 0
+    home.sync()
+    assert home.open(name).fd > 0
+    assert not home.rename("not there", "either")
+    home.unlink("not there")
+    assert seen == ["listdir", "stat", "stat", "fsync", "open", "rename", "unlink"]
+
+
+def test_no_descriptors_number_is_taken_from_a_handle_that_nobody_holds() -> None:
+    """`a.file.fd` and `a.open().fd`: the handle is gone once the number is read."""
+    found: list[str] = []
+    for path in sorted((Path(__file__).parents[3] / "storage_node").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Attribute) and node.attr == "fd":
+                held = isinstance(node.value, ast.Name) or (
+                    isinstance(node.value, ast.Attribute)
+                    and node.value.attr.startswith("_")
+                    and isinstance(node.value.value, ast.Name)
+                )
+                if not held:
+                    found.append(f"{path.name}:{node.lineno}: {ast.unparse(node)}")
+    assert found == []
 
 
 def test_no_descriptor_left_says_nothing_about_the_disk(log: Log, no_descriptor: list[bool]) -> None:
