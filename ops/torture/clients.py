@@ -275,10 +275,10 @@ class Reader:
         found = self._consumer.consume(num_messages=1000, timeout=0.2)
         completed = now()
         records: dict[tuple[str, int], list[tuple[int, str]]] = {}
-        failed: list[tuple[str, int, Any]] = []
+        failed: list[tuple[str, int, int | None, Any]] = []
         for message in found:
             if message.error() is not None:
-                failed.append((message.topic() or "", message.partition() or 0, message.error()))
+                failed.append((message.topic() or "", message.partition() or 0, message.offset(), message.error()))
                 continue
             value = (message.value() or b"")[:120].split(b" ", 1)[0].decode(errors="replace")
             records.setdefault((message.topic(), message.partition()), []).append((message.offset(), value))
@@ -291,10 +291,12 @@ class Reader:
             self._note(POLL, name, number, OK, invoked, completed, wall, records=tuple(rows))
             if self._orders.role == "wanderer" and self._since_put[name, number] > EXCURSION_RECORDS:
                 self._wander(name, number, home=True)
-        for name, number, error in failed:
-            self._failed(name, number, error, invoked, completed, wall)
+        for name, number, offset, error in failed:
+            self._failed(name, number, offset, error, invoked, completed, wall)
 
-    def _failed(self, name: str, number: int, error: Any, invoked: int, completed: int, wall: int) -> None:
+    def _failed(
+        self, name: str, number: int, offset: int | None, error: Any, invoked: int, completed: int, wall: int
+    ) -> None:
         self.counts["errors"] += 1
         stuck = error.code() in (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError._AUTO_OFFSET_RESET)
         beyond = error.code() == KafkaError.OFFSET_OUT_OF_RANGE or "out of range" in error.str().lower()
@@ -305,6 +307,10 @@ class Reader:
                 self._put(name, number, None, self._position[name, number])
             return
         at = self._position[name, number]
+        if offset is not None and 0 <= offset != at:
+            # Of a fetch that was sent before the last assignment, from where the log may have ended or begun.
+            self._note(POLL, name, number, INFO, invoked, completed, wall, error=f"{error.name()} at {offset}")
+            return
         marks = self._watermarks(name, number, timeout=60) or (-1, -1)
         self._note(
             POLL, name, number, FAIL, invoked, completed, wall,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from ops.torture.clients import Orders, Sender
-from ops.torture.history import INFO, SEND, Recorder, read
+from ops.torture.clients import Orders, Reader, Sender
+from ops.torture.history import FAIL, INFO, POLL, SEND, Recorder, read
 
 
 class Dying:
@@ -40,3 +40,45 @@ def test_a_producer_that_dies_leaves_no_send_without_an_outcome(tmp_path: Path) 
     found = [(event.op, event.type, event.value, event.error) for event in read([orders.history])]
     assert found == [(SEND, INFO, f"idempotent-0-{n}", "OUT_OF_ORDER_SEQUENCE_NUMBER") for n in range(3)]
     assert sender.counts[INFO] == 3
+
+
+class Erring:
+    """A consumer whose one poll finds that an offset is out of range."""
+
+    def __init__(self, offset: int) -> None:
+        self._offset = offset
+
+    def consume(self, num_messages: int, timeout: float) -> list[Any]:
+        return [self]
+
+    def get_watermark_offsets(self, *_: Any, **__: Any) -> tuple[int, int]:
+        return 5321, 6255
+
+    def incremental_assign(self, *_: Any) -> None: ...
+
+    def incremental_unassign(self, *_: Any) -> None: ...
+
+    def error(self) -> KafkaError:
+        return KafkaError(KafkaError._AUTO_OFFSET_RESET, "Broker: Offset out of range (broker 1)")
+
+    def topic(self) -> str:
+        return "orders"
+
+    def partition(self) -> int:
+        return 0
+
+    def offset(self) -> int:
+        return self._offset
+
+
+@pytest.mark.parametrize(("offset", "kind"), [(5516, FAIL), (2035, INFO)], ids=["here", "where it was before"])
+def test_an_offset_out_of_range_counts_where_the_reader_is(tmp_path: Path, offset: int, kind: str) -> None:
+    orders = Orders("wanderer", "wanderer-0", "127.0.0.1:9", tmp_path / "polls.jsonl", {"orders": ("orders", 1)})
+    with Recorder(orders.history) as recorder:
+        reader = Reader(orders, recorder)
+        reader._consumer.close()
+        reader._consumer = Erring(offset)
+        reader._put("orders", 0, (5321, 6255), 5516)
+        reader._poll()
+    (found,) = [event for event in read([orders.history]) if event.op == POLL]
+    assert found.type == kind
