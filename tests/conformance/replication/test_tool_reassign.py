@@ -67,7 +67,7 @@ def test_from_verify_to_verify(cluster: Cluster, plans: Plans, tools: Tools) -> 
         "The inter-broker throttle limit was set to 1 B/s",
         f"Successfully started partition reassignments for {topic}-0,{topic}-1",
     ]
-    assert rates(cluster) == [both(1)] * 3
+    cluster.eventually(lambda: rates(cluster) == [both(1)] * 3, "also on the node that is asked")
     lists = {LEADER_RATE: "0:1,0:2,1:2,1:3", FOLLOWER_RATE: "0:3"}
     lists = {key.replace(".rate", ".replicas"): value for key, value in lists.items()}
     cluster.eventually(lambda: config(cluster, TOPIC_RESOURCE, topic) == lists, "on the node that is asked as well")
@@ -86,7 +86,7 @@ def test_from_verify_to_verify(cluster: Cluster, plans: Plans, tools: Tools) -> 
     wait_until_done(cluster, topic, [3, 2])
     code, lines = plans.run("verify", file, "--preserve-throttles")
     assert (code, [line for line in lines if line]) == (0, [status, *done])
-    assert rates(cluster) == [both(90_000_000)] * 3
+    cluster.eventually(lambda: rates(cluster) == [both(90_000_000)] * 3, "also on the node that is asked")
     code, lines = plans.run("verify", file)
     assert (code, [line for line in lines if line]) == (
         0,
@@ -97,7 +97,7 @@ def test_from_verify_to_verify(cluster: Cluster, plans: Plans, tools: Tools) -> 
             f"Clearing topic-level throttles on topic {topic}",
         ],
     )
-    assert rates(cluster) == [{}] * 3
+    cluster.eventually(lambda: rates(cluster) == [{}] * 3, "also on the node that is asked")
     cluster.eventually(lambda: config(cluster, TOPIC_RESOURCE, topic) == {}, "also on the node that is asked")
     assert on_disk(cluster, 1, topic) == []
     assert cluster.end_offset(topic, 0) == cluster.end_offset(topic, 1) == 400
@@ -153,7 +153,7 @@ def test_cancel_and_cancel_again(cluster: Cluster, plans: Plans, tools: Tools) -
     words = "\n".join(lines)
     assert "Clearing broker-level throttles on brokers 1,2,3" in words
     assert f"Clearing topic-level throttles on topic {topic}" in words
-    assert rates(cluster) == [{}] * 3
+    cluster.eventually(lambda: rates(cluster) == [{}] * 3, "also on the node that is asked")
     cluster.eventually(lambda: config(cluster, TOPIC_RESOURCE, topic) == {}, "also on the node that is asked")
     for partition, replicas in enumerate(([1], [2])):
         wait_until_done(cluster, topic, replicas, partition)
@@ -195,7 +195,8 @@ def test_another_node_and_a_directory_there(cluster: Cluster, plans: Plans) -> N
     wait_until_in(cluster, 1, topic, other)
     code, lines = plans.run("verify", file)
     assert code == 0 and lines[2] == f"Reassignment of replica {topic}-0-1 completed successfully."
-    assert lines[-2].startswith("Clearing broker-level") and rates(cluster) == [{}] * 3
+    assert lines[-2].startswith("Clearing broker-level")
+    cluster.eventually(lambda: rates(cluster) == [{}] * 3, "also on the node that is asked")
 
 
 @pytest.mark.conformance(181, 185)
