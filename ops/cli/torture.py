@@ -87,10 +87,10 @@ def torture(
     json: Json = False,
 ) -> None:
     """Torture a stack of its own: clients that record everything, and a nemesis that starts, cancels and re-targets
-    moves and reassignments, changes limits, deletes records and topics, kills and freezes every process. Then heal,
-    read everything back, scan the disks, and check the history (C1 to C18). Exit code 0: no violation; 1: findings,
-    or a check that had nothing to look at because of an error. Ctrl-C ends it early, with a verdict on what was done so
-    far.
+    moves and reassignments, changes limits, deletes records and topics, kills and freezes every process, and lets
+    disks fail. Then heal, read everything back, scan the disks, and check the history (C1 to C19). Exit code 0: no
+    violation; 1: findings, or a check that had nothing to look at because of an error. Ctrl-C ends it early, with a
+    verdict on what was done so far.
     """
     if not 0 < minutes <= MAX_MINUTES:
         raise UsageError(f"--minutes {minutes:g} is no time for a torture; write a number above 0, up to {MAX_MINUTES}")

@@ -18,6 +18,7 @@ _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
 DELIVERY_SECONDS = 120
+AWAY_SECONDS = 30  # that a broker may be away while its offsets are asked for
 
 
 def payload(value: str, size: int) -> bytes:
@@ -230,11 +231,17 @@ def _consumer(bootstrap: str) -> Any:
 
 
 def _watermarks(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
-    try:
-        low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=15)
-    except KafkaException as error:
-        raise OpsError(f"cannot read the offsets of {topic}-{partition}: {error}") from error
-    return int(low), int(high)
+    """Raises `OpsError` when they cannot be read: at once, or of a broker that stays away for `AWAY_SECONDS`."""
+    until = time.monotonic() + AWAY_SECONDS
+    while True:
+        try:
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=15)
+        except KafkaException as error:
+            if error.args[0].code() not in _PASSING or time.monotonic() > until:
+                raise OpsError(f"cannot read the offsets of {topic}-{partition}: {error}") from error
+            time.sleep(0.2)
+        else:
+            return int(low), int(high)
 
 
 #: Errors of a broker that is away for a moment: the client connects again by itself.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from ops.torture.facts import LimitFact, ReassignFact
+from ops.torture.facts import FaultFact, LimitFact, ReassignFact, TroubleFact
 from ops.torture.history import Event, Recorder, now
 
 NEMESIS_LOG = "nemesis.jsonl"
@@ -32,6 +32,8 @@ class Book:
         """Sentences on the torture itself: what it could not do."""
         self.limits: list[LimitFact] = []
         self.asked: list[ReassignFact] = []
+        self.faults: list[FaultFact] = []
+        self.troubles: list[TroubleFact] = []
 
     def note(self, action: str, what: str, outcome: str = "", number: int = 0, **more: Any) -> None:
         """One line: `number` is the decision's, `outcome` what came of it."""
@@ -65,6 +67,14 @@ class Book:
         with self._guard:
             self.asked += facts
 
+    def failed(self, fact: FaultFact) -> None:
+        with self._guard:
+            self.faults.append(fact)
+
+    def troubled(self, fact: TroubleFact) -> None:
+        with self._guard:
+            self.troubles.append(fact)
+
     def counted(self, action: str) -> None:
         with self._guard:
             self.actions[action] += 1
@@ -72,7 +82,7 @@ class Book:
     def done(self) -> tuple[int, int]:
         """How many deeds were begun, and how many faults done."""
         with self._guard:
-            return self.actions.total(), self.kills.total()
+            return self.actions.total(), self.kills.total() + len(self.faults)
 
     def killed(self, what: str, times: int = 1) -> None:
         with self._guard:

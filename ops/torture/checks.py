@@ -1,8 +1,8 @@
 """The checks by name, and what they say about a run: a finding is one sentence with its evidence. Pure.
 
-C1 to C18 are in the manner of Jepsen's Kafka test (unique values, version order by offset) with what moves between
+C1 to C19 are in the manner of Jepsen's Kafka test (unique values, version order by offset) with what moves between
 disks add: byte identity at the swap, one folder per replica, rates, throttles, an end to every fault; and with what
-replication adds: one leader per epoch, equal replicas, an end to every reassignment.
+replication adds: one leader per epoch, equal replicas, an end to every reassignment. C19 is about disks that fail.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ops.torture import checks_moves, checks_readers, checks_records, checks_replicas
+from ops.torture import checks_disks, checks_moves, checks_readers, checks_records, checks_replicas
 from ops.torture.facts import Evidence
 from ops.torture.index import Index
 
@@ -45,7 +45,7 @@ CHECKS: tuple[Check, ...] = (
     Check("C6", "a swap keeps every byte", checks_moves.changed_bytes),
     Check("C7", "log start and end never go back", checks_readers.backwards),
     Check("C8", "one folder per replica, where it was asked to be", checks_moves.misplaced),
-    Check("C9", "an offline directory serves nothing and disturbs no other", checks_moves.offline),
+    Check("C9", "an offline directory serves nothing, and only one that failed is offline", checks_moves.offline),
     Check("C10", "no copy is faster than its limit", checks_moves.too_fast),
     Check("C11", "throttles are as they were set", checks_moves.throttles),
     Check("C12", "every fault and every move comes to an end", checks_moves.unfinished),
@@ -55,6 +55,7 @@ CHECKS: tuple[Check, ...] = (
     Check("C16", "all replicas hold the same bytes", checks_replicas.unequal),
     Check("C17", "every reassignment ends, and the last word holds", checks_replicas.unsettled),
     Check("C18", "every replica is in sync in the end", checks_replicas.under_replicated),
+    Check("C19", "a failing disk disturbs no other", checks_disks.disturbed),
 )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from ops.torture.facts import Batch, DirectoryFact, LimitFact, Place, RateSample, RowFact
-from ops.torture.history import OK
+from ops.torture.history import FAIL, OK
 from ops.torture.index import Index, few, seconds, told
 
 SUFFIXES = (".move", ".delete")
@@ -23,9 +23,6 @@ BATCH = 1 << 20
 TOLERANCE = 1.05
 #: How long (ns) a limit that was replaced may still be in force: a node may be away, or be told late.
 GRACE = 20 * SECOND
-
-#: Seconds that a produce to another directory of the node may take while one directory has a fault, at p99.
-LATENCY_SECONDS = 5.0
 
 
 def compare(
@@ -122,12 +119,17 @@ def _asked(index: Index) -> Iterator[str]:
     """The move with the highest generation is the last that swapped: its directory is where the replica is.
 
     A replica that was taken off a node and made there again counts its generations from the beginning: then only moves
-    of the generation that the metadata has speak of it.
+    of the generation that the metadata has speak of it, and none that ended before the last reassignment was requested.
     """
+    remade: dict[Place, int] = defaultdict(int)
+    for each in index.evidence.asked:
+        remade[each.place] = max(remade[each.place], each.completed if each.type != FAIL else 0)
     moved: dict[tuple[Place, int], list[tuple[RowFact, str]]] = defaultdict(list)
     for run in index.evidence.runs:
         for row in run.rows:
             topic = index.evidence.topics.get(row.place[0])
+            if run.until and run.until <= remade.get(row.place, 0):
+                continue
             if row.outcome in SUCCEEDED and topic is not None and not topic.deleted and row.generation:
                 moved[row.place, run.node].append((row, run.workflow_id))
     at = {
@@ -136,7 +138,6 @@ def _asked(index: Index) -> Iterator[str]:
         for folder in directory.folders
         if not folder.endswith(SUFFIXES)
     }
-    remade = {each.place for each in index.evidence.asked}
     names = {place: name for name, place in index.names().items()}
     for (place, node), rows in moved.items():
         here = at.get((names.get(place, ""), node))
@@ -154,12 +155,12 @@ def _asked(index: Index) -> Iterator[str]:
 
 
 def offline(index: Index) -> list[str]:
-    """C9: an offline directory serves nothing, only a faulty one is offline, and the others go on meanwhile."""
+    """C9: an offline directory serves nothing, and only one that was made to fail is offline."""
     return few(_offline(index))
 
 
 def _offline(index: Index) -> Iterator[str]:
-    faulty = {(fault.node, fault.directory) for fault in index.evidence.faults}
+    faults = {(fault.node, fault.directory): fault for fault in index.evidence.faults}
     for directory in index.evidence.directories:
         if not directory.error:
             continue
@@ -169,25 +170,10 @@ def _offline(index: Index) -> Iterator[str]:
                 f"{directory.path} of node {directory.node} is offline ({directory.error}), but {some} is served "
                 "from it"
             )
-        if (directory.node, directory.path) not in faulty:
-            yield (
-                f"{directory.path} of node {directory.node} is offline ({directory.error}), though nothing was done "
-                "to it"
-            )
-    for fault in index.evidence.faults:
-        waits = sorted(
-            (ack.completed - ack.invoked) / SECOND
-            for ack in index.acks
-            if fault.since <= ack.invoked <= fault.until
-            and (home := index.evidence.homes.get(ack.place)) is not None
-            and home.leader == fault.node
-            and home.directory(fault.node) != fault.directory
-        )
-        if waits and (p99 := waits[min(len(waits) - 1, int(len(waits) * 0.99))]) > LATENCY_SECONDS:
-            yield (
-                f"while {fault.directory} of node {fault.node} had a fault ({seconds(fault.since)} to "
-                f"{seconds(fault.until)}), produce to its other directories took {p99:.2f} s at p99"
-            )
+        fault = faults.get((directory.node, directory.path))
+        if fault is None or fault.back:
+            why = f"it was back at {seconds(fault.back)}" if fault is not None else "nothing was done to it"
+            yield f"{directory.path} of node {directory.node} is offline ({directory.error}), though {why}"
 
 
 def too_fast(index: Index) -> list[str]:

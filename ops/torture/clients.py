@@ -26,9 +26,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 
 from ops.torture.history import ASSIGN, FAIL, INFO, MARKS, OK, OUT_OF_RANGE, POLL, SEND, SESSION, Event, Recorder, now
 
-_SILENT = logging.getLogger("rehome.torture.librdkafka")
-_SILENT.addHandler(logging.NullHandler())
-_SILENT.propagate = False
+SILENT = logging.getLogger("rehome.torture.librdkafka")
+SILENT.addHandler(logging.NullHandler())
+SILENT.propagate = False
 
 #: A send that ends with one of these was certainly not written; every other failure leaves it open.
 REFUSED = {
@@ -144,7 +144,7 @@ class Sender:
                 "topic.metadata.refresh.interval.ms": 3000,
                 **({"debug": "eos", "log_level": 7} if orders.idempotent else {"log_level": 0}),
             },
-            logger=Sessions(orders.process, recorder).logger() if orders.idempotent else _SILENT,
+            logger=Sessions(orders.process, recorder).logger() if orders.idempotent else SILENT,
         )
 
     def run(self, stopping: Stopping) -> None:
@@ -245,7 +245,7 @@ class Reader:
                 "topic.metadata.refresh.interval.ms": 3000,
                 "log_level": 0,
             },
-            logger=_SILENT,
+            logger=SILENT,
         )
 
     def run(self, stopping: Stopping) -> None:
@@ -381,6 +381,10 @@ def main(arguments: list[str]) -> int:
             sender = Sender(orders, recorder)
             sender.once() if orders.role == "once" else sender.run(stopping)
             counts = sender.counts
+        elif orders.role == "steady":
+            from ops.torture.steady import run
+
+            counts = run(orders, recorder, stopping)
         else:
             reader = Reader(orders, recorder)
             reader.run(stopping)

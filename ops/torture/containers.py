@@ -11,7 +11,7 @@ import contextlib
 import os
 import string
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class ContainerRoles:
     """Containers of one run on a network of their own."""
 
     by_engine = True
+    disks_cannot_fail = "log directories are volumes of the engine's"
 
     def __init__(self, data: Path, say: Say, count: int = NODES) -> None:
         """`count`: how many nodes."""
@@ -325,6 +326,15 @@ class ContainerRoles:
 
     def disk(self, node: int, directory: str) -> Path:
         return self._folder(node_name(node), Path(directory).name)
+
+    def fail_disk(self, node: int, *rules: Mapping[str, Any]) -> None:
+        raise OpsError(f"the disks of node {node} cannot be made to fail: {self.disks_cannot_fail}")
+
+    def disk_hits(self, node: int) -> int:
+        raise OpsError(f"the disks of node {node} were not made to fail")
+
+    def mend_disk(self, node: int) -> None:
+        """Nothing: none was made to fail."""
 
     def call(self, node: int, op: str, timeout: float = 3.0, **fields: Any) -> dict[str, Any]:
         return private_call(*self.address(node), node, op, timeout, **fields)

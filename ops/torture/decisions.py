@@ -57,6 +57,13 @@ BY_ENGINE: dict[str, int] = {
     "freeze-role": 3,
     "squeeze-node": 5,
 }
+#: What comes on top where each node has a disk that can be made to fail.
+ON_DISKS: dict[str, int] = {
+    "disk-errors": 6,
+    "disk-hangs": 5,
+    "disk-full": 4,
+    "bad-file": 5,
+}
 
 #: Mean seconds between two decisions.
 PAUSE_SECONDS = 0.9
@@ -86,10 +93,13 @@ class Decision:
         return low + self.picks[which] * (high - low)
 
 
-def decisions(seed: int, *, by_engine: bool = False, replicated: bool = False) -> Iterator[Decision]:
-    """The endless row of decisions of a seed."""
+def decisions(
+    seed: int, *, by_engine: bool = False, replicated: bool = False, disks: bool = False
+) -> Iterator[Decision]:
+    """Yield the endless row of decisions of a seed; `disks`: where disks can be made to fail."""
     source = random.Random(seed)
     table = WEIGHTS | (BY_ENGINE if by_engine else {}) | (REPLICATED if replicated else {})
+    table |= ON_DISKS if disks else {}
     actions, weights = list(table), list(table.values())
     number = 0
     while True:

@@ -218,6 +218,7 @@ def roles_at_end(roles: Roles) -> list[RoleFact]:
 
 def _trouble(status: dict[str, Any]) -> str:
     offline = [f"{tp} is offline: {reason}" for tp, reason in status.get("offline", {}).items()]
+    offline += [f"{d['path']} is offline: {d['failure']}" for d in status.get("directories", ()) if not d["online"]]
     if status.get("moves_stopped"):
         offline.append("its moves are stopped")
     if not status.get("generation"):

@@ -100,13 +100,14 @@ class RowFact:
     generation: int = 0
     error: str = ""
     message: str = ""
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFact:
     """A MoveReplica run at the end: Temporal's status in lower case, its reason if it failed, its rows if it has any.
 
-    `waiting` says what an open run waits for.
+    `waiting` says what an open run waits for. It ran from `since` until `until`, 0 where that is not known.
     """
 
     workflow_id: str
@@ -115,6 +116,8 @@ class RunFact:
     reason: str = ""
     rows: tuple[RowFact, ...] = ()
     waiting: str = ""
+    since: int = 0
+    until: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,10 +240,31 @@ class ThrottleFact:
 
 @dataclass(frozen=True, slots=True)
 class FaultFact:
-    """A fault on one directory, from `since` until `until`."""
+    """A directory that was made to fail from `since` until `until`: by which deed, and what the node made of it.
+
+    `places` are the partitions of which anything was in the directory meanwhile; `offline` are other directories of the
+    node that it reported offline meanwhile, in one of `looks` looks. `hits` counts the operations that failed or hung.
+    `back` is when the node served all of the directory again, 0 if that was not seen.
+    """
 
     node: int
     directory: str
+    since: int
+    until: int
+    kind: str = ""
+    outcome: str = ""
+    places: tuple[Place, ...] = ()
+    offline: tuple[str, ...] = ()
+    looks: int = 0
+    hits: int = 0
+    back: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleFact:
+    """A process of the cluster was killed, frozen, cut off or restarted, and worked again at `until`."""
+
+    name: str
     since: int
     until: int
 
@@ -281,6 +305,7 @@ class Evidence:
     limits: Sequence[LimitFact] = ()
     throttles: Sequence[ThrottleFact] = ()
     faults: Sequence[FaultFact] = ()
+    troubles: Sequence[TroubleFact] = ()
     roles: Sequence[RoleFact] = ()
     boots: Sequence[Boot] = ()
     leaders: Sequence[LeaderFact] = ()

@@ -8,14 +8,17 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import storage_node.node  # noqa: F401  (declares every failpoint)
 from ops.stack.errors import OpsError
 from ops.stack.layout import CONTROLLER, TEMPORAL, node_name
 from ops.torture import ask
 from ops.torture.book import Book
+from ops.torture.checks_disks import RECOVERY_SECONDS
 from ops.torture.decisions import Decision
+from ops.torture.facts import TroubleFact
+from ops.torture.history import now
 from ops.torture.moving import Moving
 from ops.torture.roles import Roles, all_names
 from storage_node import failpoints
@@ -25,6 +28,8 @@ AT_ONCE = 2
 START_SECONDS = 180.0
 #: Seconds that an armed node gets to reach its point.
 POINT_SECONDS = 8.0
+#: Seconds for which a deed waits until no process has trouble.
+ALONE_SECONDS = 30.0
 #: Bytes that a squeezed node may have: from too little to start with to enough for a while.
 LEAST_MEMORY, MOST_MEMORY = 44 << 20, 112 << 20
 
@@ -52,11 +57,17 @@ class Faults:
         self._roles, self._moving, self._book = roles, moving, book
         self._stop = threading.Event()
         self._troubled = threading.BoundedSemaphore(AT_ONCE)
+        self._calm_since = time.monotonic()
+        self._alone = threading.Lock()
         self._locks = {name: threading.Lock() for name in all_names(roles)}
 
     def stop(self) -> None:
         """Nothing waits any longer than it must."""
         self._stop.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait so long, or until `stop`; return whether it was the latter."""
+        return self._stop.wait(seconds)
 
     def heal(self) -> None:
         """Disarm, thaw and mend everything, and start what does not run. What does not start is a problem."""
@@ -68,7 +79,7 @@ class Faults:
                 self._roles.mend(name)
                 self._roles.loosen(name)
             try:
-                self._start(name)
+                self.start(name)
             except OpsError as error:
                 self._book.problems.append(f"{name} does not start: {error}")
 
@@ -97,7 +108,7 @@ class Faults:
             stopped = time.monotonic() - began
             self._book.killed(f"{name} stopped")
             self._stop.wait(seconds)
-            took = self._start(name)
+            took = self.start(name)
         return name, f"ended within {stopped:.1f} s, away for {seconds + took:.1f} s more"
 
     def _leaders(self) -> list[int]:
@@ -143,7 +154,7 @@ class Faults:
                     struck, ended = struck + starved, ended + (not starved)
                     self._roles.squeeze(name, size)
             self._roles.loosen(name)
-            self._start(name)
+            self.start(name)
         self._book.killed(f"{name} restarted under a memory limit")
         if struck:
             self._book.killed(f"{name} killed for memory", struck)
@@ -179,7 +190,7 @@ class Faults:
                     with contextlib.suppress(OpsError):
                         self._roles.start(name)
                     self._roles.arm(node, "")
-                self._start(name)
+                self.start(name)
         return f"{name} at {point}", "died there" if died else "did not pass it"
 
     def _provoke(self, decision: Decision, node: int, *, cancel: bool) -> None:
@@ -197,7 +208,7 @@ class Faults:
             self._book.note("killed", name, "SIGKILL")
             self._book.killed(name)
             self._stop.wait(seconds)
-            took = self._start(name)
+            took = self.start(name)
         return name, f"back {took:.1f} s after its start, away for {seconds + took:.1f} s"
 
     def _freeze(self, name: str, seconds: float) -> tuple[str, str]:
@@ -208,7 +219,7 @@ class Faults:
         self._book.killed(f"{name} frozen")
         return name, f"stood still for {seconds:.1f} s"
 
-    def _start(self, name: str) -> float:
+    def start(self, name: str) -> float:
         """Start it, again if it does not come up at once; the seconds it took."""
         began = time.monotonic()
         while True:
@@ -222,14 +233,61 @@ class Faults:
 
     @contextlib.contextmanager
     def _trouble(self, name: str) -> Iterator[None]:
+        with self.held(name), self.noted(name):
+            yield
+
+    @contextlib.contextmanager
+    def noted(self, name: str) -> Iterator[None]:
+        """Note that the process, which is held, has trouble while the block runs."""
+        since = now()
+        try:
+            yield
+        finally:
+            self._calm_since = time.monotonic()
+            self._book.troubled(TroubleFact(name, since, now()))
+
+    @property
+    def one_is_alone(self) -> bool:
+        """Whether a deed is, or waits to be, `alone`."""
+        return self._alone.locked()
+
+    @contextlib.contextmanager
+    def alone(self, name: str, settled: Callable[[], bool]) -> Iterator[None]:
+        """Hold a role while no role has trouble, nor had any in the last `RECOVERY_SECONDS`, from a moment on when the
+        cluster has `settled`. Raises `Busy`.
+        """
+        with contextlib.ExitStack() as kept:
+            if not self._alone.acquire(blocking=False):
+                raise Busy("another deed is to be alone")
+            kept.callback(self._alone.release)
+            until = time.monotonic() + ALONE_SECONDS
+            for _ in range(AT_ONCE):
+                if not self._troubled.acquire(timeout=max(0.0, until - time.monotonic())):
+                    raise Busy("others have had trouble for too long")
+                kept.callback(self._troubled.release)
+            kept.enter_context(self.locked(name))
+            while (left := self._calm_since + RECOVERY_SECONDS - time.monotonic()) > 0 or not settled():
+                if time.monotonic() > until or self._stop.wait(max(0.2, left)):
+                    raise Busy("the cluster did not settle in time")
+            yield
+
+    @contextlib.contextmanager
+    def held(self, name: str) -> Iterator[None]:
+        """Keep other trouble off a role while the block runs; it counts as one that has trouble. Raises `Busy`."""
         if not self._troubled.acquire(blocking=False):
             raise Busy("enough others have trouble")
         try:
-            if not self._locks[name].acquire(blocking=False):
-                raise Busy(f"{name} has trouble already")
-            try:
+            with self.locked(name):
                 yield
-            finally:
-                self._locks[name].release()
         finally:
             self._troubled.release()
+
+    @contextlib.contextmanager
+    def locked(self, name: str, seconds: float = 0.0) -> Iterator[None]:
+        """Keep other trouble off a role, however many others have any. Raises `Busy` where it has some for so long."""
+        if not self._locks[name].acquire(timeout=seconds):
+            raise Busy(f"{name} has trouble already")
+        try:
+            yield
+        finally:
+            self._locks[name].release()

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 from uuid import uuid4
 
-from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError, WorkflowUpdateFailedError
+from temporalio.client import (
+    Client,
+    WorkflowExecution,
+    WorkflowExecutionStatus,
+    WorkflowFailureError,
+    WorkflowUpdateFailedError,
+)
 from temporalio.exceptions import ApplicationError, TemporalError
 
 from activities import connection
@@ -19,6 +27,7 @@ from ops.cli.kafka_admin import KafkaAdmin
 from ops.stack.errors import OpsError
 from ops.torture import disk
 from ops.torture.facts import RowFact, RunFact
+from ops.torture.history import now
 from ops.torture.roles import Roles
 from storage_node.config_table import MOVE_RATE
 from storage_node.types import TopicPartition
@@ -49,6 +58,13 @@ class Moving:
 
     def __init__(self, roles: Roles) -> None:
         self._roles = roles
+        self._begun: dict[str, int] = {}
+        """The node of each run that was started here: its id does not name it."""
+
+    def node_of(self, workflow_id: str) -> int:
+        """The node on which a run moves replicas; -1 where that is not known."""
+        named = re.fullmatch(rf"{re.escape(self._roles.cluster)}/move/(\d+)/.+", workflow_id)
+        return int(named[1]) if named else self._begun.get(workflow_id, -1)
 
     def replicas(self) -> list[Replica]:
         """Every replica by its folder's name, sorted."""
@@ -94,6 +110,7 @@ class Moving:
         if throttle is not None:
             entries[0]["throttle"] = throttle
         chosen = f"torture-{uuid4().hex[:8]}-{replicas[0]}"
+        self._begun[chosen] = replicas[0].node
 
         async def work(client: Client) -> str:
             await client.start_workflow(
@@ -160,14 +177,20 @@ class Moving:
 
         async def work(client: Client) -> list[RunFact]:
             query = f'WorkflowType="{names.MOVE_REPLICA}"'
-            found = [(run.id, run.run_id, run.status) async for run in client.list_workflows(query)]
+            found = [run async for run in client.list_workflows(query)]
             gate = asyncio.Semaphore(AT_ONCE)
 
-            async def one(workflow_id: str, run_id: str, status: WorkflowExecutionStatus | None) -> RunFact:
+            async def one(run: WorkflowExecution) -> RunFact:
                 async with gate:
-                    return await _outcome(client, workflow_id, run_id, status)
+                    outcome = await _outcome(client, run.id, run.run_id, run.status)
+                    return replace(
+                        outcome,
+                        node=self.node_of(run.id),
+                        since=_monotonic(run.start_time),
+                        until=_monotonic(run.close_time),
+                    )
 
-            return list(await asyncio.gather(*(one(*each) for each in found)))
+            return list(await asyncio.gather(*(one(run) for run in found)))
 
         return self.temporal(work, seconds=120)
 
@@ -188,20 +211,23 @@ class Moving:
             raise OpsError(f"Temporal: {str(error) or type(error).__name__}") from error
 
 
+def _monotonic(at: datetime | None) -> int:
+    """A time of Temporal's by the clock of all events, 0 for none."""
+    return 0 if at is None else now() + int((at.timestamp() - time.time()) * 1e9)
+
+
 async def _outcome(client: Client, workflow_id: str, run_id: str, status: WorkflowExecutionStatus | None) -> RunFact:
     handle = client.get_workflow_handle(workflow_id, run_id=run_id)
     name = status.name.lower() if status else "unknown"
-    node = -1
     if status is WorkflowExecutionStatus.RUNNING:
         waiting = "it does not answer"
         try:
             progress = await asyncio.wait_for(handle.query("progress"), ANSWER_SECONDS)
-            node = int(progress.get("node", -1))
             waiting = f"phase {progress.get('phase')}, waiting for {progress.get('waiting_for') or 'nothing'}"
             waiting += ", paused" if progress.get("paused") else ""
         except Exception as error:  # whatever a query can fail with says why nothing is known
             waiting = f"it does not answer ({str(error) or type(error).__name__})"
-        return RunFact(workflow_id, node, name, waiting=waiting)
+        return RunFact(workflow_id, -1, name, waiting=waiting)
     reason, result = "", None
     try:
         result = await handle.result()
@@ -210,7 +236,7 @@ async def _outcome(client: Client, workflow_id: str, run_id: str, status: Workfl
         if isinstance(error.cause, ApplicationError) and error.cause.details:
             result = error.cause.details[0]
     rows = result.get("rows", []) if isinstance(result, dict) else []
-    return RunFact(workflow_id, node, name, reason, tuple(_row(row) for row in rows))
+    return RunFact(workflow_id, -1, name, reason, tuple(_row(row) for row in rows))
 
 
 def _row(row: dict[str, Any]) -> RowFact:
@@ -221,4 +247,5 @@ def _row(row: dict[str, Any]) -> RowFact:
         int(row.get("generation", 0)),
         str(row.get("error", "")),
         str(row.get("message", "")),
+        str(row.get("source", "")),
     )

@@ -17,6 +17,7 @@ from ops.torture import cut
 from ops.torture.book import Book
 from ops.torture.decisions import Decision, decisions
 from ops.torture.facts import LimitFact, TopicFact
+from ops.torture.failing_disks import FailingDisks
 from ops.torture.faults import Faults
 from ops.torture.history import DELETE, INFO, OK, Event, now
 from ops.torture.moving import UNLIMITED, Moving, Replica
@@ -49,11 +50,13 @@ class Nemesis:
         self._kill_controller_every = kill_controller_every
         self._roles, self._moving, self._workload = roles, moving, workload
         self._side, self._book, self._seed = side, book, seed
-        self._replicated = replicas > 1
+        self._usual, self._replicated = replicas, replicas > 1
         self.reassigning = Reassigning(roles, moving, book)
         self.reassigning.label = self._label
         self._replicas = Replicas(roles, self.reassigning, usual=replicas)
         self.faults = Faults(roles, moving, book)
+        self._disks = FailingDisks(roles, moving, book, self.faults, self._settled)
+        self._disks.label = self._label
         self._stop = threading.Event()
         self._pool = ThreadPoolExecutor(WORKERS, thread_name_prefix="nemesis")
         self._busy = threading.BoundedSemaphore(WORKERS)
@@ -87,6 +90,7 @@ class Nemesis:
             "freeze-past-lease": self.faults.freeze_past_lease,
             "stop-node": self.faults.stop_node,
             **self._replicas.deeds,
+            **self._disks.deeds,
         }
 
     @property
@@ -97,7 +101,10 @@ class Nemesis:
     def run(self, until: float, tick: Callable[[], None]) -> None:
         """Carry out decisions until the monotonic time `until`, or `stop`; `tick` is called now and then."""
         due = time.monotonic() + self._kill_controller_every
-        for decision in decisions(self._seed, by_engine=self._roles.by_engine, replicated=self._replicated):
+        disks = not self._roles.disks_cannot_fail
+        for decision in decisions(
+            self._seed, by_engine=self._roles.by_engine, replicated=self._replicated, disks=disks
+        ):
             if self._stop.wait(min(decision.pause, max(0.0, until - time.monotonic()))) or time.monotonic() >= until:
                 return
             tick()
@@ -118,6 +125,7 @@ class Nemesis:
         self.stop()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self.faults.heal()
+        self._disks.heal()
         for node in self._roles.nodes:
             self._patiently(f"resume the moves of node {node}", partial(self._roles.call, node, "resume-moves"))
             self._patiently(f"lift the limit of node {node}", partial(self._limit, node, UNLIMITED))
@@ -125,6 +133,10 @@ class Nemesis:
         if self._replicated:
             self._patiently("lift the limits of replication", self._replicas.settle)
         self._patiently("resume what is paused", self._resume_runs)
+
+    def _settled(self) -> bool:
+        least = max(1, self._usual - 1)
+        return all(row.leader >= 0 and len(row.isr) >= least for row in self.reassigning.partitions())
 
     def _label(self, topic: str) -> str:
         current = self._side.current

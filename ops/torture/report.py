@@ -10,9 +10,11 @@ from typing import Any
 from rich.console import Console
 
 from ops.cli import output
+from ops.torture import checks_disks
 from ops.torture.checks import CHECKS, Finding
 from ops.torture.facts import Evidence
 from ops.torture.history import ASSIGN, DELETE, INFO, MARKS, OK, POLL, SEND, SESSION
+from ops.torture.index import Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Report:
     """Reassignments and terms of leaders, where partitions are replicated."""
     unchecked: Mapping[str, str] = field(default_factory=dict)
     """Of checks that had nothing to look at because of an error, by id: what they lacked, and why."""
+    disks: Mapping[str, int] = field(default_factory=dict)
+    """The disks that were made to fail, by deed and outcome."""
 
     @property
     def verdict(self) -> str:
@@ -88,6 +92,8 @@ def count(evidence: Evidence) -> tuple[int, dict[str, int]]:
     kinds["records read at the end"] = sum(len(read.records) for read in evidence.final.values())
     kinds["batches compared at swaps"] = sum(swap.compared for swap in evidence.swaps)
     kinds["swaps compared byte by byte"] = len(evidence.swaps)
+    if beside := checks_disks.judged(Index(evidence)):
+        kinds["sends judged beside a failing disk"] = beside
     if evidence.batches:
         kinds["batches told apart by leader epoch"] = evidence.batches
     return len(evidence.history), dict(kinds)
@@ -106,6 +112,13 @@ def replicas(evidence: Evidence) -> dict[str, int]:
     if any(topic.replicas > 1 for topic in evidence.topics.values()):
         found["leaders' terms seen"] = len(terms)
     return dict(found)
+
+
+def disks(evidence: Evidence) -> dict[str, int]:
+    """Return how often disks were made to fail, by deed and what the node made of it."""
+    return dict(
+        Counter(f"{fault.kind}: {fault.outcome if fault.hits else 'nothing met it'}" for fault in evidence.faults)
+    )
 
 
 def moves(evidence: Evidence) -> dict[str, int]:
@@ -130,7 +143,9 @@ def unseen(evidence: Evidence) -> list[str]:
     if not evidence.leaders and any(topic.replicas > 1 for topic in evidence.topics.values()):
         told.append("nobody was seen to lead: C15 saw only what the disks hold")
     if not evidence.faults:
-        told.append("no log directory was made to fail: C9 saw only that none was offline by itself")
+        told.append("no log directory was made to fail: C9 saw only that none was offline by itself, C19 nothing")
+    elif not checks_disks.judged(Index(evidence)):
+        told.append("no client sent beside a failing disk while nothing else had trouble: C19 saw only moves and disks")
     return told
 
 
@@ -141,6 +156,7 @@ def show(report: Report, screen: Console) -> None:
         ("moves", report.moves),
         ("replicas", report.replicas),
         ("faults", report.kills),
+        ("disks", report.disks),
         ("engine", report.engine),
     )
     lines = [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from ops.faults.disk import Disk, missing
 from ops.stack import ports, processes, temporal_server
 from ops.stack.errors import OpsError
 from ops.stack.interrupts import uninterrupted
@@ -25,6 +27,12 @@ PROPERTIES = {
     "log.flush.start.offset.checkpoint.interval.ms": "3000",
     "replica.high.watermark.checkpoint.interval.ms": "1000",
     "replica.lag.time.max.ms": "5000",
+}
+#: What it has besides where its last disk can be made to fail: a disk that hangs is soon known.
+FAILURE_SECONDS = 10
+ON_FAULTY_DISKS = {
+    "log.dir.failure.timeout.ms": str(FAILURE_SECONDS * 1000),
+    "log.dir.health.check.interval.ms": "1000",
 }
 
 
@@ -101,6 +109,19 @@ class Roles(Protocol):
     def disk(self, node: int, directory: str) -> Path:
         """Where a log directory of a node can be read from here."""
 
+    @property
+    def disks_cannot_fail(self) -> str:
+        """Why no disk can be made to fail here; "" where the last log directory of each node can be."""
+
+    def fail_disk(self, node: int, *rules: Mapping[str, Any]) -> None:
+        """Let the node's last log directory fail by these rules (see `ops.faults.rules.Rule`) until `mend_disk`."""
+
+    def disk_hits(self, node: int) -> int:
+        """How many operations the rules in force have hit."""
+
+    def mend_disk(self, node: int) -> None:
+        """Let it work again; what hung in it goes on."""
+
     def call(self, node: int, op: str, timeout: float = 3.0, **fields: Any) -> dict[str, Any]:
         """The node's private API. Raises `OpsError`."""
 
@@ -128,6 +149,14 @@ class FailpointFiles:
         return self.folder / node_name(node)
 
 
+@contextlib.contextmanager
+def _asking(node: int) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        raise OpsError(f"the faulty disk of node {node} does not respond: {error}") from error
+
+
 def private_call(host: str, port: int, node: int, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
     """A node's private API. Raises `OpsError`."""
     try:
@@ -148,6 +177,8 @@ class LocalRoles:
         environment = {node_name(node): self._points.environment(node) for node in range(1, count + 1)}
         self._stack = Stack(data / "stack", environment=environment)  # every restart would be told, too
         self._frozen: set[str] = set()
+        self.disks_cannot_fail = missing()
+        self._faulty: dict[int, Disk] = {}
         self._guard = threading.Lock()
 
     @property
@@ -182,20 +213,35 @@ class LocalRoles:
             self._points.arm(node, "")
         block = ports.free_block(self._count + 1, start=27000)
         spec = self._stack.prepare(
-            {"nodes": self._count, "dirs": DIRS, "port": block, "temporal_port": block + self._count}
+            {
+                "nodes": self._count,
+                "dirs": DIRS + (0 if self.disks_cannot_fail else 1),
+                "port": block,
+                "temporal_port": block + self._count,
+            }
         )
         for node in spec.node_ids:
             path = spec.node_home(node) / "server.properties"
-            kept = [line for line in path.read_text().splitlines() if line.partition("=")[0] not in PROPERTIES]
-            path.write_text("\n".join([*kept, *(f"{key}={value}" for key, value in PROPERTIES.items())]) + "\n")
+            ours = PROPERTIES if self.disks_cannot_fail else PROPERTIES | ON_FAULTY_DISKS
+            kept = [line for line in path.read_text().splitlines() if line.partition("=")[0] not in ours]
+            path.write_text("\n".join([*kept, *(f"{key}={value}" for key, value in ours.items())]) + "\n")
+            if not self.disks_cannot_fail:
+                last = spec.log_dirs(node)[-1]
+                last.rename(last.with_name(f"{last.name}.backing"))  # what was formatted goes onto the disk
+                self._faulty[node] = Disk(last.parent, last.name)
         self._stack.up()
 
     def down(self) -> None:
         with uninterrupted():
             for name in tuple(self._frozen):
                 self.thaw(name)
+            for node in tuple(self._faulty):
+                with contextlib.suppress(OpsError):  # a node cannot end while its disk hangs
+                    self.mend_disk(node)
             while self._stack.down():  # a node that was just being started counts too
                 pass
+            for node in tuple(self._faulty):
+                self._faulty.pop(node).close()
 
     def kill(self, name: str) -> bool:
         done = self._stack.kill(name)
@@ -244,7 +290,27 @@ class LocalRoles:
         return tuple(str(path) for path in self._stack.spec().log_dirs(node))
 
     def disk(self, node: int, directory: str) -> Path:
-        return Path(directory)
+        faulty = self._faulty.get(node)
+        return faulty.backing if faulty is not None and directory == str(faulty.path) else Path(directory)
+
+    def fail_disk(self, node: int, *rules: Mapping[str, Any]) -> None:
+        with _asking(node):
+            self._disk(node).rules(*rules)
+
+    def disk_hits(self, node: int) -> int:
+        with _asking(node):
+            return self._disk(node).hits
+
+    def mend_disk(self, node: int) -> None:
+        with _asking(node):
+            self._disk(node).heal()
+
+    def _disk(self, node: int) -> Disk:
+        if node not in self._faulty:
+            raise OpsError(
+                f"the disks of node {node} cannot be made to fail: {self.disks_cannot_fail or 'it has none yet'}"
+            )
+        return self._faulty[node]
 
     def call(self, node: int, op: str, timeout: float = 3.0, **fields: Any) -> dict[str, Any]:
         return private_call(*self.address(node), node, op, timeout, **fields)

@@ -52,7 +52,7 @@ CHECKS_OF = {
     "log directories": ("C8", "C9"),
     "replicas' places": ("C8", "C16", "C17", "C18"),
     "throttles": ("C11",),
-    "runs": ("C8", "C12"),
+    "runs": ("C8", "C12", "C19"),
     "reassignments": ("C17",),
     "starts": ("C14",),
     "records": ("C1", "C2", "C3", "C4", "C7", "C16"),
@@ -149,6 +149,7 @@ class Torture:
             self._roles.witnessed(),
             report.replicas(evidence),
             evidence.missing,
+            report.disks(evidence),
         )
         if keep:
             (self._folder / "report.json").write_text(json.dumps(made.as_json(), indent=2) + "\n")
@@ -212,6 +213,9 @@ class Torture:
         for watch in watches:
             watch.start()
         self._workload.start()
+        if why := self._roles.disks_cannot_fail:
+            self._say(f"no disk is made to fail: {why}")
+            self._book.problems.append(f"no disk was made to fail: {why}")
         self._say(f"torturing for {self._options.minutes:g} minutes with seed {self._options.seed}")
         began = told = time.monotonic()
 
@@ -282,6 +286,8 @@ class Torture:
             samples=seen.rates.samples,
             limits=self._book.limits,
             throttles=throttles,
+            faults=self._book.faults,
+            troubles=self._book.troubles,
             roles=working,
             boots=boots,
             leaders=seen.leaders.leaders,

@@ -48,6 +48,7 @@ class Side:
         self._roles, self._replicas = roles, replicas
         self.guard = threading.Lock()
         self.lives: list[TopicFact] = []
+        self._doubtful: TopicFact | None = None  # asked for, without an answer, and not there when it was looked for
 
     @property
     def current(self) -> TopicFact | None:
@@ -55,15 +56,17 @@ class Side:
         return self.lives[-1] if self.lives and not self.lives[-1].deleted else None
 
     def create(self) -> TopicFact | None:
-        """A new life; None when it is not there after all. Raises `OpsError` when that is not known."""
+        """A new life; None when it is not there, as yet at least. Raises `OpsError` when that is not known."""
         label = f"{SIDE}@{len(self.lives) + 1}"
         made = TopicFact(label, SIDE, SIDE_PARTITIONS, segment_bytes=128 << 10, replicas=self._replicas)
         with KafkaAdmin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
             try:
                 admin.create_topic(SIDE, SIDE_PARTITIONS, made.replicas, configs(made))
             except OpsError:
+                self._doubtful = replace(made, used=False)
                 if not self._is_there():
                     return None
+        self._doubtful = None
         self.lives.append(made)
         return made
 
@@ -104,9 +107,12 @@ class Side:
         return True
 
     def settle(self) -> None:
-        """Bring what is known in line with what is there."""
-        if self.current is not None and not self._is_there():
+        """Bring what is known in line with what is there, when nothing is under way any more."""
+        there = self._is_there()
+        if self.current is not None and not there:
             self.lives[-1] = replace(self.lives[-1], deleted=True)
+        if self.current is None and there and self._doubtful is not None:
+            self.lives.append(self._doubtful)
 
     def _is_there(self) -> bool:
         with KafkaAdmin(self._roles.bootstrap, ANSWER_SECONDS) as admin:

@@ -22,6 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 #: Records per second of each producer.
 PER_SECOND = 60.0
+#: The same of each partition's own client.
+STEADY_PER_SECOND = 3.0
 #: Seconds that a client gets to end: a producer's last records may have to wait for their delivery timeout.
 STOP_SECONDS = 130.0
 SILENCE_SECONDS = 20.0
@@ -66,6 +68,7 @@ class Workload:
             )
         self._clients.append(self._start("tail", "tail-0", self._topics))
         self._clients.append(self._start("wanderer", "wanderer-0", self._topics))
+        self._clients.append(self._start("steady", "steady", self._topics, per_second=STEADY_PER_SECOND))
 
     def fill(self, topic: TopicFact, count: int) -> None:
         """Send some records to a topic by a producer of their own; returns at once."""

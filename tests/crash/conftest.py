@@ -3,52 +3,60 @@ set it fails."""
 
 from __future__ import annotations
 
+import functools
 import os
-import shutil
 import subprocess
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.crash import disks
 from tests.crash.states import States
-
-
-def _needs(problem: str) -> None:
-    if os.environ.get("CI"):
-        pytest.fail(f"CI needs it: {problem}")
-    pytest.skip(problem)
+from tests.support.needs import need, need_programs
 
 
 @pytest.fixture(scope="session")
 def strace() -> None:
     """strace is there."""
-    if shutil.which("strace") is None:
-        _needs("strace is not installed")
+    need_programs("strace")
     tried = subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, text=True, check=False)
     if tried.returncode:
-        _needs(f"strace may not trace here: {tried.stderr.strip()}")
+        need("ptrace", f"strace may not trace here: {tried.stderr.strip()}")
+
+
+@functools.cache
+def _trial(kind: str, folder: Path) -> str:
+    """Why no disk of this kind can be made whose power can be cut, "" when one can."""
+    try:
+        with disks.disks(kind, folder, count=1) as made:
+            switch = disks.Switch([made[0].mount_point])
+            try:
+                switch.cut()
+            finally:
+                switch.close()
+    except OSError as error:
+        return str(error)
+    return ""
 
 
 @pytest.fixture(scope="session")
-def loop_disks(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """File systems can be made and mounted."""
-    if os.geteuid() != 0:
-        _needs("mounts disks, which needs root")
-    if not os.access("/dev/loop-control", os.R_OK | os.W_OK):
-        _needs("there are no loop devices")
-    missing = [name for name in ("losetup", "mkfs.ext4", "mkfs.xfs", "e2fsck", "xfs_repair") if not shutil.which(name)]
-    if missing:
-        _needs(f"not installed: {', '.join(missing)}")
-    for kind in disks.MAKE:
-        try:
-            with disks.disks(kind, tmp_path_factory.mktemp(kind), count=1) as made:
-                switch = disks.Switch([made[0].mount_point])
-                try:
-                    switch.cut()
-                finally:
-                    switch.close()
-        except OSError as error:
-            _needs(f"no {kind} on a loop device whose power can be cut: {error}")
+def loop_disk_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], None]:
+    """Makes sure that file systems of a kind can be made and mounted, and skips the test where they cannot: a machine
+    that lacks one of them tests the others.
+    """
+    folder = tmp_path_factory.mktemp("trial")
+
+    def ensure(kind: str) -> None:
+        if os.geteuid() != 0:
+            need("root", "mounts disks")
+        if not os.access("/dev/loop-control", os.R_OK | os.W_OK):
+            need("loop devices", "no /dev/loop-control that may be used")
+        need_programs("losetup", *disks.PROGRAMS[kind])
+        if problem := _trial(kind, folder / kind):
+            need(f"{kind} on loop devices", f"no disk whose power can be cut, {problem}")
+
+    return ensure
 
 
 @pytest.fixture(scope="session")

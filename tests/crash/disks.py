@@ -32,6 +32,8 @@ MAKE = {
     "ext4": ["mkfs.ext4", "-q", "-E", "lazy_itable_init=0,lazy_journal_init=0,nodiscard"],
     "xfs": ["mkfs.xfs", "-q", "-f", "-K"],
 }
+#: What each kind takes to be made and to be checked.
+PROGRAMS = {"ext4": ["mkfs.ext4", "e2fsck"], "xfs": ["mkfs.xfs", "xfs_repair"]}
 SIZE = {"ext4": 96 << 20, "xfs": 320 << 20}  # sparse; XFS makes none below 300 MB
 #: `commit` is the longest that ext4 keeps a change in memory, seconds; XFS has its own 30 s, longer than a life here.
 OPTIONS = {"ext4": "commit=300", "xfs": "defaults"}

@@ -12,6 +12,7 @@ import shutil
 import signal
 import time
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -51,7 +52,6 @@ MOMENTS = [
 pytestmark = [
     pytest.mark.root,
     pytest.mark.timeout(1800 if FULL else 600),
-    pytest.mark.usefixtures("loop_disks"),
 ]
 
 
@@ -178,6 +178,7 @@ def chain(kind: str, first: int, count: int, folder: Path) -> int:
 @pytest.mark.feature("113-21", "113-22")
 @pytest.mark.parametrize("first", range(0, CUTS, CHAIN))
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
-def test_power_cut(kind: str, first: int, tmp_path: Path) -> None:
+def test_power_cut(kind: str, first: int, loop_disk_of: Callable[[str], None], tmp_path: Path) -> None:
+    loop_disk_of(kind)
     with tally(f"power cuts on {kind}") as count:
         count.count = chain(kind, first, CHAIN, tmp_path)

@@ -13,8 +13,9 @@ from storage_node.log.batch import build_batch
 from storage_node.move import marker as markers
 from storage_node.move.status import MoveState
 from storage_node.types import TopicPartition
-from tests.faults.disk import FLUSHES, SmallDisk, needs_fuse, needs_root
+from tests.faults.disk import FLUSHES, SmallDisk, needs_fuse
 from tests.faults.node import TP, FaultyNode, Writer, lost, undisturbed
+from tests.support.needs import needs_root, reason
 from tests.support.node_harness import until
 from tests.support.scale import tally
 from tests.support.wire import Client
@@ -206,7 +207,7 @@ def test_a_file_system_that_turns_read_only(where: str, small: Callable[..., Sma
     disk, directory = (node.source_disk, node.source) if where == "source" else (node.target_disk, node.target)
     trigger = Path("/sys/fs/ext4") / disk.device / "trigger_fs_error"
     if not trigger.exists():
-        pytest.skip("the kernel has no trigger_fs_error (CONFIG_EXT4_DEBUG)")
+        pytest.skip(reason("trigger_fs_error", "the kernel has none (CONFIG_EXT4_DEBUG)"))
     node.replica.log.flush()
     kept = node.replica.log.recovery_point
     with undisturbed(node), Writer(node, "t") as writer:

@@ -13,7 +13,7 @@ from ops.torture.checks import CHECKS, Finding, check
 from ops.torture.checks_moves import compare
 from ops.torture.facts import Batch, Evidence, FaultFact, LeaderFact, LimitFact, Place
 from ops.torture.history import INFO, MARKS, OK, POLL, SEND, SESSION, Event
-from tests.ops.torture import forge, forged_disks, forged_readings, forged_records, forged_replicas
+from tests.ops.torture import forge, forged_disks, forged_failing, forged_readings, forged_records, forged_replicas
 from tests.ops.torture.forge import COUNT, ORDERS, OTHER, SECOND, TICKS, A, B, at, one, value, with_events, with_final
 
 ANOMALIES = {
@@ -21,6 +21,7 @@ ANOMALIES = {
     **forged_readings.ANOMALIES,
     **forged_disks.ANOMALIES,
     **forged_replicas.ANOMALIES,
+    **forged_failing.ANOMALIES,
 }
 
 

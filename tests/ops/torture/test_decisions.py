@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ops.torture.book import Book
-from ops.torture.decisions import BY_ENGINE, REPLICATED, WEIGHTS, Decision, decisions
+from ops.torture.decisions import BY_ENGINE, ON_DISKS, REPLICATED, WEIGHTS, Decision, decisions
 from ops.torture.faults import CANCEL_PREFIXES, MOVE_PREFIXES, OTHER_PREFIXES, points
 from ops.torture.moving import Moving
 from ops.torture.nemesis import Nemesis
@@ -47,6 +47,12 @@ def test_replicas_add_their_own_actions_and_only_replicas() -> None:
     assert not set(REPLICATED) & (set(WEIGHTS) | set(BY_ENGINE))
 
 
+def test_disks_that_can_fail_add_their_own_actions_and_only_they() -> None:
+    seen = Counter(decision.action for decision in islice(decisions(3, disks=True), 2000))
+    assert set(seen) == set(WEIGHTS) | set(ON_DISKS)
+    assert not set(ON_DISKS) & (set(WEIGHTS) | set(BY_ENGINE) | set(REPLICATED))
+
+
 def test_a_pick_is_among_the_choices() -> None:
     decision = Decision(1, "move-by-sdk", 0.0, (0.0, 0.999, 0.5, 0.1, 0.2, 0.3))
     assert [decision.pick(n, "abc") for n in (0, 1, 2)] == ["a", "c", "b"]
@@ -63,7 +69,7 @@ def test_every_decision_can_be_carried_out(tmp_path: Path) -> None:
     roles.stack.prepare({"nodes": 3, "dirs": 3, "port": 31000, "temporal_port": 31003})
     book = Book(tmp_path, lambda _line: None)
     nemesis = Nemesis(roles, Moving(roles), Workload(roles, tmp_path, 1), Side(roles), book, 1)
-    assert nemesis.actions == set(WEIGHTS | BY_ENGINE | REPLICATED)
+    assert nemesis.actions == set(WEIGHTS | BY_ENGINE | REPLICATED | ON_DISKS)
     nemesis.stop()
     book.close()
 

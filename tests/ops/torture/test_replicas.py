@@ -58,6 +58,11 @@ def test_a_move_before_the_replica_was_made_again_says_nothing_of_where_it_is() 
     sound = forge.sound()
     old = RunFact("move-9", 3, "completed", rows=(RowFact(PAYS, "deleted", "/n3/disk-b", 7),))
     assert not found(replace(sound, runs=[*sound.runs, old]))
+    # One of its former life there may have the same generation, too; the last request came at 11 s.
+    former = RunFact("move-9", 2, "completed", rows=(RowFact(PAYS, "deleted", "/n2/disk-b", 1),), until=at(11))
+    assert not found(replace(sound, runs=[*sound.runs, former]))
+    later = replace(former, until=at(13))
+    assert found(replace(sound, runs=[*sound.runs, later])) == ["C8"]
     of_now = RunFact("move-9", 2, "completed", rows=(RowFact(PAYS, "deleted", "/n2/disk-b", 1),))
     assert found(replace(sound, runs=[*sound.runs, of_now])) == ["C8"]
     right = RunFact("move-9", 2, "completed", rows=(RowFact(PAYS, "deleted", A2, 1),))

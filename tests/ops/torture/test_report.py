@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
@@ -12,9 +14,11 @@ from ops.cli import main
 from ops.stack.errors import OpsError
 from ops.torture import report, run
 from ops.torture.checks import CHECKS, check
+from ops.torture.facts import TroubleFact
+from ops.torture.nemesis import Nemesis
 from ops.torture.report import Report
 from ops.torture.run import CHECKS_OF, Options, Torture
-from tests.ops.torture import forge
+from tests.ops.torture import forge, forged_failing
 from tests.ops.torture.forged_disks import stuck_run
 from tests.ops.torture.forged_records import lost_tail
 
@@ -69,14 +73,34 @@ def test_evidence_that_could_not_be_had_names_its_checks(
 
 
 def test_what_a_run_has_not_looked_at_is_told() -> None:
-    sound = forge.sound()
+    sound = forged_failing.with_a_failing_disk(forge.sound())
     for blind, check_id in (({"samples": ()}, "C10"), ({"leaders": ()}, "C15"), ({"faults": ()}, "C9")):
         (told,) = report.unseen(replace(sound, **blind))
         assert f": {check_id} saw" in told
 
 
+@pytest.mark.parametrize(("why", "said"), [("", []), ("needs /dev/fuse", ["no disk is made to fail: needs /dev/fuse"])])
+def test_a_run_says_at_its_start_and_in_its_report_that_no_disk_fails(
+    why: str, said: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("ops.torture.roles.missing", lambda: why)
+    lines: list[str] = []
+    torture = Torture(Options(1.0, 7, folder=tmp_path / "a"), lines.append, print)
+    monkeypatch.setattr(torture, "_workload", SimpleNamespace(start=lambda: None))
+    torture._torment(cast(Nemesis, SimpleNamespace(run=lambda *_: None)), [])
+    assert lines == [*said, "torturing for 1 minutes with seed 7"]
+    assert torture._book.problems == [line.replace("is made", "was made") for line in said]
+
+
+def test_disks_that_failed_beside_other_trouble_alone_are_told() -> None:
+    sound = forged_failing.with_a_failing_disk(forge.sound())
+    always = [TroubleFact("node-2", forge.at(0), forge.at(20))]
+    (told,) = report.unseen(replace(sound, troubles=always))
+    assert "C19 saw only" in told
+
+
 def test_swaps_of_which_none_could_be_compared_are_told() -> None:
-    sound = forge.sound()
+    sound = forged_failing.with_a_failing_disk(forge.sound())
     assert report.unseen(sound) == []
     (told,) = report.unseen(replace(sound, swaps=[]))
     assert told.startswith("1 replicas were swapped, and not one")

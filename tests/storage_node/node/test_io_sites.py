@@ -194,7 +194,7 @@ SITES = [
 
 
 @pytest.mark.conformance(96, 97)
-@pytest.mark.feature("18-02", "18-05", "18-06", "18-12", "18-19")
+@pytest.mark.feature("18-02", "18-05")
 @pytest.mark.parametrize("site", SITES, ids=lambda site: site.name)
 def test_an_error_at(site: Site, node: Harness, faults: Faults) -> None:
     FAULTS[:] = [faults]
@@ -219,6 +219,21 @@ def test_an_error_at(site: Site, node: Harness, faults: Faults) -> None:
         if site.act is not delete:
             assert client.produce("t", partition, build_batch(BATCH)).error == 0
     client.close()
+
+
+@pytest.mark.feature("18-19")
+@pytest.mark.parametrize("site", [site for site in SITES if site.latched], ids=lambda site: site.name)
+def test_what_failed_is_tried_once(site: Site, node: Harness, faults: Faults) -> None:
+    """An append, a read, a flush or any other call: what the disk says next would prove nothing."""
+    FAULTS[:] = [faults]
+    directory = node.node.dirs.by_path(node.directory_of("t", 1))
+    rule = faults.fail(site.call, directory.name + site.pattern, site.code)
+    site.act(node)
+    until(lambda: not directory.online, 20, "it is taken offline")
+    for again in (produce, fetch):
+        if "t" in node.node.metadata.image.topics:
+            assert again(node) == 56
+    assert rule.hits == 1
 
 
 @pytest.mark.conformance(88)

@@ -1,7 +1,8 @@
 """A file system that passes everything through to a folder, and fails, hangs, slows down or loses data by rules.
 
-`python -m tests.faults.faulty_fs BACKING MOUNT SOCKET` serves MOUNT in the foreground until it is unmounted. The rules
-come as JSON lines over the unix socket, each answered by one line; `tests.faults.disk.Disk` is the client.
+`python -m ops.faults.faulty_fs BACKING MOUNT FD` serves MOUNT in the foreground until it is unmounted. The rules
+come as JSON lines over the socket that it inherits as FD, each answered by one line; `ops.faults.disk.Disk` is the
+client.
 
 Data that was written and not flushed is remembered by file: a flush that fails with `drop` marks it clean without
 having written it, as Linux does, so that the next flush succeeds and the bytes are still read back; `evict` is the
@@ -14,54 +15,16 @@ import contextlib
 import errno
 import json
 import os
-import re
 import socket
 import stat
 import sys
 import threading
 import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import mfusepy
 
-
-@dataclass
-class Rule:
-    """What happens to operations of the kinds `ops` (none: all) on paths that match `path`.
-
-    The first `after` matches are let through; `count` (0: all) are then hit. A hit waits for `delay` seconds, and as
-    long as `rate` bytes per second ask for, or until the rules change (`hang`), and then fails with `errno` (0: not).
-    `drop`: a flush that fails forgets what it should have written.
-    """
-
-    ops: tuple[str, ...] = ()
-    path: str = ""
-    after: int = 0
-    count: int = 0
-    errno: int = 0
-    delay: float = 0.0
-    hang: bool = False
-    rate: float = 0.0
-    drop: bool = False
-    seen: int = 0
-    hits: int = 0
-    free_at: float = 0.0
-    pattern: re.Pattern[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.ops = tuple(self.ops)
-        self.pattern = re.compile(self.path)
-
-    def hit(self, op: str, path: str) -> bool:
-        """Whether this operation is hit; counted."""
-        if (self.ops and op not in self.ops) or not self.pattern.search(path):
-            return False
-        self.seen += 1
-        if self.seen <= self.after or (self.count and self.hits >= self.count):
-            return False
-        self.hits += 1
-        return True
+from ops.faults.rules import Rule
 
 
 class Faults:
@@ -174,7 +137,7 @@ class Unflushed:
         return total
 
 
-class FaultyFs(mfusepy.Operations):
+class FaultyFs(mfusepy.Operations):  # type: ignore[misc]
     """See the module. Names of operations are FUSE's; fdatasync is told from fsync."""
 
     use_ns = True
@@ -237,7 +200,7 @@ class FaultyFs(mfusepy.Operations):
         return 0
 
     def utimens(self, path: str, times: tuple[int, int] | None = None) -> int:
-        os.utime(self._real(path), ns=times)
+        os.utime(self._real(path), ns=times) if times else os.utime(self._real(path))
         return 0
 
     def statfs(self, path: str) -> dict[str, int]:
@@ -319,7 +282,7 @@ class FaultyFs(mfusepy.Operations):
         return 0
 
 
-class Fuse(mfusepy.FUSE):
+class Fuse(mfusepy.FUSE):  # type: ignore[misc]
     """The binding, which else knows no file handle at ftruncate."""
 
     def truncate_fuse_3(self, path: bytes | None, length: int, fip: Any) -> int:
@@ -340,23 +303,19 @@ def answer(fs: FaultyFs, asked: dict[str, Any]) -> Any:
     return fs.faults.stats()
 
 
-def listen(fs: FaultyFs, server: socket.socket) -> None:
-    """Answer commands for ever, one connection after the other."""
-    while True:
-        connection, _ = server.accept()
-        with connection, connection.makefile("rw", encoding="utf-8") as lines, contextlib.suppress(OSError):
-            for line in lines:
-                lines.write(json.dumps(answer(fs, json.loads(line))) + "\n")
-                lines.flush()
+def listen(fs: FaultyFs, client: socket.socket) -> None:
+    """Respond to commands until the client closes the socket."""
+    with client, client.makefile("rw", encoding="utf-8") as lines, contextlib.suppress(OSError):
+        for line in lines:
+            lines.write(json.dumps(answer(fs, json.loads(line))) + "\n")
+            lines.flush()
 
 
 def main(backing: str, mount: str, control: str) -> None:
     """Serve until unmounted."""
     fs = FaultyFs(backing)
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(control)
-    server.listen()
-    threading.Thread(target=listen, args=(fs, server), daemon=True).start()
+    client = socket.socket(fileno=int(control))
+    threading.Thread(target=listen, args=(fs, client), daemon=True).start()
     Fuse(
         fs,
         mount,
