@@ -180,6 +180,7 @@ async def _wait(event: asyncio.Event) -> None:
 def _orchestrator(client: Client, cluster: str) -> Worker:
     import workflows
     from activities.metadata import probe_node
+    from workflows import options
     from workflows.runner import deciding_as_replays, workflow_runner
 
     runner = workflow_runner()
@@ -189,6 +190,7 @@ def _orchestrator(client: Client, cluster: str) -> Worker:
         workflows=workflows.ALL,
         activities=[probe_node],
         workflow_runner=runner,
+        max_concurrent_workflow_tasks=options.STEPS_AT_ONCE,
         sticky_queue_schedule_to_start_timeout=STICKY,
         graceful_shutdown_timeout=GRACE,
     )

@@ -97,6 +97,7 @@ async def _start(client: Client, cluster: str) -> None:
         task_queue=names.cluster_queue(cluster),
         id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
         task_timeout=options.CLUSTER_TASK_TIMEOUT,
+        priority=options.CLUSTER_PRIORITY,
         static_summary=f"the controller of {cluster}",
     )
     log.info("the workflow %s of type %s was started", handle.id, names.CLUSTER)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Iterator
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import workflow
@@ -43,14 +44,23 @@ async def handlers_finished() -> None:
         await uncancelled(workflow.wait_condition(workflow.all_handlers_finished))
 
 
+def again_after() -> Iterator[timedelta]:
+    """Yield after how long a request to a controller that does not answer is made again, each time. Endless."""
+    pause = options.LOCATE_TIMEOUT
+    while True:
+        yield pause
+        pause = min(2 * pause, max(pause, options.ASK_AGAIN_AFTER_MAX))
+
+
 async def be_asked() -> None:
     """Only a run that was asked to can end as cancelled: have the controller ask, as none can ask itself."""
     info = workflow.info()
     controller = workflow.get_external_workflow_handle(names.cluster_id(info.task_queue))
+    pauses = again_after()
     while not asked():
         try:
             await controller.signal("cancel_run", {"workflow_id": info.workflow_id, "run_id": info.run_id})
-            await workflow.wait_condition(asked, timeout=options.LOCATE_TIMEOUT)
+            await workflow.wait_condition(asked, timeout=next(pauses))
         except ApplicationError:
             await uncancelled(workflow.sleep(options.LOCATE_TIMEOUT, summary="until there is a controller"))
         except TimeoutError:

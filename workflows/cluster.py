@@ -8,7 +8,7 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio import workflow
 from temporalio.common import WorkflowIDReusePolicy
@@ -16,21 +16,26 @@ from temporalio.exceptions import ActivityError, ApplicationError, ChildWorkflow
 from temporalio.workflow import ParentClosePolicy
 
 from workflows import errors, handlers, options
-from workflows.model import beginning, calls, controller, messages, names, outbound, throttles
+from workflows.model import beginning, calls, controller, messages, names, outbound, results, throttles
 from workflows.model.absence import Probes
-from workflows.model.calls import ImageCall, ImageResult, LeaseCall, ProbeCall, ProbeResult
+from workflows.model.calls import ImageCall, ImageResult, LeaseCall, ProbeCall
 from workflows.model.carried_runs import CarriedRuns
 from workflows.model.controller import Controller
 from workflows.model.fields import BadField
 from workflows.model.outbound import Outbound
 from workflows.model.outcome import Reassigned
-from workflows.model.reassignment_request import groups, made_by_controller, read_change, summary
+from workflows.model.reassignment_request import groups, made_by_controller, run_id_of, summary
 from workflows.model.renewal import Renewal
 from workflows.model.run_requests import Asked, carry_out, nodes_of, under_way
 from workflows.model.watchers import Run
 
+T = TypeVar("T")
+
 #: Of so many nodes the controller remembers the last lease that has reported its end.
 REMEMBERED_LEASES = 1_000
+
+#: A signal `answered` that no run waits for.
+NO_ANSWER = {"request": 0}
 
 #: Reassignments that are done at once have a run as well, for the deletions and for the history.
 SETTLED = "runs-of-what-is-done-at-once"
@@ -237,10 +242,9 @@ class Cluster:
     async def _apply_image(self, node: int, images: list[str], *, register: bool = False) -> ImageResult | None:
         self._in_flight += 1
         try:
-            result: ImageResult = await workflow.execute_activity(
+            found = await workflow.execute_activity(
                 calls.APPLY_IMAGE,
                 ImageCall(node, images, register, *self._it.stamp),
-                result_type=ImageResult,
                 task_queue=names.node_queue(self._it.cluster, node),
                 schedule_to_start_timeout=options.PUSH_PICK_UP_TIMEOUT,
                 start_to_close_timeout=options.PUSH_TIMEOUT,
@@ -251,7 +255,16 @@ class Cluster:
         finally:
             self._in_flight -= 1
             self._awake = True
-        return result
+        return self._readable(calls.APPLY_IMAGE, node, lambda: results.applied(found))
+
+    @staticmethod
+    def _readable(activity: str, node: int, read: Callable[[], T]) -> T | None:
+        """What an activity has returned; None, with a warning, where that cannot be read: its attempt failed."""
+        try:
+            return read()
+        except BadField as problem:
+            workflow.logger.warning("%s", results.unreadable(activity, node, problem))
+            return None
 
     async def _push_quiet_changes(self) -> None:
         await workflow.sleep(options.QUIET_DELAY)
@@ -283,7 +296,6 @@ class Cluster:
                 id=names.lease_id(self._it.cluster, node, incarnation),
                 parent_close_policy=ParentClosePolicy.ABANDON,
                 id_reuse_policy=policy,
-                result_type=str,
             )
         except WorkflowAlreadyStartedError:
             return  # from before a continue-as-new, or of a controller that was lost: its signal comes here
@@ -307,14 +319,17 @@ class Cluster:
         try:
             registered = self._it.registered(node)
             if registered is not None and registered.incarnation == incarnation:
-                result: ProbeResult = await workflow.execute_activity(
+                found = await workflow.execute_activity(
                     calls.PROBE_NODE,
                     ProbeCall(node, registered.host, registered.port, options.PROBE_SECONDS),
-                    result_type=ProbeResult,
                     schedule_to_start_timeout=options.PROBE_PICK_UP_TIMEOUT,
                     start_to_close_timeout=options.PROBE_TIMEOUT,
                     retry_policy=options.PROBE_RETRY,
                 )
+                result = self._readable(calls.PROBE_NODE, node, lambda: results.probed(found))
+                if result is None:  # says nothing about the node
+                    await workflow.sleep(options.LEASE_AGAIN_AFTER)
+                    return
                 self._probes.note(node, incarnation, result)
                 if result.incarnation == incarnation:
                     await workflow.sleep(options.LEASE_AGAIN_AFTER)
@@ -336,7 +351,7 @@ class Cluster:
         """Send a command to another run; return once the server has acknowledged it, or the run is gone."""
         try:
             if one.kind == outbound.START:
-                await self._start_run(number, one)
+                await self._start_run(one)
             elif one.kind == outbound.CANCEL:
                 await workflow.get_external_workflow_handle(one.workflow_id, run_id=one.run_id or None).cancel()
             else:
@@ -366,7 +381,7 @@ class Cluster:
             return True
         try:
             run = workflow.get_external_workflow_handle(holder[0], run_id=holder[1])
-            await run.signal("answered", {"request": 0})
+            await run.signal("answered", NO_ANSWER)
         except ApplicationError:
             return True
         return False
@@ -379,12 +394,9 @@ class Cluster:
         changes = [change for change in self._it.take_reassigned() if not self._watchers.has(change)]
         settled = self._it.take_settled()
         for group in groups(settled) if settled and workflow.patched(SETTLED) else ():
-            run = names.reassign_id(self._it.cluster, group[0].topic, group[0].partition, len(group))
-            self._begin(run, group)
+            self._begin(group)
         for group in groups(changes):
-            run = names.reassign_id(self._it.cluster, group[0].topic, group[0].partition, len(group))
-            self._watchers.watch(group, (run, ""))
-            self._begin(run, group)
+            self._watchers.watch(group, (self._begin(group), ""))
 
     def _tell_watchers(self, but: Run | None = None) -> None:
         pair = {"generation": self._it.pair[0], "version": self._it.pair[1]}
@@ -392,26 +404,31 @@ class Cluster:
             if run != but:
                 self._reply(run, "retargeted", {"rows": rows, **pair})
 
-    def _begin(self, run: str, group: Sequence[Reassigned]) -> None:
-        self._outbox.add(Outbound(outbound.START, run, "", summary(group), made_by_controller(group, self._it.pair)))
+    def _begin(self, group: Sequence[Reassigned]) -> str:
+        """Have a run started for a group, and return its workflow id."""
+        made = made_by_controller(group, self._it.pair)
+        run = run_id_of(self._it.cluster, made)
+        self._outbox.add(Outbound(outbound.START, run, "", summary(group), made))
+        return run
 
-    async def _start_run(self, number: int, one: Outbound) -> None:
-        for workflow_id in one.start_ids:
-            if workflow_id != one.workflow_id:
-                changes = map(read_change, one.payload["made"])
-                self._watchers.renamed((one.workflow_id, ""), (workflow_id, ""), changes)
-                self._outbox.renamed(number, workflow_id)
-            try:
-                await workflow.start_child_workflow(
-                    names.PARTITION_REASSIGNMENT,
-                    one.payload,
-                    id=workflow_id,
-                    parent_close_policy=ParentClosePolicy.ABANDON,
-                    static_summary=one.name,
-                )
-                return
-            except WorkflowAlreadyStartedError:
-                workflow.logger.info("The run %s is still at work", workflow_id)
+    async def _start_run(self, one: Outbound) -> None:
+        """Start a run of reassignments, once: a start that is sent again, after a continue-as-new, is refused by the
+        server, whether the first run is open or has closed. An open one gets a signal: one that the server created just
+        when the controller's run closed may never have got a workflow task, and does not begin before it has one.
+        """
+        try:
+            await workflow.start_child_workflow(
+                names.PARTITION_REASSIGNMENT,
+                one.payload,
+                id=one.workflow_id,
+                id_reuse_policy=WorkflowIDReusePolicy.REJECT_DUPLICATE,
+                parent_close_policy=ParentClosePolicy.ABANDON,
+                static_summary=one.name,
+                priority=options.RUN_PRIORITY,
+            )
+        except WorkflowAlreadyStartedError:
+            workflow.logger.info("The run %s was started by the controller's run before", one.workflow_id)
+            self._reply((one.workflow_id, ""), "answered", NO_ANSWER)
 
     # --- handlers
 

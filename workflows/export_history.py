@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from temporalio import workflow
+from temporalio.exceptions import ApplicationError
 
 from workflows import errors, handlers, options
-from workflows.model import calls, fields, names
+from workflows.model import calls, fields, names, results
 from workflows.model.calls import ExportCall, ExportResult
 
 
@@ -36,13 +37,16 @@ class ExportHistory:
             call = parse_export(handlers.only(given))
         except fields.BadField as bad:
             raise errors.invalid_plan(bad) from bad
-        result: ExportResult = await workflow.execute_activity(
+        found = await workflow.execute_activity(
             calls.EXPORT_HISTORIES,
             call,
-            result_type=ExportResult,
             task_queue=names.history_queue(workflow.info().task_queue),
             start_to_close_timeout=options.EXPORT_TIMEOUT,
             heartbeat_timeout=options.EXPORT_HEARTBEAT_TIMEOUT,
             retry_policy=options.EXPORT_RETRY,
         )
-        return result
+        try:
+            return results.exported(found)
+        except fields.BadField as bad:
+            message = f"The result of {calls.EXPORT_HISTORIES} cannot be read: {bad}"
+            raise ApplicationError(message, type=errors.NODE_FAILURE, non_retryable=True) from bad

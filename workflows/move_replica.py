@@ -16,7 +16,7 @@ from temporalio.workflow import ActivityHandle
 from workflows import cancellation, errors, handlers, options, orders, steps
 from workflows.model import calls, fields, messages, moves, names
 from workflows.model.absence import Missed
-from workflows.model.calls import MoveResult, MoveRow
+from workflows.model.calls import MoveRow
 from workflows.model.fields import BadField
 from workflows.model.moves import BEFORE_SWAP, CANCELLING, COPYING, DELETING, WAITING, Replica
 from workflows.model.phases import PAUSED, Phases
@@ -52,7 +52,7 @@ class MoveReplica:
         self._throttle = self._plan.throttle
         self._paused = False
         self._orders: dict[Key, Order] = {}
-        self._step: ActivityHandle[MoveResult] | None = None
+        self._step: ActivityHandle[Any] | None = None
         self._interrupted = False
         self._known: bool | None = None
         self._patient = False
@@ -146,7 +146,7 @@ class MoveReplica:
         )
         outcome: list[MoveRow] | steps.Stopped
         try:
-            outcome = (await self._step).rows
+            outcome = steps.rows_of(phase, self._plan.node, await self._step, group)
         except ActivityError as failure:
             outcome = steps.rows_after(failure, group, interrupted=self._interrupted or cancellation.asked())
             self._keep(steps.facts_of(failure, group))

@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from temporalio.common import RetryPolicy
+from temporalio.common import Priority, RetryPolicy
 
 from workflows import errors
 from workflows.model.renewal import Limits
@@ -62,8 +62,14 @@ LEASE_RETRY = RetryPolicy(
 # --- the controller
 
 #: A step that its worker took and did not finish (it was killed, or the database went back) is given to another after
-#: this; updates wait so long then.
-CLUSTER_TASK_TIMEOUT = timedelta(seconds=5)
+#: this; updates wait so long then. A worker that needs longer for a replay never catches up: what it has done is
+#: refused, and the next step begins with another replay.
+CLUSTER_TASK_TIMEOUT = timedelta(seconds=10)
+#: The controller's steps come before those of the runs that use its workers too.
+CLUSTER_PRIORITY, RUN_PRIORITY = Priority(priority_key=1), Priority(priority_key=3)
+#: Steps that a worker takes at once. The interpreter does one of them at a time: where many wait, each that is begun
+#: uses up its timeout while others are done, but none that waits at the server does.
+STEPS_AT_ONCE = 8
 #: A node that is alive answers in milliseconds; one whose machine is overloaded, or whose disks stall, may need more.
 PROBE_SECONDS = 3.0
 PROBE_TIMEOUT = timedelta(seconds=5)
@@ -90,8 +96,9 @@ COLLECT_AGAIN_AFTER = timedelta(seconds=5)
 
 #: Above so many events, bytes or changes the run continues as new in the first quiet second, at the higher figures at
 #: once. They decide when a run does what, so a run keeps those that it began with: other figures apply to the runs that
-#: follow. A worker that takes a run over must replay it within CLUSTER_TASK_TIMEOUT, also on half a core.
-CONTINUE_AT = Limits(events=(1_000, 3_000), bytes=(1_000_000, 4_000_000), changes=(2_000, 6_000))
+#: follow. A worker that takes a run over must replay it within CLUSTER_TASK_TIMEOUT, also on a tenth of a core: 1,500
+#: events take half a second of processor time.
+CONTINUE_AT = Limits(events=(500, 1_500), bytes=(1_000_000, 4_000_000), changes=(2_000, 6_000))
 QUIET_FOR = timedelta(seconds=1)
 #: At the higher figure it happens on a timer of this length, so that no update is answered in the same task.
 CONTINUE_PAUSE = timedelta(milliseconds=50)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import replace
@@ -13,7 +14,7 @@ from temporalio.exceptions import ActivityError, ApplicationError, CancelledErro
 
 from workflows import cancellation, errors, handlers, options
 from workflows.asking import Asking
-from workflows.model import calls, fields, messages, names
+from workflows.model import calls, fields, messages, names, results
 from workflows.model import reassignment_runs as runs
 from workflows.model.absence import Absence
 from workflows.model.calls import ReassignResult
@@ -60,6 +61,7 @@ class PartitionReassignment:
         self._cancel_now = True  # the controller is to be asked as soon as the run is asked to cancel, and again
         self._cancel_pause = options.CANCEL_AGAIN_AFTER
         self._following: dict[int, Handle] = {}
+        self._silence = options.ASK_AGAIN_AFTER  # how long a node is not asked whose step was of no use
         self._asking = Asking()
         self._voices = Voices()
         self._absent: Mapping[int, Absence] = {}
@@ -100,8 +102,8 @@ class PartitionReassignment:
     async def _prefer_at(self, node: int, keys: list[Key]) -> None:
         try:
             result = await self._step(calls.PLACE_REPLICAS, node, keys, patient=False)
-        except ActivityError:
-            workflow.logger.info("Node %d is not told of the directories beforehand", node)
+        except (ActivityError, BadField) as failure:
+            workflow.logger.info("Node %d may not know of the directories beforehand: %s", node, failure)
             return
         for row in result.rows:
             if row.outcome == calls.FAILED:
@@ -175,15 +177,29 @@ class PartitionReassignment:
 
     async def _followed(self, node: int, handle: Handle) -> None:
         try:
-            self._apply((await handle).rows)
+            self._apply(results.reassigned(await handle, node).rows)
         except ActivityError as failure:
             if not isinstance(failure.cause, CancelledError):
-                workflow.logger.warning("Node %d does not say how far it is: %s", node, failure.cause)
+                await self._silenced(node, f"Node {node} does not report how far it is: {failure.cause}")
+        except BadField as problem:
+            await self._silenced(node, results.unreadable(calls.CATCH_UP, node, problem))
         finally:
             if self._following.get(node) is handle:
                 del self._following[node]
                 self._voices.asked.pop(node, None)
             self._changed = True
+
+    async def _silenced(self, node: int, why: str) -> None:
+        """Keep in the rows why a node's step is of no use, and wait before the next one: the metadata completes the
+        reassignment without it, and the controller reports that.
+        """
+        workflow.logger.warning("%s", why)
+        for key, part in self._parts.items():
+            if part.open and node in part.followed_at:
+                self._parts[key] = replace(part, message=fields.shown(why))
+        pause, self._silence = self._silence, min(2 * self._silence, options.LOOK_AGAIN_AFTER_MAX)
+        with contextlib.suppress(TimeoutError):
+            await cancellation.uncancelled(workflow.wait_condition(lambda: not self._open(), timeout=pause))
 
     def _take(self, now: Mapping[str, Any]) -> None:
         """A word of the controller about partitions: rows as `Standing.row`, or [topic, partition] of one that is
@@ -228,8 +244,9 @@ class PartitionReassignment:
     async def _delete_at(self, node: int, keys: list[Key]) -> None:
         try:
             self._apply((await self._step(calls.AWAIT_DELETION, node, keys)).rows)
-        except ActivityError as failure:
-            workflow.logger.warning("Node %d does not say whether its data is gone: %s", node, failure.cause)
+        except (ActivityError, BadField) as failure:
+            why = failure.cause if isinstance(failure, ActivityError) else failure
+            workflow.logger.warning("Node %d does not say whether its data is gone: %s", node, why)
             for key in keys:
                 self._parts[key] = self._parts[key].unsaid(node)
 
@@ -243,7 +260,10 @@ class PartitionReassignment:
         try:
             rows = (await self._step(calls.PLACE_REPLICAS, node, keys, wish=False)).rows
         except ActivityError as failure:
-            self._missed(node, keys, str(failure.cause))
+            self._missed(node, keys, fields.shown(str(failure.cause)))
+            return
+        except BadField as problem:
+            self._missed(node, keys, results.unreadable(calls.PLACE_REPLICAS, node, problem))
             return
         held = {(row.topic, row.partition): row for row in rows}
         away: list[Key] = []
@@ -271,20 +291,23 @@ class PartitionReassignment:
                 parameter,
                 id=f"{info.workflow_id}/{info.run_id[:8]}/directories/{node}",
                 parent_close_policy=workflow.ParentClosePolicy.ABANDON,
-                result_type=dict[str, Any],
             )
-            rows = (await child)["rows"]
+            rows = results.moved(await child).rows
         except (ChildWorkflowError, FailureError) as failure:
             why = failure.cause.message if isinstance(failure.cause, FailureError) else str(failure)
-            self._missed(node, keys, why)
+            self._missed(node, keys, fields.shown(why))
             return
-        ended = {(row["topic"], row["partition"]): row for row in rows}
+        except BadField as problem:
+            self._missed(node, keys, results.unreadable(names.MOVE_REPLICA, node, problem))
+            return
+        ended = {(row.topic, row.partition): row for row in rows}
         for key, directory in wanted:
-            row = ended.get(key, {})
-            if row.get("outcome") in (calls.SWAPPED, calls.DELETED, calls.IN_PLACE):
+            row = ended.get(key)
+            if row is not None and row.outcome in (calls.SWAPPED, calls.DELETED, calls.IN_PLACE):
                 self._reached.setdefault(key, []).append([node, directory, True])
             else:
-                self._missed(node, [key], str(row.get("message") or row.get("outcome") or "nothing is known of it"))
+                why = "nothing is known of it" if row is None else row.message or row.outcome
+                self._missed(node, [key], why)
 
     def _missed(self, node: int, keys: Iterable[Key], why: str) -> None:
         for key in keys:
@@ -335,8 +358,9 @@ class PartitionReassignment:
     async def _step(
         self, activity: str, node: int, keys: list[Key], *, patient: bool = True, wish: bool = True
     ) -> ReassignResult:
+        """Raises ActivityError, and BadField where the node's result cannot be read."""
         try:
-            return await self._start(activity, node, keys, patient=patient, wish=wish)
+            return results.reassigned(await self._start(activity, node, keys, patient=patient, wish=wish), node)
         finally:
             self._voices.asked.pop(node, None)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from temporalio import workflow
 from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
 from workflows import options
 from workflows.model import calls, names
-from workflows.model.calls import ReassignCall, ReassignResult
+from workflows.model.calls import ReassignCall
 from workflows.model.reassignment_runs import Key, Part
 
-Handle = ActivityHandle[ReassignResult]
+Handle = ActivityHandle[Any]
+"""Of an activity that returns what `results.reassigned` reads."""
 
 
 def by_node(nodes: Mapping[Key, Iterable[int]]) -> dict[int, list[Key]]:
@@ -51,7 +53,6 @@ def start_step(
     return workflow.start_activity(
         activity,
         call,
-        result_type=ReassignResult,
         task_queue=(names.node_queue if short else names.moves_queue)(info.task_queue, node),
         schedule_to_start_timeout=pick_up if patient else options.PREFER_TIMEOUT,
         schedule_to_close_timeout=None if patient else 2 * options.PREFER_TIMEOUT,

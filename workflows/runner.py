@@ -22,6 +22,11 @@ from workflows.handlers import ReadableConverter
 #: What the SDK calls a query that came without a workflow task.
 _DIRECT = "legacy_query"
 
+#: Seconds of the clock that an activation may take until the SDK's deadlock detector interrupts it and fails its task.
+#: The SDK's own 2 s pass without a deadlock where a machine has no processor left for this process: an interrupted run
+#: is replayed, which takes longer still, and may never leave the cache. Nothing here awaits what is outside of its run.
+DEADLOCK = 60
+
 
 class Runner(UnsandboxedWorkflowRunner):
     """Evicts a run after a query that came without a workflow task.
@@ -82,7 +87,7 @@ def workflow_runner() -> Runner:
 
 
 def deciding_as_replays(worker: Worker, runner: Runner) -> Worker:
-    """Make a worker decide what a replay would; for every worker of these workflows, made with this runner.
+    """Make a worker decide what a replay would, however slowly; for every worker of these workflows, with this runner.
 
     What a direct query has led to is forgotten, see `Runner`, and all that a workflow task brings is there before
     workflow code runs.
@@ -92,9 +97,13 @@ def deciding_as_replays(worker: Worker, runner: Runner) -> Worker:
     the two, in another order, would be recorded, and no later replay would agree with it. The SDK knows the remedy as a
     flag that each history carries, and has not made it the default yet; temporalio is pinned.
 
-    The SDK has no public API for either (tests/workflows/test_sdk_hooks.py fails when that changes).
+    An activation may take as long as a machine that is short of processors needs for it, see `DEADLOCK`.
+
+    The SDK has no public API for any of these (tests/workflows/test_sdk_hooks.py fails when that changes).
     """
     runner.worker = worker
+    if (decider := worker._workflow_worker) is not None:
+        decider._deadlock_timeout_seconds = DEADLOCK
     worker._set_default_workflow_logic_flag(
         _WorkflowLogicFlag.PROCESS_WORKFLOW_ACTIVATION_JOBS_AS_SINGLE_BATCH, enabled=True
     )

@@ -11,8 +11,9 @@ from temporalio.exceptions import ActivityError, ApplicationError, FailureError,
 from temporalio.workflow import ActivityCancellationType, ActivityHandle
 
 from workflows import errors, options
-from workflows.model import calls, moves, names
-from workflows.model.calls import MoveCall, MoveResult, MoveRow
+from workflows.model import calls, fields, moves, names, results
+from workflows.model.calls import MoveCall, MoveRow
+from workflows.model.fields import BadField
 from workflows.model.moves import Replica
 
 
@@ -28,8 +29,8 @@ class Stopped:
 
 def start_step(
     phase: str, node: int, group: Sequence[Replica], throttle: int | None, reason: str, *, patient: bool, telling: bool
-) -> ActivityHandle[MoveResult]:
-    """Start the activity of a phase for these replicas.
+) -> ActivityHandle[Any]:
+    """Start the activity of a phase for these replicas; `rows_of` reads what it returns.
 
     A cancel waits until the activity has really ended, so that nothing is undone under a writer. `patient`: wait for
     the node for ever, instead of asking after a while whether it exists. `telling`: end the step when a copy's attempt
@@ -51,7 +52,6 @@ def start_step(
     return workflow.start_activity(
         activity,
         call,
-        result_type=MoveResult,
         task_queue=names.moves_queue(cluster, node) if copying else names.node_queue(cluster, node),
         schedule_to_start_timeout=None if patient or copying else options.PICK_UP_TIMEOUT,
         start_to_close_timeout=options.COPY_TIMEOUT if copying else options.SHORT_STEP_TIMEOUT,
@@ -65,6 +65,16 @@ def start_step(
 def _summary(group: Sequence[Replica]) -> str:
     first = f"{group[0].move.topic}-{group[0].move.partition}"
     return first if len(group) == 1 else f"{first} and {len(group) - 1} more"
+
+
+def rows_of(phase: str, node: int, found: Any, group: Sequence[Replica]) -> list[MoveRow]:
+    """The rows that the activity of a phase has returned; where they cannot be read, every replica failed for that."""
+    try:
+        return results.moved(found).rows
+    except BadField as problem:
+        message = results.unreadable(moves.STEPS[phase], node, problem)
+        workflow.logger.warning("%s", message)
+        return moves.failed_rows(group, errors.NODE_FAILURE, message)
 
 
 def rows_after(failure: ActivityError, group: Sequence[Replica], *, interrupted: bool) -> list[MoveRow] | Stopped:
@@ -85,7 +95,7 @@ def rows_after(failure: ActivityError, group: Sequence[Replica], *, interrupted:
         return Stopped()
     told = {(row.topic, row.partition): row for row in rows_in(cause)}
     others = [replica for replica in group if replica.key not in told]
-    return [*told.values(), *moves.failed_rows(others, kind, cause.message)]
+    return [*told.values(), *moves.failed_rows(others, kind, fields.shown(cause.message))]
 
 
 def rows_in(failure: FailureError) -> list[MoveRow]:
@@ -94,13 +104,11 @@ def rows_in(failure: FailureError) -> list[MoveRow]:
     found = details[0] if details else None
     if isinstance(found, dict):
         found = found.get("rows")
-    rows: list[MoveRow] = []
-    for each in found if isinstance(found, list) else []:
-        row = calls.read_row(MoveRow, each)
-        if row is None:
-            return []
-        rows.append(row)
-    return rows
+    try:
+        return [results.move_row(each) for each in (found if isinstance(found, list) else [])]
+    except BadField as problem:
+        workflow.logger.warning("Ignored the details of a failed step: %s", problem)
+        return []
 
 
 def facts_of(failure: ActivityError, group: Sequence[Replica]) -> dict[tuple[str, int], MoveRow]:

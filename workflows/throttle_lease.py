@@ -45,7 +45,7 @@ class ThrottleLease:
         self._held = self._released = False
         self._left_out: list[int] = []
         self._moving: dict[int, list[calls.Replica]] | None = None
-        self._waiting: dict[int, ActivityHandle[None]] = {}
+        self._waiting: dict[int, ActivityHandle[Any]] = {}
         self._phases = Phases()
 
     @workflow.run
@@ -109,20 +109,19 @@ class ThrottleLease:
             handle.cancel()
 
     @staticmethod
-    async def _ended(node: int, handle: ActivityHandle[None]) -> None:
+    async def _ended(node: int, handle: ActivityHandle[Any]) -> None:
         try:
             await handle
         except ActivityError as failure:
             workflow.logger.warning("Node %d does not report whether its moves have ended: %s", node, failure.cause)
 
     @staticmethod
-    def _start(node: int, replicas: Sequence[calls.Replica]) -> ActivityHandle[None]:
+    def _start(node: int, replicas: Sequence[calls.Replica]) -> ActivityHandle[Any]:
         """Start the activity, which waits however long the node is unavailable: its copies go on with its start."""
         info = workflow.info()
         return workflow.start_activity(
             calls.AWAIT_MOVES,
             AwaitMovesCall(node, [list(each) for each in replicas]),
-            result_type=type(None),
             task_queue=names.moves_queue(info.task_queue, node),
             start_to_close_timeout=options.FOLLOW_TIMEOUT,
             heartbeat_timeout=options.FOLLOW_HEARTBEAT_TIMEOUT,

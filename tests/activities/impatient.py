@@ -52,7 +52,7 @@ def hurry() -> None:
     options.PREFER_TIMEOUT = timedelta(seconds=1)
     options.COLLECT_AGAIN_AFTER = timedelta(seconds=1)
     # How long the controller stands still when a step of it was lost.
-    options.CLUSTER_TASK_TIMEOUT = timedelta(seconds=3)
+    options.CLUSTER_TASK_TIMEOUT = timedelta(seconds=5)
 
 
 def decide_otherwise(retention: str) -> None:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from pathlib import Path
 from typing import cast
 
 import pytest
+from confluent_kafka import ElectionType, TopicPartition
+from confluent_kafka.admin import NewTopic
 from kafka.admin import KafkaAdminClient
 from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.failing import FailureStarter
+from ops.bench.metadata import all_topics
 from storage_node.ports import DirectoryFailed
 from storage_node.protocol import private_client
 from tests.activities.cluster import Cluster, failure, move, running, until
@@ -97,7 +101,7 @@ def failures(cluster: Cluster) -> list[str]:
     return cluster.run(listed)
 
 
-@pytest.mark.feature("858-09", "18-09", "113-17")
+@pytest.mark.feature("858-09", "18-09", "113-17", "113-54")
 def test_a_failure_is_a_run_of_its_own_and_ends_moves_with_a_reason(
     temporal_server: TemporalServer, task_queue: str, tmp_path: Path
 ) -> None:
@@ -160,6 +164,90 @@ def test_a_failure_is_a_run_of_its_own_and_ends_moves_with_a_reason(
         assert (row["error_code"], row["total_bytes"], row["usable_bytes"]) == (56, -1, -1)
         hidden = {each["partition_index"]: each["offline_replicas"] for each in topic["partitions"]}
         assert hidden == {partition: [1] if partition in lost else [] for partition in range(PARTITIONS)}
+
+
+def held(cluster: Cluster, topic: str, index: int = 0) -> tuple[int, set[int]]:
+    """Leader and ISR of a partition, as the controller has them."""
+    found = ClusterState.of(cluster.query(cluster.name, "state")).topics[topic].partitions[index]
+    return found.leader, set(found.isr)
+
+
+def seen_by(cluster: Cluster, node: int, topic: str) -> list[int]:
+    """The leaders of a topic's partitions, as one node tells its clients."""
+    with socket.create_connection(("127.0.0.1", cluster.ports[node]), timeout=5) as connection:
+        (found,) = (each for each in all_topics(connection).topics if each.name == topic)
+    return [int(each.leader_id) for each in sorted(found.partitions, key=lambda each: int(each.partition_index))]
+
+
+@pytest.mark.feature("18-09", "18-10", "18-16")
+def test_directories_of_two_nodes_that_fail_at_once_are_both_recorded_and_the_last_in_sync_is_not_replaced(
+    temporal_server: TemporalServer, task_queue: str, tmp_path: Path
+) -> None:
+    with running(temporal_server, task_queue, tmp_path / "cluster", 3) as cluster:
+        admin = cluster.admin()
+        for topic, replicas in (("t", [[1, 2]] * 3), ("behind", [[1, 3]])):
+            new = NewTopic(topic, len(replicas), replica_assignment=replicas)
+            admin.create_topics([new], operation_timeout=20)[topic].result(30)
+        (good1, bad1), (good2, bad2) = cluster.dirs(1), cluster.dirs(2)
+        placed = {
+            ("t", 0, 1): bad1, ("t", 0, 2): bad2,
+            ("t", 1, 1): bad1, ("t", 1, 2): good2,
+            ("t", 2, 1): good1, ("t", 2, 2): good2,
+            ("behind", 0, 1): bad1,
+        }  # fmt: skip
+        counts = [cluster.produce("t", 0.2, partition) for partition in range(3)]
+        cluster.produce("behind", 0.2)
+        assert set(cluster.alter_log_dirs(*((*at, path) for at, path in placed.items()))) == {"NoError"}
+        until("all are in place", lambda: all(cluster.where(*at) == [f"{path.name}/{at[0]}-{at[1]}"]
+                                              for at, path in placed.items()))  # fmt: skip
+        cluster.kill("node-3")
+        until("the dead node is out of sync", lambda: held(cluster, "behind") == (1, {1}))
+
+        # Both at once, and no controller to hear of it.
+        cluster.kill("controller")
+        for bad in (bad1, bad2):
+            bad.rename(bad.with_name("pulled-out"))
+        for node in (1, 2):
+            until("the directory is offline", lambda: cluster.ask("moves", node)["offline"])  # noqa: B023
+        cluster.start_controller()
+        runs = until("each has a run", lambda: found if len(found := failures(cluster)) == 2 else None)
+        told = {row["node"]: row for row in map(cluster.result, runs)}
+        assert {node: (row["directory"], row["outcome"]) for node, row in told.items()} == {
+            1: (str(bad1), "recorded"),
+            2: (str(bad2), "recorded"),
+        }
+        replicas = {node: {row["topic"]: row["partitions"] for row in told[node]["replicas"]} for node in told}
+        assert replicas == {1: {"t": [0, 1], "behind": [0]}, 2: {"t": [0]}}
+
+        # As if the nodes were down, for these replicas alone; the last one in sync is waited for.
+        until("the other node leads", lambda: held(cluster, "t", 1) == (2, {2}))
+        leader, isr = held(cluster, "t", 0)
+        assert leader == -1 and len(isr) == 1, "its last replica in sync is on a failed disk"
+        until("replicas elsewhere go on", lambda: held(cluster, "t", 2) in ((1, {1, 2}), (2, {1, 2})))
+        assert held(cluster, "behind") == (-1, {1})
+        cluster.start_node(3)
+        cluster.wait_registered(3)
+        for node in (1, 2, 3):
+            until("every node has been told", lambda: seen_by(cluster, node, "t")[:2] == [-1, 2])  # noqa: B023
+            assert seen_by(cluster, node, "t")[2] in (1, 2)
+        assert held(cluster, "behind") == (-1, {1}), "one that is behind does not lead by itself"
+        partition = TopicPartition("behind", 0)
+        admin = cluster.admin()  # kept: its requests die with it
+        assert admin.elect_leaders(ElectionType.UNCLEAN, [partition]).result(30)[partition] is None
+        until("one that is behind leads when an operator asks for it", lambda: held(cluster, "behind") == (3, {3}))
+
+        # What is known of a failure goes with it.
+        notes = [good / "directory-failures" for good in (good1, good2)]
+        assert all(note.exists() for note in notes)
+        for node, bad in ((1, bad1), (2, bad2)):
+            cluster.kill(f"node-{node}")
+            bad.with_name("pulled-out").rename(bad)
+            cluster.start_node(node)
+        until("the notes are gone", lambda: not any(note.exists() for note in notes))
+        until("all are in sync", lambda: all(held(cluster, "t", index)[1] == {1, 2} for index in range(3)))
+        assert len(failures(cluster)) == 2
+        for index, count in enumerate(counts):
+            assert cluster.read_numbers("t", count, index) == list(range(count))
 
 
 def test_a_node_without_its_metadata_directory_stops_with_one_sentence(

@@ -15,6 +15,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
 from tests.activities.cluster import Cluster, running, until
+from tests.support.needs import reason
 from tests.support.temporal import TemporalServer
 from workflows.model.state import ClusterState, Partition
 
@@ -34,7 +35,7 @@ def partition(cluster: Cluster) -> Partition:
 def immutable(folder: Path) -> Iterator[None]:
     """The folder takes no new files, and gives none up."""
     if subprocess.run(["chattr", "+i", str(folder)], capture_output=True).returncode:
-        pytest.skip("this file system, or user, has no chattr +i")
+        pytest.skip(reason("chattr +i", "not with this file system, or this user"))
     try:
         yield
     finally:

@@ -55,6 +55,7 @@ class Sent:
     name: str = ""
     content: Any = None
     replaces: bool = False  # a start that ends the run of this id that is open
+    once: bool = False  # a start that the server rejects where a run has had this id, open or closed
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,12 @@ class DrivenRuns:
         self.dropped: list[Sent] = []
         """Given to the server by a run that closed before they were carried out."""
         self.open: set[str] = set()
+        self.begun: set[str] = set()
+        """The runs that have ever been started, by id."""
+        self.unacknowledged = False
+        """Whether child starts are carried out whose acknowledgement comes too late for their run."""
+        self.repeated = 0
+        """How many child starts were rejected because their run has been started before."""
         self.carried: list[Any] = []
         """What each run began with."""
         self.largest = 0
@@ -141,15 +148,32 @@ class DrivenRuns:
             else:
                 found = job.resolve_child_workflow_execution_start
                 found.seq = seq
-                if one.workflow_id in self.open and not one.replaces:
+                if self._taken(one):
+                    self.repeated += one.once
                     found.failed.workflow_id, found.failed.workflow_type = one.workflow_id, one.name
                     found.failed.cause = Cause.START_CHILD_WORKFLOW_EXECUTION_FAILED_CAUSE_WORKFLOW_ALREADY_EXISTS
                     self._jobs.append(job)
                     continue
                 found.succeeded.run_id = f"{one.workflow_id}/run"
                 self.open.add(one.workflow_id)
+                self.begun.add(one.workflow_id)
             self.sent.append(one)
             self._jobs.append(job)
+
+    def _taken(self, start: Sent) -> bool:
+        return start.workflow_id in (self.begun if start.once else self.open) and not start.replaces
+
+    def _too_late(self) -> None:
+        """What the server makes of commands whose run is closed: it drops them; or, `unacknowledged`, it has carried
+        out child starts just before, and no run learns of it.
+        """
+        for _, one in self._outbound:
+            if self.unacknowledged and one.kind == "start" and not self._taken(one):
+                self.open.add(one.workflow_id)
+                self.begun.add(one.workflow_id)
+                self.sent.append(one)
+            else:
+                self.dropped.append(one)
 
     def finish(self) -> None:
         """All activities under way."""
@@ -187,7 +211,7 @@ class DrivenRuns:
         for command in commands:
             self._length += 1
             if command.HasField("continue_as_new_workflow_execution"):
-                self.dropped += [one for _, one in self._outbound]
+                self._too_late()
                 arguments = list(command.continue_as_new_workflow_execution.arguments)
                 self.close()
                 self._begin(arguments)
@@ -330,7 +354,8 @@ class DrivenRuns:
         elif kind == "start_child_workflow_execution":
             child = command.start_child_workflow_execution
             replaces = child.workflow_id_reuse_policy == WorkflowIDReusePolicy.TERMINATE_IF_RUNNING
-            one = Sent("start", child.workflow_id, "", child.workflow_type, plain(child.input[0]), replaces)
+            once = child.workflow_id_reuse_policy == WorkflowIDReusePolicy.REJECT_DUPLICATE
+            one = Sent("start", child.workflow_id, "", child.workflow_type, plain(child.input[0]), replaces, once)
             self._outbound.append((child.seq, one))
         elif kind == "signal_external_workflow_execution":
             signal = command.signal_external_workflow_execution

@@ -37,6 +37,7 @@ from temporalio.runtime import (
 )
 
 from ops.stack.ports import is_free
+from tests.support.needs import need
 
 START_SECONDS = 90.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -186,7 +187,7 @@ def make_server(folder: Path) -> TemporalServer:
     """A server that is not started yet, its files in `folder`; skips the test when there is no program."""
     program = binary()
     if program is None or not program.exists():
-        pytest.skip("no Temporal server: set REHOME_TEMPORAL or run `make setup`")
+        need("Temporal's server", "set REHOME_TEMPORAL or run `make setup`")
     return TemporalServer(program, folder, free_port())
 
 

@@ -179,6 +179,7 @@ class Cluster:
         self.workers: dict[int, AsyncExitStack] = {}
         self.prober = FakeProber(*self.members)
         self.handle: Handle
+        self._runs: dict[str, str] = {}
 
     def node(self, number: int) -> FakeHolder:
         return self.members[number - 1]
@@ -240,9 +241,19 @@ class Cluster:
             for result in (await self.node(leader).submit(self.handle, command))["results"][0]:
                 assert result.get("error", 0) in (0, 108), result
 
-    def run(self, partition: int = 0, count: int = 1) -> Handle:
-        """The run that the controller started."""
-        return self.client.get_workflow_handle(names.reassign_id(self.name, "t", partition, count))
+    async def run(self, partition: int = 0, count: int = 1) -> Handle:
+        """The first run that the controller started for these, once the server lists it."""
+        base = f"{names.reassign_id(self.name, 't', partition, count)}/"
+        query = f'TaskQueue="{self.name}" AND WorkflowType="PartitionReassignment"'
+
+        async def listed() -> bool:
+            if base not in self._runs:
+                found = [each async for each in self.client.list_workflows(query) if each.id.startswith(base)]
+                self._runs |= {base: min(found, key=lambda each: each.start_time).id} if found else {}
+            return base in self._runs
+
+        await until_true(listed)
+        return self.client.get_workflow_handle(self._runs[base])
 
     async def runs(self, kind: str, least: int) -> set[str]:
         """The ids of all runs of a type, once there are so many: the list may lag behind."""

@@ -19,17 +19,21 @@ from uuid import NAMESPACE_URL, uuid5
 import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
-from temporalio.client import WorkflowHandle
-from temporalio.service import RPCError, RPCStatusCode
+from temporalio.api.enums.v1 import EventType
+from temporalio.client import Client, WorkflowHandle
 
 from tests.support.activations import DrivenRuns, Sent
 from tests.support.hand_activations import Driven, plain, signals_in
 from tests.support.temporal import TemporalServer
 from tests.workflows import driven
 from tests.workflows.fakes import FakeMember, FakeProber, orchestrator, until_true
-from workflows.cluster import Cluster
+from workflows import options
+from workflows.cluster import NO_ANSWER, Cluster
 from workflows.model import calls, image, names
 from workflows.model.calls import ImageResult, ProbeResult
+from workflows.model.carried_runs import CarriedRuns
+from workflows.model.outbound import START, Outbox
+from workflows.model.reassignment_request import run_id_of
 from workflows.model.state import ClusterState
 from workflows.partition_reassignment import PartitionReassignment
 
@@ -41,6 +45,10 @@ def run_id(name: str) -> str:
 
 NODES = (1, 2, 3)
 PARTITIONS = 4
+CHILD_STARTED = EventType.EVENT_TYPE_CHILD_WORKFLOW_EXECUTION_STARTED
+CHILD_REJECTED = EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_FAILED
+CHILD_REQUESTED = EventType.EVENT_TYPE_START_CHILD_WORKFLOW_EXECUTION_INITIATED
+TASK_COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 NEVER, SOON = (1 << 40, 1 << 40), (45, 60)
 
 
@@ -58,6 +66,7 @@ class Scene:
     """Three nodes and a topic; nodes send one batch at a time, runs ask one thing at a time."""
 
     continue_at: tuple[int, int] = SOON
+    unacknowledged: bool = False
     numbers: Counter[Any] = field(default_factory=Counter)
     batches: dict[int, tuple[str, dict[str, Any]]] = field(default_factory=dict)
     requests: Counter[str] = field(default_factory=Counter)
@@ -84,6 +93,7 @@ class Scene:
         self.runs.close()
         self.runs = DrivenRuns(Cluster, "c", carried | {"continue_at": list(self.continue_at)}, do, seed=1_000)
         self.runs.open = {f"c/lease/{node}/i{node}" for node in NODES}
+        self.runs.unacknowledged = self.unacknowledged
 
     # --- what nodes and runs do
 
@@ -170,7 +180,7 @@ class Scene:
                 text = text.replace(topic_id, name)
             return text
 
-        sent = [each for each in self.runs.sent if each.name != "NodeLease"]
+        sent = [each for each in self.runs.sent if each.name != "NodeLease" and each.content != NO_ANSWER]
         return {
             "state": same(state),
             "answers": {update: same(_results(found[0])) for update, found in self.runs.answers.items()},
@@ -253,8 +263,11 @@ tasks = st.builds(
 )
 
 
-def play(story: Sequence[Task], continue_at: tuple[int, int]) -> Scene:
-    it = Scene(continue_at)
+def play(
+    story: Sequence[Task], continue_at: tuple[int, int], *, unacknowledged: bool = False, closed: bool = False
+) -> Scene:
+    """`closed`: the runs of reassignments end as soon as they were started."""
+    it = Scene(continue_at, unacknowledged)
     for task in story:
         it.tasks += 1
         it.runs.carry_out(task.sent)
@@ -266,6 +279,8 @@ def play(story: Sequence[Task], continue_at: tuple[int, int]) -> Scene:
             getattr(it, name)(*arguments)
         if it.runs.task():
             it.continued.append(it.tasks)
+            if closed:
+                it.runs.open = {each for each in it.runs.open if "/reassign/" not in each}
             it.at_the_end.update(name for name, _ in task.actions)
     it.settle()
     it.joined = it.runs.check_joined()
@@ -281,6 +296,25 @@ def test_a_controller_that_continues_as_new_comes_to_the_same_end(story: list[Ta
     assert real.answers_differ() == []
     for name in real.at_the_end:
         event(f"with the very task that continued as new came: {name}")
+
+
+#: Time passes, and the server hardly carries out anything.
+slow = st.builds(
+    Task, st.lists(actions, max_size=3).map(tuple), st.sampled_from([0] * 9 + [99]), st.booleans(), st.just(True)
+)
+
+
+@given(st.lists(slow, min_size=15, max_size=25), st.booleans())
+@settings(max_examples=60)
+def test_each_change_gets_one_run_however_late_the_server_acknowledges_its_start(
+    story: list[Task], closed: bool
+) -> None:
+    """Starts whose acknowledgement does not come in time are sent again by the next run; the first may have closed."""
+    real = play(story, SOON, unacknowledged=True, closed=closed)
+    assert real.outcome() == play(story, NEVER).outcome()
+    started = Counter(json.dumps(each.content) for each in real.runs.sent if each.name == "PartitionReassignment")
+    assert set(started.values()) <= {1}
+    event(f"starts that were sent again: {min(real.runs.repeated, 5)}")
 
 
 @given(st.lists(tasks, min_size=5, max_size=25))
@@ -359,7 +393,7 @@ def draining() -> Driven:
     """The same once its history is long: it waits until the server has taken a signal."""
     it = settled()
     it.send(it.signal("locate", plain(driven.EXAMPLES["Cluster.locate"])))
-    it.length = 4_000
+    it.length = options.CONTINUE_AT.events[1] + 1
     it.send(it.signal("cancel_run", plain({**driven.RUN, "workflow_id": "c/other"})))
     assert it.ended is None and len(signals_open(it)) == 1, "what comes now is for the next run"
     return it
@@ -407,7 +441,7 @@ def test_a_node_that_stops_meanwhile_has_its_leaders_moved_first() -> None:
 
 def test_a_run_that_is_overdue_continues_while_a_node_is_suspect() -> None:
     it = settled()
-    it.length = 6_000
+    it.length = 2 * options.CONTINUE_AT.events[1]
     it.send(it.signal("lease_ended", plain({"node": 1, "incarnation": "i1", "reason": "not renewed"})))
     for _ in range(3):
         if it.ended is None:
@@ -570,13 +604,13 @@ def test_every_reassignment_gets_its_run_however_often_the_controller_continues(
 
         await asyncio.gather(*(sends(member) for member in members))
         assert (await cluster.describe()).run_id != first
-        for name in (name for found in topics.values() for name in found):
-            run = client.get_workflow_handle(names.reassign_id(task_queue, name, 0, 1))
+        wanted = {f"{names.reassign_id(task_queue, name, 0, 1)}/" for found in topics.values() for name in found}
 
-            async def begun(run: WorkflowHandle[Any, Any] = run) -> bool:
-                return await _begun(run)
+        async def begun() -> bool:
+            return {each.rpartition("/")[0] + "/" for each in await _reassignments(client, task_queue)} == wanted
 
-            await until_true(begun, 30)
+        await until_true(begun, 30)
+        assert len(await _reassignments(client, task_queue)) == len(wanted)
 
     async def main() -> None:
         async with AsyncExitStack() as stack:
@@ -585,10 +619,47 @@ def test_every_reassignment_gets_its_run_however_often_the_controller_continues(
     asyncio.run(main())
 
 
-async def _begun(run: WorkflowHandle[Any, Any]) -> bool:
-    try:
-        await run.describe()
-    except RPCError as missing:
-        assert missing.status == RPCStatusCode.NOT_FOUND
-        return False
-    return True
+async def _reassignments(client: Client, cluster: str) -> list[str]:
+    """The workflow ids of all runs of reassignments that the server lists."""
+    query = f'TaskQueue="{cluster}" AND WorkflowType="PartitionReassignment"'
+    return [each.id async for each in client.list_workflows(query)]
+
+
+@pytest.mark.temporal
+@pytest.mark.parametrize("first", ["open", "closed"])
+def test_a_start_that_is_sent_again_begins_no_second_run(
+    first: str, temporal_server: TemporalServer, task_queue: str
+) -> None:
+    """A controller's run whose start was carried out, and not acknowledged, is followed by one that sends it again."""
+
+    async def scene(stack: AsyncExitStack) -> None:
+        client = await temporal_server.client()
+        await stack.enter_async_context(orchestrator(client, task_queue, FakeProber().probe_node))
+        run = run_id_of(task_queue, driven.MADE)
+        carried = CarriedRuns(outbox=Outbox.of([[START, run, "", "t-0: 1 -> 2", driven.MADE]])).carry()
+        for end in (True, False):
+            cluster = await client.start_workflow("Cluster", carried, id=task_queue, task_queue=task_queue)
+
+            async def decided(cluster: WorkflowHandle[Any, Any] = cluster) -> bool:
+                """Whether the controller has had a workflow task for what came of its start."""
+                found = [event.event_type async for event in cluster.fetch_history_events()]
+                at = [place for place, each in enumerate(found) if each in (CHILD_STARTED, CHILD_REJECTED)]
+                return bool(at) and TASK_COMPLETED in found[at[0] :]
+
+            await until_true(decided, 30)
+            if end:
+                await cluster.terminate()
+                if first == "closed":
+                    await client.get_workflow_handle(run).terminate()
+        found = [event.event_type async for event in cluster.fetch_history_events()]
+        assert found.count(CHILD_REQUESTED) == found.count(CHILD_REJECTED) == 1
+        described = await client.get_workflow_handle(run).describe()
+        assert described.status is not None and described.status.name == (
+            "RUNNING" if first == "open" else "TERMINATED"
+        )
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            await asyncio.wait_for(scene(stack), 60)
+
+    asyncio.run(main())

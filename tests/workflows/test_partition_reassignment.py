@@ -26,25 +26,25 @@ def test_the_controller_starts_a_run_that_sees_it_through(
     async def scene(it: Cluster) -> None:
         await it.up()
         assert (await it.reassign((0, [2])))[0].get("error", 0) == 0
-        await it.open(it.run(), "catching_up")
-        found = await it.run().query("progress")
+        await it.open(await it.run(), "catching_up")
+        found = await (await it.run()).query("progress")
         assert (found["partitions"][0]["from"], found["partitions"][0]["to"]) == ([1], [2])
         report = {"topic": "t", "partition": 0, "node": 2, "state": "catching_up", "bytes_total": 1000}
-        await it.run().signal("copy_progress", [{**report, "bytes_copied": 400, "rate": 100.0, "next_in": 10}])
-        found = await it.run().query("progress")
+        await (await it.run()).signal("copy_progress", [{**report, "bytes_copied": 400, "rate": 100.0, "next_in": 10}])
+        found = await (await it.run()).query("progress")
         assert (found["bytes_copied"], found["bytes_total"], found["eta_seconds"]) == (400, 1000, 6.0)
         it.node(1).hold_deletion.clear()
         await it.in_sync()
-        await it.open(it.run(), "deleting")
+        await it.open(await it.run(), "deleting")
         it.node(1).hold_deletion.set()
-        result = await it.run().result()
+        result = await (await it.run()).result()
         (row,) = result["rows"]
         assert (row["outcome"], row["original"], row["target"], row["replicas"]) == ("done", [1], [2], [2])
         assert (row["bytes_copied"], row["seconds_catching_up"], row["seconds_deleting"]) == (1000, 0.5, 0.1)
         assert (row["isr"], row["leader"]) == ([2], 2)
         assert [phase for phase, _, _ in result["phases"]] == ["catching_up", "deleting", "verifying"]
         assert it.node(2).names() == [calls.CATCH_UP] and it.node(1).names() == [calls.AWAIT_DELETION]
-        await recorded("reassign-happy", it.client, it.run().id)
+        await recorded("reassign-happy", it.client, (await it.run()).id)
 
     run(temporal_server, task_queue, scene)
 
@@ -57,8 +57,8 @@ def test_a_run_that_begins_when_all_is_done_is_right(temporal_server: TemporalSe
         await it.in_sync()
         assert (await it.partition()).replicas == (2,)
         await it.serve(it.node(2))
-        await it.begun(it.run())
-        assert (await it.run().result())["rows"][0]["outcome"] == "done"
+        await it.begun(await it.run())
+        assert (await (await it.run()).result())["rows"][0]["outcome"] == "done"
 
     run(temporal_server, task_queue, scene)
 
@@ -70,19 +70,19 @@ def test_a_later_target_holds_and_the_earlier_runs_row_says_so(
     async def scene(it: Cluster) -> None:
         await it.up()
         await it.reassign((0, [2]))
-        await it.open(it.run(), "catching_up")
+        await it.open(await it.run(), "catching_up")
         mine = await it.start({"topic": "t", "partition": 0, "replicas": [3]})
-        first = await it.run().result()
+        first = await (await it.run()).result()
         assert first["rows"][0]["outcome"] == "superseded"
         await it.open(mine, "catching_up")
         assert (await it.partition()).assignment.original == (1,)
         await it.in_sync()
         row = (await mine.result())["rows"][0]
         assert (row["outcome"], row["original"], row["replicas"]) == ("done", [1], [3])
-        await recorded("reassign-superseded", it.client, it.run().id)
+        await recorded("reassign-superseded", it.client, (await it.run()).id)
         await recorded("reassign-by-hand", it.client, mine.id)
         # The controller has started no second run for what the run by hand asked.
-        described = await it.run().describe()
+        described = await (await it.run()).describe()
         assert described.status == WorkflowExecutionStatus.COMPLETED
 
     run(temporal_server, task_queue, scene)
@@ -98,10 +98,10 @@ def test_asked_for_again_with_the_same_target_there_is_one_run(
         mine = await it.start([{"topic": "t", "partition": 0, "replicas": [2]}])
         await it.open(mine, "catching_up")
         await it.in_sync()
-        await it.begun(it.run())
-        outcomes = [(await handle.result())["rows"][0]["outcome"] for handle in (it.run(), mine)]
+        await it.begun(await it.run())
+        outcomes = [(await handle.result())["rows"][0]["outcome"] for handle in (await it.run(), mine)]
         assert outcomes == ["done", "done"]
-        assert await it.runs("PartitionReassignment", 2) == {it.run().id, mine.id}
+        assert await it.runs("PartitionReassignment", 2) == {(await it.run()).id, mine.id}
 
     run(temporal_server, task_queue, scene)
 
@@ -112,13 +112,13 @@ def test_a_deleted_topic_ends_its_run_with_the_reason(
     async def scene(it: Cluster) -> None:
         await it.up()
         await it.reassign((0, [2]))
-        await it.open(it.run(), "catching_up")
+        await it.open(await it.run(), "catching_up")
         await it.node(3).submit(it.handle, {"do": "delete_topics", "names": ["t"]})
         with pytest.raises(WorkflowFailureError) as caught:
-            await it.run().result()
+            await (await it.run()).result()
         assert failure(caught.value).type == "TopicDeleted"
         assert failure(caught.value).details[0]["rows"][0]["outcome"] == "failed"
-        await recorded("reassign-topic-deleted", it.client, it.run().id)
+        await recorded("reassign-topic-deleted", it.client, (await it.run()).id)
 
     run(temporal_server, task_queue, scene)
 
@@ -159,9 +159,9 @@ def test_what_is_done_at_once_has_a_run_as_well(
         # Another order, and fewer replicas: in one request and one run.
         assert not any(each.get("error") for each in await it.reassign((0, [3, 1]), (1, [1])))
         assert not (await it.partition(1)).assignment.reassigning
-        await it.open(it.run(0, 2), "deleting")
+        await it.open(await it.run(0, 2), "deleting")
         it.node(3).hold_deletion.set()
-        rows = (await it.run(0, 2).result())["rows"]
+        rows = (await (await it.run(0, 2)).result())["rows"]
         told = [(row["outcome"], row["original"], row["target"], row["seconds_deleting"] > 0) for row in rows]
         assert told == [("done", [1, 3], [3, 1], False), ("done", [1, 3], [1], True)]
         await it.reassign((1, [1]))  # as it is already: nothing is begun
@@ -291,7 +291,7 @@ def test_a_request_of_many_partitions_is_seen_through_in_groups(
         await it.up(120)
         results = await it.reassign(*((partition, [2]) for partition in range(120)))
         assert not any(result.get("error") for result in results)
-        runs = [it.run(0, 50), it.run(50, 50), it.run(100, 20)]
+        runs = [await it.run(0, 50), await it.run(50, 50), await it.run(100, 20)]
         for handle in runs:
             await it.open(handle, "catching_up")
         await it.in_sync(*range(120))

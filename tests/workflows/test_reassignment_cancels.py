@@ -26,23 +26,23 @@ def test_a_cancel_has_one_result_whichever_way_it_comes(
     async def scene(it: Cluster) -> None:
         await it.up(replicas=(1, 3))
         await it.reassign((0, [2, 3]))
-        await it.open(it.run(), "catching_up")
+        await it.open(await it.run(), "catching_up")
         await until(lambda: bool(it.node(2).seen))
         if way == "api":
             assert (await it.reassign((0, None)))[0].get("error", 0) == 0
         else:
-            await it.run().cancel()
+            await (await it.run()).cancel()
         with pytest.raises(WorkflowFailureError) as caught:
-            await it.run().result()
+            await (await it.run()).result()
         assert isinstance(caught.value.cause, CancelledError)
-        (row,) = (await it.run().query("progress"))["partitions"]
+        (row,) = (await (await it.run()).query("progress"))["partitions"]
         assert (row["outcome"], row["phase"]) == ("cancelled", "cancelled")
         partition = await it.partition()
         assert (partition.replicas, partition.assignment.reassigning) == ((1, 3), False)
         # What was added is gone from its disks before the run says that it is over.
         assert it.node(2).names() == [calls.CATCH_UP, calls.AWAIT_DELETION]
         assert not it.node(1).seen
-        await recorded(f"reassign-cancelled-by-{way}", it.client, it.run().id)
+        await recorded(f"reassign-cancelled-by-{way}", it.client, (await it.run()).id)
 
     run(temporal_server, task_queue, scene)
 
@@ -52,13 +52,13 @@ def test_a_cancel_while_the_new_node_is_away_is_heard_at_once(temporal_server: T
         await it.up()
         await it.reassign((0, [2]))
         await it.away(2)
-        await it.open(it.run(), "catching_up")
+        await it.open(await it.run(), "catching_up")
         await it.reassign((0, None), by=3)
-        await it.open(it.run(), "deleting")
-        assert (await it.run().describe()).status == WorkflowExecutionStatus.RUNNING
+        await it.open(await it.run(), "deleting")
+        assert (await (await it.run()).describe()).status == WorkflowExecutionStatus.RUNNING
         await it.serve(it.node(2))
         with pytest.raises(WorkflowFailureError) as caught:
-            await it.run().result()
+            await (await it.run()).result()
         assert isinstance(caught.value.cause, CancelledError)
 
     run(temporal_server, task_queue, scene)
@@ -73,14 +73,14 @@ def test_a_cancel_that_is_refused_says_why_and_is_asked_for_less_and_less_often(
     async def scene(it: Cluster) -> None:
         await it.up()
         await it.reassign((0, [2, 3]))
-        await it.open(it.run(), "catching_up")
+        await it.open(await it.run(), "catching_up")
         await it.in_sync(nodes=(1, 2))
         # None of the original set is in sync any more.
         await it.node(1).submit(it.handle, {"do": "lease_ended", "node": 1, "incarnation": "i1"})
-        await it.run().cancel()
+        await (await it.run()).cancel()
 
         async def refused() -> bool:
-            found = await it.run().query("progress")
+            found = await (await it.run()).query("progress")
             return bool(found["cancelling"] and "unclean leader election" in found["partitions"][0]["message"])
 
         await until_true(refused)
@@ -88,7 +88,7 @@ def test_a_cancel_that_is_refused_says_why_and_is_asked_for_less_and_less_often(
 
         async def three_times() -> bool:
             waits.clear()
-            async for event in it.run().fetch_history_events():
+            async for event in (await it.run()).fetch_history_events():
                 if event.HasField("timer_started_event_attributes"):
                     waits.append(
                         event.timer_started_event_attributes.start_to_fire_timeout.ToTimedelta().total_seconds()
@@ -100,10 +100,10 @@ def test_a_cancel_that_is_refused_says_why_and_is_asked_for_less_and_less_often(
         assert first <= 1.1 and last > 1.8
         assert (await it.partition()).assignment.reassigning, "it goes on"
         await it.in_sync(nodes=(2, 3))
-        row = (await it.run().result())["rows"][0]
+        row = (await (await it.run()).result())["rows"][0]
         assert (row["outcome"], row["replicas"]) == ("done", [2, 3])
         assert row["message"].startswith("The cancel is refused for now: Unable to revert")
-        await recorded("reassign-cancel-refused", it.client, it.run().id)
+        await recorded("reassign-cancel-refused", it.client, (await it.run()).id)
 
     run(temporal_server, task_queue, scene)
 
@@ -112,7 +112,7 @@ def test_a_cancel_of_a_run_leaves_a_later_target_alone(temporal_server: Temporal
     async def scene(it: Cluster) -> None:
         await it.up(2)
         await it.reassign((0, [2]), (1, [2]))
-        handle = it.run(count=2)
+        handle = await it.run(count=2)
         await it.open(handle, "catching_up")
         await it.reassign((0, [3]))
         await handle.cancel()

@@ -26,9 +26,9 @@ def test_a_dropped_node_that_does_not_come_back_is_not_waited_for_for_ever(
         await it.up()
         await it.away(1)
         await it.reassign((0, [2]))
-        await it.begun(it.run())
+        await it.begun(await it.run())
         await it.in_sync()
-        row = (await it.run().result())["rows"][0]
+        row = (await (await it.run()).result())["rows"][0]
         assert (row["outcome"], row["replicas"], row["error"]) == ("done", [2], "")
         assert row["message"].startswith("Node 1 has not said that its data is gone")
 
@@ -78,7 +78,6 @@ def test_a_replica_that_a_later_target_has_taken_away_did_not_reach_its_director
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["wish kept", "wish lost"])
-@pytest.mark.feature("113-56")
 def test_a_combined_move_is_done_when_the_directory_is_reached(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder, lost: bool
 ) -> None:

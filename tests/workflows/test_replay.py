@@ -67,7 +67,6 @@ def test_a_recorded_history_carries_the_flag_that_every_worker_sets(path: Path) 
     assert list(flags) == [2], "record it again: python -m tests.golden.histories.record"
 
 
-@pytest.mark.feature("455-29")
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))
 def test_a_recorded_history_replays_and_ends_as_recorded(path: Path) -> None:
     name = path.name.removesuffix(".json.gz")

@@ -1,17 +1,20 @@
 """The parts of Temporal's SDK that are not its public interface, and on which workflows/runner.py relies.
 
 They were read in the version below. When one of these tests fails after an upgrade, read what they say of the new
-version before anything else: without them a worker decides in an order that no replay repeats.
+version before anything else: without them a worker decides in an order that no replay repeats, or fails tasks where a
+machine is short of processors.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import threading
 from importlib.metadata import version
 from typing import Any
 
 import pytest
+from temporalio import workflow
 from temporalio.api.enums.v1 import EventType
 from temporalio.client import Client
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowInstance, WorkflowInstanceDetails
@@ -21,10 +24,12 @@ import workflows
 from tests.support.temporal import TemporalServer
 from tests.workflows.driven import NOTICE, recording
 from tests.workflows.fakes import until_true
-from workflows.runner import Runner, deciding_as_replays, workflow_runner
+from workflows.runner import DEADLOCK, Runner, deciding_as_replays, workflow_runner
 
 READ = "1.35.0"
 FLAG = 2
+SDK_DETECTOR = 2  # seconds
+SLOWER = 3.0  # seconds
 TIMER = EventType.EVENT_TYPE_TIMER_STARTED
 COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 
@@ -67,6 +72,37 @@ def test_runs_are_evicted_through_the_bridge() -> None:
     evict = getattr(Bridge, "request_workflow_eviction", None)
     assert evict is not None, "the bridge cannot evict a run any more: does a public API exist now?"
     assert list(inspect.signature(evict).parameters) == ["self", "run_id"]
+
+
+@workflow.defn(name="Slow")
+class Slow:
+    """Takes longer for an activation than the SDK's own detector of deadlocks waits."""
+
+    @workflow.run
+    async def run(self) -> None:
+        """Take as long as a machine without a processor to spare lets it."""
+        threading.Event().wait(SLOWER)
+
+
+@pytest.mark.temporal
+def test_an_activation_may_take_as_long_as_a_starved_machine_needs(
+    temporal_server: TemporalServer, task_queue: str
+) -> None:
+    async def scene() -> None:
+        client: Client = await temporal_server.client()
+        runner = workflow_runner()
+        worker = Worker(client, task_queue=task_queue, workflows=[Slow], workflow_runner=runner)
+        decider = worker._workflow_worker
+        assert decider is not None, "a worker has its part for workflows later now: set its detector where it has it"
+        assert getattr(decider, "_deadlock_timeout_seconds", None) == SDK_DETECTOR, "the detector is set otherwise now"
+        async with deciding_as_replays(worker, runner):
+            assert decider._deadlock_timeout_seconds == DEADLOCK
+            handle = await client.start_workflow("Slow", id=task_queue, task_queue=task_queue)
+            await handle.result()
+            kinds = [event.event_type async for event in handle.fetch_history_events()]
+        assert EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED not in kinds, "the SDK's detector ended an activation"
+
+    asyncio.run(scene())
 
 
 def test_the_runner_creates_each_run_with_all_that_it_replaces() -> None:

@@ -63,7 +63,7 @@ def move_id(cluster: str, node: int, topic: str, partition: int, count: int, cla
 
 
 def reassign_id(cluster: str, topic: str, partition: int, count: int) -> str:
-    """The id of a run that the controller starts: its first partition and how many more there are."""
+    """What the id of a run of reassignments begins with: its first partition and how many more there are."""
     more = f"+{count - 1}" if count > 1 else ""
     return f"{cluster}/reassign/{topic}-{partition}{more}"
 

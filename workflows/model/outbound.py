@@ -1,14 +1,15 @@
 """What the controller sends to other runs: child starts, signals and cancels, each until the server has taken it. Pure.
 
 The server carries out a workflow's commands afterwards, and only if their run is still open then. So the controller
-counts as sent what the server has acknowledged, and carries the rest into the run that follows.
+counts as sent what the server has acknowledged, and carries the rest into the run that follows. Where the server had
+carried some of that out all the same, its receivers apply it once, and a run is started once: its id names the change.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 START, SIGNAL, CANCEL = "start", "signal", "cancel"
@@ -33,37 +34,6 @@ class Outbound:
     def row(self) -> list[Any]:
         """For a continue-as-new."""
         return [self.kind, self.workflow_id, self.run_id, self.name, self.payload]
-
-    @property
-    def start_ids(self) -> tuple[str, str]:
-        """The ids to start a run under: where one of the first is still at work (at an earlier target, or at deleting),
-        the second, which names the change.
-        """
-        made: Mapping[str, Any] = self.payload
-        return self.workflow_id, f"{self.workflow_id}/{made['generation']}.{made['version']}"
-
-    @property
-    def watched(self) -> frozenset[tuple[str, int]]:
-        """The partitions that the run to start sees through."""
-        made: Mapping[str, Any] = self.payload
-        return frozenset((row[0], row[2]) for row in made["made"])
-
-    def divided(self, partitions: Collection[tuple[str, int]], workflow_id: str) -> list[Outbound]:
-        """This signal to two runs: its rows of these partitions go to the run of that id, the others stay. One without
-        rows goes there whole.
-        """
-        held = self.payload if isinstance(self.payload, Mapping) else {}
-        rows = held.get("rows", [])
-        theirs = [row for row in rows if (row[0], row[1]) in partitions]
-        if len(theirs) == len(rows):
-            return [replace(self, workflow_id=workflow_id)]
-        if not theirs:
-            return [self]
-        others = [row for row in rows if row not in theirs]
-        return [
-            replace(self, payload={**held, "rows": others}),
-            replace(self, workflow_id=workflow_id, payload={**held, "rows": theirs}),
-        ]
 
 
 class Outbox:
@@ -105,20 +75,6 @@ class Outbox:
             self._next += 1
         self._waiting.extendleft(reversed(behind))
         return taken
-
-    def renamed(self, number: int, workflow_id: str) -> None:
-        """A start in flight is tried under another id: what waits behind it for that run is, too. What is for the run
-        that has the first id, and starts of other changes, which try it themselves, are not.
-        """
-        before = self._in_flight[number]
-        self._in_flight[number] = replace(before, workflow_id=workflow_id)
-        waiting: list[Outbound] = []
-        for one in self._waiting:
-            if one.kind != START and (one.workflow_id, one.run_id) == (before.workflow_id, ""):
-                waiting += one.divided(before.watched, workflow_id)
-            else:
-                waiting.append(one)
-        self._waiting = deque(waiting)
 
     def sent(self, number: int) -> None:
         """Remove what the server has acknowledged, or rejected for good: the run it is for is gone."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import Any
 
-from workflows.model import fields, plan, throttles
+from workflows.model import fields, names, plan, throttles
 from workflows.model.fields import BadField
 from workflows.model.outcome import Reassigned
 from workflows.model.plan import ANY, PlannedPartition
@@ -63,6 +65,16 @@ def read_change(row: Any, path: str = "$") -> Reassigned:
 def made_by_controller(changes: Sequence[Reassigned], pair: tuple[int, int]) -> dict[str, Any]:
     """The parameter of a run for changes that the controller has made, `pair` that of its state after them."""
     return {"made": [change_row(change) for change in changes], "generation": pair[0], "version": pair[1]}
+
+
+def run_id_of(cluster: str, made: Mapping[str, Any]) -> str:
+    """The workflow id of the run for what `made_by_controller` has made: the same for the same, and for nothing else.
+
+    The topics' ids are among what it is made of, so that it differs from those of a cluster of the same name before.
+    """
+    first, count = made["made"][0], len(made["made"])
+    digest = blake2b(json.dumps(made, sort_keys=True).encode(), digest_size=4).hexdigest()
+    return f"{names.reassign_id(cluster, first[0], first[2], count)}/{made['generation']}.{made['version']}-{digest}"
 
 
 def parse(parameter: Any) -> Request:

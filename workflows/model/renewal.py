@@ -30,7 +30,7 @@ class Limits:
     it has made: a failed node makes as many as there are topics.
     """
 
-    events: tuple[int, int] = (1_000, 3_000)
+    events: tuple[int, int] = (500, 1_500)
     bytes: tuple[int, int] = (1_000_000, 4_000_000)
     changes: tuple[int, int] = (2_000, 6_000)
 

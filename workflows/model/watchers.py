@@ -45,16 +45,6 @@ class Watchers:
             else:
                 self._watched[key] = _Watched(change.topic_id, change.target, (run,))
 
-    def renamed(self, run: Run, new: Run, changes: Iterable[Reassigned]) -> None:
-        """A run that could not be started has become another one, which sees these through; a run that is still at work
-        under the first id keeps what else it sees through.
-        """
-        for change in changes:
-            if self.has(change):
-                key = (change.topic, change.partition)
-                known = self._watched[key]
-                self._watched[key] = replace(known, runs=tuple(new if each == run else each for each in known.runs))
-
     def changed(self, state: ClusterState | None) -> dict[Run, list[list[Any]]]:
         """What the runs are to be told now: rows of partitions that are gone, were cancelled or have a later target.
 

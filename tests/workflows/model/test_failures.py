@@ -49,6 +49,7 @@ def online(state: ClusterState, node: int = 1) -> dict[str, bool]:
 
 
 @pytest.mark.conformance(106)
+@pytest.mark.feature("18-10")
 def test_replicas_in_it_lose_their_leader_and_others_do_not() -> None:
     state = assigned(cluster(1, t=3), (0, "d1", 0), (1, "e1", 0))
     change = apply(state, failed(state, (0, 0)))

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.golden.make_image import example
+from tests.workflows.model.replicated import reassign, replicated
 from tests.workflows.model.support import cluster, create, done, lost, raising_rows, registration, topics_after
 from workflows.model import image
 from workflows.model.image import Image
@@ -77,6 +78,7 @@ def changed_in(text: str) -> tuple[list[str], dict[str, list[int]]]:
     return sorted(found.topics), {name: [each.index for each in rows] for name, rows in found.partitions.items()}
 
 
+@pytest.mark.feature("455-32")
 def test_a_change_of_one_partition_does_not_bring_the_others() -> None:
     state = cluster(3, t=30, u=1)
     known = state.pair
@@ -90,6 +92,18 @@ def test_a_change_of_one_partition_does_not_bring_the_others() -> None:
     assert changed_in(image.since(state, *between)[0]) == ([], {"t": [5]})
     assert changed_in(image.since(state, *known)[0]) == ([], {"t": [4, 5]})
     assert changed_in(image.since(state, 1, 0)[0]) == (["t", "u"], {}), "who has nothing gets all of it"
+
+
+@pytest.mark.feature("455-32")
+def test_a_reassignment_brings_its_own_partitions_alone() -> None:
+    state = replicated(*[(1, 2)] * 30, nodes=4)
+    known = state.pair
+    begun = done(state, reassign((4, (3, 4)), (7, (2, 3))))
+    (text,) = image.since(begun, *known)
+    assert changed_in(text) == ([], {"t": [4, 7]})
+    assert [each.assignment.adding for each in image.decode(text).partitions["t"]] == [(3, 4), (3,)]
+    (text,) = image.since(done(begun, reassign((4, None))), *begun.pair)
+    assert changed_in(text) == ([], {"t": [4]})
 
 
 @pytest.mark.parametrize(
@@ -163,6 +177,7 @@ def image_of_any(state: ClusterState, command: Any) -> ClusterState:
     return apply(state, command).state
 
 
+@pytest.mark.feature("455-32")
 def test_a_large_image_is_cut_below_the_limit() -> None:
     state = cluster(9)
     for number in range(40):
@@ -190,6 +205,7 @@ def test_an_image_that_cannot_be_compressed_fits_into_one_event() -> None:
     assert len(compressed(random.Random(1).randbytes(image.MAX_BYTES))) < 1_900_000
 
 
+@pytest.mark.feature("455-32")
 def test_the_stated_limits_fit_into_one_message() -> None:
     state = cluster(9)
     topics = [{"name": f"a-topic-with-a-long-name-{number}", "partitions": 20} for number in range(1_000)]

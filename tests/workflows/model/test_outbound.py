@@ -42,44 +42,6 @@ def test_one_workflow_gets_its_commands_in_order() -> None:
     assert (second.payload, third.payload) == (1, 3)
 
 
-def test_what_waits_for_a_start_goes_to_the_run_that_was_started() -> None:
-    box = Outbox()
-    one = start("a")
-    assert one.start_ids == ("a", "a/1.7")
-    for each in (one, Outbound(SIGNAL, "a", "", "retargeted"), Outbound(SIGNAL, "a", "r", "located")):
-        box.add(each)
-    ((number, _),) = box.take()
-    box.renamed(number, "a/1.7")
-    assert [row[:3] for row in box.rows()] == [[START, "a/1.7", ""], [SIGNAL, "a/1.7", ""], [SIGNAL, "a", "r"]]
-
-
-def test_a_start_of_another_change_that_waits_behind_tries_its_own_ids() -> None:
-    box = Outbox()
-    later = Outbound(START, "a", "", "a summary", {"made": [], "generation": 1, "version": 9})
-    for each in (start("a"), later):
-        box.add(each)
-    ((number, _),) = box.take()
-    box.renamed(number, "a/1.7")
-    box.sent(number)
-    ((_, second),) = box.take()
-    assert second.start_ids == ("a", "a/1.9")
-
-
-def test_what_is_for_the_run_that_has_the_first_id_stays_its_own() -> None:
-    def retargeted(*partitions: int) -> Outbound:
-        return Outbound(SIGNAL, "a", "", "retargeted", {"version": 8, "rows": [["t", each] for each in partitions]})
-
-    box = Outbox()
-    made = [["t", "id", 0, [1], [2], [2], [1], ""]]
-    one = Outbound(START, "a", "", "a summary", {"made": made, "generation": 1, "version": 7})
-    for each in (one, retargeted(0), retargeted(1), retargeted(0, 1)):
-        box.add(each)
-    ((number, _),) = box.take()
-    box.renamed(number, "a/1.7")
-    found = [(row[1], row[4]["rows"]) for row in box.rows()[1:]]
-    assert found == [("a/1.7", [["t", 0]]), ("a", [["t", 1]]), ("a", [["t", 1]]), ("a/1.7", [["t", 0]])]
-
-
 commands = st.builds(
     Outbound, st.sampled_from([SIGNAL, CANCEL]), st.sampled_from("abcde"), st.just("r"), st.just("n"), st.integers()
 )

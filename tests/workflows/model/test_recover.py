@@ -95,7 +95,6 @@ def test_an_image_of_another_cluster_is_refused() -> None:
         Collecting("other").answer(1, known_by(cluster(1)))
 
 
-@pytest.mark.feature("455-32")
 def test_a_reassignment_under_way_is_taken_whole_from_where_it_is_newest() -> None:
     before = replicated((1, 2, 3), (1, 2, 3), nodes=5)
     begun = done(before, reassign((0, (4, 5)), (1, (3, 4))))

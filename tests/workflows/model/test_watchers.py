@@ -59,19 +59,9 @@ def test_watchers_survive_a_continue_as_new() -> None:
     watchers = Watchers()
     watchers.watch([change(0), change(1)], RUN)
     watchers.watch([change(1)], OTHER)
-    watchers.renamed(RUN, ("run/1.5", ""), [change(0), change(1)])
     again = Watchers.of(watchers.rows())
     assert again.rows() == watchers.rows() and again.has(change(1))
-    assert set(again.changed(state(HOME, HOME))) == {("run/1.5", ""), OTHER}
-
-
-def test_a_run_that_is_still_at_work_under_the_first_id_keeps_what_it_sees_through() -> None:
-    watchers = Watchers()
-    watchers.watch([change(0), change(1)], RUN)
-    watchers.watch([change(0, (3,))], RUN)  # a later change of the first partition, whose run is to have the same id
-    watchers.renamed(RUN, ("run/1.9", ""), [change(0, (3,))])
-    assert set(watchers.changed(state(HOME.reassign((3,)), HOME))) == {RUN}
-    assert set(watchers.changed(state(HOME, HOME))) == {("run/1.9", "")}
+    assert set(again.changed(state(HOME, HOME))) == {RUN, OTHER}
 
 
 def asked(*changes: Any, looks: Any = (), request: int = 1, run: str = "r") -> Asked:
