@@ -380,8 +380,8 @@ class LogDirRequests:
             if asked is not None and tp not in asked:
                 continue
             current = partition.log
-            lag = max(0, partition.high_watermark - current.log_end_offset)
-            rows.setdefault(partition.directory.name, []).append(ReplicaInfo(tp, current.size, lag, False))
+            info = ReplicaInfo(tp, current.size, partition.offset_lag, False)
+            rows.setdefault(partition.directory.name, []).append(info)
             copy = copies.pop(tp, None)
             if copy is not None:
                 info = ReplicaInfo(tp, copy.bytes_copied, copy.lag, True)

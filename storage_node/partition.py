@@ -80,6 +80,8 @@ class Partition(HeldLog, Waiting):
         self.host: LeaderHost = NO_HOST
         """The node, for a leader with followers."""
         self._high_watermark = high_watermark
+        self._leaders_high_watermark = 0
+        """As the leader's last response said it, while this node follows."""
         self._offline = ""
         self._deleted = False
         self.overtaking = Overtaking()
@@ -93,6 +95,13 @@ class Partition(HeldLog, Waiting):
             return state.high_watermark
         end = self.log.log_end_offset
         return end if self.is_leader else min(end, max(self._high_watermark, self.log.log_start_offset))
+
+    @property
+    def offset_lag(self) -> int:
+        """How far the log end offset is behind the high watermark (KIP-113), the leader's where this node follows: a
+        follower's own is never beyond its log.
+        """
+        return 0 if self.is_leader else max(0, self._leaders_high_watermark - self.log.log_end_offset)
 
     @property
     def offline(self) -> str:
@@ -153,6 +162,8 @@ class Partition(HeldLog, Waiting):
                 self._high_watermark = self.high_watermark
             self.row, self.leader, self.leader_epoch = row, row.leader, row.leader_epoch
             self.is_leader = leads
+            if changed:
+                self._leaders_high_watermark = 0  # another leader may know less
             if not leads:
                 self.leading = None
         if not leads and before is not None:
@@ -269,6 +280,7 @@ class Partition(HeldLog, Waiting):
         """
         with self.changing(waits=False):
             self._check_follows(leader_epoch)
+            self._leaders_high_watermark = high_watermark  # known even if the records cannot be appended
             log = self.log
             end = log.log_end_offset
             if records:

@@ -23,9 +23,11 @@ from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.move import blocks
 from storage_node.move.engine import MoveEngine
+from storage_node.move.future import FutureLog
 from storage_node.move.host import PartitionLike
 from storage_node.move.status import MoveState
 from storage_node.move.throttle import RateLimiter
+from storage_node.move.walk import Walked
 from storage_node.partition import Partition
 from storage_node.types import TopicPartition
 
@@ -145,19 +147,17 @@ def _limited(root: Path) -> Iterator[None]:
         path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115  # no path is kept anywhere
         return next(limiter for folder, limiter in limiters.items() if folder in path.parents)
 
-    read, write = blocks.Source.read, blocks.Target.write
+    read, write = blocks.Source.read, FutureLog.write
 
-    def slow_read(
-        self: blocks.Source, buffer: memoryview, count: int, position: int, *, hot: bool, cached: bool = False
-    ) -> int:
-        disk(self.segment.file.fd).acquire(count)
-        return read(self, buffer, count, position, hot=hot, cached=cached)
+    def slow_read(self: blocks.Source, buffer: memoryview, count: int, position: int, *, hot: bool) -> int:
+        file = self.segment.file
+        disk(file.fd).acquire(count)
+        return read(self, buffer, count, position, hot=hot)
 
-    def slow_write(
-        self: blocks.Target, data: memoryview, position: int, *, aligned: bool, cached: bool = False
-    ) -> None:
-        disk(self.segment.file.fd).acquire(len(data))
-        write(self, data, position, aligned=aligned, cached=cached)
+    def slow_write(self: FutureLog, data: memoryview, walked: Walked) -> None:
+        file = self.segments[-1].file
+        disk(file.fd).acquire(len(data))
+        write(self, data, walked)
 
-    with mock.patch.object(blocks.Source, "read", slow_read), mock.patch.object(blocks.Target, "write", slow_write):
+    with mock.patch.object(blocks.Source, "read", slow_read), mock.patch.object(FutureLog, "write", slow_write):
         yield

@@ -169,7 +169,6 @@ class Copier:
             return 1 if future.log_end_offset < source.log_end_offset else 0
         rates = self.limiter.rate, move.limiter.rate
         chunk = chunk_size(*rates, most=self._most) if limited else min(LIMITED_CHUNK, self._most or LIMITED_CHUNK)
-        cached = limited and rates == (None, None)
         if self._pauses is not None and source.size - future.size > LARGE:
             self._pauses.give_way()
         stream = move.stream
@@ -179,7 +178,7 @@ class Copier:
                 # What is one chunk has nothing behind it that could be read meanwhile.
                 reads = self._reads if source.size - future.size > chunk else None
                 stream = move.stream = open_stream(source, future, self._buffers, reads)
-            block = self._next(move, stream, chunk, cached) if stream is not None else None
+            block = self._next(move, stream, chunk) if stream is not None else None
         except CorruptRecord as error:
             doubted = stream.expected if stream is not None else at
             self.leave(move)
@@ -211,10 +210,10 @@ class Copier:
         if move.future is not None and move.target.online:
             move.future.cut()
 
-    def _next(self, move: Move, stream: Stream, chunk: int, cached: bool) -> Block | None:
+    def _next(self, move: Move, stream: Stream, chunk: int) -> Block | None:
         """The next block of the source."""
         with move.watch.doing(Doing.READ):
-            block = stream.next(chunk, cached)
+            block = stream.next(chunk)
         if block is not None:
             move.watch.read(len(block.data))
         return block
@@ -228,7 +227,7 @@ class Copier:
                 return False
             began = time.monotonic()
             with move.watch.doing(Doing.WRITE), self._working(move):
-                future.write(stream.target, block.data, block.walked, cached=block.cached)
+                future.write(block.data, block.walked)
             move.watch.wrote(len(block.data))
         if self._probe is not None:
             self._probe(len(block.data))

@@ -146,6 +146,19 @@ def take_away(directory: LogDirectory, path: Path, marker: Marker) -> Path:
     return gone
 
 
+def set_aside(directory: LogDirectory, path: Path, marker: Marker) -> Path:
+    """Turn a copy whose marker cannot be changed, for want of room, into a `.delete`; return its new path.
+
+    It was never sealed, so that no start takes it for a replica under that name either. Raises StorageError.
+    """
+    with io_errors(directory.name, f"cancelling {path.name}"):
+        gone = path.with_name(delete_name(marker.tp, new_delete_id()))
+        with full_is_no_room():
+            rename_new(path, gone)
+        fsync_dir(directory.path)
+    return gone
+
+
 def retire(directory: LogDirectory, path: Path, marker: Marker, reason: Reason, delete_at_ms: int) -> Path:
     """Turn a replica into a `.delete` for good: the reason stands in the marker before the name changes."""
     unique = new_delete_id()

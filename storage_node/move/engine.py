@@ -26,13 +26,13 @@ from storage_node.move import marker as markers
 from storage_node.move import patience
 from storage_node.move.boot_plan import BootPlan, ResumeMove, ScheduleDelete, SuspendMove
 from storage_node.move.copier import Copier, Halted
-from storage_node.move.creation import no_room, retire, take_away, write_source
+from storage_node.move.creation import no_room, retire, set_aside, take_away, write_source
 from storage_node.move.creator import Creator, Request
 from storage_node.move.deletion import Deletion, Deletions, wall_clock_ms
 from storage_node.move.future import bytes_found
 from storage_node.move.host import MoveHost, PartitionLike
 from storage_node.move.lookup import Lookup
-from storage_node.move.marker import Marker, Reason
+from storage_node.move.marker import Marker, Reason, State
 from storage_node.move.movers import MOVES_STOPPED, STOPPED_BY_OPERATOR, Movers, explain
 from storage_node.move.moving import Move
 from storage_node.move.registry import Registry, Room, StopSwitch
@@ -288,7 +288,13 @@ class MoveEngine:
         except StorageError as error:
             self._node.fail(error)
             self._registry.learn(move.tp, write_source(partition, move.marker.claim + 1).claim)
-            return
+            if not move.target.online or move.marker.state is not State.COPYING:
+                return
+            try:
+                gone = set_aside(move.target, move.path, move.marker)
+            except StorageError as worse:
+                self._node.fail(worse)  # the next start finds a copy of an older claim
+                return
         self._deletions.schedule(Deletion(move.tp, gone, move.target, 0, self._now_ms(), False, move.future))
 
     # Status

@@ -21,6 +21,9 @@ from storage_node.failpoints import failpoint
 from storage_node.move.pauses import Pauses
 
 INTERVAL = 16 << 20
+LEAST = 2 * INTERVAL
+"""Bytes that may wait for a flush while another is under way, on any disk: a throttled copy stands still for no flush
+that is a little late."""
 MOST = 96 << 20
 """Bytes that may wait for a flush while another is under way, on a disk that takes them in a moment."""
 MOMENT = 0.25
@@ -52,7 +55,7 @@ class PacedFlush:
         self._under_way: Future[None] | None = None
         self._bytes = 0
         self._seconds = 0.0
-        self._interval = self._most = INTERVAL
+        self._interval, self._most = INTERVAL, LEAST
         self._measured = measured
 
     def wrote(self, files: list[str], count: int, seconds: float = 0.0) -> float:
@@ -138,8 +141,8 @@ class PacedFlush:
                 os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
             fsync_dir(self._path)
             took = time.monotonic() - began
-            self._most = waiting(count, took)
-            self._interval = min(2 * INTERVAL, self._most)
+            most = waiting(count, took)
+            self._interval, self._most = min(2 * INTERVAL, most), max(LEAST, most)
             self._measured(count, seconds + took)
         except OSError as error:
             raise LogFlushError(self._directory, f"flushing the copy {self._path.name}") from error

@@ -22,11 +22,10 @@ from storage_node.errors import LogAppendError, NotEnoughSpace
 from storage_node.log.admission import LAST_EPOCH
 from storage_node.log.batch import Buffer
 from storage_node.log.config import LogConfig
-from storage_node.log.files import Home
+from storage_node.log.files import Home, write_all
 from storage_node.log.log import Appended, Log
 from storage_node.log.segment import LOG, Segment, file_name
 from storage_node.log.state import wall_ms
-from storage_node.move.blocks import Target
 from storage_node.move.walk import Recent, Walked
 from storage_node.types import TopicPartition
 
@@ -168,13 +167,6 @@ class FutureLog(Log):
 
     # What the copier does
 
-    def target(self, segment: Segment) -> Target:
-        """Where the bytes of this segment are written. Raises LogAppendError."""
-        try:
-            return Target(segment)
-        except OSError as exc:
-            raise LogAppendError(self.directory, f"opening the copy of {self.tp}") from exc
-
     def begin(self, base_offset: int | None, first: int) -> Segment:
         """The segment for what comes next: a new one if the source has one there, with that `base_offset`.
 
@@ -191,10 +183,8 @@ class FutureLog(Log):
             self._publish(end)
             return active
 
-    def write(self, target: Target, data: memoryview, walked: Walked, *, cached: bool = False) -> None:
-        """Write the next bytes, and take in the batches that are whole with them. `target` is the active segment's.
-
-        `cached`: through the page cache.
+    def write(self, data: memoryview, walked: Walked) -> None:
+        """Write the next bytes, and take in the batches that are whole with them.
 
         Raises `NotEnoughSpace`, `LogAppendError`; the copy then ends where it did.
         """
@@ -209,7 +199,8 @@ class FutureLog(Log):
                 if epochs is not self._epochs:
                     self._store_epochs(epochs)
                 self._torn += len(data)
-                target.write(data, position, aligned=True, cached=cached)
+                file = active.file
+                write_all(file.fd, data, position)
             except OSError:
                 self.cut()
                 raise

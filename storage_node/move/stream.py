@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from storage_node.errors import CorruptRecord, LogReadError
 from storage_node.log.log import Log
 from storage_node.log.segment import Segment
-from storage_node.move.blocks import ALIGNMENT, DIRECT_FROM, HOT_TAIL, WINDOW, Buffers, Source, Target
+from storage_node.move.blocks import HOT_TAIL, WINDOW, Buffers, Source
 from storage_node.move.future import FutureLog
 from storage_node.move.walk import BatchWalk, Walked
 
@@ -30,21 +30,19 @@ class Block:
 
     data: memoryview
     walked: Walked
-    cached: bool = False
 
 
 @dataclass(slots=True)
 class Part:
     """Bytes of the source that are read at once, and the memory for them.
 
-    `hot`: they are likely in the page cache; `cached`: they take the way through it.
+    `hot`: they are likely in the page cache.
     """
 
     buffer: memoryview
     count: int
     position: int
     hot: bool
-    cached: bool
     turn: int
 
 
@@ -99,14 +97,12 @@ class Stream:
         source: Log,
         segment: Segment,
         position: int,
-        target: Target,
         walk: BatchWalk,
         version: int,
         buffers: Buffers,
         reads: Executor | None,
     ) -> None:
         self.version = version
-        self.target = target
         self._log = source
         self._segment = segment
         self._position = position
@@ -131,10 +127,8 @@ class Stream:
         """Up to this offset batches were checked; of one that is damaged, where it begins."""
         return self._walk.expected
 
-    def next(self, count: int, cached: bool = False) -> Block | None:
+    def next(self, count: int) -> Block | None:
         """The next block of about `count` bytes; None at the end of what there is in this segment.
-
-        What is read from now on takes the way through the page cache if `cached`.
 
         Raises `CorruptRecord`, and LogReadError.
         """
@@ -142,21 +136,21 @@ class Stream:
             self._buffers.give(self._written)
             self._written = None
         if self._reads is not None:
-            while len(self._ahead) <= DEPTH and (part := self._plan(count, cached)) is not None:
+            while len(self._ahead) <= DEPTH and (part := self._plan(count)) is not None:
                 self._ahead.append((part, self._reads.submit(self._read_and_check, part)))
         if self._ahead:
             part, reading = self._ahead.popleft()
             self._written = part.buffer
             data = reading.result()
         else:
-            single = self._plan(count, cached)
+            single = self._plan(count)
             if single is None:
                 return None
             part = single
             self._written = part.buffer
             data = self._read_and_check(part)
         self._give_back(part.position)
-        return Block(data, self._checks.result(part.turn), part.cached)
+        return Block(data, self._checks.result(part.turn))
 
     def close(self) -> None:
         """Let go of the buffers, but for those that a read which hangs may still fill."""
@@ -176,7 +170,7 @@ class Stream:
             else:
                 self._source.give_back(position)
 
-    def _plan(self, count: int, cached: bool) -> Part | None:
+    def _plan(self, count: int) -> Part | None:
         """What is read next; None at the end of what there is."""
         _end, segments, active_bytes = self._log.published
         active = segments[-1] is self._segment
@@ -184,11 +178,7 @@ class Stream:
         if left <= 0:
             return None
         wanted = min(count, left)
-        if self._position % ALIGNMENT and left > DIRECT_FROM and count > ALIGNMENT:
-            wanted = min(wanted, ALIGNMENT - self._position % ALIGNMENT)  # from then on in whole blocks
-        part = Part(
-            self._buffers.take(count), wanted, self._position, active and left <= HOT_TAIL, cached, self._planned
-        )
+        part = Part(self._buffers.take(count), wanted, self._position, active and left <= HOT_TAIL, self._planned)
         self._planned += 1
         self._position += wanted
         return part
@@ -204,7 +194,7 @@ class Stream:
     def _read(self, part: Part) -> memoryview:
         began = time.monotonic()
         try:
-            got = self._source.read(part.buffer, part.count, part.position, hot=part.hot, cached=part.cached)
+            got = self._source.read(part.buffer, part.count, part.position, hot=part.hot)
         except OSError as exc:
             raise LogReadError(self._log.directory, f"reading the log of {self._log.tp}") from exc
         self._took.append((got, time.monotonic() - began))
@@ -240,7 +230,7 @@ def open_stream(source: Log, copy: FutureLog, buffers: Buffers, reads: Executor 
             )
             if not copy.size:
                 walk.straddling()
-            return Stream(source, segment, position, copy.target(into), walk, version, buffers, reads)
+            return Stream(source, segment, position, walk, version, buffers, reads)
     except OSError as exc:
         raise LogReadError(source.directory, f"reading the log of {source.tp}") from exc
 

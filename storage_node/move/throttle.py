@@ -16,7 +16,7 @@ from typing import Protocol
 from storage_node.buckets import TOLERANCE, Buckets
 
 SLICE = 0.1  # seconds slept at most before rate and stop are looked at again
-PEAK = 1.03  # times the rate, while catching up
+PEAK = 1.01  # times the rate, while catching up: no ten seconds carry noticeably more
 BURST = 0.015  # seconds' worth of bytes that may go out at once while catching up: threads are not woken to the moment
 LATE = 0.005  # seconds a write may take longer than usual before it counts as late
 USUAL = 1 / 16  # the share of the last write in what is usual

@@ -183,25 +183,27 @@ def _taken(field: Field) -> None:
 
 #: Commits to more groups than `group.state.max.bytes` has room for.
 FULL = allowed(NONE, "INVALID_COMMIT_OFFSET_SIZE")
+#: Joins of more members than it has room for.
+JOINS = allowed("MEMBER_ID_REQUIRED", "GROUP_MAX_SIZE_REACHED")
 
 GROUPS = (
     Attack("group ids of 8 MiB", "commits, joins and look-ups of them", _long_ids, allowed(CLOSED)),
     Attack("longest group ids", "commits of groups whose ids have 32,767 characters", _longest_ids, FULL),
     Attack("made-up groups", "commits of 20,000 groups", _commits, FULL),
     Attack("commits to nowhere", "commits for a topic that does not exist", _commits_to_unknown, allowed(UNKNOWN)),
-    Attack("join flood", "joins of made-up groups, never completed", _joins, allowed("MEMBER_ID_REQUIRED")),
-    Attack("join flood of one", "joins of one group, never completed", _joins_of_one, allowed("MEMBER_ID_REQUIRED")),
+    Attack("join flood", "joins of made-up groups, never completed", _joins, JOINS),
+    Attack("join flood of one", "joins of one group, never completed", _joins_of_one, JOINS),
     Attack(
         "members never sync",
         "members of 500 groups join and stay silent",
         lambda f: _never_sync(f, b"", f.size(500)),
-        allowed("MEMBER_ID_REQUIRED", "left open", CLOSED),
+        JOINS | allowed("left open", CLOSED),
     ),
     Attack(
         "large members",
         "members join with 8 MiB of metadata and stay silent",
         lambda f: _never_sync(f, bytes(8 << 20), f.size(40)),
-        allowed("MEMBER_ID_REQUIRED", "left open", CLOSED),
+        JOINS | allowed("left open", CLOSED),
     ),
     Attack(
         "strange members",

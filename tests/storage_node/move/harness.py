@@ -152,7 +152,7 @@ class SmallNode:
     def listing(self) -> dict[str, list[str]]:
         """Names of partitions' folders per directory, the ids of `.delete`s left out."""
         return {
-            d.path.name: sorted(_plain(p.name) for p in d.path.iterdir() if p.is_dir()) for d in self.dirs if d.online
+            d.path.name: sorted(plain(p.name) for p in d.path.iterdir() if p.is_dir()) for d in self.dirs if d.online
         }
 
     def move(self, where: str, tp: TopicPartition = TP, **options: object) -> None:
@@ -177,7 +177,8 @@ Make = Callable[..., SmallNode]
 """The fixture `make`: starts a small node with these options below the test's folder."""
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
+    """The name of a folder, without the id of a `.delete`."""
     return f"{name.split('.')[0]}.delete" if name.endswith(".delete") else name
 
 

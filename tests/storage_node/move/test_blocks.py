@@ -13,6 +13,7 @@ from storage_node.log.segment import LOG, file_name
 from storage_node.move import blocks
 from storage_node.move.flusher import INTERVAL, MOST, waiting
 from tests.storage_node.move.harness import TP, SmallNode, batch, values
+from tests.support.needs import reason
 
 WINDOW = 256 << 10
 
@@ -39,9 +40,11 @@ def evict(path: Path) -> None:
     os.close(fd)
 
 
+@pytest.mark.parametrize("rate", [1 << 40, None])
 def test_what_was_in_memory_stays_there_and_what_the_copy_brought_does_not(
-    node: SmallNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    node: SmallNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: int | None
 ) -> None:
+    node.engine.set_node_rate(rate)
     monkeypatch.setattr(blocks, "WINDOW", WINDOW)
     monkeypatch.setattr("storage_node.move.stream.WINDOW", WINDOW)
     monkeypatch.setattr(blocks, "_LOOK_AHEAD", 8)  # the system reads ahead more than all of this file
@@ -57,7 +60,7 @@ def test_what_was_in_memory_stays_there_and_what_the_copy_brought_does_not(
     path = partition.log.path / file_name(first.base_offset, LOG)
     evict(path)
     if any(in_memory(path, count)):
-        pytest.skip("this file system keeps all of its files in memory")
+        pytest.skip(reason("a disk below TMPDIR", "this file system keeps all of its files in memory"))
     evict(path)
     with path.open("rb", buffering=0) as consumer:
         os.posix_fadvise(consumer.fileno(), 0, 0, os.POSIX_FADV_RANDOM)

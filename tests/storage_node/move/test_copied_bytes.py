@@ -16,7 +16,7 @@ from storage_node import failpoints
 from storage_node.log.batch import build_batch
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
-from storage_node.move import blocks, throttle
+from storage_node.move import blocks, future, throttle
 from storage_node.move.copier import Copier, CorruptSource
 from storage_node.move.future import FutureLog, open_copy
 from storage_node.move.throttle import RateLimiter
@@ -73,17 +73,14 @@ def data_files(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("chunk", [97, 4_096, 30_000, 1 << 20])
-@pytest.mark.parametrize("way", ["past the page cache", "where that is refused", "through it"])
+@pytest.mark.parametrize("rate", [1 << 40, None])
 def test_files_lookups_epochs_and_producers_are_those_of_the_source(
-    node: SmallNode, monkeypatch: pytest.MonkeyPatch, chunk: int, way: str
+    node: SmallNode, monkeypatch: pytest.MonkeyPatch, chunk: int, rate: int | None
 ) -> None:
     monkeypatch.setattr(throttle, "MAX_CHUNK", chunk)
     monkeypatch.setattr(blocks, "HOT_TAIL", 0)
     monkeypatch.setattr(blocks, "WINDOW", 8_192)
-    if way != "through it":
-        node.engine.set_node_rate(1 << 40)
-    if way == "where that is refused":
-        monkeypatch.setattr(blocks, "_open_direct", lambda *_: None)
+    node.engine.set_node_rate(rate)
     partition = node.partitions[TP]
     fill_variously(partition)
     source = partition.log
@@ -102,39 +99,6 @@ def test_files_lookups_epochs_and_producers_are_those_of_the_source(
     for second in range(100):
         at = 1_700_000_000_000 + second * 1000
         assert copy.offset_for_timestamp(at) == source.offset_for_timestamp(at)
-
-
-def test_a_file_system_that_refuses_to_go_past_the_page_cache(node: SmallNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[str] = []
-    genuine_read, genuine_write = os.preadv, os.pwrite
-
-    def is_direct(fd: int) -> bool:
-        return bool(int(Path(f"/proc/self/fdinfo/{fd}").read_text().split("flags:")[1].split()[0], 8) & os.O_DIRECT)
-
-    def refuse(what: str, fd: int) -> None:
-        if is_direct(fd):
-            tried.append(what)
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-
-    def read(fd: int, buffers: Any, *more: Any) -> int:
-        refuse("read", fd)
-        return genuine_read(fd, buffers, *more)
-
-    def write(fd: int, data: Any, *more: Any) -> int:
-        refuse("write", fd)
-        return genuine_write(fd, data, *more)
-
-    monkeypatch.setattr(blocks, "HOT_TAIL", 0)
-    monkeypatch.setattr(os, "preadv", read)
-    monkeypatch.setattr(os, "pwrite", write)
-    partition = node.partitions[TP]
-    fill_variously(partition)
-    before = values(partition.log)
-    node.engine.set_node_rate(1 << 40)  # under a limit copies go past the page cache
-    node.move("b")
-    assert values(partition.log) == before
-    if blocks._open_direct(partition.log.segments[0].home, 0, os.O_RDONLY) is not None:
-        assert {"read", "write"} <= set(tried)
 
 
 def stepping(node: SmallNode, reads: Executor | None = None) -> tuple[Copier, Any]:
@@ -273,14 +237,14 @@ def test_a_full_disk_leaves_whole_batches(node: SmallNode, monkeypatch: pytest.M
     for _ in range(5):
         copier.step(move)
     end, size = move.future.log_end_offset, move.future.size
-    genuine = blocks.Target.write
+    genuine = future.write_all
 
-    def full(self: blocks.Target, data: memoryview, position: int, **options: Any) -> None:
-        genuine(self, data[: len(data) // 2], position, **options)
+    def full(fd: int, data: memoryview, position: int) -> None:
+        genuine(fd, data[: len(data) // 2], position)
         raise blocks_no_room()
 
     with monkeypatch.context() as patched:
-        patched.setattr(blocks.Target, "write", full)
+        patched.setattr(future, "write_all", full)
         with pytest.raises(Exception, match="no space left"):
             copier.step(move)
     copier.leave(move)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_node import failpoints
-from storage_node.directories.atomic import NoRoom
+from storage_node.directories.atomic import NoRoom, rename_new
 from storage_node.directories.directory import Usage
 from storage_node.errors import (
     InvalidTopic,
@@ -26,10 +26,12 @@ from storage_node.errors import (
 )
 from storage_node.log.config import LogConfig
 from storage_node.move import marker as markers
+from storage_node.move import swap
 from storage_node.move.marker import State
 from storage_node.move.status import MoveState
+from storage_node.move.throttle import MIN_CHUNK
 from storage_node.types import TopicPartition
-from tests.storage_node.move.harness import TP, Make, SmallNode, appending, batch, eventually, values
+from tests.storage_node.move.harness import TP, Make, SmallNode, appending, batch, eventually, plain, values
 
 
 def restarted(node: SmallNode, make: Make, **options: object) -> SmallNode:
@@ -57,6 +59,30 @@ def test_a_move_under_load_loses_nothing_and_keeps_every_offset(make: Make) -> N
     # A swap that the source ran away from has written the target's once more.
     *before, after = node.checkpoints
     assert set(before) == {("b", True)} and after == ("a", False)
+
+
+@pytest.mark.feature("113-14", "113-15")
+def test_a_swap_renames_the_source_to_delete_before_the_copy_to_the_replica(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make(config=LogConfig(segment_bytes=256 << 10, file_delete_delay_ms=60_000))
+    partition = node.add()
+    node.fill(100)
+    seen: list[tuple[str, str, list[str], list[str], bool]] = []
+
+    def noted(before: Path, after: Path) -> None:
+        there = node.listing()
+        seen.append((before.name, plain(after.name), there["a"], there["b"], partition.directory is node.dir("a")))
+        rename_new(before, after)
+        assert after.is_dir() and not before.exists()
+
+    monkeypatch.setattr(swap, "rename_new", noted)
+    node.move("b")
+    assert seen == [
+        ("t-0", "t-0.delete", ["t-0"], ["t-0.move"], True),
+        ("t-0.move", "t-0", ["t-0.delete"], ["t-0.move"], True),
+    ]
+    assert node.listing() == {"a": ["t-0.delete"], "b": ["t-0"]} and partition.directory is node.dir("b")
 
 
 @pytest.mark.feature("113-02", "113-04", "113-33", "113-34")
@@ -309,6 +335,38 @@ def test_what_has_no_mover_waits(make: Make) -> None:
         claims[tp] = node.engine.create(tp, node.path("b")).claim
         node.engine.start_copy(tp, claims[tp])
     eventually(lambda: [s.state for s in node.engine.statuses()].count(MoveState.QUEUED) == 2)
+    node.engine.set_node_rate(None)
+    for tp, claim in claims.items():
+        assert node.engine.wait(tp, claim, 10).state is MoveState.CAUGHT_UP
+
+
+@pytest.mark.feature("113-10", "113-37")
+def test_movers_that_copy_at_the_same_time_stay_below_the_nodes_rate_together(make: Make) -> None:
+    rate, movers, size = 400_000, 3, 400_000
+    node = make(slots=movers, rate=rate)
+    claims = {}
+    for number in range(movers):
+        tp = TopicPartition("t", number)
+        node.add(tp)
+        node.fill(size // 1000, tp=tp)
+        claims[tp] = node.engine.create(tp, node.path("b")).claim
+    allowed = movers * MIN_CHUNK  # which each may have taken without a wait
+    together, throttled = 0, set()
+    began = time.monotonic()
+    for tp, claim in claims.items():
+        node.engine.start_copy(tp, claim)
+
+    def copied() -> int:
+        nonlocal together
+        found = node.engine.statuses()
+        together = max(together, sum(0 < s.bytes_copied < s.bytes_total for s in found))
+        throttled.update(s.tp for s in found if s.state is MoveState.THROTTLED)
+        return sum(s.bytes_copied for s in found)
+
+    while (count := copied()) < 2 * size:
+        assert count <= 1.05 * rate * (time.monotonic() - began) + allowed
+        time.sleep(0.01)
+    assert together == movers and throttled == set(claims), "all of them copy, and sleep when over"
     node.engine.set_node_rate(None)
     for tp, claim in claims.items():
         assert node.engine.wait(tp, claim, 10).state is MoveState.CAUGHT_UP

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ from storage_node.move import marker as markers
 from storage_node.move.status import MoveState, MoveStatus
 from storage_node.move.swap import Swapper
 from tests.storage_node.move.harness import CONFIG, TP, Make, SmallNode, batch, eventually, values
+from tests.support.needs import needs_root
 
 
 def caught_up(node: SmallNode) -> MoveStatus:
@@ -290,7 +290,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0 and not os.environ.get("CI"), reason="mounts a small disk, which needs root")
+@needs_root
 def test_a_full_target(make: Make, small_disk: Path) -> None:
     node = make(config=LogConfig(segment_bytes=200_000, file_delete_delay_ms=0))
     partition = node.add()
@@ -316,7 +316,7 @@ def test_a_full_target(make: Make, small_disk: Path) -> None:
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0 and not os.environ.get("CI"), reason="mounts a small disk, which needs root")
+@needs_root
 def test_no_room_for_the_folder_itself(make: Make, small_disk: Path) -> None:
     node = make(config=CONFIG)
     node.add()

@@ -168,7 +168,6 @@ def test_the_node_stops_after_its_metadata_or_its_last_directory(harness: Harnes
     assert "start the node again" in sentence
 
 
-@pytest.mark.feature("18-20")
 def test_a_hanging_disk_counts_as_failed_and_others_serve(tmp_path: Path, faults: Faults) -> None:
     with running(tmp_path, extra=HASTY) as harness:
         harness.create_topic("t", 3)

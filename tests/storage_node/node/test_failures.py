@@ -8,7 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from kafka import TopicPartition as KafkaPythonPartition
+from kafka.admin import KafkaAdminClient
 
+from storage_node.directories.directory import LogDirectory
 from storage_node.errors import LogAppendError
 from storage_node.log.batch import build_batch
 from storage_node.log.log import Log
@@ -16,12 +19,13 @@ from storage_node.protocol.private import is_loopback
 from storage_node.protocol.private_client import PrivateCallFailed, call
 from storage_node.protocol.table import APIS
 from storage_node.types import TopicPartition
+from tests.support.io_faults import Faults
 from tests.support.node_harness import Harness, running, until
 from tests.support.wire import Client
 
 
 @pytest.mark.conformance(96)
-@pytest.mark.feature("18-01", "18-02", "18-05", "18-06", "18-07")
+@pytest.mark.feature("18-01", "18-02", "18-05", "18-06")
 def test_an_append_that_fails_latches_its_directory_and_others_serve(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +62,70 @@ def test_nothing_new_goes_to_an_offline_directory(harness: Harness) -> None:
     harness.node.dirs.by_path(bad).fail("I/O error")
     harness.create_topic("t", 6)
     assert {harness.directory_of("t", part) for part in range(6)} == set(harness.paths[1:])
+
+
+#: The jobs that checkpoint and flush are due many times a second.
+BUSY = dict.fromkeys(
+    (
+        "replica.high.watermark.checkpoint.interval.ms",
+        "log.flush.offset.checkpoint.interval.ms",
+        "log.flush.start.offset.checkpoint.interval.ms",
+        "log.retention.check.interval.ms",
+        "log.flush.scheduler.interval.ms",
+    ),
+    "50",
+)
+
+
+@pytest.mark.feature("18-05", "18-06", "18-12")
+def test_an_offline_directory_is_left_alone_by_every_job(tmp_path: Path, faults: Faults) -> None:
+    with running(tmp_path, extra=BUSY) as harness:
+        harness.create_topic("t", 3, {"flush.ms": "1", "retention.ms": "-1"})
+        harness.settle()
+        dirs = harness.node.dirs
+        bad = dirs.by_path(harness.directory_of("t", 1))
+        client = Client(harness)
+
+        def produce(*partitions: int) -> None:
+            for partition in partitions:
+                assert client.produce("t", partition, build_batch([b"x"])).error == 0
+
+        def checkpoints(directory: LogDirectory) -> list[dict[TopicPartition, int]]:
+            files = directory.high_watermarks, directory.recovery_points, directory.log_start_offsets
+            return [file.read() for file in files]
+
+        def checkpointed(partition: int, end: int, start: int) -> bool:
+            tp = TopicPartition("t", partition)
+            found = checkpoints(dirs.by_path(harness.directory_of("t", partition)))
+            return [file.get(tp) for file in found] == [end, end, start]
+
+        def delete_before(offset: int, *partitions: int) -> None:
+            admin = KafkaAdminClient(bootstrap_servers=harness.bootstrap)
+            admin.delete_records({KafkaPythonPartition("t", partition): offset for partition in partitions})
+            admin.close()
+
+        produce(0, 1, 2, 0, 1, 2, 0, 1, 2)
+        delete_before(1, 0, 1, 2)
+        until(lambda: all(checkpointed(partition, 3, 1) for partition in range(3)), what="all are while all are online")
+        produce(1)
+        assert bad.fail("Input/output error")
+        until(lambda: all(job.done() for job in harness.node.housekeeping._busy.values()), what="jobs at work end")
+        kept = checkpoints(bad)
+        seen: list[tuple[str, str]] = []
+        faults.fail("none", "", 0)  # so that calls come by
+        faults.meet = lambda call, path: seen.append((call, path))  # type: ignore[method-assign]
+
+        produce(0, 2, 0, 2)
+        client.close()
+        delete_before(2, 0, 2)
+        until(lambda: checkpointed(0, 5, 2) and checkpointed(2, 5, 2), what="the jobs of the others go on")
+        tp, replicas = TopicPartition("t", 1), harness.node.replicas
+        assert tp in replicas.offline and tp not in replicas.served and not list(replicas.in_directory(bad))
+        harness.create_topic("u", 6)
+        assert bad.name not in {harness.directory_of("u", partition) for partition in range(6)}
+        assert [at for at in seen if at[1].startswith(bad.name)] == []
+        assert {call for call, _ in seen} >= {"write", "rename", "fsync", "fdatasync"}
+        assert checkpoints(bad) == kept
 
 
 def test_an_unmounted_disk_is_noticed(harness: Harness) -> None:

@@ -18,9 +18,9 @@ def test_no_chunk_is_larger_than_the_fetch_size(tmp_path: Path, monkeypatch: pyt
     sizes: list[int] = []
     write = FutureLog.write
 
-    def noted(self: FutureLog, target: Any, data: Any, walked: Any, **more: Any) -> Any:
+    def noted(self: FutureLog, data: Any, walked: Any) -> Any:
         sizes.append(len(data))
-        return write(self, target, data, walked, **more)
+        return write(self, data, walked)
 
     monkeypatch.setattr(FutureLog, "write", noted)
     with running(tmp_path, 2, {key: "100000"}) as harness:
