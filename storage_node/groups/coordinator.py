@@ -61,7 +61,7 @@ class GroupCoordinator:
         self._timers: dict[str, tuple[float, asyncio.Handle]] = {}
         self._writing: set[asyncio.Future[None]] = set()
         self._untold = Untold()
-        self.room = Room(self._limits.state_bytes, lambda: self._store.state.weight if self._store is not None else 0)
+        self.room = Room(self._limits.state_bytes, lambda: self._store.state if self._store is not None else None)
         self._evicted: frozenset[int] = frozenset()
         """The nodes among which groups were last divided."""
         self.adoptions = 0
@@ -269,9 +269,9 @@ class GroupCoordinator:
         """Keep offsets; NONE when they are on disk, INVALID_COMMIT_OFFSET_SIZE when there is no room for new ones."""
         if not commit.rows:
             return ErrorCode.NONE
-        if not self.room.has(commit.more):
+        if not self.room.has(commit.more, commit.host):
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-        with self.room.reserved(commit.more):
+        with self.room.reserved(commit.more, commit.host):
             return await self.keep(["o", name, commit.rows])
 
     async def remove_offsets(self, name: str, keys: Iterable[tuple[str, int]]) -> ErrorCode:
@@ -337,7 +337,7 @@ class GroupCoordinator:
     def _conclude(self, group: Group, replies: list[Reply] | None = None) -> None:
         """Tell whom a step concerns, once what it came to is on disk, and see to it that time runs on."""
         if self._groups.get(group.name) is group:
-            self.room.takes(group.name, group.weight)
+            self.room.takes(group)
         if group.dirty:
             group.dirty = False
             untold = self._untold.begin(group.name, replies or [])
@@ -375,7 +375,7 @@ class GroupCoordinator:
 
     def _close(self, group: Group, error: ErrorCode) -> None:
         del self._groups[group.name]
-        self.room.takes(group.name, 0)
+        self.room.lets_go(group.name)
         _, timer = self._timers.pop(group.name, (0.0, None))
         if timer is not None:
             timer.cancel()

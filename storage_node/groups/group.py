@@ -108,7 +108,7 @@ class Group(Phases):
             if len(self.members) + len(self.pending) >= self.limits.max_size:
                 self._replies.append((token, JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED)))
                 return
-            self._hand_out(member_id, now + ask.session)
+            self._hand_out(member_id, now + ask.session, ask.host)
             self._replies.append((token, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id)))
             return
         self._join_as(member_id, ask, token, now)

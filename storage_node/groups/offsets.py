@@ -13,10 +13,13 @@ to a state that already has them, all of them in order.
 | `["t", [topic id, ...]]` | the offsets of deleted topics are removed, in all groups |
 | `["a", group, membership, offsets]` | a group comes from another node: of two offsets the later commit holds |
 | `["s", generation]` | this node has all its groups, for a cluster generation (see `handover`) |
+
+Behind an offset's topic id may be when it expires, or null, and the host of the client that committed it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from sys import getsizeof, intern
@@ -44,6 +47,9 @@ MEMBERS: Final = 4
 EMPTY_SINCE: Final = 5
 """Where a membership's row has the time, in milliseconds, at which it was written; earlier rows lack it."""
 
+_HOST: Final = 3
+"""Where a member has its host."""
+
 LONGEST_ID: Final = 32_767
 """Bytes of a group id or member id: what Kafka's strings hold."""
 
@@ -59,7 +65,8 @@ _MEMBER_WEIGHT: Final = 400
 class Offset:
     """A committed offset; `timestamp` is the commit's, in milliseconds, `topic_id` that of the topic then.
 
-    `expires` is the time, in milliseconds, that a commit of version 2 to 4 asked for; None: as configured.
+    `expires` is the time, in milliseconds, that a commit of version 2 to 4 asked for; None: as configured. `host` is
+    the address of the client that committed it, "" where that is not known.
     """
 
     offset: int
@@ -68,6 +75,7 @@ class Offset:
     timestamp: int
     topic_id: str
     expires: int | None = None
+    host: str = ""
 
     @property
     def weight(self) -> int:
@@ -77,10 +85,15 @@ class Offset:
 
 def weight_of(name: str, row: list[Any] | None) -> int:
     """About how many bytes of memory a group takes besides its offsets: its id and its membership as a row."""
-    weight = _GROUP_WEIGHT + getsizeof(name)
+    return _GROUP_WEIGHT + getsizeof(name) + sum(_weights_of_members(row).values())
+
+
+def _weights_of_members(row: list[Any] | None) -> Counter[str]:
+    """About how many bytes of memory the members of a membership take, by their hosts."""
+    found: Counter[str] = Counter()
     for member in row[MEMBERS] if row is not None else ():
-        weight += _MEMBER_WEIGHT + sum(getsizeof(one) for one in member if isinstance(one, str))
-    return weight
+        found[str(member[_HOST])] += _MEMBER_WEIGHT + sum(getsizeof(one) for one in member if isinstance(one, str))
+    return found
 
 
 def offset_row(topic: str, partition: int, offset: Offset) -> list[Any]:
@@ -94,22 +107,28 @@ def offset_row(topic: str, partition: int, offset: Offset) -> list[Any]:
         offset.timestamp,
         offset.topic_id,
     ]
+    if offset.host:
+        return [*row, offset.expires, offset.host]
     return row if offset.expires is None else [*row, offset.expires]
 
 
 def _read(row: list[Any]) -> tuple[tuple[str, int], Offset]:
-    topic, partition, offset, leader_epoch, metadata, timestamp, topic_id, *expires = row
+    topic, partition, offset, leader_epoch, metadata, timestamp, topic_id, *more = row
+    expires, host = (*more, None, "")[:2] if len(more) != 1 else (more[0], "")
     # The names of topics are shared by all who have read them.
     key = intern(str(topic)), int(partition)
-    return key, Offset(offset, leader_epoch, metadata, timestamp, intern(str(topic_id)), *expires)
+    return key, Offset(offset, leader_epoch, metadata, timestamp, intern(str(topic_id)), expires, intern(str(host)))
 
 
 @dataclass(slots=True)
 class GroupData:
-    """One group: its offsets by (topic, partition), and its membership as a row (None: it never had members)."""
+    """One group: its offsets by (topic, partition), and its membership as a row (None: it never had members); `host` is
+    the client's that made it.
+    """
 
     offsets: dict[tuple[str, int], Offset] = field(default_factory=dict)
     row: list[Any] | None = None
+    host: str = ""
 
 
 class GroupsState:
@@ -120,6 +139,13 @@ class GroupsState:
         self.settled = NOT_SETTLED
         self.weight = 0
         """About how many bytes of memory all groups take."""
+        self._by_host: Counter[str] = Counter()
+
+    def weight_by(self, host: str) -> int:
+        """About how many bytes of that a client's address accounts for: groups that it made, offsets that it committed
+        last, members.
+        """
+        return self._by_host.get(host, 0)
 
     def apply(self, entry: Entry) -> None:
         """Raises ValueError, TypeError, IndexError for what is no entry; nothing has changed then."""
@@ -169,23 +195,38 @@ class GroupsState:
                 self._drop_if_empty(name)
         return len(gone)
 
-    def _data(self, group: str) -> GroupData:
+    def _charge(self, host: str, more: int) -> None:
+        self.weight += more
+        self._by_host[host] += more
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+    def _charge_offsets(self, offsets: Iterable[Offset], sign: int) -> None:
+        for one in offsets:
+            self._charge(one.host, sign * one.weight)
+
+    def _charge_members(self, row: list[Any] | None, sign: int) -> None:
+        for host, weight in _weights_of_members(row).items():
+            self._charge(host, sign * weight)
+
+    def _data(self, group: str, host: str) -> GroupData:
         data = self.groups.get(group)
         if data is None:
-            data = self.groups[group] = GroupData()
-            self.weight += weight_of(group, None)
+            data = self.groups[group] = GroupData(host=host)
+            self._charge(host, weight_of(group, None))
         return data
 
     def _set_row(self, group: str, row: list[Any] | None) -> None:
-        data = self._data(group)
-        self.weight += weight_of(group, row) - weight_of(group, data.row)
+        data = self._data(group, str(row[MEMBERS][0][_HOST]) if row is not None and row[MEMBERS] else "")
+        self._charge_members(row, 1)
+        self._charge_members(data.row, -1)
         data.row = row
 
     def _set(self, group: str, offsets: dict[tuple[str, int], Offset]) -> None:
         if offsets:
-            known = self._data(group).offsets
-            self.weight += sum(one.weight for one in offsets.values())
-            self.weight -= sum(known[key].weight for key in offsets if key in known)
+            known = self._data(group, next(iter(offsets.values())).host).offsets
+            self._charge_offsets(offsets.values(), 1)
+            self._charge_offsets([known[key] for key in offsets if key in known], -1)
             known.update(offsets)
 
     def _remove(self, group: str, keys: Iterable[tuple[str, int]]) -> None:
@@ -193,7 +234,7 @@ class GroupsState:
         if data is not None:
             # A new dict in place of the old one: who looks at it is not disturbed.
             gone = set(keys)
-            self.weight -= sum(data.offsets[key].weight for key in gone if key in data.offsets)
+            self._charge_offsets([data.offsets[key] for key in gone if key in data.offsets], -1)
             data.offsets = {key: offset for key, offset in data.offsets.items() if key not in gone}
             self._drop_if_empty(group)
 
@@ -210,7 +251,8 @@ class GroupsState:
                 self._remove(name, keys)
 
     def _adopt(self, group: str, row: list[Any] | None, offsets: dict[tuple[str, int], Offset]) -> None:
-        known = self._data(group).offsets
+        first = next((one.host for one in offsets.values()), "")
+        known = self._data(group, first).offsets
         self._set(
             group,
             {
@@ -231,7 +273,9 @@ class GroupsState:
     def _drop(self, group: str) -> None:
         data = self.groups.pop(group, None)
         if data is not None:
-            self.weight -= weight_of(group, data.row) + sum(one.weight for one in data.offsets.values())
+            self._charge(data.host, -weight_of(group, None))
+            self._charge_members(data.row, -1)
+            self._charge_offsets(data.offsets.values(), -1)
 
 
 def _too_long(id_: str) -> bool:

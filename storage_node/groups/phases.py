@@ -45,11 +45,15 @@ class Phases:
         self.protocol: str | None = None
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
-        self.pending: dict[str, float] = {}
-        """Ids that were handed out and have not joined yet, and until when."""
+        self.pending: dict[str, tuple[float, str]] = {}
+        """Ids that were handed out and have not joined yet: until when, and the host."""
         self.dirty = False
         self.weight = GROUP_WEIGHT
         """About how many bytes of memory the group and all its members take."""
+        self.by_host: Counter[str] = Counter()
+        """What of it members and handed-out ids take, by their hosts; the rest is the group's own."""
+        self.host = ""
+        """The host of the client that has joined first."""
         self._deadlines = Deadlines()
         """Of members and of ids that were handed out."""
         self._unique = unique
@@ -149,7 +153,7 @@ class Phases:
             self._answer(member, error)
         self.state = GroupState.DEAD
         self.members, self.pending, self._until = {}, {}, None
-        self._deadlines, self.weight = Deadlines(), GROUP_WEIGHT
+        self._deadlines, self.weight, self.by_host = Deadlines(), GROUP_WEIGHT, Counter()
         return self._told()
 
     # Steps
@@ -158,17 +162,24 @@ class Phases:
         replies, self._replies = self._replies, []
         return replies
 
-    def _hand_out(self, member_id: str, until: float) -> None:
+    def _charge(self, host: str, more: int) -> None:
+        self.host = self.host or host
+        self.weight += more
+        self.by_host[host] += more
+        if not self.by_host[host]:
+            del self.by_host[host]
+
+    def _hand_out(self, member_id: str, until: float, host: str) -> None:
         """A new member is to join with this id."""
-        self.pending[member_id] = until
+        self.pending[member_id] = until, host
         self._deadlines.set(member_id, until)
-        self.weight += weight_of_pending(member_id)
+        self._charge(host, weight_of_pending(member_id))
 
     def _take_back(self, member_id: str) -> None:
         """An id that was handed out is not waited for any more."""
-        del self.pending[member_id]
+        _, host = self.pending.pop(member_id)
         self._deadlines.clear(member_id)
-        self.weight -= weight_of_pending(member_id)
+        self._charge(host, -weight_of_pending(member_id))
 
     def _due(self, member: Member, when: float | None) -> None:
         """The member is gone then, unless it is heard of; None: it waits for this coordinator."""
@@ -180,9 +191,8 @@ class Phases:
 
     def _weigh(self, member: Member) -> None:
         """What a member holds has changed."""
-        self.weight -= member.weighed
-        member.weighed = member.weight
-        self.weight += member.weighed
+        before, member.weighed = member.weighed, member.weight
+        self._charge(member.host, member.weighed - before)
 
     def _add(self, member: Member) -> None:
         self.members[member.id] = member
@@ -195,7 +205,7 @@ class Phases:
     def _drop(self, member: Member) -> None:
         del self.members[member.id]
         self._deadlines.clear(member.id)
-        self.weight -= member.weighed
+        self._charge(member.host, -member.weighed)
         self._supported.subtract(name for name, _ in member.protocols)
         self._unsynced.discard(member.id)
         if member.instance_id is not None and self._static.get(member.instance_id) == member.id:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from storage_node.errors import ErrorCode
@@ -37,6 +38,12 @@ async def api_versions(node: Node, request: Request) -> Answer:
         call = request.decode()
         if not all(map(_SOFTWARE.fullmatch, (call.client_software_name, call.client_software_version))):
             return request.encode(error_code=ErrorCode.INVALID_REQUEST)
+    return [request.head(), _all_versions(request.version)]
+
+
+@cache
+def _all_versions(version: int) -> bytes:
+    """The table of APIs as this version of the response has it: each connection of each client begins with it."""
     keys = [
         {
             "api_key": api.key,
@@ -46,7 +53,7 @@ async def api_versions(node: Node, request: Request) -> Answer:
         }
         for api in APIS.values()
     ]
-    return request.encode(api_keys=keys)
+    return write_response(API_VERSIONS.key, version, {"api_keys": keys})
 
 
 def brokers(node: Node, image: ClusterImage) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ async def offset_commit(node: Node, request: Request) -> Answer:
     generation = call.generation_id_or_member_epoch
     topics = [(_topic(node, request.version, topic), topic) for topic in call.topics]
     count = sum(len(topic.partitions) for topic in call.topics)
-    prepare = partial(_prepare, node, call, topics, request.version)
+    prepare = partial(_prepare, node, call, topics, request.version, f"/{request.peer}")
     errors, commit = await asyncio.to_thread(prepare) if count > MANY else prepare()
     # Last, so that no generation ends between the check and the entry.
     try:
@@ -76,7 +76,7 @@ async def offset_commit(node: Node, request: Request) -> Answer:
 
 
 def _prepare(
-    node: Node, call: Any, topics: list[tuple[TopicImage | None, Any]], version: int
+    node: Node, call: Any, topics: list[tuple[TopicImage | None, Any]], version: int, host: str
 ) -> tuple[dict[int, ErrorCode], Commit]:
     """The error of each row, by its identity, and the offsets of those without one."""
     most = node.config.groups.offset_metadata
@@ -84,12 +84,12 @@ def _prepare(
     now = time.time_ns() // 1_000_000
     expires = _expires(call, now)
     offsets = (
-        (known.name, row.partition_index, _offset(row, known.id, now, expires))
+        (known.name, row.partition_index, _offset(row, known.id, now, expires, host))
         for known, topic in topics
         for row in topic.partitions
         if known is not None and errors[id(row)] is ErrorCode.NONE
     )
-    return errors, Commit.of(call.group_id, node.groups.data.get(call.group_id), offsets)
+    return errors, Commit.of(call.group_id, node.groups.data.get(call.group_id), offsets, host)
 
 
 def _expires(call: Any, now: int) -> int | None:
@@ -109,9 +109,9 @@ def _may_commit(topic: TopicImage | None, row: Any, version: int, most: int) -> 
     return ErrorCode.NONE
 
 
-def _offset(row: Any, topic_id: str, now: int, expires: int | None) -> Offset:
+def _offset(row: Any, topic_id: str, now: int, expires: int | None, host: str) -> Offset:
     epoch = getattr(row, "committed_leader_epoch", -1)
-    return Offset(row.committed_offset, epoch, row.committed_metadata or "", now, topic_id, expires)
+    return Offset(row.committed_offset, epoch, row.committed_metadata or "", now, topic_id, expires, host)
 
 
 async def offset_fetch(node: Node, request: Request) -> Answer:

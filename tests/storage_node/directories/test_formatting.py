@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from storage_node.directories.formatting import format_directories, prepare
 from storage_node.directories.layout import PathFacts
 from storage_node.directories.lock import DirectoryLock
 from storage_node.directories.meta_plan import Plan
+from tests.support.needs import needs_root
 
 CLUSTER = "test-cluster"
 
@@ -152,7 +152,7 @@ def test_a_directory_that_cannot_be_locked_is_offline_and_holds_no_lock(dirs: li
 
 @pytest.mark.conformance(81)
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0 and not os.environ.get("CI"), reason="mounts a small disk, which needs root")
+@needs_root
 def test_a_read_only_directory_is_offline_and_holds_no_lock(dirs: list[Path], request: pytest.FixtureRequest) -> None:
     dirs[1].mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", dirs[1]], check=True, capture_output=True)

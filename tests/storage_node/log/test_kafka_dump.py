@@ -12,6 +12,7 @@ import pytest
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from storage_node.log import Log, LogConfig
+from tests.support.needs import need
 
 from .logs import all_batches, batch, crashed, open_log, produced
 
@@ -26,10 +27,7 @@ def kafka_libs() -> Path:
     libs = Path(os.environ.get("REHOME_KAFKA_LIBS") or Path.home() / ".cache/rehome/kafka-4.3.1/libs")
     if shutil.which("java") and any(libs.glob("kafka-tools-*.jar")):
         return libs
-    reason = f"needs java and Apache Kafka's jars in {libs} (REHOME_KAFKA_LIBS)"
-    if os.environ.get("CI"):
-        pytest.fail(reason)
-    pytest.skip(reason)
+    need("Apache Kafka", f"java and its jars in {libs} (REHOME_KAFKA_LIBS)")
 
 
 def dump(path: Path, *options: str) -> tuple[str, list[str]]:

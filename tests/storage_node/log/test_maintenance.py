@@ -367,7 +367,6 @@ def test_errors_name_the_directory_once(log: Log, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.conformance(73)
-@pytest.mark.feature("113-14")
 def test_a_rename_leaves_everything_usable(log: Log) -> None:
     renamed = log.path.with_name("topic-0.move")
     before = read_all(log)

@@ -15,6 +15,7 @@ from storage_node.log.log import Log
 from storage_node.protocol import server
 from storage_node.protocol.connections import RESERVED, Connections, Limits
 from storage_node.protocol.private_client import call
+from tests.support.needs import reason
 from tests.support.node_harness import Harness, raw_connection, running, until
 from tests.support.wire import Client, encode_request, receive_frame
 
@@ -272,7 +273,7 @@ def test_answers_come_in_the_order_of_the_requests(harness: Harness) -> None:
 
 def test_ipv6(tmp_path: Path) -> None:
     if not socket.has_ipv6 or not Path("/proc/net/if_inet6").exists():
-        pytest.skip("no IPv6 here")
+        pytest.skip(reason("IPv6", "this machine has none"))
     for host, peers in (("[::1]", ["::1"]), ("", ["::1", "127.0.0.1"])):
         extra = {"listeners": f"PLAINTEXT://{host}:0"}
         with running(tmp_path, dirs=1, extra=extra) as harness:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -181,6 +182,41 @@ def test_group_state_beyond_its_limit_is_refused_and_what_is_there_goes_on(tmp_p
         assert int(deleted.error_code) == 0
         assert commit(client, "group-999", 1) == 0, "what is deleted makes room"
         client.close()
+
+
+def client_at(harness: Harness, address: str) -> Client:
+    """A client whose connection comes from this address of the machine."""
+    client = Client(harness)
+    where = client.socket.getpeername()
+    client.close()
+    client.socket = socket.create_connection(where, 30, source_address=(address, 0))
+    return client
+
+
+def test_a_client_that_makes_all_groups_it_can_leaves_room_for_those_of_others(tmp_path: Path) -> None:
+    with running(tmp_path, 1, {**NOW, "group.state.max.bytes": "400000"}) as harness:
+        harness.create_topic("t", 2)
+        greedy, other = client_at(harness, "127.0.0.2"), client_at(harness, "127.0.0.3")
+        until(lambda: commit(greedy, "greedy", 1) == 0)
+        made = [commit(greedy, f"group-{index}", 1) for index in range(600)]
+        assert made[-1] == TOO_LARGE and int(join(greedy, 3, "more").error_code) == FULL
+        assert 0.7 < harness.node.groups.room.weight / 400_000 <= 0.75
+        assert commit(greedy, "group-0", 2) == 0, "an offset that is there moves on"
+        # The other one makes groups and members, and does so after a restart as well.
+        assert commit(other, "other", 1) == 0
+        sync(other, 5, "consumers", enter(other, 5, "consumers"))
+        greedy.close()
+        other.close()
+        harness.restart()
+        until(lambda: harness.node.groups.loaded)
+        greedy, other = client_at(harness, "127.0.0.2"), client_at(harness, "127.0.0.3")
+        until(lambda: commit(other, "another", 1) == 0)
+        assert commit(greedy, "group-999", 1) == TOO_LARGE
+        rows = [group.group_id for group in greedy.ask(LIST, 4, {}).groups if group.group_id.startswith("group-")]
+        greedy.ask(42, 2, {"groups_names": rows[: len(rows) // 2]})
+        assert commit(greedy, "group-999", 1) == 0, "what is deleted makes room"
+        greedy.close()
+        other.close()
 
 
 def test_members_metadata_counts_towards_the_limit_of_group_state(tmp_path: Path) -> None:

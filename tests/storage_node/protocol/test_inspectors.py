@@ -1,4 +1,4 @@
-"""Batches that take long wait for few threads: connections take turns, and what was given up is forgotten."""
+"""Batches that take long wait for few threads: connections take turns by cost, and what was given up is forgotten."""
 
 from __future__ import annotations
 
@@ -13,28 +13,42 @@ from storage_node.protocol.inspectors import Inspection, Inspectors
 from tests.support.node_harness import until
 
 
+class Owner:
+    """Stands for a connection."""
+
+
 class Bench:
     """Inspectors whose batches note their names, behind one that holds the only thread until `go`."""
 
     def __init__(self) -> None:
-        self.inspectors = Inspectors(1)
+        self.spent = 0.0  # seconds of processor time
+        self.inspectors = Inspectors(1, lambda: self.spent)
         self.noted: list[str] = []
+        self.owners: dict[str, Owner] = {}
         self._held, self._begun = threading.Event(), threading.Event()
 
         def hold() -> None:
             self._begun.set()
             assert self._held.wait(20)
 
-        self.inspectors.submit(Inspection("first", [hold], lambda: None))
+        self.inspectors.submit(Inspection(self.owner("first"), [hold], lambda: None))
         assert self._begun.wait(20)
 
-    def submit(self, owner: str, *names: str) -> Inspection:
-        inspection = Inspection(owner, [self._note(name) for name in names], self._note(f"{owner} done"))
+    def owner(self, name: str) -> Owner:
+        return self.owners.setdefault(name, Owner())
+
+    def submit(self, owner: str, *names: str, cost: float = 0.0) -> Inspection:
+        batches = [self._note(name, cost) for name in names]
+        inspection = Inspection(self.owner(owner), batches, self._note(f"{owner} done"))
         self.inspectors.submit(inspection)
         return inspection
 
-    def _note(self, name: str) -> Callable[[], None]:
-        return lambda: self.noted.append(name)
+    def _note(self, name: str, cost: float = 0.0) -> Callable[[], None]:
+        def note() -> None:
+            self.spent += cost
+            self.noted.append(name)
+
+        return note
 
     def go(self, count: int) -> list[str]:
         self._held.set()
@@ -55,6 +69,32 @@ def test_connections_take_turns_batch_by_batch(bench: Bench) -> None:
     assert bench.go(7) == ["a1", "b1", "a2", "b2", "b done", "a3", "a done"]
 
 
+def test_connection_whose_batches_take_a_moment_waits_for_none_of_those_that_take_long(bench: Bench) -> None:
+    for number in range(8):
+        bench.submit(f"heavy{number}", *("heavy",) * 3, cost=0.5)
+    bench.submit("light", *("light",) * 5, cost=0.002)
+    noted = bench.go(8 * 4 + 6)
+    before = noted[: noted.index("light done")]
+    assert before == ["heavy"] * 8 + ["light"] * 5  # all were new: nobody's cost was known
+
+
+def test_connection_that_was_idle_has_saved_up_nothing(bench: Bench) -> None:
+    bench.submit("busy", *("busy",) * 10, cost=0.5)
+    bench.go(11)
+    bench.submit("idle", *("idle",) * 3, cost=0.5)
+    bench.submit("busy", *("busy",) * 3, cost=0.5)
+    noted = [name for name in bench.go(11 + 8)[11:] if "done" not in name]
+    assert noted != ["idle"] * 3 + ["busy"] * 3
+    assert noted[0] == "idle" and noted.index("busy") <= 2
+
+
+def test_connection_that_is_gone_is_forgotten(bench: Bench) -> None:
+    bench.submit("a", "a1", cost=0.5)
+    bench.go(2)
+    gone = weakref.ref(bench.owners.pop("a"))
+    until(lambda: gc.collect() >= 0 and gone() is None)
+
+
 def test_connection_with_work_for_many_directories_has_one_turn(bench: Bench) -> None:
     for number in range(3):
         bench.submit("a", f"a{number}")
@@ -68,7 +108,9 @@ def test_dropped_inspection_is_neither_looked_through_nor_done_nor_held(bench: B
 
     records = Records()
     held = weakref.ref(records)
-    dropped = Inspection("a", [lambda records=records: bench.noted.append(repr(records))] * 3, lambda: None)  # type: ignore[misc]
+    dropped = Inspection(
+        bench.owner("a"), [lambda records=records: bench.noted.append(repr(records))] * 3, lambda: None
+    )  # type: ignore[misc]
     del records
     bench.inspectors.submit(dropped)
     bench.submit("a", "a1")
@@ -84,18 +126,18 @@ def test_dropped_inspection_is_neither_looked_through_nor_done_nor_held(bench: B
 
 
 def test_inspection_dropped_during_a_batch_ends_with_that_batch() -> None:
-    inspectors, noted = Inspectors(1), list[str]()
+    inspectors, noted, one = Inspectors(1), list[str](), Owner()
     begun, held = threading.Event(), threading.Event()
 
     def hold() -> None:
         begun.set()
         assert held.wait(20)
 
-    dropped = Inspection("a", [hold, lambda: noted.append("a2")], lambda: noted.append("a done"))
+    dropped = Inspection(one, [hold, lambda: noted.append("a2")], lambda: noted.append("a done"))
     inspectors.submit(dropped)
     assert begun.wait(20)
     inspectors.drop(dropped)
-    inspectors.submit(Inspection("b", [], lambda: noted.append("b done")))
+    inspectors.submit(Inspection(Owner(), [], lambda: noted.append("b done")))
     held.set()
     until(lambda: noted)
     assert noted == ["b done"]
@@ -105,6 +147,6 @@ def test_batch_that_raises_does_not_end_the_threads(bench: Bench) -> None:
     def fail() -> None:
         raise RuntimeError("a defect")
 
-    bench.inspectors.submit(Inspection("a", [fail], lambda: bench.noted.append("a done")))
+    bench.inspectors.submit(Inspection(bench.owner("a"), [fail], lambda: bench.noted.append("a done")))
     bench.submit("b", "b1")
     assert bench.go(3) == ["a done", "b1", "b done"]

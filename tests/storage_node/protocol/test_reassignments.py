@@ -111,7 +111,7 @@ def test_without_a_controller_the_whole_request_is_late(cluster: MemoryCluster, 
     assert listed(client) == {}
 
 
-@pytest.mark.feature("455-12", "455-26", "455-19")
+@pytest.mark.feature("455-12", "455-26")
 def test_every_node_has_the_full_set_beside_what_is_added_and_removed(cluster: MemoryCluster, client: Client) -> None:
     assert results(alter(client, {("t", 0): [AWAY]}))["t", 0] == (0, None)
     cluster.controller.spread()

@@ -180,6 +180,7 @@ def test_the_last_one_in_sync_never_comes_back_empty(cluster: MemoryCluster) -> 
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["one disk", "all disks"])
+@pytest.mark.feature("113-54")
 def test_a_disk_that_was_replaced_gets_its_replicas_again(cluster: MemoryCluster, whole: bool) -> None:
     """A new disk, or a new machine, under the old number: other directory ids, nothing on it."""
     cluster.create_topic("t", EVERYWHERE)

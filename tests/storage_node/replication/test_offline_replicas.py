@@ -65,6 +65,7 @@ def becomes(cluster: MemoryCluster, leader: int, isr: set[int], offline: set[int
     until(lambda: seen(cluster) == (leader, isr, offline), 30, f"{leader} {isr} {offline}, not {seen(cluster)}")
 
 
+@pytest.mark.feature("18-07")
 def test_another_node_leads_and_producers_go_on(cluster: MemoryCluster, faults: Faults) -> None:
     cluster.create_topic("t", EVERYWHERE, SMALL)
     one_by_one(cluster, 0, 2)
@@ -109,6 +110,7 @@ def test_a_sole_replica_is_offline_and_said_to_be(cluster: MemoryCluster, faults
     assert cluster.consume("t", 2) == values(0, 2)
 
 
+@pytest.mark.feature("18-07")
 def test_it_is_reported_again_until_the_controller_has_it(cluster: MemoryCluster, faults: Faults) -> None:
     cluster.create_topic("t", EVERYWHERE, SMALL)
     one_by_one(cluster, 0, 2)

@@ -58,6 +58,26 @@ def test_a_follower_takes_over_records_the_high_watermark_and_the_log_start(part
     assert (partition.high_watermark, partition.log.log_start_offset) == (10, 3)
 
 
+@pytest.mark.feature("113-33")
+def test_a_followers_lag_counts_from_its_leaders_high_watermark(partition: Partition) -> None:
+    follow(partition)
+    assert partition.offset_lag == 0, "nothing is known yet"
+    partition.append_as_follower(batches(0, 10), 1, 25, 0)
+    assert (partition.offset_lag, partition.high_watermark) == (15, 10)
+    partition.append_as_follower(batches(10, 10), 1, 25, 0)
+    assert partition.offset_lag == 5
+    partition.append_as_follower(batches(20, 10), 1, 25, 0)
+    assert partition.offset_lag == 0, "never below 0"
+    partition.append_as_follower(b"", 1, 40, 0)
+    assert partition.offset_lag == 10
+    follow(partition, 2)
+    assert partition.offset_lag == 0, "another leader may know less"
+    partition.append_as_follower(b"", 2, 32, 0)
+    assert partition.offset_lag == 2
+    partition.assign(row(epoch=3), ID, 1, {1: 1, 2: 1, 3: 1})
+    assert partition.is_leader and partition.offset_lag == 0
+
+
 def test_a_follower_takes_nothing_of_another_epoch_nor_as_leader(partition: Partition) -> None:
     follow(partition, 2)
     for epoch in (1, 3):
