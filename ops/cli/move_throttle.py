@@ -4,7 +4,8 @@ Where there are runs, one of them holds it on lease (`workflows.throttle_lease`)
 Where there are none, what was set before is kept in a file beside the plan, and this command puts it back once it has
 waited for the moves. Where it ends early and moves are under way, it says so, and a second call with --wait, with a
 rate or without, puts back what the first has left. Of the plans of one folder that name the same node only one at a
-time has a throttle: a second would take the rate of the first for what was set before.
+time has a throttle: a second would take the rate of the first for what was set before. Plans of other folders, or
+machines, are seen by what they do: a plan is refused where a node moves replicas under a rate that it has not set.
 """
 
 from __future__ import annotations
@@ -185,10 +186,12 @@ class Noted:
             node: noted[node]["before"] if node in noted and value == noted[node]["set"] else value
             for node, value in now.items()
         }
+        others = {node: value for node, value in now.items() if value is not None and value != _set_by(noted, node)}
+        used = self._used_by_another(others)
         held = {node: {"before": value, "set": str(rate)} for node, value in before.items()}
         _write(self._note, noted | held)
         # After the note: of two commands at once at least one sees the other's.
-        if why := self._held_by_another(names):
+        if why := self._held_by_another(names) or used:
             _write(self._note, noted) if noted else self._note.unlink(missing_ok=True)
             raise OpsError(f"nothing was moved, since no throttle is set: {why}")
         self._admin.change_configs("broker", {node: {MOVE_RATE: ("SET", str(rate))} for node in held})
@@ -211,6 +214,18 @@ class Noted:
                     f"wait for its end, or remove its throttle with: {_call(plan)}"
                 )
         return ""
+
+    def _used_by_another(self, rates: Mapping[str, str]) -> str:
+        """A sentence where one of these nodes moves replicas, under a rate that this plan has not set, else ""."""
+        views = self._admin.log_dirs(sorted(map(int, rates))) if rates else []
+        moving = sorted({view.node for view in views if any(replica.future for replica in view.replicas)})
+        if not moving:
+            return ""
+        which, held = ", ".join(map(str, moving)), ", ".join(rates[str(node)] for node in moving)
+        return (
+            f"node {which} moves replicas under a throttle that this plan has not set: {held} bytes/s. It may be of a "
+            "plan in another folder, which removes it at its end: wait for these moves, or leave out --throttle"
+        )
 
     def requested(self, accepted: Sequence[Wish]) -> None:
         """Do nothing: this command waits for all of them itself."""
@@ -240,6 +255,11 @@ class Noted:
 def note_of(file: Path) -> Path:
     """The file that says what the throttle of a plan has replaced."""
     return file.with_name(file.name + SUFFIX)
+
+
+def _set_by(noted: Mapping[str, Mapping[str, Any]], node: str) -> str | None:
+    """The rate that a note has set on a node."""
+    return noted[node]["set"] if node in noted else None
 
 
 def _call(file: Path) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from ops.analytics.page import write_page
 from tests.ops.analytics.sample import EMPTY, NASTY, WELL, report
-from tests.support.spark import need
+from tests.support.needs import need
 
 pytestmark = pytest.mark.browser
 
@@ -27,7 +27,7 @@ CHARTS = ("timeline", "durations", "rates", "split")
 def browser() -> Iterator[Any]:
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if program is None:
-        need("no Chromium on the PATH (Debian, Ubuntu: apt-get install chromium)")
+        need("chromium", "not installed")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

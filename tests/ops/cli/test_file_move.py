@@ -13,6 +13,7 @@ import pytest
 
 from ops.cli import file_move, log_dirs, move_throttle
 from ops.cli import main as cli
+from ops.cli.kafka_admin import KafkaAdmin
 from ops.cli.move_throttle import note_of
 from ops.stack.errors import OpsError
 from tests.support.node_harness import Harness, running
@@ -122,6 +123,35 @@ def test_plan_is_refused_while_another_holds_the_throttle_of_its_node(
     assert rate(harness) is None
     assert move(other, "--throttle", "60MB")[0] == 0
     assert rate(harness) is None
+
+
+def test_plan_of_another_folder_is_refused_while_replicas_move_under_a_throttle_that_is_not_its_own(
+    harness: Harness, file: Path, move: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    other = plan(harness, tmp_path / "elsewhere" / "moves.json")
+    harness.controller.hold_moves = True
+    with monkeypatch.context() as patched:
+        patched.setattr(file_move, "_wait", fails_with(KeyboardInterrupt()))
+        assert move(file, "--throttle", "50MB")[0] == 130
+    code, said = move(other, "--throttle", "60MB")
+    assert (code, rate(harness)) == (1, "50000000")
+    assert "nothing was moved" in said
+    assert "node 1 moves replicas under a throttle that this plan has not set: 50000000 bytes/s" in said
+    assert not note_of(other).exists()
+    (planned,) = harness.controller.planned
+    harness.controller.run_move(harness.node, planned)
+    assert move(file)[0] == 0
+    assert rate(harness) is None, "as before the first plan"
+
+
+def test_throttle_of_an_operator_is_replaced_and_restored_where_nothing_moves(
+    harness: Harness, file: Path, move: Callable[..., tuple[int, str]]
+) -> None:
+    with KafkaAdmin(harness.bootstrap) as admin:
+        admin.change_configs("broker", {"1": {MOVE_RATE: ("SET", "70000000")}})
+    assert move(file, "--throttle", "60MB")[0] == 0
+    assert rate(harness) == "70000000"
 
 
 def test_throttle_that_was_changed_meanwhile_stays_and_is_named(

@@ -54,7 +54,6 @@ def measured(rehome: Rehome) -> dict[str, Any] | None:
 
 @pytest.mark.temporal
 @pytest.mark.timeout(400)
-@pytest.mark.feature("455-30")
 def test_a_partition_goes_to_another_node_once(rehome: Rehome, topic: str, tmp_path: Path, stack: Stack) -> None:
     here, there = other(rehome, topic)
     file = plan(tmp_path, topic, [there])
