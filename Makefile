@@ -46,7 +46,7 @@ conformance: setup-dev ## the same tests against our nodes and against Apache Ka
 	@$(PY) -m pytest tests/conformance -m "" --kinds rehome,apache
 
 #: What has a larger set than `make test` takes, apart from tests/simulation, tests/crash and tests/faults.
-LARGE := tests/workflows/test_any_input.py tests/workflows/model/test_assignment_exhaustive.py tests/workflows/model/test_replicated_commands.py \
+LARGE := tests/workflows/test_any_input.py tests/workflows/test_any_result.py tests/workflows/model/test_assignment_exhaustive.py tests/workflows/model/test_replicated_commands.py \
 	tests/storage_node/groups/test_store.py tests/storage_node/groups/test_any_order.py \
 	tests/storage_node/groups/test_giving.py tests/storage_node/protocol/test_memory.py \
 	tests/storage_node/protocol/test_fuzz_schemas.py tests/storage_node/replication/test_replication_property.py \

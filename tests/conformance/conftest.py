@@ -15,7 +15,8 @@ import pytest
 from ops.kafka.tools import Ran, WarmTools, run, start
 from ops.stack.errors import OpsError
 from tests.conformance.clusters import APACHE, KINDS, Apache, Cluster, Rehome
-from tests.support.kafka import needed, require_kafka
+from tests.support.kafka import require_kafka
+from tests.support.needs import need
 
 HERE = Path(__file__).parent
 
@@ -72,7 +73,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         try:
             made = Rehome(folder)
         except OpsError as problem:
-            needed(f"a stack of our own: {problem}")
+            need("a stack", str(problem))
     try:
         _started.append(made.down)
         made.up()

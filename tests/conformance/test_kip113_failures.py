@@ -41,7 +41,6 @@ def described(tools: Tools, topic: str) -> tuple[str, list[str]]:
 
 
 @pytest.mark.conformance(107)
-@pytest.mark.feature("113-52", "113-53")
 def test_second_directories_fail_one_by_one(cluster: Cluster, tools: Tools, plans: Plans, tmp_path: Path) -> None:
     safe, struck = (cluster.new_topic(assignment={0: NODES}) for _ in range(2))
     placed(cluster, plans, safe, 0)

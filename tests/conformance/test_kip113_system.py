@@ -76,7 +76,7 @@ def validate(cluster: Cluster, tools: Tools, topic: str, target: Places) -> None
         cluster.eventually(lambda n=node, want=names: on_disk(cluster, n, topic) == want, f"only these are on {node}")  # type: ignore[misc]
 
 
-@pytest.mark.feature("113-46", "113-49", "113-50", "113-51", "455-16")
+@pytest.mark.feature("113-49", "113-50", "113-51", "455-16")
 def test_to_the_other_disk_and_to_the_next_node(cluster: Cluster, tools: Tools, plans: Plans, tmp_path: Path) -> None:
     topic = cluster.new_topic(assignment={partition: [node] for partition, node in enumerate(NODES)})
     (folder := tmp_path / "histories").mkdir()

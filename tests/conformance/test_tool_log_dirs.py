@@ -25,7 +25,7 @@ def shown(tools: Tools, *arguments: str) -> tuple[list[str], dict[int, dict[str,
 
 
 @pytest.mark.conformance(198, 199)
-@pytest.mark.feature("113-39", "113-40", "113-31", "113-32", "113-33")
+@pytest.mark.feature("113-39", "113-31", "113-32", "113-33")
 def test_all_brokers_all_directories_and_the_topics_asked_for(cluster: Cluster, tools: Tools) -> None:
     topic = cluster.new_topic(assignment={0: [1], 1: [2]})
     cluster.produce(topic, 0, 10)
@@ -64,7 +64,7 @@ def test_some_brokers_and_unknown_topics(cluster: Cluster, tools: Tools) -> None
 
 
 @pytest.mark.conformance(199)
-@pytest.mark.feature("113-34", "113-40", "113-41")
+@pytest.mark.feature("113-34", "113-41")
 def test_both_copies_of_a_moving_replica(cluster: Cluster, tools: Tools) -> None:
     topic = cluster.new_topic(assignment={0: [1]})
     cluster.produce(topic, 0, 400, size=1000, per_batch=20)

@@ -43,7 +43,7 @@ def rehome(crashable: Crashable, capsys: pytest.CaptureFixture[str]) -> Rehome:
     return run
 
 
-@pytest.mark.feature("18-01", "18-20", "113-17")
+@pytest.mark.feature("18-01", "113-17")
 def test_the_producers_of_the_other_directories_go_on(broken: Crashable, rehome: Rehome) -> None:
     with KafkaAdmin(broken.bootstrap) as admin:
         admin.create_topic(TOPIC, PARTITIONS, 1, {})

@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-from typing import NoReturn
-
-import pytest
 
 from ops.kafka.broker import KafkaUnavailable, ensure_libs, java_command
-
-
-def needed(what: str) -> NoReturn:
-    """Skip for want of `what`; in CI that is a failure."""
-    if os.environ.get("CI"):
-        pytest.fail(f"CI needs {what}")
-    pytest.skip(what)
+from tests.support.needs import need
 
 
 def require_kafka() -> None:
@@ -23,7 +13,7 @@ def require_kafka() -> None:
     try:
         ensure_libs()
     except KafkaUnavailable as problem:
-        needed(f"Apache Kafka's jars: {problem}")
+        need("Apache Kafka", str(problem))
 
 
 def tool(main: str, *arguments: str, stdin: str | None = None) -> str:

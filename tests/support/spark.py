@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,7 @@ from ops.analytics.errors import JavaMissing
 from ops.analytics.session import find_java, spark_session
 from ops.kafka.broker import KafkaUnavailable
 from ops.kafka.spark_jars import ensure_spark_jars
-
-
-def need(problem: str) -> None:
-    """Skip with a reason where something is not installed; where CI is set everything has to be."""
-    if os.environ.get("CI"):
-        pytest.fail(problem)
-    pytest.skip(problem)
+from tests.support.needs import need
 
 
 def spark_jars() -> list[Path]:
@@ -35,7 +28,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     try:
         find_java()
     except JavaMissing as problem:
-        need(str(problem))
+        need("Java", str(problem))
     with spark_session(Path(tmp_path_factory.mktemp("spark")), spark_jars()) as session:
         yield session
 
@@ -46,5 +39,5 @@ def spark_kafka(spark: Any) -> Any:
     try:
         ensure_spark_jars()
     except KafkaUnavailable as problem:
-        need(str(problem))
+        need("Spark's Kafka source", str(problem))
     return spark

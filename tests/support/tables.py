@@ -1,8 +1,8 @@
 """The two tables that the tests fill: the proposals' features (tests/features.tsv) and the conformance cases.
 
 What a test shows stands beside it, as `@pytest.mark.feature("113-02")` or `@pytest.mark.conformance(12, 17)`. A run
-writes what passed to build/ (see tests/conftest.py); `python -m tests.support.tables` says, without a run, what the
-tests claim to show, in the sentences that README.md has.
+writes what passed to build/ (see tests/conftest.py); `python -m tests.support.tables` and `python -m
+tests.support.features` print, without a run, what the tests claim to show, in the sentences that README.md has.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Case:
 
 
 def read_features() -> dict[str, tuple[str, str]]:
-    """Feature id -> (title, "" or why it is superseded)."""
+    """Feature id -> (title, note): what superseded it ("superseded: ..."), what is left of it ("open: ...") or ""."""
     rows = (line.split("\t") for line in FEATURES.read_text().splitlines() if line)
     return {row[0]: (row[1], row[2] if len(row) > 2 else "") for row in rows}
 
@@ -57,14 +57,6 @@ def marks(name: str) -> set[str]:
         for arguments in re.findall(rf"mark\.{name}\(([^)]*)\)", path.read_text()):
             found |= {argument.strip(" \"'\n") for argument in arguments.split(",")}
     return found - {""}
-
-
-def features_sentence() -> str:
-    """What README.md says about the features, by what the tests carry."""
-    features, carried = read_features(), marks("feature")
-    shown = len(carried & features.keys())
-    superseded = sum(1 for name, (_, why) in features.items() if why and name not in carried)
-    return f"{shown} are shown, {superseded} superseded and {len(features) - shown - superseded} open"
 
 
 def conformance_sentence() -> str:
@@ -162,5 +154,4 @@ def _named(tests: Iterable[str]) -> str:
 
 
 if __name__ == "__main__":
-    print(f"Of the {len(read_features())} features: {features_sentence()}")
     print(conformance_sentence())

@@ -78,8 +78,12 @@ def test_an_incremental_fetch_has_only_what_is_news(
     produced()
     error, rows = fetch()
     assert error == 0 and rows[0][:2] == (0, 1) and rows[0][2] > 0
-    # The offset has not been moved on: the records come again.
-    error, rows = fetch()
+    # The offset has not been moved on: the records come again, with a later response where the directory is late.
+    for _ in range(20):
+        error, rows = fetch()
+        assert (error, rows.get(0, (0, 1))[:2]) == (0, (0, 1)), rows
+        if rows and rows[0][2] > 0:
+            break
     assert rows[0][2] > 0
     assert fetch({0: 1}) == (0, {}), "the high watermark is known"
     assert fetch({0: 9})[1][0][0] == 1, "out of range"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 import shutil
 import subprocess
@@ -17,6 +16,7 @@ from kafka.admin import KafkaAdminClient
 
 from tests.conformance.clients.java import JavaClients
 from tests.support.kafka import require_kafka
+from tests.support.needs import need
 
 
 def fresh() -> str:
@@ -65,12 +65,7 @@ def ask(java: JavaClients, cluster: Any) -> Iterator[Ask]:
 def kcat_program() -> str:
     """Debian's package; skipped where it is missing, except in CI."""
     found = shutil.which("kcat") or shutil.which("kafkacat")
-    if found is None:
-        problem = "kcat is not installed (Debian, Ubuntu: apt-get install kcat)"
-        if os.environ.get("CI"):
-            pytest.fail(problem)
-        pytest.skip(problem)
-    return found
+    return found or need("kcat", "not installed")
 
 
 @pytest.fixture

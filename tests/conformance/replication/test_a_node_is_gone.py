@@ -17,7 +17,8 @@ import pytest
 from storage_node.log import build_batch
 from tests.conformance.clusters import APACHE, Cluster
 from tests.conformance.conftest import Tools
-from tests.conformance.log_dirs import on_disk
+from tests.conformance.log_dirs import on_disk, where
+from tests.conformance.plans import Plans
 from tests.conformance.replication.between import (
     ELECTION_NOT_NEEDED,
     ELIGIBLE_LEADERS_NOT_AVAILABLE,
@@ -177,8 +178,27 @@ def test_reassignments_off_it_and_onto_it(cluster: Cluster, topics: Topics) -> N
     cluster.eventually(lambda: seen(cluster, topics.shrinking).replicas == (1,))
 
 
+@pytest.mark.feature("113-28")
+def test_kafka_reassign_partitions_exits_with_an_error_and_begins_nothing(
+    cluster: Cluster, topics: Topics, plans: Plans
+) -> None:
+    cluster.eventually(lambda: seen(cluster, topics.strict).isr == (1,), "the brokers know that it is gone")
+    (here,) = (path for path in cluster.log_dirs[1] if (Path(path) / f"{topics.strict}-0").exists())
+    (other,) = (path for path in cluster.log_dirs[1] if path != here)
+    for moved in (
+        plans.of((topics.alone, 0, [GONE], [cluster.log_dirs[GONE][0]])),
+        plans.of((topics.strict, 0, [1, GONE], [other, "any"])),
+        plans.of((topics.strict, 0, [2, GONE], None)),
+    ):
+        code, lines = plans.run("execute", moved, "--additional")  # others are under way here
+        assert code == 1 and f"Unknown broker id {GONE}" in "\n".join(lines), lines
+    assert under_way(cluster, topics.strict) is None and under_way(cluster, topics.alone) is None
+    assert seen(cluster, topics.strict).replicas == (3, 1)
+    assert where(cluster, 1, topics.strict) == here and where(cluster, 1, topics.strict, future=True) is None
+
+
 @pytest.mark.conformance(150)
-@pytest.mark.feature("455-03", "455-30")
+@pytest.mark.feature("455-03")
 def test_a_cancel_that_would_lose_records(cluster: Cluster, topics: Topics) -> None:
     cluster.eventually(lambda: seen(cluster, topics.half).isr == (1,), "only an added replica is in sync")
     assert seen(cluster, topics.half).leader == 1

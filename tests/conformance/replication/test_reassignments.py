@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.clusters import NODES, Cluster
+from tests.conformance.log_dirs import Replica, describe, moves_held, others, wait_until_in, where
 from tests.conformance.log_dirs import ask as ask_directory
-from tests.conformance.log_dirs import moves_held, others, wait_until_in, where
 from tests.conformance.replication.between import (
     NO_REASSIGNMENT_IN_PROGRESS,
     NONE,
@@ -68,6 +68,25 @@ def test_several_in_one_request_each_by_itself(cluster: Cluster) -> None:
     assert after.leader in (2, 3) and after.epoch > before.epoch
     assert wait_until_done(cluster, topic, [3, 1], 2).leader in (3, 1)
     assert cluster.end_offset(topic, 0) == cluster.end_offset(topic, 2) == 400
+
+
+@pytest.mark.feature("113-33")
+def test_how_far_a_new_replica_is_behind(cluster: Cluster) -> None:
+    topic = filled(cluster, [1], records=2_000)
+
+    def rows() -> list[Replica]:
+        return [row.replicas[topic, 0, False] for row in describe(cluster, 2, {topic: [0]}).values() if row.replicas]
+
+    with held(cluster, topic, to=[2]):
+        assert ask(cluster, topic, [1, 2]) == (NONE, None)
+        cluster.eventually(lambda: [row for row in rows() if row.size > 0], "the leader has responded")
+        (new,) = rows()
+        assert new.size < 2_000_000
+        assert (0 < new.lag < 2_000) if cluster.differs("a-followers-lag") else new.lag == 0
+        (led,) = (row.replicas[topic, 0, False] for row in describe(cluster, 1, {topic: [0]}).values() if row.replicas)
+        assert led.size > 2_000_000 and led.lag == 0
+    wait_until_done(cluster, topic, [1, 2])
+    cluster.eventually(lambda: [(row.size, row.lag) for row in rows()] == [(led.size, 0)])
 
 
 @pytest.mark.conformance(149, 153, 157)

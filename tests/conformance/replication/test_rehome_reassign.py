@@ -41,7 +41,6 @@ def plan(folder: Path, topic: str, replicas: list[int], log_dirs: list[str] | No
     return str(file)
 
 
-@pytest.mark.feature("455-30")
 def test_a_partition_moves_under_a_throttle_that_is_taken_back(cluster: Cluster, rehome: Any, tmp_path: Path) -> None:
     topic = cluster.new_topic(assignment={0: [1]})
     cluster.produce(topic, 0, n=300, size=1000)
