@@ -62,9 +62,10 @@ LEASE_RETRY = RetryPolicy(
 # --- the controller
 
 #: A step that its worker took and did not finish (it was killed, or the database went back) is given to another after
-#: this; updates wait so long then. A worker that needs longer for a replay never catches up: what it has done is
-#: refused, and the next step begins with another replay.
-CLUSTER_TASK_TIMEOUT = timedelta(seconds=10)
+#: this; updates wait so long then, so a controller that was killed is back this long after its start at the latest,
+#: and 10 s are promised. A worker that needs longer for a replay does not catch up: what it has done is refused, and
+#: the next step begins with another replay. From the fourth attempt on the server adds 5, 10, 20, ... seconds.
+CLUSTER_TASK_TIMEOUT = timedelta(seconds=7)
 #: The controller's steps come before those of the runs that use its workers too.
 CLUSTER_PRIORITY, RUN_PRIORITY = Priority(priority_key=1), Priority(priority_key=3)
 #: Steps that a worker takes at once. The interpreter does one of them at a time: where many wait, each that is begun

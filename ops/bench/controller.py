@@ -392,7 +392,12 @@ class _Cluster:
         return self._log.read_text(errors="replace").count("TMPRL1101")
 
     async def failed_tasks(self) -> list[str]:
-        """Why workflow tasks of the controller's runs have failed, one entry each."""
+        """Why workflow tasks of the controller's runs have failed, one entry each.
+
+        Not UNHANDLED_COMMAND: it is how the server refuses to close a run for which a signal or an update has arrived
+        meanwhile, and gives the next task with it.
+        """
+        next_task = WorkflowTaskFailedCause.WORKFLOW_TASK_FAILED_CAUSE_UNHANDLED_COMMAND
         client = await Client.connect(self._address)
         failed: list[str] = []
         async for run in client.list_workflows(f"WorkflowId = '{names.cluster_id(CLUSTER)}'"):
@@ -400,5 +405,7 @@ class _Cluster:
             async for event in handle.fetch_history_events():
                 if event.event_type == EventType.EVENT_TYPE_WORKFLOW_TASK_FAILED:
                     found = event.workflow_task_failed_event_attributes
+                    if found.cause == next_task:
+                        continue
                     failed.append(f"{WorkflowTaskFailedCause.Name(found.cause)}: {found.failure.message}")
         return failed

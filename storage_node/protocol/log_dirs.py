@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from storage_node.protocol.answers import LARGE
 from storage_node.protocol.codec import group
 from storage_node.protocol.framing import Answer
+from storage_node.protocol.off_loop import off_loop_when
 from storage_node.protocol.request import Request
 from storage_node.types import TopicPartition
 
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 async def alter_replica_log_dirs(node: Node, request: Request) -> Answer:
     """Each partition with its own result; a partition named twice goes to the last directory named."""
     call = request.decode()
-    wanted = {
-        TopicPartition(topic.name, partition): directory.path
-        for directory in call.dirs
-        for topic in directory.topics
-        for partition in topic.partitions
-    }
+    wanted = await off_loop_when(
+        sum(len(topic.partitions) for directory in call.dirs for topic in directory.topics),
+        lambda: {
+            TopicPartition(topic.name, partition): directory.path
+            for directory in call.dirs
+            for topic in directory.topics
+            for partition in topic.partitions
+        },
+    )
     codes = await node.log_dirs.alter(wanted)
     rows = [(tp.topic, {"partition_index": tp.partition, "error_code": codes[tp]}) for tp in wanted]
     return request.encode(results=[{"topic_name": name, "partitions": items} for name, items in group(rows)])
@@ -36,7 +40,10 @@ async def describe_log_dirs(node: Node, request: Request) -> Answer:
     call = request.decode()
     asked = None
     if call.topics is not None:
-        asked = {TopicPartition(topic.topic, index) for topic in call.topics for index in topic.partitions}
+        asked = await off_loop_when(
+            sum(len(topic.partitions) for topic in call.topics),
+            lambda: {TopicPartition(topic.topic, index) for topic in call.topics for index in topic.partitions},
+        )
     rows = await node.log_dirs.describe(asked)
     if sum(len(row.replicas) for row in rows) > LARGE:
         return await asyncio.to_thread(_described, request, rows)

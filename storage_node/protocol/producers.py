@@ -21,13 +21,12 @@ async def describe_producers(node: Node, request: Request) -> Answer:
     Errors are per partition: UNKNOWN_TOPIC_OR_PARTITION, NOT_LEADER_OR_FOLLOWER where other nodes hold the replicas,
     KAFKA_STORAGE_ERROR where this node's replica is offline.
     """
-    call = request.decode()
-    asked = [TopicPartition(topic.name, index) for topic in call.topics for index in topic.partition_indexes]
     # Not on the loop: a partition may have as many producers as there were clients within a day.
-    return await asyncio.to_thread(_described, node, request, asked)
+    return await asyncio.to_thread(_described, node, request, request.decode())
 
 
-def _described(node: Node, request: Request, asked: list[TopicPartition]) -> Answer:
+def _described(node: Node, request: Request, call: Any) -> Answer:
+    asked = [TopicPartition(topic.name, index) for topic in call.topics for index in topic.partition_indexes]
     rows = [(tp.topic, _row(node, tp)) for tp in asked]
     return request.encode(topics=[{"name": name, "partitions": items} for name, items in group(rows)])
 

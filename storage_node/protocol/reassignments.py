@@ -11,6 +11,7 @@ from storage_node.errors import ErrorCode
 from storage_node.ports import ChangeResult, Reassign
 from storage_node.protocol.codec import milliseconds
 from storage_node.protocol.framing import Answer
+from storage_node.protocol.off_loop import off_loop_when
 from storage_node.protocol.request import Request
 from storage_node.types import TopicPartition
 
@@ -39,7 +40,10 @@ async def list_partition_reassignments(node: Node, request: Request) -> Answer:
     call = request.decode()
     asked = None
     if call.topics is not None:
-        asked = {(topic.name, index) for topic in call.topics for index in topic.partition_indexes}
+        asked = await off_loop_when(
+            sum(len(topic.partition_indexes) for topic in call.topics),
+            lambda: {(topic.name, index) for topic in call.topics for index in topic.partition_indexes},
+        )
     if asked is None or asked:
         now = await node.admin.come_up_to_date(milliseconds(call.timeout) / 1000)
         if now.error:
@@ -70,10 +74,13 @@ async def alter_partition_reassignments(node: Node, request: Request) -> Answer:
     call = request.decode()
     may_change = getattr(call, "allow_replication_factor_change", True)
     asked = [(topic.name, row) for topic in call.topics for row in topic.partitions]
-    wanted = [
-        Reassign(TopicPartition(name, row.partition_index), None if row.replicas is None else tuple(row.replicas))
-        for name, row in asked
-    ]
+    wanted = await off_loop_when(
+        len(asked),
+        lambda: [
+            Reassign(TopicPartition(name, row.partition_index), None if row.replicas is None else tuple(row.replicas))
+            for name, row in asked
+        ],
+    )
     who = f"{request.client_id} at {request.peer}"
     seconds = milliseconds(call.timeout) / 1000
     answers = await node.admin.reassign(wanted, may_change_factor=may_change, seconds=seconds, client=who)
@@ -103,7 +110,10 @@ async def elect_leaders(node: Node, request: Request) -> Answer:
         refused = [] if call.topic_partitions is None else asked
         error = {"error_code": ErrorCode.INVALID_REQUEST, "error_message": message}
         return request.encode(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=_elected(refused, error))
-    partitions = [TopicPartition(name, index) for name, indexes in asked for index in indexes]
+    partitions = await off_loop_when(
+        sum(len(indexes) for _, indexes in asked),
+        lambda: [TopicPartition(name, index) for name, indexes in asked for index in indexes],
+    )
     answers = await node.admin.elect(partitions, kind == UNCLEAN, milliseconds(call.timeout) / 1000)
     if late := _late(answers):
         refused = [] if call.topic_partitions is None else asked
