@@ -114,6 +114,7 @@ class LiveTraffic:
         self._ends: dict[int, int] = {}
         self._stop = threading.Event()
         self._stop_consumer = threading.Event()
+        self._begun = threading.Event()
         self._problems: list[str] = []
         self._threads = [
             threading.Thread(target=self._guarded, args=(work,), name=work.__name__, daemon=True)
@@ -121,8 +122,10 @@ class LiveTraffic:
         ]
 
     def start(self) -> None:
+        """Return when the consumer knows where it begins, or has met a problem: whatever comes then disturbs both."""
         for thread in self._threads:
             thread.start()
+        self._begun.wait(2 * AWAY_SECONDS)
 
     def stop(self) -> None:
         """End the producer with everything acknowledged, then the consumer when it has seen all. Raises `OpsError`."""
@@ -162,6 +165,7 @@ class LiveTraffic:
         try:
             start = {p: _watermarks(consumer, self._topic, p)[1] for p in range(self._partitions)}
             consumer.assign([TopicPartition(self._topic, p, offset) for p, offset in start.items()])
+            self._begun.set()
             position = dict(start)
             until: float | None = None
             while True:
@@ -175,6 +179,7 @@ class LiveTraffic:
                     if time.monotonic() > until:
                         raise OpsError("the consumer has not caught up 30 s after the last record")
         finally:
+            self._begun.set()
             consumer.close()
 
 
@@ -250,6 +255,7 @@ _PASSING = {
     KafkaError._ALL_BROKERS_DOWN,
     KafkaError._TIMED_OUT,
     KafkaError._PARTITION_EOF,
+    KafkaError._UNKNOWN_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.REQUEST_TIMED_OUT,

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from storage_node.log.batch import Buffer
 from storage_node.log.record_runs import LEAST_RUN, LEAST_STRETCH, Run, run_of, stretch_of
 from storage_node.log.unpacking import TooLarge
+from storage_node.small_first import pace
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bytes: TypeAlias = npt.NDArray[np.uint8]
@@ -48,6 +49,8 @@ _AT_ONCE = 16 << 10
 _LARGE = 1 << 20
 """A record of more bytes is read while it is unpacked, and is never in memory as a whole."""
 _INT_BYTES, _LONG_BYTES = 5, 10
+#: Headers that are walked over between two looks at the clock.
+_STRETCH = 2_000
 _MASKS = {_INT_BYTES: (1 << 32) - 1, _LONG_BYTES: (1 << 64) - 1}
 
 
@@ -390,7 +393,9 @@ def _headers(data: Buffer | _Stream, position: int, end: int, count: int, most: 
         raise ValueError("more headers than a record has bytes for")
     if count > most:
         raise TooLarge(_MANY_HEADERS)
-    for _ in range(count):
+    for number in range(count):
+        if number % _STRETCH == _STRETCH - 1:
+            pace()
         byte = data[position]
         if byte < 0x80 and not byte & 1:
             position += 1 + (byte >> 1)

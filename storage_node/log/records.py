@@ -13,6 +13,7 @@ from storage_node.log.batch import HEADER_SIZE, NO_TIMESTAMP, BatchHeader, Buffe
 from storage_node.log.record_columns import all_of, columns, runs_and_columns
 from storage_node.log.record_runs import LEAST_RUN, LEAST_STRETCH, NEAR, Run, run_of
 from storage_node.log.unpacking import NONE, TooLarge, unpack
+from storage_node.small_first import pace
 
 
 class Seen(NamedTuple):
@@ -60,6 +61,8 @@ def look_through(batch: Buffer, header: BatchHeader, bounds: Bounds | None = Non
     runs = _near(base)
     packed = compression != NONE
     for found in runs_and_columns(chunks, count, packed=packed, runs=runs, most_headers=most_headers):
+        if bounds is None:
+            pace()
         if isinstance(found, Run):
             oldest = base + found.low if oldest == NO_TIMESTAMP else min(oldest, base + found.low)
             newest = max(newest, base + found.high)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from storage_node.config import NodeConfig
 from storage_node.descriptors import most_connections
+from storage_node.protocol.reading_turns import Turns
 from storage_node.protocol.request_memory import RequestMemory
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Connections:
         """By which connections are known: never the same twice."""
         self._closed = closed
         self.memory = RequestMemory(limits.request_bytes, limits.frame)
+        self.turns = Turns()
         self.receive_buffer = bytearray(RECEIVE_BUFFER)
         """What is read goes here first, for all connections: between two reads nobody needs one of his own."""
         self.receive_view = memoryview(self.receive_buffer)

@@ -31,6 +31,7 @@ from storage_node.protocol.framing import Answer
 from storage_node.protocol.leaders import leader_of
 from storage_node.protocol.request import Request
 from storage_node.protocol.topic_ids import same_topic, topic_named
+from storage_node.small_first import give_way
 from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -245,7 +246,7 @@ async def _in_turns(items: Iterable[Item], work: Callable[[Item], None]) -> None
     for number, item in enumerate(items, 1):
         work(item)
         if number % TURN == 0:
-            await asyncio.sleep(0)
+            await give_way(number)
 
 
 def _look_up(node: Node, item: Item, names: dict[bytes, str]) -> Partition | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from storage_node.protocol.leaders import Leader, endpoints
 from storage_node.protocol.request import Request
 from storage_node.protocol.sending import Buffer, FilePart
 from storage_node.protocol.wire import array, string, varint
+from storage_node.small_first import SLICE_ELEMENTS, give_way
 
 if TYPE_CHECKING:
     from storage_node.partition import Partition
@@ -26,7 +26,7 @@ CONSUMER = -1
 NO_EPOCH = -1
 
 #: Partitions that are handled in one go on the loop, before others have their turn.
-TURN = 500
+TURN = SLICE_ELEMENTS
 NEVER = float("-inf")
 #: Bytes of a request up to which it is recognised when it comes again.
 LONGEST_OUTLINE = 64 * 1024
@@ -236,7 +236,7 @@ async def parse(request: Request) -> FetchCall:
         for _ in range(cursor.count(flexible)):
             items.append(_flexible_item(cursor, topic, topic_id) if flexible else _item(cursor, topic, version))
             if len(items) % TURN == 0:
-                await asyncio.sleep(0)
+                await give_way(len(items))
         if flexible:
             cursor.tagged()
     forgotten: list[tuple[bytes | str, int]] = []
@@ -246,7 +246,7 @@ async def parse(request: Request) -> FetchCall:
             for _ in range(cursor.count(flexible)):
                 forgotten.append((topic_id or topic, cursor.int32()))
                 if len(forgotten) % TURN == 0:
-                    await asyncio.sleep(0)
+                    await give_way(len(forgotten))
             if flexible:
                 cursor.tagged()
     if version >= 11:
@@ -301,7 +301,7 @@ async def encode(
     for number, item in enumerate(items, 1):
         topics.setdefault(item.topic_id or item.topic, []).append(item)
         if number % TURN == 0:
-            await asyncio.sleep(0)
+            await give_way(number)
     buffers: list[Buffer | FilePart] = []
     out = bytearray(4)
     count = 0
@@ -315,7 +315,7 @@ async def encode(
         for row in rows:
             count += 1
             if count % TURN == 0:
-                await asyncio.sleep(0)
+                await give_way(count)
             if version >= 5:
                 out += _RESULT_V5.pack(row.partition, row.error, row.high_watermark, row.high_watermark, row.log_start)
             else:

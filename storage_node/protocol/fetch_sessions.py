@@ -27,6 +27,7 @@ from storage_node.protocol.fetch_call import CONSUMER, FINAL_EPOCH, TURN, FetchC
 from storage_node.protocol.fetch_watch import Watch
 from storage_node.protocol.request import Request
 from storage_node.protocol.sending import Buffer, FilePart
+from storage_node.small_first import give_way
 
 #: max.incremental.fetch.session.cache.slots, as in Apache Kafka.
 SLOTS = 1000
@@ -139,7 +140,7 @@ class Session:
                 item.ask(asked)
             named.append(item)
             if number % TURN == TURN - 1:
-                await asyncio.sleep(0)
+                await give_way(number)
         for key in call.forgotten:
             gone = self.items.get(key)
             if gone is not None:

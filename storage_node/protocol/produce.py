@@ -33,6 +33,7 @@ from storage_node.protocol.receiving import CloseConnection
 from storage_node.protocol.replicated import Acknowledgements, fail
 from storage_node.protocol.request import Request
 from storage_node.protocol.topic_ids import same_topic, topic_named
+from storage_node.small_first import SMALL, SMALL_FIRST
 from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ _INSPECTORS = Inspectors(max(2, os.cpu_count() or 2))
 _LONG_INSPECTORS = Inspectors(max(2, os.cpu_count() or 2))
 
 #: Seconds of processor time that a directory's thread spends on the appends of one connection before those of others
-#: have their turn.
-TURN = 0.05
+#: have their turn; and while small produces are under way.
+TURN, SHORT_TURN = 0.05, 0.002
 
 #: A directory that hangs must not keep a connection for ever, whatever the client asks for.
 LONGEST_WAIT = 60.0
@@ -204,6 +205,10 @@ class Round:
         """What is looked through before the work, by the work's directory."""
         self._holds: dict[str, tuple[Hold, Callable[[], None]]] = {}
         """The swaps that work waits for, by the work's directory, and who is called at their ends."""
+        self._pauses: dict[str, asyncio.TimerHandle] = {}
+        """The pauses between the turns of work, by the work's directory."""
+        self._counted = False
+        """Whether this is a small produce that is under way."""
         self._timer: asyncio.TimerHandle | None = None
         self._acknowledgements: Acknowledgements | None = None
         self._answered = False
@@ -212,12 +217,17 @@ class Round:
         """Hand the work over; answers at once when there is none."""
         self._waiting = dict(jobs)
         for name, work in jobs.items():
-            if not self._hand_over(name, work):
+            if len(work) > SMALL and (seconds := SMALL_FIRST.reserve()):
+                self._pauses[name] = self._loop.call_later(seconds, self._go_on, name)
+            elif not self._hand_over(name, work):
                 del self._waiting[name]
         if not self._waiting:
             # Not at once: the connection would go on from here, one level deeper for every request that waits.
             self._loop.call_soon(self._answer)
             return
+        if sum(len(call.items) for call in self._calls) <= SMALL:
+            self._counted = True
+            SMALL_FIRST.under_way += 1
         seconds = min(call.timeout_ms for call in self._calls) / 1000
         self._timer = self._loop.call_later(min(max(seconds, 0.1), LONGEST_WAIT), self._late)
 
@@ -245,13 +255,14 @@ class Round:
                 self._loop.call_soon_threadsafe(self._go_on, name)
 
         if hold is None:
-            self._go_on(name)
+            self._pauses[name] = self._loop.call_later(SMALL_FIRST.reserve(), self._go_on, name)
             return
         self._holds[name] = hold, released
         hold.when_released(released)
 
     def _go_on(self, name: str) -> None:
         self._holds.pop(name, None)
+        self._pauses.pop(name, None)
         self._inspections.pop(name, None)
         if (work := self._waiting.get(name)) is not None and not self._hand_over(name, work):
             self._done(name)
@@ -288,6 +299,7 @@ class Round:
 
     def _replicate(self) -> None:
         """Everything is appended: wait for the followers, where there are any."""
+        self._appended()
         items = [item for call in self._calls for item in call.items if item.state is not None]
         if not items:
             self._answer()
@@ -303,6 +315,11 @@ class Round:
             for item in (item for call in self._calls for item in call.items):
                 item.records = item.inspected = None
             self._connection.appended()
+
+    def _appended(self) -> None:
+        if self._counted:
+            self._counted = False
+            SMALL_FIRST.under_way -= 1
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work, name="produce")
@@ -355,6 +372,9 @@ class Round:
             self._timer.cancel()
         for hold, released in self._holds.values():
             hold.forget(released)
+        for pause in self._pauses.values():
+            pause.cancel()
+        self._appended()
         if self._many:
             self._later(self._answer_many())
         else:
@@ -480,7 +500,9 @@ def _append(node: Node, directory: LogDirectory, work: Work) -> tuple[Work, Hold
             item.base_offset, item.next_offset = appended.base_offset, appended.last_offset + 1
             item.append_time = appended.log_append_time
             item.log_start = partition.log.log_start_offset
-        if begun and time.thread_time() - begun > TURN and place + 1 < len(work):
+        if not begun or place + 1 == len(work):
+            continue
+        if time.thread_time() - begun > (SHORT_TURN if SMALL_FIRST.under_way else TURN):
             return _rest(work[place + 1 :], held, left)
     return left, held[left[0][1]] if left else None
 

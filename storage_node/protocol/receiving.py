@@ -15,15 +15,13 @@ from abc import ABC, abstractmethod
 
 from storage_node.protocol.connections import RECEIVE_BUFFER, Connections
 from storage_node.protocol.request_memory import SMALL
+from storage_node.small_first import SMALL_FIRST
 
 Frame = bytes | memoryview
 
 #: A frame of which more than this has arrived gets address space for all of itself, so that nothing is copied any more;
 #: the kernel adds memory page by page as bytes arrive.
 GROWTH = 2 * 1024 * 1024
-#: Bytes of a large frame that a connection receives in one turn of the loop. libuv alone would read up to 32 times as
-#: much: a few clients that send without a pause would delay the others by tens of milliseconds each time.
-LARGEST_READ = 256 * 1024
 #: The first piece of memory for a frame of which next to nothing has come.
 LEAST = 4096
 
@@ -44,6 +42,7 @@ class FrameReader(asyncio.BufferedProtocol, ABC):
     def __init__(self, table: Connections) -> None:
         self._table = table
         self._memory = table.memory
+        self._turns = table.turns
         self._rest = b""
         """The first bytes of a frame whose length is not known yet, or the length alone while it waits for room."""
         self._large: memoryview | None = None
@@ -99,7 +98,7 @@ class FrameReader(asyncio.BufferedProtocol, ABC):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._large is not None:
-            return self._large[self._filled : min(self._room, self._filled + LARGEST_READ)]
+            return self._large[self._filled : min(self._room, self._filled + self._turns.share)]
         have = len(self._rest)
         view = self._table.receive_view
         if have:
@@ -109,7 +108,7 @@ class FrameReader(asyncio.BufferedProtocol, ABC):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._bytes_in += nbytes
-        self.active = asyncio.get_running_loop().time()
+        self.active = SMALL_FIRST.heard = asyncio.get_running_loop().time()
         if self._closing or self._ended:
             return
         if self._large is None:
@@ -118,7 +117,7 @@ class FrameReader(asyncio.BufferedProtocol, ABC):
             return
         self._filled += nbytes
         self._turn += nbytes
-        if self._turn >= LARGEST_READ:
+        if self._turn >= self._turns.share:
             self._rest_until_next_turn()
         if self._filled == self._room:
             self._grow()
@@ -126,11 +125,13 @@ class FrameReader(asyncio.BufferedProtocol, ABC):
     def _rest_until_next_turn(self) -> None:
         """Leave this turn of the loop to the other connections."""
         self._rests = True
+        self._turns.rests()
         self._pause_reading()
         asyncio.get_running_loop().call_soon(self._end_rest)
 
     def _end_rest(self) -> None:
         self._rests, self._turn = False, 0
+        self._turns.begins()
         if not self._closing:
             self._resume_reading()
 

@@ -1,0 +1,92 @@
+"""Large requests make pauses while small produces are under way.
+
+The interpreter computes on one thread at a time, and a small append needs it about ten times on its way to the disk and
+back. Next to work that never pauses, each of these costs the time slices of all that compute: a producer of a hundred
+records a second then queues up without end, however little each thread does at a time. So work of a size that a client
+chooses reserves its slices, one after the other across all such work, with room between them, as long as a small
+produce is under way. Alone it does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+#: Partitions of a produce that is small.
+SMALL: Final = 4
+#: Elements of a request that are handled without a pause, as many as requests in regular use have; and the elements of
+#: a slice, of up to 20 microseconds each.
+UNPAUSED: Final = 2_000
+SLICE_ELEMENTS: Final = 100
+#: Seconds of a slice and of the pause behind it.
+SLICE: Final = 0.002
+PAUSE: Final = 0.002
+#: Seconds since the listener received something in which it counts as busy.
+RECENT: Final = 0.01
+
+
+class SmallFirst:
+    """What is under way, and when the next slice of large work may begin. Any thread."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._free = 0.0
+        """When the slices reserved so far, and their pauses, are over."""
+        self.under_way = 0
+        """Small produces that are not appended yet. Changed on the listener's loop alone."""
+        self.heard = float("-inf")
+        """When the listener received something, by the monotonic clock."""
+
+    def reserve(self) -> float:
+        """Reserve the next slice; return the seconds until it begins, 0 while no small produce is under way."""
+        if not self.under_way:
+            return 0.0
+        return self._reserve()
+
+    def reserve_long(self) -> float:
+        """The same for a thread that computes for long; it also waits while the listener is busy receiving.
+
+        The listener needs the interpreter for each piece that it receives, and what it has not received yet may be
+        small.
+        """
+        if not self.under_way and self._clock() - self.heard > RECENT:
+            return 0.0
+        return self._reserve()
+
+    def _reserve(self) -> float:
+        with self._lock:
+            now = self._clock()
+            begins = max(now, self._free)
+            self._free = begins + SLICE + PAUSE
+        return begins - now
+
+
+SMALL_FIRST: Final = SmallFirst()
+
+
+async def give_way(done: int = UNPAUSED + 1) -> None:
+    """Let others have their turn on the loop, after `done` elements of a request."""
+    await asyncio.sleep(SMALL_FIRST.reserve() if done > UNPAUSED else 0)
+
+
+_THREAD: Final = threading.local()
+
+
+def pace() -> None:
+    """Pause if the calling thread's slice is over, and a small produce is under way or the listener is busy.
+
+    To be called every few hundred microseconds.
+    """
+    now = time.monotonic()
+    until = getattr(_THREAD, "until", None)
+    if until is not None and now < until:
+        return
+    if until is not None and (seconds := SMALL_FIRST.reserve_long()):
+        time.sleep(seconds)
+        now = time.monotonic()
+    _THREAD.until = now + SLICE
