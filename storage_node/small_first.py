@@ -24,6 +24,10 @@ SLICE_ELEMENTS: Final = 100
 #: Seconds of a slice and of the pause behind it.
 SLICE: Final = 0.002
 PAUSE: Final = 0.002
+#: While threads have something to do for the listener, its loop sleeps this long, which is enough for a thread to wake,
+#: after so many seconds.
+LET_GO: Final = 0.00005
+LET_GO_EVERY: Final = 0.0003
 #: Seconds since the listener received something in which it counts as busy.
 RECENT: Final = 0.01
 
@@ -37,8 +41,12 @@ class SmallFirst:
         self._lock = threading.Lock()
         self._free = 0.0
         """When the slices reserved so far, and their pauses, are over."""
+        self._let_go = 0.0
+        """When the listener's loop did it last."""
         self.under_way = 0
         """Small produces that are not appended yet. Changed on the listener's loop alone."""
+        self.reads = 0
+        """Reads of fetches that the listener's loop waits for. Changed on it alone."""
         self.heard = float("-inf")
         """When the listener received something, by the monotonic clock."""
 
@@ -57,6 +65,20 @@ class SmallFirst:
         if not self.under_way and self._clock() - self.heard > RECENT:
             return 0.0
         return self._reserve()
+
+    def let_go(self) -> None:
+        """Let a thread that waits for the interpreter have it; called on the listener's loop for whatever it does.
+
+        A busy loop gives the interpreter up for each system call, and has it again before another thread wakes: that
+        thread then neither gets it nor waits for as long as it takes to demand it (`interpreter.SWITCH`), and an append
+        takes hundreds of milliseconds.
+        """
+        if not (self.under_way or self.reads):
+            return
+        now = self._clock()
+        if now - self._let_go >= LET_GO_EVERY:
+            time.sleep(LET_GO)
+            self._let_go = now + LET_GO
 
     def _reserve(self) -> float:
         with self._lock:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from storage_node.errors import ErrorCode, OffsetOutOfRange, RequestRefused, StorageError
 from storage_node.protocol.fetch_call import FetchCall, Item
 from storage_node.protocol.sending import PATIENCE, FilePart
+from storage_node.small_first import SMALL_FIRST
 
 if TYPE_CHECKING:
     from storage_node.node import Node
@@ -142,7 +143,11 @@ class Reading:
                 waits.append((job, items))
         found = []
         if waits:
-            done, _ = await asyncio.wait([job for job, _ in waits], timeout=PATIENCE)
+            SMALL_FIRST.reads += 1
+            try:
+                done, _ = await asyncio.wait([job for job, _ in waits], timeout=PATIENCE)
+            finally:
+                SMALL_FIRST.reads -= 1
             for job, items in waits:
                 if job not in done:
                     continue

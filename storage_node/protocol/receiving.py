@@ -108,6 +108,7 @@ class FrameReader(asyncio.BufferedProtocol, ABC):
 
     def buffer_updated(self, nbytes: int) -> None:
         self._bytes_in += nbytes
+        SMALL_FIRST.let_go()
         self.active = SMALL_FIRST.heard = asyncio.get_running_loop().time()
         if self._closing or self._ended:
             return

@@ -43,6 +43,7 @@ from storage_node.protocol.receiving import CloseConnection, Frame
 from storage_node.protocol.request import LARGE, Deferred, Request, read_client_id, read_header
 from storage_node.protocol.side_loop import SideLoop
 from storage_node.protocol.table import API_VERSIONS, APIS, CHANGING, FETCH, JOINING, PRIVATE, PRODUCE
+from storage_node.small_first import SMALL_FIRST
 
 if TYPE_CHECKING:
     from storage_node.node import Node
@@ -243,6 +244,7 @@ class Listener:
 
     def _begin(self, frames: list[Frame], connection: Connection) -> None:
         """Answer frames: produce requests without a task, everything else in one. Raises CloseConnection."""
+        SMALL_FIRST.let_go()
         try:
             request = self._read(frames[0], connection)
             connection.under_way, connection.client_id = request.api.name, request.client_id[:LONGEST_NAME]

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from storage_node import small_first
-from storage_node.small_first import PAUSE, RECENT, SLICE, UNPAUSED, SmallFirst, give_way, pace
+from storage_node.small_first import LET_GO, LET_GO_EVERY, PAUSE, RECENT, SLICE, UNPAUSED, SmallFirst, give_way, pace
 
 TURN = SLICE + PAUSE
 
@@ -79,3 +79,19 @@ def test_requests_in_regular_use_do_not_pause(monkeypatch: pytest.MonkeyPatch, d
         return time.perf_counter() - began
 
     assert (asyncio.run(taken()) >= TURN) == waits
+
+
+@pytest.mark.parametrize("awaited", ["under_way", "reads"])
+def test_busy_loop_lets_the_interpreter_go_while_threads_work_for_it(
+    first: SmallFirst, now: list[float], awaited: str
+) -> None:
+    began = now[0]
+    first.let_go()
+    assert now[0] == began, "nothing is awaited"
+    setattr(first, awaited, 1)
+    first.let_go()
+    first.let_go()
+    assert now[0] - began == pytest.approx(LET_GO), "at most once in a while"
+    now[0] += 2 * LET_GO_EVERY
+    first.let_go()
+    assert now[0] - began == pytest.approx(2 * LET_GO + 2 * LET_GO_EVERY)
