@@ -11,7 +11,8 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -33,6 +34,9 @@ log = logging.getLogger(__name__)
 FILE = "activity-attempts"
 COMPACT_BYTES = 256 * 1024  # the file is rewritten with what still runs when it has grown beyond this
 AT_ONCE = 16  # failures sent to the server at the same time
+#: Seconds in which the result of an activity that has returned reaches the server; a node that is killed meanwhile
+#: loses it, and the server would wait for the attempt's timeout. To fail an attempt that is closed is no error.
+ON_ITS_WAY = 5.0
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -63,9 +67,13 @@ def parse(lines: Iterable[str]) -> frozenset[Attempt]:
 class AttemptJournal:
     """The journal file of one node. Writing happens on a thread of its own, in order; callers never wait for a disk."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """`clock`: seconds."""
         self._path = directory / FILE
+        self._clock = clock
         self._open: set[Attempt] = set()
+        self._returned: dict[Attempt, float] = {}
+        """Whose results are on their way, and since when; the writer's thread alone uses it."""
         self._size = 0
         self._file: int | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="attempts")
@@ -80,17 +88,39 @@ class AttemptJournal:
         return found
 
     def began(self, attempt: Attempt) -> None:
-        self._writer.submit(self._note, "+", attempt)
+        """The attempt runs, perhaps again."""
+        self._writer.submit(self._began, attempt)
+
+    def returned(self, attempt: Attempt) -> None:
+        """The attempt has returned here; the server may not know it yet."""
+        self._writer.submit(self._note_returned, attempt)
 
     def ended(self, attempt: Attempt) -> None:
+        """The attempt is closed at the server."""
         self._writer.submit(self._note, "-", attempt)
 
     def close(self) -> None:
-        """Wait until everything is written."""
+        """Wait until everything is written. The worker has stopped: no result is on its way any more."""
+        self._writer.submit(self._arrived, float("inf"))
         self._writer.shutdown(wait=True)
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _began(self, attempt: Attempt) -> None:
+        self._returned.pop(attempt, None)
+        self._note("+", attempt)
+        self._arrived(self._clock() - ON_ITS_WAY)
+
+    def _note_returned(self, attempt: Attempt) -> None:
+        self._returned[attempt] = self._clock()
+        self._arrived(self._clock() - ON_ITS_WAY)
+
+    def _arrived(self, until: float) -> None:
+        """What had returned by then is at the server."""
+        for attempt in [attempt for attempt, when in self._returned.items() if when <= until]:
+            del self._returned[attempt]
+            self._note("-", attempt)
 
     def _note(self, sign: str, attempt: Attempt) -> None:
         (self._open.add if sign == "+" else self._open.discard)(attempt)
@@ -142,7 +172,7 @@ class _Noting(ActivityInboundInterceptor):
         try:
             return await self.next.execute_activity(input)
         finally:
-            self._journal.ended(attempt)
+            self._journal.returned(attempt)
 
 
 async def started_by(client: Client, workflow_id: str, worker: str) -> frozenset[Attempt]:

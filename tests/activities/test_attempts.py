@@ -48,6 +48,34 @@ def test_what_was_left_behind_stays_known_until_it_is_ended(tmp_path: Path) -> N
     assert AttemptJournal(tmp_path).left_behind() == frozenset()
 
 
+def test_result_may_be_lost_for_a_while_after_an_activity_has_returned(tmp_path: Path) -> None:
+    """A node that is killed a moment after the end of a step ends the attempt at its start: the server waits for it."""
+    now = [0.0]
+    journal = AttemptJournal(tmp_path, lambda: now[0])
+
+    def left() -> frozenset[Attempt]:
+        journal._writer.submit(lambda: None).result()
+        return AttemptJournal(tmp_path).left_behind()
+
+    journal.began(attempt(1))
+    journal.returned(attempt(1))
+    assert left() == {attempt(1)}
+    now[0] += attempts.ON_ITS_WAY - 1
+    journal.began(attempt(2))
+    assert left() == {attempt(1), attempt(2)}
+    now[0] += 2
+    journal.began(attempt(3))
+    assert left() == {attempt(2), attempt(3)}
+    # The server has it tried again: what returned before says nothing of this one.
+    journal.returned(attempt(3))
+    journal.began(attempt(3))
+    now[0] += 2 * attempts.ON_ITS_WAY
+    journal.returned(attempt(2))
+    assert left() == {attempt(2), attempt(3)}
+    journal.close()
+    assert AttemptJournal(tmp_path).left_behind() == {attempt(3)}
+
+
 def test_torn_and_foreign_lines_are_skipped() -> None:
     lines = ['["+", "w", "r", "1"]', "garbage", "[]", '["+", "w"]', '"text"', "{}", '["+", "w", "r"']
     assert parse(lines) == {Attempt("w", "r", "1")}
