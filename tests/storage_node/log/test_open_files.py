@@ -280,13 +280,14 @@ def test_what_is_let_go_in_the_middle_of_a_call_stays_open_until_its_end(
         return call
 
     names = home.names()
-    for function in ("listdir", "stat", "fsync", "open", "rename", "unlink"):
-        monkeypatch.setattr(os, function, letting_go(getattr(os, function)))
-    assert home.names() == names and home.exists(name) and home.look(name).st_size > 0
-    home.sync()
-    assert home.open(name).fd > 0
-    assert not home.rename("not there", "either")
-    home.unlink("not there")
+    with monkeypatch.context() as patched:
+        for function in ("listdir", "stat", "fsync", "open", "rename", "unlink"):
+            patched.setattr(os, function, letting_go(getattr(os, function)))
+        assert home.names() == names and home.exists(name) and home.look(name).st_size > 0
+        home.sync()
+        assert home.open(name).fd > 0
+        assert not home.rename("not there", "either")
+        home.unlink("not there")
     assert seen == ["listdir", "stat", "stat", "fsync", "open", "rename", "unlink"]
 
 
