@@ -25,9 +25,11 @@ SLICE_ELEMENTS: Final = 100
 SLICE: Final = 0.002
 PAUSE: Final = 0.002
 #: While threads have something to do for the listener, its loop sleeps this long, which is enough for a thread to wake,
-#: after so many seconds.
+#: after so many seconds without a rest.
 LET_GO: Final = 0.00005
 LET_GO_EVERY: Final = 0.0003
+#: A loop that does nothing for so many seconds has waited for something to do: threads had the interpreter.
+AT_REST: Final = 0.0002
 #: Seconds since the listener received something in which it counts as busy.
 RECENT: Final = 0.01
 
@@ -41,8 +43,8 @@ class SmallFirst:
         self._lock = threading.Lock()
         self._free = 0.0
         """When the slices reserved so far, and their pauses, are over."""
-        self._let_go = 0.0
-        """When the listener's loop did it last."""
+        self._called = self._busy_since = float("-inf")
+        """When the listener's loop was last seen at work, and since when it was at work without a rest."""
         self.under_way = 0
         """Small produces that are not appended yet. Changed on the listener's loop alone."""
         self.reads = 0
@@ -73,12 +75,13 @@ class SmallFirst:
         thread then neither gets it nor waits for as long as it takes to demand it (`interpreter.SWITCH`), and an append
         takes hundreds of milliseconds.
         """
-        if not (self.under_way or self.reads):
-            return
         now = self._clock()
-        if now - self._let_go >= LET_GO_EVERY:
+        if now - self._called > AT_REST:
+            self._busy_since = now
+        self._called = now
+        if now - self._busy_since >= LET_GO_EVERY and (self.under_way or self.reads):
             time.sleep(LET_GO)
-            self._let_go = now + LET_GO
+            self._called = self._busy_since = now + LET_GO
 
     def _reserve(self) -> float:
         with self._lock:

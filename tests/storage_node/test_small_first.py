@@ -8,7 +8,18 @@ import time
 import pytest
 
 from storage_node import small_first
-from storage_node.small_first import LET_GO, LET_GO_EVERY, PAUSE, RECENT, SLICE, UNPAUSED, SmallFirst, give_way, pace
+from storage_node.small_first import (
+    AT_REST,
+    LET_GO,
+    LET_GO_EVERY,
+    PAUSE,
+    RECENT,
+    SLICE,
+    UNPAUSED,
+    SmallFirst,
+    give_way,
+    pace,
+)
 
 TURN = SLICE + PAUSE
 
@@ -81,17 +92,21 @@ def test_requests_in_regular_use_do_not_pause(monkeypatch: pytest.MonkeyPatch, d
     assert (asyncio.run(taken()) >= TURN) == waits
 
 
+def sleeps(first: SmallFirst, now: list[float], pause: float, seconds: float) -> float:
+    """The seconds that a loop lets go of, at work every `pause` seconds."""
+    began, worked = now[0], 0.0
+    while worked < seconds:
+        first.let_go()
+        now[0] += pause
+        worked += pause
+    return now[0] - began - worked
+
+
 @pytest.mark.parametrize("awaited", ["under_way", "reads"])
 def test_busy_loop_lets_the_interpreter_go_while_threads_work_for_it(
     first: SmallFirst, now: list[float], awaited: str
 ) -> None:
-    began = now[0]
-    first.let_go()
-    assert now[0] == began, "nothing is awaited"
+    assert sleeps(first, now, AT_REST / 4, 0.1) == pytest.approx(0, abs=1e-9), "nothing is awaited"
     setattr(first, awaited, 1)
-    first.let_go()
-    first.let_go()
-    assert now[0] - began == pytest.approx(LET_GO), "at most once in a while"
-    now[0] += 2 * LET_GO_EVERY
-    first.let_go()
-    assert now[0] - began == pytest.approx(2 * LET_GO + 2 * LET_GO_EVERY)
+    assert sleeps(first, now, AT_REST / 4, 0.1) == pytest.approx(0.1 * LET_GO / LET_GO_EVERY, rel=0.3)
+    assert sleeps(first, now, AT_REST * 2, 0.1) == pytest.approx(0, abs=1e-9), "it rests by itself"
