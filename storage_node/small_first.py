@@ -21,6 +21,8 @@ SMALL: Final = 4
 #: a slice, of up to 20 microseconds each.
 UNPAUSED: Final = 2_000
 SLICE_ELEMENTS: Final = 100
+#: Appends of a slice, of up to 50 microseconds each: a produce of a few partitions waits for a part of one.
+SLICE_APPENDS: Final = 40
 #: Seconds of a slice and of the pause behind it.
 SLICE: Final = 0.002
 PAUSE: Final = 0.002
@@ -52,11 +54,13 @@ class SmallFirst:
         self.heard = float("-inf")
         """When the listener received something, by the monotonic clock."""
 
-    def reserve(self) -> float:
-        """Reserve the next slice; return the seconds until it begins, 0 while no small produce is under way."""
+    def reserve(self, share: float = 1.0) -> float:
+        """Reserve the next slice, or a share of one; return the seconds until it begins, 0 while no small produce is
+        under way.
+        """
         if not self.under_way:
             return 0.0
-        return self._reserve()
+        return self._reserve(share)
 
     def reserve_long(self) -> float:
         """The same for a thread that computes for long; it also waits while the listener is busy receiving.
@@ -66,7 +70,7 @@ class SmallFirst:
         """
         if not self.under_way and self._clock() - self.heard > RECENT:
             return 0.0
-        return self._reserve()
+        return self._reserve(1.0)
 
     def let_go(self) -> None:
         """Let a thread that waits for the interpreter have it; called on the listener's loop for whatever it does.
@@ -83,11 +87,11 @@ class SmallFirst:
             time.sleep(LET_GO)
             self._called = self._busy_since = now + LET_GO
 
-    def _reserve(self) -> float:
+    def _reserve(self, share: float) -> float:
         with self._lock:
             now = self._clock()
             begins = max(now, self._free)
-            self._free = begins + SLICE + PAUSE
+            self._free = begins + share * (SLICE + PAUSE)
         return begins - now
 
 

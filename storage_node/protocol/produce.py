@@ -33,7 +33,7 @@ from storage_node.protocol.receiving import CloseConnection
 from storage_node.protocol.replicated import Acknowledgements, fail
 from storage_node.protocol.request import Request
 from storage_node.protocol.topic_ids import same_topic, topic_named
-from storage_node.small_first import SMALL, SMALL_FIRST
+from storage_node.small_first import SLICE_APPENDS, SMALL, SMALL_FIRST
 from storage_node.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class Round:
         """Hand the work over; answers at once when there is none."""
         self._waiting = dict(jobs)
         for name, work in jobs.items():
-            if len(work) > SMALL and (seconds := SMALL_FIRST.reserve()):
+            if len(work) > SMALL and (seconds := SMALL_FIRST.reserve(min(1.0, len(work) / SLICE_APPENDS))):
                 self._pauses[name] = self._loop.call_later(seconds, self._go_on, name)
             elif not self._hand_over(name, work):
                 del self._waiting[name]

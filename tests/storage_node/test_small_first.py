@@ -56,6 +56,11 @@ def test_slices_of_all_large_work_follow_each_other_while_a_small_produce_is_und
     assert first.reserve() == 0, "what was reserved does not bind once nothing small is under way"
 
 
+def test_produce_of_a_few_partitions_reserves_a_part_of_a_slice(first: SmallFirst) -> None:
+    first.under_way = 1
+    assert [first.reserve(0.1) for _ in range(3)] == pytest.approx([0, 0.1 * TURN, 0.2 * TURN])
+
+
 def test_long_computations_also_pause_while_the_listener_receives(first: SmallFirst, now: list[float]) -> None:
     first.heard = now[0]
     assert [first.reserve(), first.reserve_long(), first.reserve_long()] == pytest.approx([0, 0, TURN])
