@@ -254,10 +254,6 @@ class ControllerPort:
         accepted = tuple(moves)
         self._when_attached(lambda starter, _: starter.start(accepted, throttle))
 
-    def adopt_move(self, partition: TopicPartition, owner: str, move: PlannedMove) -> None:
-        """Ask what became of the run that owned a `.move`, and carry on as the answer says, in the background."""
-        self._when_attached(lambda starter, _: starter.adopt(owner, "", move))
-
     def directory_failed(self, failure: DirectoryFailed, taken: Callable[[], None]) -> None:
         """Start the run about a failed directory; goes on in the background until Temporal takes it."""
         self._when_attached(lambda _, failures: failures.start(failure, taken))

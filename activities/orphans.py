@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from activities.errors import classify_name
-from activities.starter import MoveStarter
+from activities.starter import MoveStarter, Orphan
 from storage_node.ports import PlannedMove
 from storage_node.types import TopicPartition
 
@@ -69,9 +69,10 @@ def is_open(status: MoveStatus) -> bool:
     return str(status.state) in OPEN
 
 
-def planned(status: MoveStatus) -> PlannedMove:
-    """What a new run has to be told of a move that is under way already."""
-    return PlannedMove(status.tp, status.source, status.directory, status.claim, status.generation, status.bytes_total)
+def orphan(status: MoveStatus) -> Orphan:
+    """What a new run has to be told of a move that is under way already, and who was at work on it."""
+    move = PlannedMove(status.tp, status.source, status.directory, status.claim, status.generation, status.bytes_total)
+    return Orphan(move, status.owner, status.run_id, status.throttle)
 
 
 async def watch(
@@ -87,5 +88,4 @@ async def watch(
 
     while True:
         await asyncio.sleep(LOOK)
-        for status in orphans.due(statuses(), cared_for, time.monotonic()):
-            starter.adopt(status.owner, status.run_id, planned(status), status.throttle)
+        starter.adopt([orphan(status) for status in orphans.due(statuses(), cared_for, time.monotonic())])

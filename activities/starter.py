@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from temporalio.client import Client, WorkflowExecutionStatus
 from temporalio.common import WorkflowIDReusePolicy
@@ -27,6 +27,8 @@ from storage_node.types import TopicPartition
 from workflows.model import names
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 AT_ONCE = 8  # starts sent to the server at the same time
 FIRST_PAUSE = 0.2  # seconds
@@ -73,6 +75,16 @@ def decide(owner_run: RunFacts | None, newest: RunFacts | None) -> Fate:
     return Fate.ADOPT
 
 
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A `.move` that no run is at work on, with the run that came to it last ("" where none did) and its throttle."""
+
+    move: PlannedMove
+    owner: str = ""
+    run_id: str = ""
+    throttle: int | None = None
+
+
 class MoveStarter:
     """Lives on the client's event loop; `cancel` and `next_claim` are the engine's, made awaitable."""
 
@@ -100,15 +112,22 @@ class MoveStarter:
         for lane in lanes(moves):
             self._spawn({move.partition for move in lane.moves}, self._start(lane, throttle))
 
-    def adopt(self, owner: str, run_id: str, move: PlannedMove, throttle: int | None = None) -> None:
-        """Ask what became of the owner, and carry on as the answer says, in the background.
+    def adopt(self, orphans: Sequence[Orphan]) -> None:
+        """Ask what became of each owner, and carry on as the answer says, in the background.
 
-        A `.move` without an owner may have a run that was started for it here and has not come to it yet.
+        What has the same owner is asked for once and goes on together, in lanes: a node that was killed with hundreds
+        of accepted moves would otherwise load the server with a run for each. A `.move` without an owner may have a run
+        that was started for it here and has not come to it yet.
         """
-        claim, started = self._started.get(move.partition, (0, ""))
-        owner = owner or (started if claim == move.claim else "")
-        if move.partition not in self._busy:
-            self._spawn({move.partition}, self._adopt(owner, run_id, move, throttle))
+        together: dict[tuple[str, str, int | None], list[PlannedMove]] = {}
+        for orphan in orphans:
+            tp = orphan.move.partition
+            if tp not in self._busy:
+                claim, started = self._started.get(tp, (0, ""))
+                owner = orphan.owner or (started if claim == orphan.move.claim else "")
+                together.setdefault((owner, orphan.run_id, orphan.throttle), []).append(orphan.move)
+        for (owner, run_id, throttle), moves in together.items():
+            self._spawn({move.partition for move in moves}, self._adopt(owner, run_id, moves, throttle))
 
     async def close(self) -> None:
         """Give up what was not started; the next start of the node finds it on disk."""
@@ -173,16 +192,18 @@ class MoveStarter:
             except WorkflowAlreadyStartedError:
                 return
 
-    async def _adopt(self, owner: str, run_id: str, move: PlannedMove, throttle: int | None) -> None:
+    async def _adopt(self, owner: str, run_id: str, moves: Sequence[PlannedMove], throttle: int | None) -> None:
         fate = await self._fate(owner, run_id) if owner else Fate.ADOPT
-        tp = move.partition
+        names = _names(moves)
         if fate is Fate.CANCEL:
-            log.info("the run %s that moved %s was cancelled or terminated: its copy is removed", owner, tp)
-            await self._cancel(tp, move.claim, f"the run {owner} was cancelled or terminated")
+            log.info("the run %s that moved %s was cancelled or terminated: what it copied is removed", owner, names)
+            reason = f"the run {owner} was cancelled or terminated"
+            await _each(self._cancel(move.partition, move.claim, reason) for move in moves)
         elif fate is Fate.ADOPT:
-            claim = await self._next_claim(tp)
-            log.info("%s has a `.move` without a run (%s): a new run carries on", tp, owner or "never started")
-            await self._start(Lane((replace(move, claim=claim),)), throttle)
+            log.info("%s: `.move` without a run (%s): a new run carries on", names, owner or "never started")
+            claims = await _each(self._next_claim(move.partition) for move in moves)
+            claimed = [replace(move, claim=claim) for move, claim in zip(moves, claims, strict=True) if claim]
+            await _each(self._start(lane, throttle) for lane in lanes(claimed))
 
     async def _fate(self, owner: str, run_id: str) -> Fate:
         async def attempt() -> Fate:
@@ -195,6 +216,20 @@ class MoveStarter:
 
         what = f"the state of {owner} is not known yet"
         return await until_done(what, attempt, pause=FIRST_PAUSE, longest=LONGEST_PAUSE)
+
+
+async def _each(work: Iterable[Awaitable[T]]) -> list[T | None]:
+    """Do all of it, whichever fails; None in the place of what did."""
+    results = await asyncio.gather(*work, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            log.error("a move could not be handed to Temporal", exc_info=result)
+    return [None if isinstance(result, BaseException) else result for result in results]
+
+
+def _names(moves: Sequence[PlannedMove]) -> str:
+    more = f" and {len(moves) - 1} more" if len(moves) > 1 else ""
+    return f"{moves[0].partition}{more}"
 
 
 async def _token(client: Client, found: RunDescription) -> object:

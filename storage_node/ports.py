@@ -263,6 +263,3 @@ class Controller(Protocol):
         """
         ...
 
-    def adopt_move(self, partition: TopicPartition, owner: str, move: PlannedMove) -> None:
-        """Ask what became of the run that owned a `.move` found on disk, and carry on as the answer says."""
-        ...

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ops.stack.errors import OpsError
 from storage_node.protocol.codec import id_of
 from storage_node.protocol.kafka_client import ask
 from storage_node.protocol.table import METADATA
+from storage_node.protocol.topic_rows import NO_ID
 
 VERSION = 12
 
@@ -25,9 +27,10 @@ class Led:
     isr: tuple[int, ...]
 
 
-def metadata(host: str, port: int, timeout: float = 3.0) -> list[Led]:
-    """All partitions as this node knows them. Raises `OpsError`."""
-    asked = {"topics": None, "allow_auto_topic_creation": False}
+def metadata(host: str, port: int, timeout: float = 3.0, topics: Sequence[str] | None = None) -> list[Led]:
+    """The partitions of these topics, or of all, as this node knows them. Raises `OpsError`."""
+    wanted = None if topics is None else [{"topic_id": NO_ID, "name": name} for name in topics]
+    asked = {"topics": wanted, "allow_auto_topic_creation": False}
     try:
         answer = ask(host, port, METADATA, VERSION, timeout=timeout, client="rehome-torture", **asked)
     except OSError as error:

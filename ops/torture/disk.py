@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -25,7 +26,8 @@ def place_of(folder: str) -> Place | None:
 def folders(directory: Path) -> tuple[str, ...]:
     """The folders in a log directory, sorted."""
     try:
-        return tuple(sorted(entry.name for entry in directory.iterdir() if entry.is_dir()))
+        with os.scandir(directory) as entries:
+            return tuple(sorted(entry.name for entry in entries if entry.is_dir()))
     except OSError:
         return ()
 

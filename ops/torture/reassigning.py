@@ -18,7 +18,7 @@ from ops.torture.facts import Place, ReassignFact, ReassignRunFact
 from ops.torture.history import FAIL, INFO, OK, now
 from ops.torture.moving import ANSWER_SECONDS, AT_ONCE, Moving
 from ops.torture.roles import Roles
-from ops.torture.topics import IDLE
+from ops.torture.topics import USED
 from storage_node.types import TopicPartition
 
 RUN_TYPE = "PartitionReassignment"
@@ -72,14 +72,11 @@ class Reassigning:
         why = OpsError("no node tells its metadata")
         for node in self._roles.nodes:
             try:
-                found = ask.metadata(*self._roles.address(node))
+                found = ask.metadata(*self._roles.address(node), topics=None if idle else USED)
             except OpsError as error:
                 why = error
                 continue
-            return sorted(
-                (row for row in found if idle or not row.topic.startswith(IDLE)),
-                key=lambda row: (row.topic, row.partition),
-            )
+            return sorted(found, key=lambda row: (row.topic, row.partition))
         raise why
 
     def running(self) -> dict[Place, tuple[int, ...]]:

@@ -16,6 +16,8 @@ SHORT = TopicFact("ticks", "ticks", 3, retention_bytes=1 << 20, segment_bytes=25
 SIDE = "visits"
 #: Topics that no client uses: they give the controller and the nodes the metadata of a large cluster.
 IDLE, IDLE_PARTITIONS = "idle-", 7
+#: The topics that clients use.
+USED = (MAIN.name, SHORT.name, SIDE)
 SIDE_PARTITIONS = 2
 ANSWER_SECONDS = 10.0
 KNOWN_SECONDS = 30.0  # in which every node hears of a new life, or it is not filled

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 
-from activities.orphans import GRACE, LONGEST_GRACE, OrphanWatch, planned
+from activities.orphans import GRACE, LONGEST_GRACE, OrphanWatch, orphan
+from activities.starter import Orphan
 from storage_node.move.status import MoveState, MoveStatus
+from storage_node.ports import PlannedMove
 from storage_node.types import TopicPartition
 
 TP = TopicPartition("t", 0)
@@ -45,12 +47,5 @@ def test_moves_that_have_ended_are_left_alone() -> None:
 
 
 def test_what_a_new_run_is_told() -> None:
-    move = planned(LONE)
-    assert (move.partition, move.source, move.directory, move.claim, move.generation, move.size) == (
-        TP,
-        "/a",
-        "/b",
-        3,
-        2,
-        9,
-    )
+    told = orphan(replace(LONE, run_id="r", throttle=5))
+    assert told == Orphan(PlannedMove(TP, "/a", "/b", claim=3, generation=2, size=9), "run", "r", 5)

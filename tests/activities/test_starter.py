@@ -15,7 +15,8 @@ from temporalio.client import Client
 from temporalio.client import WorkflowExecutionStatus as Status
 
 from activities import starter as starting
-from activities.starter import Fate, MoveStarter, RunFacts, decide
+from activities.starter import Fate, MoveStarter, Orphan, RunFacts, decide
+from storage_node.errors import StaleClaim
 from storage_node.ports import PlannedMove
 from storage_node.types import TopicPartition
 
@@ -91,14 +92,16 @@ class Server:
         return found
 
 
-def play(server: Server, scene: Callable[[MoveStarter], Coroutine[Any, Any, None]]) -> list[int]:
-    """Run a scene with a starter; answers the claims whose moves it cancelled."""
+def play(server: Server, scene: Callable[[MoveStarter], Coroutine[Any, Any, None]], stale: int = -1) -> list[int]:
+    """Run a scene with a starter; answers the claims whose moves it cancelled. `stale`: one that cannot be."""
     cancelled: list[int] = []
 
     async def client() -> Client:
         return cast(Client, server)
 
     async def cancel(tp: TopicPartition, claim: int, reason: str) -> None:
+        if claim == stale:
+            raise StaleClaim(f"{tp} is being moved under another claim")
         cancelled.append(claim)
 
     async def next_claim(tp: TopicPartition) -> int:
@@ -125,7 +128,7 @@ def test_a_run_that_was_started_here_is_asked_for_before_its_move_is_given_to_an
     async def scene(starter: MoveStarter) -> None:
         starter.start([PLANNED], None)
         await settled(starter)
-        starter.adopt("", "", PLANNED)
+        starter.adopt([Orphan(PLANNED)])
 
     server = Server()
     assert play(server, scene) == []
@@ -136,7 +139,7 @@ def test_a_move_that_no_run_was_started_for_is_adopted_under_a_new_claim() -> No
     async def scene(starter: MoveStarter) -> None:
         starter.start([replace(PLANNED, claim=6)], None)
         await settled(starter)
-        starter.adopt("", "", PLANNED)
+        starter.adopt([Orphan(PLANNED)])
 
     server = Server()
     assert play(server, scene) == []
@@ -145,7 +148,7 @@ def test_a_move_that_no_run_was_started_for_is_adopted_under_a_new_claim() -> No
 
 def test_the_copy_of_a_terminated_run_is_removed() -> None:
     async def scene(starter: MoveStarter) -> None:
-        starter.adopt("another", "r", PLANNED)
+        starter.adopt([Orphan(PLANNED, "another", "r")])
 
     server = Server(Status.TERMINATED)
     assert play(server, scene) == [7] and server.started == []
@@ -154,7 +157,7 @@ def test_the_copy_of_a_terminated_run_is_removed() -> None:
 @pytest.mark.parametrize("status", [PAUSED, UNHEARD_OF], ids=["paused", "of a later server"])
 def test_an_open_run_keeps_its_move_whatever_its_status(status: int) -> None:
     async def scene(starter: MoveStarter) -> None:
-        starter.adopt("another", "r", PLANNED)
+        starter.adopt([Orphan(PLANNED, "another", "r")])
 
     server = Server(status)
     assert play(server, scene) == [] and server.started == [] and server.asked == ["another"]
@@ -175,7 +178,53 @@ def test_the_run_of_a_move_is_described_whatever_fails_before(monkeypatch: pytes
     monkeypatch.setattr(starting, "FIRST_PAUSE", 0.0)
 
     async def scene(starter: MoveStarter) -> None:
-        starter.adopt("another", "r", PLANNED)
+        starter.adopt([Orphan(PLANNED, "another", "r")])
 
     server = Server(Status.TERMINATED, ValueError("odd"), asyncio.CancelledError())
     assert play(server, scene) == [7] and server.started == []
+
+
+def others(count: int) -> list[PlannedMove]:
+    return [replace(PLANNED, partition=TopicPartition("t", number)) for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("count", "runs"),
+    [(1, ["c/move/1/t-0/8"]), (50, ["c/move/1/t-0+49/8"]), (60, ["c/move/1/t-0+49/8", "c/move/1/t-50+9/8"])],
+)
+def test_what_a_killed_node_left_goes_on_in_as_many_runs_as_it_was_accepted_in(count: int, runs: list[str]) -> None:
+    """A run for each would take the server minutes, and every change of the cluster would wait for it."""
+
+    async def scene(starter: MoveStarter) -> None:
+        starter.adopt([Orphan(move) for move in others(count)])
+
+    server = Server()
+    assert play(server, scene) == []
+    assert [id for id, _ in server.started] == runs and server.asked == []
+
+
+def test_one_owner_is_asked_for_once() -> None:
+    async def scene(starter: MoveStarter) -> None:
+        starter.adopt([Orphan(move, "another", "r") for move in others(9)])
+
+    server = Server(Status.FAILED)
+    assert play(server, scene) == []
+    assert [id for id, _ in server.started] == ["c/move/1/t-0+8/8"] and server.asked == ["another"]
+
+
+def test_a_copy_that_cannot_be_cancelled_keeps_none_of_the_others() -> None:
+    async def scene(starter: MoveStarter) -> None:
+        starter.adopt([Orphan(replace(move, claim=number), "another", "r") for number, move in enumerate(others(3))])
+
+    server = Server(Status.TERMINATED)
+    assert play(server, scene, stale=1) == [0, 2] and server.started == []
+
+
+def test_runs_have_the_throttle_of_what_they_go_on_with() -> None:
+    async def scene(starter: MoveStarter) -> None:
+        starter.adopt([Orphan(move, "", "", throttle) for move, throttle in zip(others(3), (5, None, 5), strict=True)])
+
+    server = Server()
+    assert play(server, scene) == []
+    limits = {id: {row.get("throttle") for row in cast(Any, parameter)} for id, parameter in server.started}
+    assert limits == {"c/move/1/t-0+1/8": {5}, "c/move/1/t-1/8": {None}}

@@ -293,9 +293,6 @@ class LocalController:
         if not self.away:
             taken()
 
-    def adopt_move(self, partition: TopicPartition, owner: str, move: PlannedMove) -> None:
-        self.planned.append(move)
-
     def run_move(self, node: Node, move: PlannedMove) -> str:
         """What a MoveReplica run does: copy, swap, again while it is behind; answers the last state."""
         tp, claim = move.partition, move.claim

@@ -182,9 +182,6 @@ class MemoryPort(ControllerPort):
     def start_moves(self, moves: Sequence[PlannedMove], *, throttle: int | None) -> None:
         self._controller.planned.extend(moves)
 
-    def adopt_move(self, partition: Tp, owner: str, move: PlannedMove) -> None:
-        self._controller.planned.append(move)
-
     def directory_failed(self, failure: DirectoryFailed, taken: Callable[[], None]) -> None:
         self._controller.failed.append(failure)
         taken()
