@@ -262,4 +262,3 @@ class Controller(Protocol):
         taken, when `taken` is called.
         """
         ...
-

@@ -9,7 +9,6 @@ from ops.stack.errors import OpsError
 from storage_node.protocol.codec import id_of
 from storage_node.protocol.kafka_client import ask
 from storage_node.protocol.table import METADATA
-from storage_node.protocol.topic_rows import NO_ID
 
 VERSION = 12
 
@@ -29,7 +28,7 @@ class Led:
 
 def metadata(host: str, port: int, timeout: float = 3.0, topics: Sequence[str] | None = None) -> list[Led]:
     """The partitions of these topics, or of all, as this node knows them. Raises `OpsError`."""
-    wanted = None if topics is None else [{"topic_id": NO_ID, "name": name} for name in topics]
+    wanted = None if topics is None else [{"topic_id": None, "name": name} for name in topics]
     asked = {"topics": wanted, "allow_auto_topic_creation": False}
     try:
         answer = ask(host, port, METADATA, VERSION, timeout=timeout, client="rehome-torture", **asked)

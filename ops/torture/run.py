@@ -87,6 +87,10 @@ class Watches:
     leaders: LeaderWatch
     writes: WriteWatch
 
+    @property
+    def all(self) -> list[Watch]:
+        return [self.swaps, self.rates, self.leaders, self.writes]
+
     @staticmethod
     def of(roles: Roles) -> Watches:
         return Watches(SwapWatch(roles), RateWatch(roles), LeaderWatch(roles), WriteWatch(roles))
@@ -163,7 +167,7 @@ class Torture:
                 try:
                     self._start()
                     seen = Watches.of(self._roles)
-                    watches = [seen.swaps, seen.rates, seen.leaders, seen.writes]
+                    watches = seen.all
                     nemesis = Nemesis(
                         self._roles,
                         self._moving,
@@ -274,6 +278,7 @@ class Torture:
         final: dict[Place, FinalRead] = self._trying(lambda: self._read(used), dict, "records")
         seen.leaders.stop()
         seen.writes.stop()
+        self._book.problems += [problem for watch in seen.all for problem in watch.problems]
         return Evidence(
             history=list(history.read(self._workload.histories)),
             topics={topic.label: topic for topic in (*lives, *self._idle)},

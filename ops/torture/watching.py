@@ -13,6 +13,8 @@ class Watch:
         """`looks`: what each thread does, by the thread's name, with `every` seconds between the end of a look and the
         next one.
         """
+        self.problems: list[str] = []
+        """Looks that have ended by an error: what they would have seen is not known."""
         self._stop = threading.Event()
         self._every = every
         self._threads = [
@@ -32,5 +34,9 @@ class Watch:
                 thread.join(60)
 
     def _run(self, look: Callable[[], None]) -> None:
-        while not self._stop.wait(self._every):
-            look()
+        try:
+            while not self._stop.wait(self._every):
+                look()
+        except Exception as error:  # whatever it is, the verdict must not pass for complete
+            self.problems.append(f"the {threading.current_thread().name} ended: {error!r}")
+            raise
