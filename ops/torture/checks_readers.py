@@ -153,9 +153,21 @@ def _out_of_range(index: Index) -> Iterator[str]:
             if event.op != POLL or event.type != FAIL or event.error != OUT_OF_RANGE:
                 continue
             position, asked = event.offset, index.floor(place, event.completed)
-            if position < asked or (index.retains(place) and event.low > position):
+            if position < asked or (index.retains(place) and _began(index, event) > position):
                 continue
+            log = f"was from {event.low} to {event.high}" if event.low >= 0 else "did not answer where it begins"
             yield (
                 f"{process} was told at {seconds(event.completed)} that offset {position} of {told(place)} is out of "
-                f"range, when the log was from {event.low} to {event.high} and records below {asked} had been deleted"
+                f"range, when the log {log} and records below {asked} had been deleted"
             )
+
+
+def _began(index: Index, poll: Event) -> int:
+    """Where the log began right after a poll; where it did not answer then, by the first answer to anybody after it."""
+    if poll.low >= 0:
+        return poll.low
+    later = (mark for mark in index.marks if mark.place == poll.place and mark.completed > poll.completed)
+    if first := min(later, key=lambda mark: mark.completed, default=None):
+        return first.low
+    read = index.evidence.final.get(poll.place)
+    return read.low if read is not None else -1

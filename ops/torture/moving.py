@@ -19,16 +19,15 @@ from temporalio.client import (
     WorkflowFailureError,
     WorkflowUpdateFailedError,
 )
-from temporalio.exceptions import ApplicationError, TemporalError
+from temporalio.exceptions import ApplicationError
 
-from activities import connection
 from ops.cli import runs
 from ops.cli.kafka_admin import KafkaAdmin
-from ops.stack.errors import OpsError
 from ops.torture import disk
 from ops.torture.facts import RowFact, RunFact
 from ops.torture.history import now
 from ops.torture.roles import Roles
+from ops.torture.temporal_calls import TemporalCalls
 from storage_node.config_table import MOVE_RATE
 from storage_node.types import TopicPartition
 from workflows.model import names
@@ -58,6 +57,7 @@ class Moving:
 
     def __init__(self, roles: Roles) -> None:
         self._roles = roles
+        self._calls = TemporalCalls(lambda: roles.temporal_address)
         self._begun: dict[str, int] = {}
         """The node of each run that was started here: its id does not name it."""
 
@@ -195,20 +195,8 @@ class Moving:
         return self.temporal(work, seconds=120)
 
     def temporal(self, work: Callable[[Client], Awaitable[T]], seconds: float = 3 * ANSWER_SECONDS) -> T:
-        """Do something with a client of its own. Raises `OpsError`."""
-
-        async def connected() -> T:
-            overrides = {"target_host": self._roles.temporal_address, "namespace": "default"}
-            client = await asyncio.wait_for(
-                Client.connect(**connection.settings("torture", None, overrides)), ANSWER_SECONDS
-            )
-            return await asyncio.wait_for(work(client), seconds)
-
-        try:
-            with connection.silent_sdk():
-                return asyncio.run(connected())
-        except (RuntimeError, TemporalError, OSError, TimeoutError) as error:
-            raise OpsError(f"Temporal: {str(error) or type(error).__name__}") from error
+        """Do something with a client. Raises `OpsError`."""
+        return self._calls.call(work, seconds)
 
 
 def _monotonic(at: datetime | None) -> int:

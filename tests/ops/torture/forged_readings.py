@@ -91,6 +91,15 @@ def out_of_range_though_nothing_was_deleted_there(e: Evidence) -> Evidence:
     return with_events(e, lambda x: x, _out_of_range(ORDERS, forge.DELETED + 1, forge.DELETED, 12))
 
 
+def out_of_range_where_nobody_was_told_of_a_reason(e: Evidence) -> Evidence:
+    return with_events(e, lambda x: x, _out_of_range(TICKS, RETAINED_LOW, -1, -1))
+
+
+def out_of_range_behind_retention(e: Evidence) -> Evidence:
+    """No anomaly: the partition did not say where it begins, and the next to ask was told."""
+    return with_events(e, lambda x: x, _out_of_range(TICKS, RETAINED_LOW - 1, -1, -1))
+
+
 RETAINED_LOW = forge.RETAINED
 
 
@@ -119,5 +128,6 @@ ANOMALIES: dict[str, list[Forger]] = {
         out_of_range_without_reason,
         out_of_range_beyond_the_end,
         out_of_range_though_nothing_was_deleted_there,
+        out_of_range_where_nobody_was_told_of_a_reason,
     ],
 }

@@ -46,6 +46,10 @@ def test_a_forged_anomaly_is_found_by_its_check_alone(expected: str, anomaly: Ca
     assert {finding.check for finding in findings} == {expected}, [str(finding) for finding in findings]
 
 
+def test_retention_explains_what_is_out_of_range_also_when_only_a_later_answer_shows_it() -> None:
+    assert not found(forged_readings.out_of_range_behind_retention(forge.sound()))
+
+
 def test_a_value_in_two_partitions_is_a_duplicate() -> None:
     findings = found(forged_records.idempotent_record_in_two_partitions(forge.sound()))
     assert [f.check for f in findings] == ["C3"]
