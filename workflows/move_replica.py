@@ -55,6 +55,7 @@ class MoveReplica:
         self._step: ActivityHandle[Any] | None = None
         self._interrupted = False
         self._known: bool | None = None
+        self._accepted = any(move.claim for move in self._plan.replicas)  # by the node, which so exists
         self._patient = False
         self._away = False  # the node took no step, or died over one, and was not heard of since
         self._missed = Missed()
@@ -142,6 +143,7 @@ class MoveReplica:
             self._throttle,
             self._reason(phase),
             patient=self._patient,
+            accepted=self._accepted,
             telling=self._deaths < options.DEAD_ATTEMPTS_TOLD,
         )
         outcome: list[MoveRow] | steps.Stopped
@@ -208,6 +210,9 @@ class MoveReplica:
         """Ask the controller whether the node has ever registered; without a clear no, the run waits for it from then
         on.
         """
+        if self._accepted:
+            self._patient = True
+            return True
         self._known = None
         try:
             await self._locate()

@@ -31,6 +31,9 @@ DEAD_ATTEMPTS_TOLD = 50
 SHORT_STEP_TIMEOUT = timedelta(seconds=60)
 #: A step that nobody picks up for so long makes the run ask the controller whether the node exists at all.
 PICK_UP_TIMEOUT = timedelta(seconds=10)
+#: The same where the node accepted the move itself, and so exists: behind a thousand others a step may wait so long,
+#: and if each of their runs requested the reason from the controller it would answer nobody else.
+ACCEPTED_PICK_UP_TIMEOUT = timedelta(seconds=30)
 #: A copy has no limit of its own; it queues for its slot without one either, the lease says whether the node lives.
 COPY_TIMEOUT = timedelta(days=365)
 #: A dead node's attempt ends after this, unless the node fails it itself at its next start.

@@ -28,18 +28,28 @@ class Stopped:
 
 
 def start_step(
-    phase: str, node: int, group: Sequence[Replica], throttle: int | None, reason: str, *, patient: bool, telling: bool
+    phase: str,
+    node: int,
+    group: Sequence[Replica],
+    throttle: int | None,
+    reason: str,
+    *,
+    patient: bool,
+    accepted: bool,
+    telling: bool,
 ) -> ActivityHandle[Any]:
     """Start the activity of a phase for these replicas; `rows_of` reads what it returns.
 
     A cancel waits until the activity has really ended, so that nothing is undone under a writer. `patient`: wait for
-    the node for ever, instead of asking after a while whether it exists. `telling`: end the step when a copy's attempt
-    dies, instead of having the server try again in silence.
+    the node for ever, instead of asking after a while whether it exists. `accepted`: the node accepted the move itself,
+    and may take longer before it is missed. `telling`: end the step when a copy's attempt dies, instead of having the
+    server try again in silence.
     """
     info = workflow.info()
     cluster = info.task_queue
     activity = moves.STEPS[phase]
     copying = activity == calls.COPY
+    pick_up = options.ACCEPTED_PICK_UP_TIMEOUT if accepted else options.PICK_UP_TIMEOUT
     call = MoveCall(
         info.workflow_id,
         info.run_id,
@@ -53,7 +63,7 @@ def start_step(
         activity,
         call,
         task_queue=names.moves_queue(cluster, node) if copying else names.node_queue(cluster, node),
-        schedule_to_start_timeout=None if patient or copying else options.PICK_UP_TIMEOUT,
+        schedule_to_start_timeout=None if patient or copying else pick_up,
         start_to_close_timeout=options.COPY_TIMEOUT if copying else options.SHORT_STEP_TIMEOUT,
         heartbeat_timeout=options.COPY_HEARTBEAT_TIMEOUT if copying else None,
         retry_policy=options.COPY_RETRY if copying and telling else options.MOVE_RETRY,

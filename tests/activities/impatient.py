@@ -47,7 +47,7 @@ def hurry() -> None:
     # What is small is copied in the first step, for which 50 ms are not always enough where others use the machine.
     creating.SMALL_COPIES = 1.0
     # How long a run waits for a node before it asks whether there is one.
-    options.PICK_UP_TIMEOUT = timedelta(seconds=1)
+    options.PICK_UP_TIMEOUT = options.ACCEPTED_PICK_UP_TIMEOUT = timedelta(seconds=1)
     options.LOCATE_TIMEOUT = timedelta(seconds=2)
     options.PREFER_TIMEOUT = timedelta(seconds=1)
     options.COLLECT_AGAIN_AFTER = timedelta(seconds=1)

@@ -90,6 +90,36 @@ def test_a_move_on_a_node_that_is_away_waits_for_it(
     asyncio.run(main())
 
 
+def test_a_move_that_its_node_accepted_waits_for_it_and_does_not_ask_whether_it_exists(
+    temporal_server: TemporalServer, task_queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that has accepted a thousand moves takes its time; that they ask the controller would delay all else."""
+    monkeypatch.setattr(options, "PICK_UP_TIMEOUT", timedelta(hours=1))
+    monkeypatch.setattr(options, "ACCEPTED_PICK_UP_TIMEOUT", timedelta(milliseconds=300))
+    monkeypatch.setattr(options, "ASK_WHY_AFTER", (timedelta(hours=1),))
+
+    async def main() -> None:
+        client = await temporal_server.client()
+        async with AsyncExitStack() as stack:
+            await _cluster(stack, client, task_queue, FakeMember(2))
+            handle = await client.start_workflow(
+                "MoveReplica", MOVE | {"node": 2, "claim": 4}, id=f"{task_queue}/move", task_queue=task_queue
+            )
+
+            async def events() -> list[str]:
+                return [str(event) for event in (await handle.fetch_history()).events]
+
+            async def asked_again() -> bool:
+                return sum("ACTIVITY_TASK_SCHEDULED" in event for event in await events()) > 1
+
+            await until_true(asked_again)
+            assert not any("locate" in event for event in await events())
+            await stack.enter_async_context(FakeNode(2).running(client, task_queue))
+            assert (await asyncio.wait_for(handle.result(), 40))["rows"][0]["outcome"] == "deleted"
+
+    asyncio.run(main())
+
+
 def test_an_order_that_comes_with_the_copys_answer_does_not_end_the_run(
     temporal_server: TemporalServer, task_queue: str
 ) -> None:
