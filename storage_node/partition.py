@@ -129,6 +129,11 @@ class Partition(HeldLog, Waiting):
 
     # Leadership
 
+    @property
+    def partition_epoch(self) -> int:
+        """Of the newest row that the metadata gave this replica, -1 before the first one."""
+        return self.row.partition_epoch if self.row is not None else -1
+
     def assign(
         self,
         row: PartitionImage,
@@ -148,8 +153,7 @@ class Partition(HeldLog, Waiting):
         if row == self.row and leads == self.is_leader and topic_id == self.topic_id:
             return True
         with self._until_offline() as held:
-            known = self.row.partition_epoch if self.row is not None else -1
-            if (row.leader_epoch, row.partition_epoch) < (self.leader_epoch, known):
+            if (row.leader_epoch, row.partition_epoch) < (self.leader_epoch, self.partition_epoch):
                 return False
             before = self.leading
             if not held or (before is not None and not before.update(row, generation, leads=leads)):

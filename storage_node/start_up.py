@@ -24,7 +24,7 @@ from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
-from storage_node.metadata import ClusterImage
+from storage_node.metadata import ClusterImage, PartitionImage
 from storage_node.move import boot, boot_apply, boot_scan
 from storage_node.move import marker as markers
 from storage_node.move.boot_plan import BootPlan, Copy, Found, Rename, WriteMarker
@@ -43,10 +43,17 @@ _LOOK = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """Folders that are not served: the topic ids in them, and whether the image has another topic of that name."""
+    """Folders that are not served: the topic ids in them, whether the image has another topic of that name, and the
+    partition epoch that is remembered by a copy without its replica (-1: none).
+    """
 
     topic_ids: frozenset[str]
     stranger: bool
+    epoch: int = -1
+
+    def elsewhere(self, row: PartitionImage | None, node: int) -> bool:
+        """Whether other nodes hold the partition, by a row that is newer than what is remembered."""
+        return not self.stranger and _elsewhere(row, node, self.epoch)
 
 
 @dataclass(slots=True)
@@ -271,7 +278,7 @@ def _decide(
         topic = image.topics.get(tp.topic)
         what, gone = _apart(all_found, image)
         if gone is not None:
-            plans.append(boot.decide(gone, missing, None, topic_deleted=True))
+            plans.append(boot.decide(gone, missing, None, gone=Reason.TOPIC))
         if what is None:
             continue
         unreadable = [each for each in (*what.current, *what.move, *what.deletes) if each.unreadable]
@@ -282,6 +289,10 @@ def _decide(
             continue
         ids = _topic_ids(what)
         stranger = topic is not None and bool(ids) and topic.id not in ids
+        epoch = _copied_under(what)
+        if not stranger and _elsewhere(row, node, epoch):
+            plans.append(boot.decide(what, missing, None, gone=Reason.REASSIGNED))
+            continue
         plan = boot.decide(
             what,
             missing,
@@ -294,7 +305,7 @@ def _decide(
             )
             plan = BootPlan(tp, (), "offline", reason)
         if plan.state == "offline":
-            left[tp] = Left(frozenset(ids), stranger)
+            left[tp] = Left(frozenset(ids), stranger, epoch)
         plans.append(plan)
     return plans
 
@@ -320,6 +331,20 @@ def _apart(found: Found, image: ClusterImage) -> tuple[Found | None, Found | Non
         return Found(found.tp, pick(found.current), pick(found.move), pick(found.deletes), taken)
 
     return only(False) if False in flags.values() else None, only(True) if True in flags.values() else None
+
+
+def _copied_under(found: Found) -> int:
+    """The newest partition epoch that a copy without its replica remembers, -1 where none does, or the replica is there
+    and remembers it by itself.
+    """
+    if found.current or any(copy.can_come_back for copy in found.deletes):
+        return -1
+    return max((copy.marker.partition_epoch for copy in found.move if copy.marker is not None), default=-1)
+
+
+def _elsewhere(row: PartitionImage | None, node: int, epoch: int) -> bool:
+    """Whether a row newer than this partition epoch, under which the node held it, has it on other nodes alone."""
+    return row is not None and node not in row.replicas and 0 <= epoch < row.partition_epoch
 
 
 def _topic_ids(found: Found) -> set[str]:

@@ -59,7 +59,8 @@ class Undecided:
         missing = self._node.dirs.missing_ids()
         gone = [tp for tp, left in self._left.items() if left.topic_ids and left.topic_ids.issubset(image.gone)]
         kept = [tp for tp, left in self._left.items() if not missing and _explained(image, tp, left)]
-        known = {*gone, *kept}
+        taken = [tp for tp, left in self._left.items() if left.elsewhere(image.partition(tp), self._node.id)]
+        known = {*gone, *kept, *taken}
         started = self._look(known, image, defaults) if known else None
         if started is None:
             return False

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from storage_node.move.boot_plan import BootPlan, Copy, Found, Plan, Verdict, newer_source
-from storage_node.move.marker import Reason, State
+from storage_node.move.marker import GOES, Reason, State
 
 
 class Current(StrEnum):
@@ -123,19 +123,19 @@ def decide(
     missing_ids: frozenset[str],
     assigned_id: str | None,
     metadata_generation: int = 0,
-    topic_deleted: bool = False,
+    gone: Reason | None = None,
 ) -> BootPlan:
     """What to do with one partition.
 
     `missing_ids` are the directory ids of any meta.properties that are not online now; `assigned_id` and
     `metadata_generation` are what the newest cluster image says of this replica (None and 0 where it says nothing);
-    `topic_deleted` that the topic, by its id, is among the deleted ones. Deciding again after the plan was carried out
-    gives no more changes.
+    `gone` why nothing of the partition is to stay: the topic, by its id, is among the deleted ones, or other nodes hold
+    it. Deciding again after the plan was carried out gives no more changes.
     """
     plan = Plan(found.tp)
-    if topic_deleted:
-        plan.delete_everything(found)
-        return plan.finish("absent", "the topic was deleted")
+    if gone is not None:
+        plan.delete_everything(found, gone)
+        return plan.finish("absent", GOES[gone])
     found, unborn = _apart(found)
     winner, current = _current(found, missing_ids, assigned_id, metadata_generation)
     move, moving = _moving(found.move, winner, metadata_generation)

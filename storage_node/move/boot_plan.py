@@ -183,7 +183,7 @@ class Plan:
         """Add the actions of a verdict; `known` is the generation that the metadata knows."""
         match verdict:
             case Verdict.DELETE:
-                self.delete_everything(found)
+                self.delete_everything(found, Reason.TOPIC)
                 return
             case Verdict.OFFLINE | Verdict.ABSENT:
                 self._final_deletes(found, unmarked=verdict is Verdict.ABSENT)
@@ -207,10 +207,10 @@ class Plan:
         for copy in unborn:
             self._discard(copy, found, Reason.CANCEL)
 
-    def delete_everything(self, found: Found) -> None:
-        """The topic is gone: the copies first, so that a partial one can never come back in its place."""
+    def delete_everything(self, found: Found, reason: Reason) -> None:
+        """Nothing is to stay: the copies go first, so that a partial one can never come back in the replica's place."""
         for copy in (*found.move, *found.current):
-            self._discard(copy, found, Reason.TOPIC)
+            self._discard(copy, found, reason)
         for copy in found.deletes:
             self._schedule(copy, guarded=False)
 

@@ -157,6 +157,7 @@ class Creator:
             owner=request.owner,
             run_id=request.run_id,
             throttle=request.throttle or 0,
+            partition_epoch=partition.partition_epoch,
         )
         path = target.path / move_name(tp)
         try:

@@ -39,6 +39,9 @@ class PartitionLike(Protocol):
     def leader_epoch(self) -> int: ...
 
     @property
+    def partition_epoch(self) -> int: ...
+
+    @property
     def high_watermark(self) -> int: ...
 
     def hold(self, seconds: float) -> Hold | None:

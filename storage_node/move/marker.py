@@ -69,7 +69,9 @@ class Marker:
     for the partition, and in a `.move` the claim of its owner. `seal_*`, `log_start` and `leader_epoch` are offsets
     and epoch at the seal (-1 before it). `delete_at_ms` is the wall clock at which a `.delete` is due (0: count from
     the start), `full_name` the directory's name before it was shortened, `throttle` the limit of a `.move`'s run (bytes
-    per second, 0: none), so that a copy which goes on by itself after a start keeps it.
+    per second, 0: none), so that a copy which goes on by itself after a start keeps it, `partition_epoch` that under
+    which this node held the replica when the `.move` was made (-1: not known): a directory that was offline when the
+    replica went to other nodes remembers nothing else of it.
     """
 
     topic: str
@@ -90,6 +92,7 @@ class Marker:
     delete_at_ms: int = 0
     full_name: str = ""
     throttle: int = 0
+    partition_epoch: int = -1
 
     @property
     def tp(self) -> TopicPartition:

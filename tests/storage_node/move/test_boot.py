@@ -223,7 +223,7 @@ def test_a_copy_of_an_older_claim_is_cancelled() -> None:
 
 def test_a_deleted_topic_goes_copy_first() -> None:
     found = Found(TP, (current("a"),), (moving("b", State.SEALED),), (deleted("c"),))
-    plan = decide(found, NONE, None, 0, topic_deleted=True)
+    plan = decide(found, NONE, None, 0, gone=Reason.TOPIC)
     assert [str(a.source) for a in plan.actions if isinstance(a, Rename)] == ["/b/t-0.move", "/a/t-0"]
     assert len([a for a in plan.actions if isinstance(a, ScheduleDelete)]) == 3
     assert plan.state == "absent"

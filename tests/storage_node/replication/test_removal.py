@@ -154,6 +154,55 @@ def test_its_move_between_disks_ends_with_it(nodes: Nodes) -> None:
     until(lambda: not nodes.folders(), what="both are gone")
 
 
+def left_alone(nodes: Nodes) -> str:
+    """The path of the directory in which a copy is left: it was offline when the replica itself went elsewhere."""
+    node = nodes.start()
+    told(node, image(1, [OURS], PORTS))
+    served = replica(node)
+    assert served is not None
+    other = next(path for path in nodes.paths if path != served.directory.name)
+    node.engine.create(TP, other)
+    target = node.dirs.by_path(other)
+    assert target is not None
+    target.fail("pulled")
+    told(node, image(2, [row([2, 3], leader=2, partition_epoch=6)], PORTS))
+    until(lambda: nodes.folders() == ["t-0.move"], what="the replica itself is gone")
+    return other
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_copy_whose_directory_was_away_goes_at_the_start_that_sees_it_again(nodes: Nodes, clean: bool) -> None:
+    left_alone(nodes)
+    nodes.stop(clean)
+    node = nodes.start()
+    assert TP not in node.replicas.offline
+    until(lambda: not nodes.folders(), what="it is gone")
+    told(node, image(3, [row([2, 3, 1], leader=2, partition_epoch=7, isr=[2, 3])], PORTS))
+    assert replica(node) is not None and nodes.folders() == ["t-0"]
+
+
+def test_such_a_copy_goes_when_a_node_learns_of_it_that_has_no_newer_image(nodes: Nodes) -> None:
+    """Only the directory that was away is there: its image is from before."""
+    other = left_alone(nodes)
+    nodes.stop()
+    node = nodes.start([other])
+    assert TP in node.replicas.offline and nodes.folders() == ["t-0.move"]
+    told(node, image(2, [row([2, 3], leader=2, partition_epoch=6)], PORTS))
+    assert TP not in node.replicas.offline
+    until(lambda: not nodes.folders(), what="it is gone")
+
+
+def test_such_a_copy_stays_by_metadata_from_before_it_was_made(nodes: Nodes) -> None:
+    """Restored from a backup, say: it may be the last there is."""
+    left_alone(nodes)
+    assert nodes.node is not None
+    older = image(9, [row([2, 3], leader=2, partition_epoch=5)], PORTS, generation=2)
+    nodes.node.dirs.images.save(older.encode(), older.generation, older.version)
+    nodes.stop()
+    node = nodes.start()
+    assert TP in node.replicas.offline and nodes.folders() == ["t-0.move"]
+
+
 def test_a_deleted_topic_goes_from_a_node_that_was_down(nodes: Nodes) -> None:
     told(nodes.start(), image(1, [OURS], PORTS))
     nodes.stop()
