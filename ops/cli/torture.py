@@ -93,7 +93,7 @@ def torture(
     verdict on what was done so far.
     """
     if not 0 < minutes <= MAX_MINUTES:
-        raise UsageError(f"--minutes {minutes:g} is no time for a torture; write a number above 0, up to {MAX_MINUTES}")
+        raise UsageError(f"--minutes must be a positive number of minutes, at most {MAX_MINUTES}, not {minutes:g}")
     # Imported here: the clients and failpoints it needs take most of a second.
     from ops.torture import report
     from ops.torture.run import Options, Torture
