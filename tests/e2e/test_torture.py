@@ -108,7 +108,8 @@ def test_an_interrupt_ends_it_with_a_verdict(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"), [(("--minutes", "0"), "--minutes 0"), (("--minutes", "x"), "--minutes")]
+    ("arguments", "word"),
+    [(("--minutes", "0"), "--minutes must be a positive number"), (("--minutes", "x"), "--minutes")],
 )
 def test_wrong_usage_is_said_at_once(arguments: tuple[str, ...], word: str) -> None:
     command = rehome(*arguments, stderr=subprocess.PIPE)
