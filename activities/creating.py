@@ -182,19 +182,19 @@ class MoveCreator:
         return done
 
     async def _raise(self, moves: Sequence[ReplicaMove]) -> list[ChangeResult]:
-        """Have the metadata hold the generations that the moves will give; raises RequestTimedOut."""
-        if not moves:
-            return []
+        """Have the metadata hold the generations that the moves will give; raises RequestTimedOut.
+
+        Of a replica that is not here nothing is raised: one that comes later would pass for a stale copy, and where it
+        is would never be recorded.
+        """
+        tps = [rows.partition_of(move) for move in moves]
         served = self._node.replicas.served
-        held = []
-        for move in moves:
-            tp = rows.partition_of(move)
-            partition = served.get(tp)
-            if partition is None:
-                held.append(ReplicaDirectory(tp, "", "", 0))
-            else:
-                held.append(ReplicaDirectory(tp, partition.topic_id, partition.directory.id, partition.generation))
-        return await self._controller.raise_generations(held, timeout=PATIENCE)
+        found = {tp: partition for tp in tps if (partition := served.get(tp)) is not None}
+        held = [ReplicaDirectory(tp, one.topic_id, one.directory.id, one.generation) for tp, one in found.items()]
+        raised = await self._controller.raise_generations(held, timeout=PATIENCE) if held else []
+        results = dict(zip(found, raised, strict=True))
+        none = int(ErrorCode.REPLICA_NOT_AVAILABLE)
+        return [results.get(tp) or ChangeResult(none, f"this node has no replica of {tp}") for tp in tps]
 
 
 def ended(status: MoveStatus) -> bool:

@@ -99,7 +99,7 @@ class MoveStarter:
         self._cluster, self._node = cluster, node
         self._client, self._cancel, self._next_claim = client, cancel, next_claim
         self._gate = asyncio.Semaphore(AT_ONCE)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._busy: set[TopicPartition] = set()
         self._started: dict[TopicPartition, tuple[int, str]] = {}
 
@@ -115,9 +115,9 @@ class MoveStarter:
     def adopt(self, orphans: Sequence[Orphan]) -> None:
         """Ask what became of each owner, and carry on as the answer says, in the background.
 
-        What has the same owner is asked for once and goes on together, in lanes: a node that was killed with hundreds
-        of accepted moves would otherwise load the server with a run for each. A `.move` without an owner may have a run
-        that was started for it here and has not come to it yet.
+        An owner is asked for once, and what goes on does so in lanes: a node that was killed with hundreds of accepted
+        moves would otherwise load the server with a run for each. A lane waits for its own disks alone. A `.move`
+        without an owner may have a run that was started for it here and has not come to it yet.
         """
         together: dict[tuple[str, str, int | None], list[PlannedMove]] = {}
         for orphan in orphans:
@@ -127,7 +127,9 @@ class MoveStarter:
                 owner = orphan.owner or (started if claim == orphan.move.claim else "")
                 together.setdefault((owner, orphan.run_id, orphan.throttle), []).append(orphan.move)
         for (owner, run_id, throttle), moves in together.items():
-            self._spawn({move.partition for move in moves}, self._adopt(owner, run_id, moves, throttle))
+            fate = self._keep(self._fate(owner, run_id))
+            for lane in lanes(moves):
+                self._spawn({move.partition for move in lane.moves}, self._adopt(owner, fate, lane.moves, throttle))
 
     async def close(self) -> None:
         """Give up what was not started; the next start of the node finds it on disk."""
@@ -137,16 +139,20 @@ class MoveStarter:
 
     def _spawn(self, partitions: set[TopicPartition], work: Coroutine[Any, Any, None]) -> None:
         self._busy |= partitions
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
 
         def finished(done: asyncio.Task[None]) -> None:
-            self._tasks.discard(done)
             self._busy.difference_update(partitions)
             if not done.cancelled() and done.exception() is not None:
                 log.error("a move could not be handed to Temporal", exc_info=done.exception())
 
-        task.add_done_callback(finished)
+        self._keep(work).add_done_callback(finished)
+
+    def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Do it in the background, until `close`."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _start(self, lane: Lane, throttle: int | None) -> None:
         token = uuid.uuid4().hex
@@ -192,8 +198,10 @@ class MoveStarter:
             except WorkflowAlreadyStartedError:
                 return
 
-    async def _adopt(self, owner: str, run_id: str, moves: Sequence[PlannedMove], throttle: int | None) -> None:
-        fate = await self._fate(owner, run_id) if owner else Fate.ADOPT
+    async def _adopt(
+        self, owner: str, asked: Awaitable[Fate], moves: Sequence[PlannedMove], throttle: int | None
+    ) -> None:
+        fate = await asked
         names = _names(moves)
         if fate is Fate.CANCEL:
             log.info("the run %s that moved %s was cancelled or terminated: what it copied is removed", owner, names)
@@ -206,6 +214,9 @@ class MoveStarter:
             await _each(self._start(lane, throttle) for lane in lanes(claimed))
 
     async def _fate(self, owner: str, run_id: str) -> Fate:
+        if not owner:
+            return Fate.ADOPT
+
         async def attempt() -> Fate:
             client = await self._client()
             newest = await _describe(client, owner, "")

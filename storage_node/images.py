@@ -267,11 +267,13 @@ class Images:
         rows = {tp: row for tp, _, row in wanted}
         generations = {tp: row.generation_of(self._node.id) + above + self._anew(row) for tp, _, row in wanted}
         failed: list[TopicPartition] = []
+        missing = self._node.dirs.missing_ids()
         for tp, topic, row in wanted:
             directory = places.get(tp)
             if directory is not None:
                 generation = generations[tp] if above or self._anew(row) else 0
-                new = NewReplica(tp, topic.id, self._config(topic), generation)
+                epoch = row.partition_epoch if missing else -1
+                new = NewReplica(tp, topic.id, self._config(topic), generation, epoch)
                 by_directory.setdefault(directory.name, []).append(new)
         jobs: list[tuple[LogDirectory, list[TopicPartition], Future[list[tuple[TopicPartition, str, Log]]] | None]] = []
         for name, specs in by_directory.items():

@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 LOOK = 0.2  # seconds between two looks at whether a directory that is waited for has failed
 ANSWER = 5.0  # seconds for a health check, once something has not come to an end
-ROUNDS = 6  # how many times log.dir.failure.timeout.ms a disk may take that finishes other jobs meanwhile
+ROUNDS = 3  # how many times log.dir.failure.timeout.ms a disk may take that answers meanwhile
 
 
 class Removal:
@@ -207,15 +207,14 @@ class Removal:
     def result(self, job: Future[T], directory: LogDirectory) -> T:
         """What a directory's pool made; one that hangs is taken offline, so that the others go on.
 
-        A disk that answers and finishes other jobs meanwhile is slow, or has many: it gets `ROUNDS` times as long.
+        A disk that answers meanwhile is slow, or has much to do: it gets `ROUNDS` times as long.
         """
         seconds = self._node.config.log_dir_failure_timeout_ms / 1000
         for number in range(1, ROUNDS + 1):
-            done = directory.done
             for pause in health.waits(seconds):
                 if wait([job], pause).done:
                     return job.result()
-            if directory.done == done or health.silent([directory], min(seconds, ANSWER)):
+            if not directory.online or health.silent([directory], min(seconds, ANSWER)):
                 break
             log.warning("applying a cluster image in %s has taken %g s: it is slow", directory.name, number * seconds)
         directory.fail(f"applying a cluster image there did not end within {number * seconds:g} s: the disk hangs")

@@ -99,12 +99,15 @@ class Replicas:
 
 @dataclass(frozen=True, slots=True)
 class NewReplica:
-    """A replica that is to be made; a `generation` above 0 is written down with it."""
+    """A replica that is to be made; a `generation` above 0 is written down with it, and `created_epoch`, which is -1
+    where all directories are online: see `Marker`.
+    """
 
     tp: TopicPartition
     topic_id: str
     config: LogConfig
     generation: int = 0
+    created_epoch: int = -1
 
 
 def create_logs(directory: LogDirectory, wanted: Iterable[NewReplica]) -> list[tuple[TopicPartition, str, Log]]:
@@ -122,7 +125,7 @@ def create_logs(directory: LogDirectory, wanted: Iterable[NewReplica]) -> list[t
         try:
             _mkdir(directory, path)
             ours = True
-            if new.generation:
+            if new.generation or new.created_epoch >= 0:
                 markers.write(path, _marker(new, directory))
             if topic_id:
                 partition_metadata.write(path, topic_id, directory=directory.name)
@@ -142,8 +145,14 @@ def create_logs(directory: LogDirectory, wanted: Iterable[NewReplica]) -> list[t
 
 def _marker(new: NewReplica, directory: LogDirectory) -> Marker:
     """Says that this replica is newer than what a directory that failed may have of it."""
-    tp, generation = new.tp, new.generation
-    return Marker(tp.topic, tp.partition, topic_id=new.topic_id, source_id=directory.id, generation=generation)
+    return Marker(
+        new.tp.topic,
+        new.tp.partition,
+        topic_id=new.topic_id,
+        source_id=directory.id,
+        generation=new.generation,
+        created_epoch=new.created_epoch,
+    )
 
 
 def _mkdir(directory: LogDirectory, path: Path) -> None:

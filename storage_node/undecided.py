@@ -65,8 +65,9 @@ class Undecided:
         if started is None:
             return False
         absent = {plan.tp for plan in started.plans} - {partition.tp for partition in started.partitions}
-        absent = {*gone, *(absent - started.offline.keys())}
-        for tp in {*gone, *(plan.tp for plan in started.plans)}:
+        # (What was taken away and is not found is in a directory that has failed since: its next start judges.)
+        absent = {*gone, *({*taken, *absent} - started.offline.keys())}
+        for tp in {*gone, *taken, *(plan.tp for plan in started.plans)}:
             del self._left[tp]
         self._node.replicas.remove(absent)
         self._node.held.forget(absent)

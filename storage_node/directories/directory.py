@@ -68,8 +68,6 @@ class LogDirectory:
         self._identity = self._look() if failure is None else None
         self._names = threading.Lock()
         self._names_flushed = False
-        self.done = 0
-        """How many jobs have ended on its threads: it grows while the disk gets on, however slowly."""
 
     def __repr__(self) -> str:
         return f"LogDirectory({str(self.path)!r}, {self.id!r}, {'online' if self.online else 'offline'})"
@@ -154,8 +152,6 @@ class LogDirectory:
         except StorageError as exc:
             self.fail_on(exc)
             raise
-        finally:
-            self.done += 1
 
     def fail_on(self, error: StorageError) -> bool:
         """Take the directory offline for an error that is its own and says that the disk is bad; else False.

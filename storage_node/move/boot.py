@@ -173,8 +173,8 @@ def _current(
     deleting = [copy for copy in copies if copy.marker and copy.marker.reason == Reason.TOPIC]
     if len(deleting) == len(copies):
         return None, Current.DELETING
-    best = max(copies, key=lambda copy: copy.generation)
-    if sum(copy.generation == best.generation for copy in copies) > 1:
+    best = max(copies, key=lambda copy: copy.age)
+    if sum(copy.age == best.age for copy in copies) > 1:
         return None, Current.TIED
     if best.marker is not None and best.marker.state in (State.COPYING, State.CANCELLED):
         return None, Current.PARTIAL
@@ -244,7 +244,7 @@ def _moving(copies: tuple[Copy, ...], winner: Copy | None, metadata_generation: 
         return move, Moving.UNREADABLE
     if move.marker is None:
         return move, Moving.BARE
-    if winner is not None and move.claim < winner.claim:
+    if winner is not None and (move.claim < winner.claim or move.created < winner.created):
         return move, Moving.CANCELLED
     match move.marker.state:
         case State.CANCELLED | State.DELETED:

@@ -35,6 +35,16 @@ class Copy:
         return self.marker.generation if self.marker is not None else 0
 
     @property
+    def created(self) -> int:
+        """Higher than that of a replica of the same partition that this node held before; see `Marker`."""
+        return self.marker.created_epoch if self.marker is not None else -1
+
+    @property
+    def age(self) -> tuple[int, int]:
+        """Of two copies the one with the higher is newer."""
+        return self.created, self.generation
+
+    @property
     def claim(self) -> int:
         return self.marker.claim if self.marker is not None else 0
 
@@ -149,7 +159,7 @@ class Verdict(StrEnum):
 
 def newer_source(copy: Copy, replica: Copy) -> bool:
     """Whether a `.delete` is the source of a swap and newer than what stands under the plain name."""
-    return copy.can_come_back and copy.generation > replica.generation
+    return copy.can_come_back and copy.age > replica.age
 
 
 @dataclass(slots=True)
@@ -222,7 +232,11 @@ class Plan:
             winner = self._mark(winner, marker)
         elif winner.marker is not None:
             newer = [copy.generation + 1 for copy in found.deletes if newer_source(copy, winner)]
-            settled = winner.marker.settled(max([winner.generation, *newer]))
+            # Of an earlier replica that this node held: by its generation nothing of it may pass for newer again.
+            earlier = [
+                copy.generation + 1 for copy in (*found.current, *found.deletes) if copy.created < winner.created
+            ]
+            settled = winner.marker.settled(max([winner.generation, *newer, *earlier]))
             if settled.target_id in missing_ids and settled.target_id != winner.directory_id:
                 # A sealed copy may be there. It must be the older one, should it come back; once is enough.
                 settled = replace(settled, generation=settled.generation + 2, target_id="")

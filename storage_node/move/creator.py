@@ -158,6 +158,7 @@ class Creator:
             run_id=request.run_id,
             throttle=request.throttle or 0,
             partition_epoch=partition.partition_epoch,
+            created_epoch=source.created_epoch,
         )
         path = target.path / move_name(tp)
         try:

@@ -71,7 +71,9 @@ class Marker:
     the start), `full_name` the directory's name before it was shortened, `throttle` the limit of a `.move`'s run (bytes
     per second, 0: none), so that a copy which goes on by itself after a start keeps it, `partition_epoch` that under
     which this node held the replica when the `.move` was made (-1: not known): a directory that was offline when the
-    replica went to other nodes remembers nothing else of it.
+    replica went to other nodes remembers nothing else of it. `created_epoch` is the partition epoch under which this
+    node created the replica while a directory was unavailable that might hold an earlier one (-1: none was), and its
+    copies inherit it: generations begin again with a new replica, so that those of an earlier one say nothing.
     """
 
     topic: str
@@ -93,6 +95,7 @@ class Marker:
     full_name: str = ""
     throttle: int = 0
     partition_epoch: int = -1
+    created_epoch: int = -1
 
     @property
     def tp(self) -> TopicPartition:

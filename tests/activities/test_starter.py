@@ -203,6 +203,31 @@ def test_what_a_killed_node_left_goes_on_in_as_many_runs_as_it_was_accepted_in(c
     assert [id for id, _ in server.started] == runs and server.asked == []
 
 
+def test_what_a_disk_that_hangs_holds_up_keeps_no_lane_of_another_disk() -> None:
+    hangs = others(2)
+    goes = [replace(PLANNED, partition=TopicPartition("u", number), source="/c") for number in range(2)]
+    server = Server()
+
+    async def next_claim(tp: TopicPartition) -> int:
+        if tp.topic == "t":
+            await asyncio.Event().wait()
+        return 8
+
+    async def client() -> Client:
+        return cast(Client, server)
+
+    async def main() -> None:
+        starter = MoveStarter("c", 1, client, cast(Any, None), next_claim)
+        starter.adopt([Orphan(move) for move in (*hangs, *goes)])
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert starter.has(TP) and not starter.has(goes[0].partition)
+        await starter.close()
+
+    asyncio.run(main())
+    assert [id for id, _ in server.started] == ["c/move/1/u-0+1/8"]
+
+
 def test_one_owner_is_asked_for_once() -> None:
     async def scene(starter: MoveStarter) -> None:
         starter.adopt([Orphan(move, "another", "r") for move in others(9)])

@@ -221,6 +221,39 @@ def test_a_copy_of_an_older_claim_is_cancelled() -> None:
     assert [a.source for a in plan.actions if isinstance(a, Rename)] == [Path("/b/t-0.move")]
 
 
+def test_a_replica_that_was_created_again_is_newer_than_what_an_absent_disk_brings_back() -> None:
+    """The replica had gone to other nodes meanwhile, and generations began again."""
+    anew = current("b", 0, created_epoch=8)
+    for old in (current("a", 1), current("a", bare=True), current("a", 9, created_epoch=5)):
+        plan = boot(old, anew)
+        assert (plan.path, plan.state) == (anew.path, "online")
+        gone = [action.target for action in plan.actions if isinstance(action, Rename)]
+        deletions = [action for action in plan.actions if isinstance(action, ScheduleDelete)]
+        assert [each.path for each in deletions] == gone
+        # What is removed later is older than what is served, by the generations, too.
+        assert all(plan.generation > each.generation for each in deletions)
+
+
+def test_a_copy_of_an_earlier_replica_is_not_gone_on_with() -> None:
+    plan = boot(current("a", 0, created_epoch=8), moving("b", State.COPYING, generation=3))
+    assert names(plan, ResumeMove) == [] and plan.generation == 0
+    assert [a.source for a in plan.actions if isinstance(a, Rename)] == [Path("/b/t-0.move")]
+    sealed = boot(current("a", 0, created_epoch=8), moving("b", State.SEALED, generation=3))
+    assert sealed.path == Path("/a/t-0")
+
+
+def test_a_source_of_an_earlier_replica_does_not_come_back() -> None:
+    plan = boot(current("a", 0, created_epoch=8), deleted("b", 3))
+    assert plan.path == Path("/a/t-0") and plan.state == "online"
+    (due,) = (a for a in plan.actions if isinstance(a, ScheduleDelete))
+    assert due.generation < plan.generation
+
+
+def test_of_one_replica_the_generation_decides() -> None:
+    plan = boot(current("a", 2, created_epoch=8), current("b", 1, created_epoch=8))
+    assert plan.path == Path("/a/t-0")
+
+
 def test_a_deleted_topic_goes_copy_first() -> None:
     found = Found(TP, (current("a"),), (moving("b", State.SEALED),), (deleted("c"),))
     plan = decide(found, NONE, None, 0, gone=Reason.TOPIC)

@@ -181,6 +181,33 @@ def test_a_copy_whose_directory_was_away_goes_at_the_start_that_sees_it_again(no
     assert replica(node) is not None and nodes.folders() == ["t-0"]
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_replica_that_came_back_is_newer_than_the_one_on_a_disk_that_was_away(nodes: Nodes, moved: bool) -> None:
+    """Served in its place, the old one would take acknowledged records with it."""
+    node = nodes.start()
+    told(node, image(1, [OURS], PORTS))
+    served = replica(node)
+    assert served is not None
+    if moved:
+        other = next(path for path in nodes.paths if path != served.directory.name)
+        claim = node.engine.create(TP, other).claim
+        node.engine.start_copy(TP, claim)
+        node.engine.wait(TP, claim, 30)
+        until(lambda: node.engine.swap(TP, claim).outcome == "swapped")
+        until(lambda: nodes.folders() == ["t-0"], what="its source is gone")
+    old = served.directory
+    old.fail("pulled")
+    told(node, image(2, [row([2, 3], leader=2, partition_epoch=6)], PORTS))
+    told(node, image(3, [row([2, 3, 1], leader=2, partition_epoch=8, isr=[2, 3])], PORTS))
+    again = replica(node)
+    assert again is not None and again.directory is not old
+    nodes.stop()
+    node = nodes.start()
+    found = replica(node)
+    assert found is not None and found.directory.name == again.directory.name
+    until(lambda: nodes.folders() == ["t-0"], what="the old one is gone")
+
+
 def test_such_a_copy_goes_when_a_node_learns_of_it_that_has_no_newer_image(nodes: Nodes) -> None:
     """Only the directory that was away is there: its image is from before."""
     other = left_alone(nodes)

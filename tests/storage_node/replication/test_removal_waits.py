@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -16,7 +17,7 @@ from storage_node.errors import LogDirectoryOffline
 from storage_node.node import Node
 from storage_node.removal import ROUNDS, Removal
 
-TIMEOUT = 0.1
+TIMEOUT = 0.3
 """log.dir.failure.timeout.ms, in seconds."""
 
 
@@ -41,50 +42,46 @@ def directory(tmp_path: Path) -> Iterator[LogDirectory]:
 
 
 @pytest.fixture
-def busy(directory: LogDirectory) -> Iterator[None]:
-    """The directory finishes one job after the other."""
-    stop = threading.Event()
-
-    def more() -> None:
-        while not stop.wait(TIMEOUT / 10) and directory.online:
-            directory.background(int).result()
-
-    thread = threading.Thread(target=more)
-    thread.start()
-    yield
-    stop.set()
-    thread.join()
+def probes(monkeypatch: pytest.MonkeyPatch, let_go: threading.Event) -> dict[str, bool]:
+    """Whether health checks are answered at once: "answered"."""
+    found = {"answered": True}
+    monkeypatch.setattr(health, "probe", lambda *_: found["answered"] or let_go.wait(60))
+    return found
 
 
-@pytest.mark.usefixtures("busy")
-def test_a_disk_that_finishes_other_jobs_meanwhile_gets_more_time(
+@pytest.mark.usefixtures("probes")
+def test_a_disk_that_answers_meanwhile_gets_more_time(
     removal: Removal, directory: LogDirectory, let_go: threading.Event
 ) -> None:
-    threading.Timer(3.5 * TIMEOUT, let_go.set).start()
+    threading.Timer((ROUNDS - 0.5) * TIMEOUT, let_go.set).start()
     assert removal.result(directory.background(let_go.wait, 60), directory) is True
     assert directory.online
 
 
-def test_one_that_finishes_nothing_hangs(removal: Removal, directory: LogDirectory, let_go: threading.Event) -> None:
+def test_one_that_does_not_answer_hangs(
+    removal: Removal, directory: LogDirectory, let_go: threading.Event, probes: dict[str, bool]
+) -> None:
+    probes["answered"] = False
     with pytest.raises(LogDirectoryOffline):
         removal.result(directory.background(let_go.wait, 60), directory)
     assert directory.failure == f"applying a cluster image there did not end within {TIMEOUT:g} s: the disk hangs"
 
 
-@pytest.mark.usefixtures("busy")
-def test_one_that_does_not_answer_hangs_although_reads_go_on(
-    removal: Removal, directory: LogDirectory, let_go: threading.Event, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.usefixtures("probes")
+def test_one_that_failed_meanwhile_is_not_waited_for_again(
+    removal: Removal, directory: LogDirectory, let_go: threading.Event
 ) -> None:
-    monkeypatch.setattr(health, "probe", lambda *_: let_go.wait(60))
+    threading.Timer(TIMEOUT / 2, directory.fail, ("pulled",)).start()
+    began = time.monotonic()
     with pytest.raises(LogDirectoryOffline):
         removal.result(directory.background(let_go.wait, 60), directory)
-    assert f"within {TIMEOUT:g} s" in str(directory.failure)
+    assert directory.failure == "pulled" and time.monotonic() - began < (ROUNDS - 1) * TIMEOUT
 
 
-@pytest.mark.usefixtures("busy")
+@pytest.mark.usefixtures("probes")
 def test_one_call_that_hangs_in_a_disk_that_answers_is_given_up_in_the_end(
     removal: Removal, directory: LogDirectory, let_go: threading.Event
 ) -> None:
     with pytest.raises(LogDirectoryOffline):
-        removal.result(cast(Any, directory.background(let_go.wait, 60)), directory)
+        removal.result(directory.background(let_go.wait, 60), directory)
     assert f"within {ROUNDS * TIMEOUT:g} s" in str(directory.failure)
