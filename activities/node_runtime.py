@@ -157,7 +157,7 @@ class _Session:
             node.id,
             self._temporal.get,
             lambda tp, claim, reason: blocking(engine.cancel, tp, claim, reason),
-            lambda tp: blocking(engine.next_claim, tp),
+            lambda tp, claim: blocking(engine.next_claim, tp, claim),
         )
         self._failures = FailureStarter(self._cluster, node.id, self._temporal.get)
         # What the metadata says of where replicas are may be out of date; the node compares and reports.

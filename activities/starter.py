@@ -86,7 +86,9 @@ class Orphan:
 
 
 class MoveStarter:
-    """Lives on the client's event loop; `cancel` and `next_claim` are the engine's, made awaitable."""
+    """Lives on the client's event loop; `cancel` and `next_claim` are the engine's, made awaitable: the claim after
+    one, 0 when the move of that one is not under way any more.
+    """
 
     def __init__(
         self,
@@ -94,7 +96,7 @@ class MoveStarter:
         node: int,
         client: Callable[[], Awaitable[Client]],
         cancel: Callable[[TopicPartition, int, str], Awaitable[object]],
-        next_claim: Callable[[TopicPartition], Awaitable[int]],
+        next_claim: Callable[[TopicPartition, int], Awaitable[int]],
     ) -> None:
         self._cluster, self._node = cluster, node
         self._client, self._cancel, self._next_claim = client, cancel, next_claim
@@ -208,9 +210,12 @@ class MoveStarter:
             reason = f"the run {owner} was cancelled or terminated"
             await _each(self._cancel(move.partition, move.claim, reason) for move in moves)
         elif fate is Fate.ADOPT:
-            log.info("%s: `.move` without a run (%s): a new run carries on", names, owner or "never started")
-            claims = await _each(self._next_claim(move.partition) for move in moves)
+            claims = await _each(self._next_claim(move.partition, move.claim) for move in moves)
             claimed = [replace(move, claim=claim) for move, claim in zip(moves, claims, strict=True) if claim]
+            if claimed:
+                log.info(
+                    "%s: `.move` without a run (%s): a new run carries on", _names(claimed), owner or "never started"
+                )
             await _each(self._start(lane, throttle) for lane in lanes(claimed))
 
     async def _fate(self, owner: str, run_id: str) -> Fate:

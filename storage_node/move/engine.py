@@ -86,9 +86,16 @@ class MoveEngine:
 
     # Claims and making
 
-    def next_claim(self, tp: TopicPartition) -> int:
-        """Issue the next claim on a partition, flushed before it is answered; older ones are refused from now on."""
+    def next_claim(self, tp: TopicPartition, after: int | None = None) -> int:
+        """Issue the next claim on a partition, flushed before it is answered; older ones are refused from now on.
+
+        `after`: only while the move of this claim is under way, else the answer is 0. It may have been cancelled since
+        it was looked at.
+        """
         with self._changing(tp):
+            move = self._registry.get(tp)
+            if after is not None and (move is None or move.marker.claim != after):
+                return 0
             return self._registry.issue(self._node.partition(tp))
 
     def create(

@@ -92,8 +92,12 @@ class Server:
         return found
 
 
-def play(server: Server, scene: Callable[[MoveStarter], Coroutine[Any, Any, None]], stale: int = -1) -> list[int]:
-    """Run a scene with a starter; answers the claims whose moves it cancelled. `stale`: one that cannot be."""
+def play(
+    server: Server, scene: Callable[[MoveStarter], Coroutine[Any, Any, None]], stale: int = -1, over: int = -1
+) -> list[int]:
+    """Run a scene with a starter; answers the claims whose moves it cancelled. `stale`: one that cannot
+    be, `over`: one that is over.
+    """
     cancelled: list[int] = []
 
     async def client() -> Client:
@@ -104,8 +108,8 @@ def play(server: Server, scene: Callable[[MoveStarter], Coroutine[Any, Any, None
             raise StaleClaim(f"{tp} is being moved under another claim")
         cancelled.append(claim)
 
-    async def next_claim(tp: TopicPartition) -> int:
-        return 8
+    async def next_claim(tp: TopicPartition, claim: int) -> int:
+        return 0 if claim == over else 8
 
     async def main() -> None:
         starter = MoveStarter("c", 1, client, cancel, next_claim)
@@ -208,7 +212,7 @@ def test_what_a_disk_that_hangs_holds_up_keeps_no_lane_of_another_disk() -> None
     goes = [replace(PLANNED, partition=TopicPartition("u", number), source="/c") for number in range(2)]
     server = Server()
 
-    async def next_claim(tp: TopicPartition) -> int:
+    async def next_claim(tp: TopicPartition, claim: int) -> int:
         if tp.topic == "t":
             await asyncio.Event().wait()
         return 8
@@ -226,6 +230,15 @@ def test_what_a_disk_that_hangs_holds_up_keeps_no_lane_of_another_disk() -> None
 
     asyncio.run(main())
     assert [id for id, _ in server.started] == ["c/move/1/u-0+1/8"]
+
+
+def test_a_move_that_was_cancelled_while_its_owner_was_asked_for_is_not_begun_again() -> None:
+    async def scene(starter: MoveStarter) -> None:
+        starter.adopt([Orphan(move) for move in (PLANNED, replace(others(2)[1], claim=3))])
+
+    server = Server()
+    assert play(server, scene, over=3) == []
+    assert [id for id, _ in server.started] == ["c/move/1/t-0/8"]
 
 
 def test_one_owner_is_asked_for_once() -> None:

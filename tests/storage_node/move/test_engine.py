@@ -246,6 +246,20 @@ def test_cancel(moment: str, make: Make) -> None:
     node.move("b")
 
 
+def test_a_claim_after_another_is_issued_only_while_that_ones_move_is_under_way(make: Make) -> None:
+    node = make()
+    node.add()
+    node.fill(10)
+    claim = node.engine.create(TP, node.path("b")).claim
+    assert node.engine.next_claim(TP, claim + 1) == 0
+    after = node.engine.next_claim(TP, claim)
+    assert after > claim
+    node.engine.create(TP, node.path("b"), claim=after)
+    assert node.engine.next_claim(TP, claim) == 0
+    node.engine.cancel(TP, after)
+    assert node.engine.next_claim(TP, after) == 0
+
+
 def test_cancel_without_a_move(make: Make) -> None:
     node = make()
     node.add()
