@@ -8,7 +8,7 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 DATA ?= .rehome
 KEEP ?=
 TESTS ?= tests
-JOBS ?= 2
+JOBS ?= 3
 MINUTES ?= 30
 SEED ?=
 CONTAINERS ?=
@@ -39,7 +39,7 @@ setup-dev: setup $(VENV)/.installed-dev
 run: setup ## the main job on an embedded stack of its own (KEEP=1 leaves it up)
 	@$(PY) -m ops.demo $(if $(KEEP),--keep)
 
-test: setup-dev ## all tests, in JOBS=2 processes (TESTS=path for some)
+test: setup-dev ## all tests, in JOBS=3 processes (TESTS=path for some)
 	@$(PY) -m pytest -n $(JOBS) $(TESTS)
 
 conformance: setup-dev ## the same tests against our nodes and against Apache Kafka; the table of cases in build/conformance.md

@@ -112,7 +112,8 @@ def test_steps_of_the_controller_come_before_those_of_other_runs_that_wait(
         async with worker:
             done = [(await client.get_workflow_handle(each).result(), each) for each in (*ids, first)]
         ended = [(await client.get_workflow_handle(each).describe()).close_time for _, each in done]
-        assert sum(1 for each in ended if each is not None and ended[-1] is not None and each < ended[-1]) <= 4
+        before = sum(1 for each in ended if each is not None and ended[-1] is not None and each < ended[-1])
+        assert before <= len(ids) // 4  # what was on its way to the worker; without priorities all are
 
     asyncio.run(scene())
 

@@ -280,7 +280,8 @@ def undisturbed(node: FaultyNode, bound: float = 3.0) -> Iterator[Writer]:
     """While the block runs, a partition on the good disk takes every record, each within `bound` seconds."""
     with Pauses() as pauses, Writer(node, "other") as writer:
         yield writer
-    assert writer.errors == [] and writer.acknowledged
+    assert writer.errors == [], writer.errors
+    assert writer.acknowledged
     took = writer.longest - pauses.seconds
     assert took < bound, f"a produce to another disk took {took:.2f} s, and {pauses.seconds:.2f} s all stood still"
 
