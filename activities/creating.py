@@ -127,6 +127,8 @@ class MoveCreator:
         reason = self._node.replicas.offline.get(tp)
         if reason is not None:
             raise LogDirectoryOffline(move.directory, f"moving {tp}, which is offline ({reason}),")
+        target = self._node.dirs.by_path(move.directory)
+        target.check_online()
         status = self._node.engine.status(tp)
         if status is not None and not ended(status):
             if move.claim or status.owner == call.workflow_id:
@@ -139,10 +141,8 @@ class MoveCreator:
             # A request on the node was faster than the run: nothing of it is left, and nothing is begun again.
             return rows.from_status(move, status, DROPPED)
         partition = self._node.replicas.served.get(tp)
-        target = self._node.dirs.by_path(move.directory)
         if partition is not None and partition.directory is target:
             return self._make(call, move, move.generation)
-        target.check_online()
         return None
 
     def _make(self, call: MoveCall, move: ReplicaMove, generation: int) -> MoveRow:

@@ -24,7 +24,7 @@ from activities.creating import MoveCreator
 from activities.errors import classify, disowned, expected, raise_application_error
 from activities.reassigning import ReassignActivities
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import MovesStopped, RequestRefused, RequestTimedOut, StorageError
+from storage_node.errors import LogDirectoryOffline, MovesStopped, RequestRefused, RequestTimedOut, StorageError
 from storage_node.ports import Controller
 from storage_node.types import TopicPartition
 from workflows import errors as types
@@ -99,10 +99,11 @@ class NodeActivities:
         """The result of work on moves, of which no part is waited for that a failed disk keeps for ever.
 
         Raises LogDirectoryOffline for a directory of theirs that went offline, when the work has not come to its end by
-        itself some seconds later; whatever thread is in that disk is left behind.
+        itself some seconds later; whatever thread is in that disk is left behind. One that was offline before is not
+        touched by the work.
         """
         task = asyncio.ensure_future(work)
-        directories = list(self._directories(moves))
+        directories = [directory for directory in self._directories(moves) if directory.online]
         patience = HUNG_LOOKS
         try:
             while not (await asyncio.wait([task], timeout=HUNG_LOOK))[0]:
@@ -134,6 +135,9 @@ class NodeActivities:
         with self._at_work(call):
             try:
                 return MoveResult(rows=await self._unless_hung(call.replicas, self._creator.create(call)))
+            except LogDirectoryOffline as error:
+                # Those of other directories are not affected: the next attempt fails those of this one alone.
+                raise expected(f"a move cannot be created yet: {error}", types.NODE_FAILURE) from error
             except Exception as error:
                 raise_application_error(error, "a move cannot be created yet")
 
