@@ -95,15 +95,13 @@ class NodeActivities:
         """Run a blocking call on the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, lambda: function(*args, **named))
 
-    async def _unless_hung(self, moves: Sequence[ReplicaMove], work: Coroutine[Any, Any, T]) -> T:
-        """The result of work on moves, of which no part is waited for that a failed disk keeps for ever.
+    async def _unless_hung(self, directories: Sequence[LogDirectory], work: Coroutine[Any, Any, T]) -> T:
+        """The result of work in these directories, of which no part is waited for that a failed disk keeps for ever.
 
-        Raises LogDirectoryOffline for a directory of theirs that went offline, when the work has not come to its end by
-        itself some seconds later; whatever thread is in that disk is left behind. One that was offline before is not
-        touched by the work.
+        Raises LogDirectoryOffline for one that is offline, when the work has not come to its end by itself some seconds
+        later; whatever thread is in that disk is left behind.
         """
         task = asyncio.ensure_future(work)
-        directories = [directory for directory in self._directories(moves) if directory.online]
         patience = HUNG_LOOKS
         try:
             while not (await asyncio.wait([task], timeout=HUNG_LOOK))[0]:
@@ -133,8 +131,10 @@ class NodeActivities:
     async def create_move(self, call: MoveCall) -> MoveResult:
         """Claim the replicas and make `.move` and marker, unless they are there already; small ones are copied, too."""
         with self._at_work(call):
+            # What is offline already is refused replica by replica, and touched by none.
+            online = [directory for directory in self._directories(call.replicas) if directory.online]
             try:
-                return MoveResult(rows=await self._unless_hung(call.replicas, self._creator.create(call)))
+                return MoveResult(rows=await self._unless_hung(online, self._creator.create(call)))
             except LogDirectoryOffline as error:
                 # Those of other directories are not affected: the next attempt fails those of this one alone.
                 raise expected(f"a move cannot be created yet: {error}", types.NODE_FAILURE) from error
@@ -291,7 +291,7 @@ class NodeActivities:
         async def one(move: ReplicaMove) -> MoveRow:
             async with gate:
                 try:
-                    return await self._unless_hung([move], step(move))
+                    return await self._unless_hung(list(self._directories([move])), step(move))
                 except Exception as error:
                     if isinstance(error, RequestTimedOut):
                         error = TimeoutError(error.message)  # the disk's time, not the controller's
