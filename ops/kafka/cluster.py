@@ -23,10 +23,13 @@ HEAP = "400m"
 START_SECONDS = 90.0
 STOP_SECONDS = 20.0
 
+#: Of `__consumer_offsets`.
+OFFSETS_PARTITIONS = 6
+
 #: Replication factors of internal topics that suit any number of brokers, small caches, and short waits.
 PROPERTIES = {
     "offsets.topic.replication.factor": "1",
-    "offsets.topic.num.partitions": "6",
+    "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
     "transaction.state.log.replication.factor": "1",
     "transaction.state.log.min.isr": "1",
     "transaction.state.log.num.partitions": "3",

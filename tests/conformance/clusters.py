@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 import javaproperties
 
-from ops.kafka.cluster import KafkaCluster
+from ops.kafka.cluster import OFFSETS_PARTITIONS, KafkaCluster
 from ops.stack import ports
 from ops.stack.layout import CONTROLLER
 from ops.stack.stack import Stack
@@ -338,6 +338,11 @@ class Apache(Cluster):
                 lambda node=node: not self.call("init_producer_id", 4, node=node, **asked).error_code,  # type: ignore[misc]
                 why=f"broker {node} has producer ids",
             )
+        # Kafka places one replica by racks: alone in its rack, a broker gets every other partition, and of the two that
+        # share one, either may get none. Here each coordinates some groups.
+        assignment = {partition: [NODES[partition % len(NODES)]] for partition in range(OFFSETS_PARTITIONS)}
+        configs = {"cleanup.policy": "compact", "compression.type": "producer", "segment.bytes": "104857600"}
+        self.new_topic(assignment=assignment, configs=configs, name="__consumer_offsets")
 
     def down(self) -> None:
         self._brokers.__exit__()
