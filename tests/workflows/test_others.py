@@ -91,7 +91,7 @@ def test_a_move_on_a_node_that_is_away_waits_for_it(
 
 
 def test_a_move_that_its_node_accepted_waits_for_it_and_does_not_ask_whether_it_exists(
-    temporal_server: TemporalServer, task_queue: str, monkeypatch: pytest.MonkeyPatch
+    temporal_server: TemporalServer, task_queue: str, recorded: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that has accepted a thousand moves takes its time; that they ask the controller would delay all else."""
     monkeypatch.setattr(options, "PICK_UP_TIMEOUT", timedelta(hours=1))
@@ -116,6 +116,7 @@ def test_a_move_that_its_node_accepted_waits_for_it_and_does_not_ask_whether_it_
             assert not any("locate" in event for event in await events())
             await stack.enter_async_context(FakeNode(2).running(client, task_queue))
             assert (await asyncio.wait_for(handle.result(), 40))["rows"][0]["outcome"] == "deleted"
+            await recorded("move-accepted", client, handle.id)
 
     asyncio.run(main())
 
