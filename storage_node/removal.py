@@ -207,14 +207,17 @@ class Removal:
     def result(self, job: Future[T], directory: LogDirectory) -> T:
         """What a directory's pool made; one that hangs is taken offline, so that the others go on.
 
-        A disk that answers meanwhile is slow, or has much to do: it gets `ROUNDS` times as long.
+        A disk that answers meanwhile is slow, or has much to do: it gets `ROUNDS` times as long. One that is offline is
+        not waited for: what stands behind a call that hangs there never ends.
         """
         seconds = self._node.config.log_dir_failure_timeout_ms / 1000
         for number in range(1, ROUNDS + 1):
-            for pause in health.waits(seconds):
-                if wait([job], pause).done:
+            for pause in health.waits(seconds, LOOK):
+                if wait([job], pause if directory.online else 0).done:
                     return job.result()
-            if not directory.online or health.silent([directory], min(seconds, ANSWER)):
+                if not directory.online:
+                    raise LogDirectoryOffline(directory.name, "applying a cluster image")
+            if health.silent([directory], min(seconds, ANSWER)):
                 break
             log.warning("applying a cluster image in %s has taken %g s: it is slow", directory.name, number * seconds)
         directory.fail(f"applying a cluster image there did not end within {number * seconds:g} s: the disk hangs")

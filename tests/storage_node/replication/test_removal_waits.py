@@ -79,6 +79,26 @@ def test_one_that_failed_meanwhile_is_not_waited_for_again(
 
 
 @pytest.mark.usefixtures("probes")
+def test_what_stands_behind_a_call_that_hangs_costs_no_time_of_its_own(
+    removal: Removal, directory: LogDirectory, let_go: threading.Event
+) -> None:
+    jobs = [directory.background(let_go.wait, 60) for _ in range(500)]
+    directory.fail("pulled")
+    began = time.monotonic()
+    for job in jobs:
+        with pytest.raises(LogDirectoryOffline):
+            removal.result(job, directory)
+    assert time.monotonic() - began < 20 * TIMEOUT
+
+
+def test_what_ended_before_its_directory_failed_counts(removal: Removal, directory: LogDirectory) -> None:
+    job = directory.background(lambda: "made")
+    assert job.result(5) == "made"
+    directory.fail("pulled")
+    assert removal.result(job, directory) == "made"
+
+
+@pytest.mark.usefixtures("probes")
 def test_one_call_that_hangs_in_a_disk_that_answers_is_given_up_in_the_end(
     removal: Removal, directory: LogDirectory, let_go: threading.Event
 ) -> None:
