@@ -23,6 +23,7 @@ from activities.batching import Batcher, Command, GaveUp, Rejected
 from activities.cluster_run import ClusterRun
 from activities.replica_reports import report_rows
 from storage_node.errors import ErrorCode
+from storage_node.images import DIRECTORIES_PATIENCE
 from storage_node.metadata import ClusterImage
 from storage_node.ports import Registration
 from workflows.model import names
@@ -125,7 +126,7 @@ class ClusterLink:
             if all(command.get("do") == REASSIGN for command in commands):
                 await self._publish(image)
             else:
-                await asyncio.to_thread(self._node.apply_images, [image])
+                await asyncio.to_thread(self._node.apply_images, [image], DIRECTORIES_PATIENCE)
         if digest := answer.get("digest"):
             look = self._node.metadata_check.look
             await asyncio.to_thread(look, answer["generation"], answer["version"], digest)
@@ -143,7 +144,7 @@ class ClusterLink:
             loop.call_soon_threadsafe(published.set)
 
         with self._node.metadata.listening(look):
-            work = asyncio.ensure_future(asyncio.to_thread(self._node.apply_images, [image]))
+            work = asyncio.ensure_future(asyncio.to_thread(self._node.apply_images, [image], DIRECTORIES_PATIENCE))
             seen = asyncio.ensure_future(published.wait())
             try:
                 await asyncio.wait({work, seen}, return_when=asyncio.FIRST_COMPLETED)

@@ -25,6 +25,7 @@ from activities.errors import classify, disowned, expected, raise_application_er
 from activities.reassigning import ReassignActivities
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import LogDirectoryOffline, MovesStopped, RequestRefused, RequestTimedOut, StorageError
+from storage_node.images import DIRECTORIES_PATIENCE
 from storage_node.ports import Controller
 from storage_node.types import TopicPartition
 from workflows import errors as types
@@ -252,7 +253,9 @@ class NodeActivities:
         """Take over the controller's images; the answer says what the node knows after it."""
         try:
             loop = asyncio.get_running_loop()
-            generation, version = await loop.run_in_executor(self._images, self._node.apply_images, call.images)
+            generation, version = await loop.run_in_executor(
+                self._images, self._node.apply_images, call.images, DIRECTORIES_PATIENCE
+            )
             if call.digest:
                 look = self._node.metadata_check.look
                 await loop.run_in_executor(self._images, look, call.generation, call.version, call.digest)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -35,15 +35,33 @@ _Wanted = tuple[TopicPartition, TopicImage, PartitionImage]
 """A replica that this node is to hold and does not have yet."""
 NOBODY = -1
 
+DIRECTORIES_PATIENCE = 1.0
+"""Seconds for the directories to come up to an image that the controller sent: what is slow among them keeps neither
+the next image nor what this node has to tell the controller.
+"""
 KNOWN = 1.0  # seconds for the other directories to have an image, before replicas are made that only it tells of
 
 
 class Images:
-    """Blocking; one image is applied at a time."""
+    """Blocking. First, one image at a time, the replicas that are here take their roles, which is a matter of memory
+    alone; what directories are to remove and to create follows, for the newest image that there is by then. So a disk
+    that hangs, or has much to do, keeps no partition in others from its new leader.
+    """
 
     def __init__(self, node: Node) -> None:
         self._node = node
         self._lock = threading.Lock()
+        """Held by who takes over an image, which waits for no disk."""
+        self._disks = threading.Lock()
+        """Held by who does what directories have to do for one."""
+        self._publishing = threading.Lock()
+        self._newest: ClusterImage | None = None
+        """The image by which the replicas have their roles."""
+        self._settled: ClusterImage | None = None
+        """The image that the directories are up to."""
+        self._waiting: Future[None] | None = None
+        """Of who will do it next."""
+        self._stopped = False
         self._defaults = node.config.log
         self._cordoned: frozenset[str] = frozenset()
         self._removal = Removal(node)
@@ -51,28 +69,42 @@ class Images:
         """Replicas that the metadata has here, that no disk holds, and that may be made anew at some time."""
         self.undecided = Undecided(node, self._removal.result)
         self._generation = 0
-        """Of the image that is applied."""
-        self._registered = False
+        """Of the newest image."""
+        self._registered = self._settled_registered = False
         """Whether the controller knows this start of the node, so that it may lead what has other replicas."""
 
-    def apply(self, texts: Iterable[str]) -> tuple[int, int]:
+    def apply(self, texts: Iterable[str], patience: float | None = None) -> tuple[int, int]:
         """Apply images, oldest first; answers the (generation, version) this node knows after it.
 
         An image that is not newer is ignored, one of an older generation is refused: the answer then shows the higher
         pair. A whole one that the node has requested takes its image's place, unless it is older. A delta that does
         not fit the node's image is ignored, and the whole image requested; so is an image that sets partitions back,
         for which the controller collects. Raises BadImage for what cannot be decoded.
+
+        `patience`: seconds to wait for the directories (None: as long as they take); what they have not come to by then
+        they go on with, and requests are answered by the image.
         """
         with self._lock:
-            before = self._node.metadata.image
+            before = self._newest or self._node.metadata.image
             image = self._after(before, list(texts))
             if image is not before:
                 self._keep(image)
-                following = self._reconcile(image, before)
-                self._node.metadata.publish(image)
-                self._node.offline_reports.image_came()
-                self._follow(image, following)
-            return image.age
+                self._settled = self._settled or before
+                self._newest = image
+                self._take_roles(image, before)
+        if self._settled is not self._newest:
+            if patience is None:
+                self._settle()
+            else:
+                self._settle_beside(patience)
+        return image.age
+
+    def reconcile(self, image: ClusterImage) -> None:
+        """Make this node's replicas what the image says, at a start."""
+        with self._lock, self._disks:
+            self._newest = self._settled = image
+            self._take_roles(image, None)
+            self._follow(self._reconcile(image, None))
 
     def reopen(self, tp: TopicPartition) -> bool:
         """Serve a replica again that went offline alone; False when it is online already.
@@ -80,7 +112,7 @@ class Images:
         One of which no disk has anything is made anew where a start would make it. Raises RequestRefused with what is
         wrong still; it stays offline then.
         """
-        with self._lock:
+        with self._disks:
             node, image = self._node, self._node.metadata.image
             if tp in node.replicas.served:
                 return False
@@ -95,9 +127,85 @@ class Images:
             if tp not in node.replicas.served:
                 raise RequestRefused(f"{tp} is offline still: {node.replicas.offline.get(tp)}")
             node.directories_changed()
-            node.fetchers.reconcile(image)
+            node.fetchers.follow([tp])
             log.info("%s is online again", tp)
             return True
+
+    def stop(self) -> None:
+        """Begin nothing more in directories; returns when nothing more is done there."""
+        self._stopped = True
+        with self._disks:
+            pass
+
+    # Roles
+
+    def _take_roles(self, image: ClusterImage, before: ClusterImage | None) -> None:
+        """What the image makes of the replicas that are served, and of those who lead what they follow."""
+        node = self._node
+        self._generation = image.generation
+        registered, self._registered = self._registered, self._may_lead(image)
+        node.isr.brokers_are(image)
+        known = before.topics if before is not None and registered == self._registered else {}
+        for topic in image.topics.values():
+            if known.get(topic.name) is topic:
+                continue
+            for row in topic.partitions.values():
+                partition = node.replicas.served.get(TopicPartition(topic.name, row.partition))
+                if partition is not None and partition.topic_id in ("", topic.id):
+                    # Also where the metadata has it elsewhere now: it must not go on leading here.
+                    self._assign(partition, topic.id, row)
+        broker = node.broker_values(image)
+        node.engine.set_node_rate(move_rate(broker))
+        node.listener.limit(broker.number("max.connections"), broker.number("max.connections.per.ip"))
+        node.fetchers.reconcile(image)
+
+    # Directories
+
+    def _settle(self) -> None:
+        """Do what directories have to do for the newest image, after what they do for an earlier one."""
+        with self._disks:
+            self._settle_newest()
+
+    def _settle_newest(self) -> None:
+        image, before = self._newest, self._settled
+        if image is None or image is before or self._stopped:
+            return
+        following = self._reconcile(image, before)
+        self._publish(image)
+        self._follow(following)
+        self._settled = image
+
+    def _settle_beside(self, patience: float) -> None:
+        """The same on a thread of its own, which is left to itself after so many seconds."""
+        with self._lock:
+            image, waiting = self._newest, self._waiting
+            if waiting is None:
+                waiting = self._waiting = Future()
+                threading.Thread(target=self._settle_in_turn, args=(waiting,), name="images", daemon=True).start()
+        if wait([waiting], patience).done:
+            return waiting.result()
+        waiting.add_done_callback(_tell_failed)
+        if image is not None:
+            self._publish(image)
+
+    def _settle_in_turn(self, waiting: Future[None]) -> None:
+        """Behind what is under way; whoever comes before it begins waits for the same one, which does the newest."""
+        try:
+            with self._disks:
+                self._waiting = None
+                self._settle_newest()
+            waiting.set_result(None)
+        except BaseException as error:
+            waiting.set_exception(error)
+
+    def _publish(self, image: ClusterImage) -> None:
+        """Answer requests by this image, unless they are answered by a newer one already."""
+        metadata = self._node.metadata
+        with self._publishing:
+            if metadata.image is self._newest or image.age < metadata.image.age:
+                return
+            metadata.publish(image)
+        self._node.offline_reports.image_came()
 
     def _after(self, image: ClusterImage, texts: Sequence[str]) -> ClusterImage:
         """Return an image after the others, oldest first."""
@@ -150,18 +258,13 @@ class Images:
             self._node.storage_failed(error)
             log.error("the cluster image at %s is not on disk: %s", image.age, error)
 
-    def reconcile(self, image: ClusterImage) -> None:
-        """Make this node's replicas what the image says."""
-        self._follow(image, self._reconcile(image, None))
-
     def _reconcile(self, image: ClusterImage, before: ClusterImage | None) -> list[_Wanted]:
-        """All but new replicas that follow another node: these are answered.
+        """Make this node's replicas what the image says, but for new ones that follow another node: these are answered.
 
         Clients wait for this much alone: to make a thousand logs takes seconds, and nobody asks a follower for them.
         Topics that are the same as `before` are passed over, unless the broker's configs give logs other defaults.
         """
         node = self._node
-        self._generation = image.generation
         broker = node.broker_values(image)
         self._cordoned = cordoned(broker, [directory.name for directory in node.dirs.directories])
         defaults, self._defaults = self._defaults, log_config(broker)
@@ -169,10 +272,10 @@ class Images:
         known = None if self.undecided.decide(image, self._defaults) else before
         self._removal.delete_gone(image, before)
         self._removal.take_away(image, known)
-        registered, self._registered = self._registered, self._may_lead(image)
-        node.isr.brokers_are(image)
-        same = defaults == self._defaults and registered == self._registered
+        registered, self._settled_registered = self._settled_registered, self._registered
+        same = defaults == self._defaults and registered == self._settled_registered
         wanted: list[_Wanted] = []
+        late: list[TopicPartition] = []
         for topic in image.topics.values():
             if same and known is not None and known.topics.get(topic.name) is topic:
                 continue
@@ -188,7 +291,8 @@ class Images:
                     if node.id in row.replicas and (tp not in node.replicas.offline or tp in self.lost):
                         wanted.append((tp, topic, row))
                 elif partition.topic_id in ("", topic.id):
-                    # Also where the metadata has it elsewhere now: it must not go on leading here.
+                    if partition.row != row:
+                        late.append(tp)  # it was not served yet when the others took their roles
                     self._update(partition, topic, row, config)
                 else:
                     reason = f"it is of topic id {partition.topic_id}, the metadata has another topic of that name"
@@ -196,14 +300,13 @@ class Images:
         following = [] if before is None else [new for new in wanted if new[2].leader not in (node.id, NOBODY)]
         later = {tp for tp, _, _ in following}
         self._create([new for new in wanted if new[0] not in later], first=before is None)
-        node.engine.set_node_rate(move_rate(broker))
-        node.listener.limit(broker.number("max.connections"), broker.number("max.connections.per.ip"))
+        node.fetchers.follow([*late, *(new[0] for new in wanted if new[0] not in later)])
         return following
 
-    def _follow(self, image: ClusterImage, wanted: list[_Wanted]) -> None:
-        """Make these replicas, and let all that follow fetch from who leads them."""
+    def _follow(self, wanted: list[_Wanted]) -> None:
+        """Make these replicas, and let them fetch from who leads them."""
         self._create(wanted, first=False)
-        self._node.fetchers.reconcile(image)
+        self._node.fetchers.follow([new[0] for new in wanted])
 
     def _update(self, partition: Partition, topic: TopicImage, row: PartitionImage, config: LogConfig) -> None:
         self._assign(partition, topic.id, row)
@@ -280,7 +383,7 @@ class Images:
             directory = self._node.dirs.by_path(name)
             tps = [spec.tp for spec in specs]
             try:
-                jobs.append((directory, tps, directory.submit(self._make, directory, specs)))
+                jobs.append((directory, tps, directory.for_image(self._make, directory, specs)))
             except StorageError:
                 jobs.append((directory, tps, None))
         for directory, tps, job in jobs:
@@ -313,7 +416,7 @@ class Images:
             self._node.storage_failed(error)
 
     def _make(self, directory: LogDirectory, specs: list[NewReplica]) -> list[tuple[TopicPartition, str, Log]]:
-        """Runs in the directory's pool."""
+        """Runs on the threads that the directory has for images."""
         self._node.offset_files.forget(directory, [spec.tp for spec in specs])
         self._node.held.add(directory, [spec.tp for spec in specs])
         return create_logs(directory, specs)
@@ -382,6 +485,11 @@ class Images:
         made = Partition(tp, topic_id, new, directory, generation=generation, is_leader=False)
         self._assign(made, topic_id, row)
         return made
+
+
+def _tell_failed(settled: Future[None]) -> None:
+    if (error := settled.exception()) is not None:
+        log.error("directories could not be made what an image says", exc_info=error)
 
 
 def _gone(assigned: str, here: LogDirectory | None) -> str:

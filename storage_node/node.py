@@ -244,6 +244,7 @@ class Node:
         self.offline_reports.stop()
         self.listener.stop()
         self.groups.close()
+        unless_hung(self.dirs, "creating and removing replicas", self.images.stop)
         unless_hung(self.dirs, "ending the fetchers", self.fetchers.stop)
         unless_hung(self.dirs, "ending the moves", partial(self.engine.close, clean))
         threads, epoch = self.broker_values().number(RECOVERY_THREADS), self.epoch
@@ -327,12 +328,13 @@ class Node:
 
     # Metadata
 
-    def apply_images(self, images: Iterable[str]) -> tuple[int, int]:
+    def apply_images(self, images: Iterable[str], patience: float | None = None) -> tuple[int, int]:
         """Apply the controller's images, oldest first; answers the (generation, version) known after it.
 
-        A higher pair than the controller's own means that the controller lost its memory. Raises BadImage.
+        A higher pair than the controller's own means that the controller lost its memory. `patience`: seconds to wait
+        for the log directories, see `Images.apply`. Raises BadImage.
         """
-        return self.images.apply(images)
+        return self.images.apply(images, patience)
 
     def directories_changed(self) -> None:
         """Replicas were created or moved: the controller is told soon."""

@@ -114,7 +114,7 @@ class Removal:
                 ).start()
                 continue
             try:
-                job = partition.directory.background(self._discard, partition, reason)
+                job = partition.directory.for_image(self._discard, partition, reason)
             except StorageError:
                 continue  # offline: the start that sees the directory again finds that it is to go
             jobs.append((partition, job))
@@ -151,7 +151,7 @@ class Removal:
             if target is None or target is partition.directory or not target.online:
                 continue  # none, or one that `discard` ends without touching the target
             with contextlib.suppress(StorageError):
-                jobs.append((partition, target, target.background(engine.abandon, partition.tp, reason)))
+                jobs.append((partition, target, target.for_image(engine.abandon, partition.tp, reason)))
         for partition, target, job in jobs:
             try:
                 self._wait(job, (target, partition.directory))
@@ -184,7 +184,7 @@ class Removal:
             target = node.dirs.by_path(status.directory) if status is not None and status.directory else None
             if target is not None and target.online:
                 try:
-                    jobs.append((target, target.background(node.engine.abandon, tp, reason)))
+                    jobs.append((target, target.for_image(node.engine.abandon, tp, reason)))
                     continue
                 except StorageError as error:
                     node.storage_failed(error)

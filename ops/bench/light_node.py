@@ -87,7 +87,7 @@ class LightNode:
         where = ("127.0.0.1", self.port)
         return Registration(self.id, self.incarnation, *where, directories, image.generation, image.version, text)
 
-    def apply_images(self, texts: Iterable[str]) -> tuple[int, int]:
+    def apply_images(self, texts: Iterable[str], _patience: float | None = None) -> tuple[int, int]:
         """As `Node.apply_images`; called from several threads, one at a time."""
         before: ClusterImage = self.metadata.image
         image = before

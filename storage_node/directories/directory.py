@@ -23,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 #: So many steps of housekeeping, moves and deletions may wait for one disk at a time; made when they are needed.
 BACKGROUND_THREADS = 8
+#: So many steps that a cluster image asks for; made when they are needed.
+IMAGE_THREADS = 2
 
 _ELSEWHERE = "its path no longer leads to the directory that was opened (unmounted, replaced or unreadable)"
 
@@ -61,6 +63,7 @@ class LogDirectory:
         self.pool = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=f"disk-{self.path.name}")
         self._background = ThreadPoolExecutor(BACKGROUND_THREADS, thread_name_prefix=f"background-{self.path.name}")
         self._lookups = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"lookup-{self.path.name}")
+        self._images = ThreadPoolExecutor(IMAGE_THREADS, thread_name_prefix=f"image-{self.path.name}")
         self._failure = failure
         self._listeners: list[Callable[[LogDirectory, str], None]] = []
         self._state = threading.Lock()
@@ -140,6 +143,14 @@ class LogDirectory:
         """
         self.check_online()
         return self._background.submit(self._run, fn, *args, **kwargs)
+
+    def for_image(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Like `submit`, on threads that do alone what a cluster image asks for.
+
+        It never queues behind hundreds of moves that are to begin here, nor behind a deletion of what is large.
+        """
+        self.check_online()
+        return self._images.submit(self._run, fn, *args, **kwargs)
 
     def submit_lookup(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """Like `submit`, on a thread that appends and fetches never wait for: a search may read and unpack much."""
@@ -237,6 +248,6 @@ class LogDirectory:
 
     def close(self) -> None:
         """Stop the threads (what they are doing is finished, what waits is dropped) and give the lock up."""
-        for pool in (self.pool, self._background, self._lookups):
+        for pool in (self.pool, self._background, self._lookups, self._images):
             pool.shutdown(wait=self.online, cancel_futures=True)
         self.unlock()

@@ -154,7 +154,7 @@ class ImageStore:
                 self._waiting[directory.name] = stored
             busy = self._busy.get(directory.name)
             if busy is None:
-                busy = directory.background(self._drain, directory)
+                busy = directory.for_image(self._drain, directory)
                 self._busy[directory.name] = busy
             return busy
 

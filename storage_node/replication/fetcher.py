@@ -11,6 +11,7 @@ import base64
 import logging
 import threading
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from storage_node.config_table import FETCHERS
@@ -46,7 +47,7 @@ class Fetchers:
         self._node.on_directory_failure(self._directory_failed)
 
     def reconcile(self, image: ClusterImage) -> None:
-        """Follow what this image says, once the replicas here are what it says."""
+        """Follow what this image says, once the replicas that are here have the roles that it gives them."""
         node = self._node
         values = node.broker_values(image)
         with self._lock:
@@ -67,6 +68,18 @@ class Fetchers:
             for tp in [tp for tp in self._followed if image.partition(tp) is None]:
                 self._drop(tp, touched)
             self._tell(touched if before.nodes == image.nodes else {*touched, *self._lanes})
+
+    def follow(self, tps: Iterable[TopicPartition]) -> None:
+        """Follow what the newest image says of these: they are served only since it came."""
+        with self._lock:
+            if self._closed:
+                return
+            touched: set[Place] = set()
+            for tp in tps:
+                topic, row = self._image.topics.get(tp.topic), self._image.partition(tp)
+                if topic is not None and row is not None:
+                    self._place(tp, topic, row, touched)
+            self._tell(touched)
 
     def forget(self, tp: TopicPartition) -> None:
         """Fetch a partition no more, whatever the newest image says: it goes from here."""

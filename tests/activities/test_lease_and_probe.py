@@ -53,7 +53,9 @@ def test_a_lease_beats_until_it_is_cancelled() -> None:
 
 def test_an_answer_to_a_push_says_what_the_node_knows() -> None:
     pushed: list[bool] = []
-    node = SimpleNamespace(id=1, incarnation="mine", engine=None, apply_images=lambda images: (3, 40 + len(images)))
+    node = SimpleNamespace(
+        id=1, incarnation="mine", engine=None, apply_images=lambda images, patience: (3, 40 + len(images))
+    )
     bound = NodeActivities(cast(Node, node), cast(Controller, None), pushed.append)
     result = asyncio.run(ActivityEnvironment().run(bound.apply_image, ImageCall(1, ["a", "b"], register=True)))
     assert (result.generation, result.version, result.incarnation) == (3, 42, "mine")

@@ -36,7 +36,7 @@ class HandFollower:
         one = Registration(self.number, incarnation, "127.0.0.1", 1, directories)
         metadata = SimpleNamespace(image=SimpleNamespace(age=(0, 0)))
         node: Any = SimpleNamespace(
-            id=self.number, incarnation=incarnation, metadata=metadata, apply_images=lambda _: None
+            id=self.number, incarnation=incarnation, metadata=metadata, apply_images=lambda *_: None
         )
         (result,) = self.cluster.controller.submit(node, registration_command(one))
         assert not result.get("error"), result

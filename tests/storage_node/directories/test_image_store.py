@@ -10,7 +10,7 @@ import pytest
 
 from storage_node import failpoints
 from storage_node.directories import image_store
-from storage_node.directories.directory import BACKGROUND_THREADS, LogDirectory
+from storage_node.directories.directory import IMAGE_THREADS, LogDirectory
 from storage_node.directories.errors import MalformedFile
 from storage_node.directories.image_store import ImageStore, StoredImage
 from storage_node.errors import LogDirectoryOffline, MetadataIOError
@@ -100,7 +100,7 @@ def test_an_io_error_on_the_first_directory_is_an_error(directories: list[LogDir
 def test_a_slow_disk_delays_nobody_and_gets_the_newest_at_last(directories: list[LogDirectory]) -> None:
     slow = directories[2]
     release = threading.Event()
-    blocked = [slow.background(release.wait, 60) for _ in range(BACKGROUND_THREADS)]
+    blocked = [slow.for_image(release.wait, 60) for _ in range(IMAGE_THREADS)]
     store = ImageStore(directories)
     for version in range(1, 20):
         store.save(f"image {version}", 1, version)

@@ -49,15 +49,15 @@ def test_a_directory_that_fails_while_a_replica_is_made(harness: Harness) -> Non
     bad = harness.node.dirs.by_path(harness.paths[1])
     harness.node.wishes.remember([(TopicPartition("t", 0), bad)])
 
-    original = LogDirectory.submit
+    original = LogDirectory.for_image
 
-    def submit(self: LogDirectory, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
+    def for_image(self: LogDirectory, fn, /, *args, **kwargs):  # type: ignore[no-untyped-def]
         if self is bad and getattr(fn, "__name__", "") == "_make":
             self.fail("Input/output error")
         return original(self, fn, *args, **kwargs)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LogDirectory, "submit", submit)
+        patch.setattr(LogDirectory, "for_image", for_image)
         harness.create_topic("t", 1)
         until(lambda: not bad.online)
         assert harness.directory_of("t") in (harness.paths[0], harness.paths[2])
