@@ -203,11 +203,13 @@ class Creator:
             # Whose it is alone is not waited for: a start that has lost it asks again whose run it was.
             same = (wanted.claim, wanted.generation) == (move.marker.claim, move.marker.generation)
             markers.write(move.path, wanted, name=not same)
-            move.marker = wanted
         move.orphan = False
         move.limiter.set_rate(request.throttle)
-        if move.state in (MoveState.FAILED, MoveState.SUSPENDED) and not self._switch.on:
-            move.become(MoveState.STOPPED)
+        with move.changed:
+            # At once: the copier may be about to find the claim that it was begun under too old.
+            move.marker = wanted
+            if move.state in (MoveState.FAILED, MoveState.SUSPENDED) and not self._switch.on:
+                move.become(MoveState.STOPPED)
         return move.status()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,9 +26,10 @@ from storage_node.errors import (
     UnknownTopicOrPartition,
 )
 from storage_node.log.config import LogConfig
+from storage_node.move import creator, swap
 from storage_node.move import marker as markers
-from storage_node.move import swap
-from storage_node.move.marker import State
+from storage_node.move.marker import Marker, State
+from storage_node.move.moving import Move
 from storage_node.move.status import MoveState
 from storage_node.move.throttle import MIN_CHUNK
 from storage_node.types import TopicPartition
@@ -187,6 +189,52 @@ def test_an_older_claim_can_do_nothing(make: Make) -> None:
     node.engine.set_node_rate(None)
     adopted = node.engine.create(TP, node.path("b"), claim=new, owner="new")
     assert (adopted.claim, adopted.owner) == (new, "new")
+    node.finish(new)
+    assert node.listing()["b"] == ["t-0"]
+
+
+@pytest.mark.parametrize("moment", ["before it is taken over", "while it is taken over", "after it was taken over"])
+def test_a_copier_that_finds_its_claim_too_old_does_not_fail_the_move_of_who_takes_it_over(
+    moment: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = make()
+    node.add()
+    node.fill(300)
+    old = node.engine.create(TP, node.path("b"), owner="old")
+    copier, write = node.engine._movers._copier, creator.markers.write
+    check = copier._check_claim
+    found, go_on, written = threading.Event(), threading.Event(), threading.Event()
+
+    def late(move: Move) -> None:
+        """The copier finds a newer claim, and is held up before it can say so."""
+        try:
+            check(move)
+        except StaleClaim:
+            found.set()
+            assert go_on.wait(30)
+            raise
+
+    def slowly(path: Path, wanted: Marker, *, name: bool = True) -> None:
+        if wanted.state is State.COPYING and moment == "while it is taken over":
+            go_on.set()
+            eventually(lambda: node.engine.statuses()[0].state is MoveState.FAILED)
+        write(path, wanted, name=name)
+        written.set()
+
+    new = node.engine.next_claim(TP)
+    with monkeypatch.context() as patch:
+        patch.setattr(copier, "_check_claim", late)
+        patch.setattr(creator.markers, "write", slowly)
+        move = node.engine._registry.get(TP)
+        assert move is not None
+        node.engine._movers.queue(move)
+        assert found.wait(30)
+        if moment == "before it is taken over":
+            go_on.set()
+            eventually(lambda: node.engine.statuses()[0].state is MoveState.FAILED)
+        adopted = node.engine.create(TP, node.path("b"), claim=new, owner="new")
+        go_on.set()
+    assert (old.claim, adopted.claim, adopted.owner) == (1, new, "new") and written.is_set()
     node.finish(new)
     assert node.listing()["b"] == ["t-0"]
 
