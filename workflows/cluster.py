@@ -8,6 +8,7 @@ import asyncio
 import base64
 import contextlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from datetime import timedelta
 from typing import Any, TypeVar
 
 from temporalio import workflow
@@ -85,6 +86,8 @@ class Cluster:
         self._waiting_quietly = False
         self._asking = False
         self._tasks: set[asyncio.Task[None]] = set()
+        self._resting: dict[asyncio.Task[None], None] = {}
+        """Sleeps that nothing depends on, in the order in which they began."""
         self._fault: BaseException | None = None
         self._leases_of = 0  # the generation whose throttle leases were checked
         self._probes = Probes(parameter.get("probes", ()) if isinstance(parameter, Mapping) else ())
@@ -110,6 +113,8 @@ class Cluster:
                 await workflow.wait_condition(lambda: self._awake, timeout=options.QUIET_FOR)
             except TimeoutError:
                 self._draining = True
+                if self._resting:
+                    await self._stop_resting()
                 await workflow.wait_condition(workflow.all_handlers_finished)  # and all else that came with the timer
                 self._draining = False
                 if not self._awake and not self._in_flight and not len(self._outbox) and self._fault is None:
@@ -149,8 +154,9 @@ class Cluster:
         The server drops child starts, signals and cancels that it has not carried out when their run closes: the run
         sends no more of them, it carries them; it waits for those in flight, and carries them if that takes too long.
 
-        The server refuses to continue a run for which something has just come in, and what was answered together with
-        that fails in the caller (who asks again): so this happens on a timer, not on an update.
+        The server refuses to continue a run for which something has just come in, what was answered together with that
+        fails in the caller (who asks again), and the worker replays the whole run before it serves again: so this
+        happens on a timer, not on an update, and no other timer of the run is left that might fire meanwhile.
         """
         with contextlib.suppress(TimeoutError):
             await workflow.wait_condition(
@@ -164,9 +170,26 @@ class Cluster:
                 )
         if urgent():
             return
-        await workflow.sleep(options.CONTINUE_PAUSE)
+        await self._stop_resting()
         # True only once all else that came with this task was handled.
         await workflow.wait_condition(workflow.all_handlers_finished)
+
+    async def _rest(self, pause: float | timedelta) -> None:
+        """Sleep, which `_stop_resting` ends with CancelledError; not at all while the run draws to its end."""
+        if self._draining:
+            return
+        asleep = asyncio.create_task(workflow.sleep(pause))
+        self._resting[asleep] = None
+        try:
+            await asleep
+        finally:
+            del self._resting[asleep]
+
+    async def _stop_resting(self) -> None:
+        """End the tasks that rest, which cancels their timers, in a workflow task before the one that continues."""
+        for task in tuple(self._resting):
+            task.cancel()
+        await workflow.sleep(options.CONTINUE_PAUSE)
 
     def _continue(self) -> None:
         """Continue as new. No await may come between packing the state and the end of the run."""
@@ -222,7 +245,7 @@ class Cluster:
         """Send a node what it lacks, when its turn comes; after a failed push, wait before the next one."""
         try:
             if turn:
-                await workflow.sleep(turn * options.PUSH_APART)
+                await self._rest(turn * options.PUSH_APART)
             # A replay sends nothing: packing images again would cost it more than all the rest.
             images = [] if workflow.unsafe.is_replaying() else self._it.images_for(node)
             due = self._it.pair
@@ -231,10 +254,10 @@ class Cluster:
             self._failures[node] = 0 if applied else self._failures.get(node, 0) + 1
             if not applied:
                 delay = min(0.25 * 2 ** min(self._failures[node], 10), options.PUSH_BACK_OFF_MAX)
-                await workflow.sleep(delay)
+                await self._rest(delay)
+            self._awake = True
         finally:
             self._pushing.discard(node)
-            self._awake = True
 
     async def _ask(self, node: int) -> None:
         await self._apply_image(node, [], register=True)
@@ -267,8 +290,10 @@ class Cluster:
             return None
 
     async def _push_quiet_changes(self) -> None:
-        await workflow.sleep(options.QUIET_DELAY)
-        self._waiting_quietly = False
+        try:
+            await self._rest(options.QUIET_DELAY)
+        finally:
+            self._waiting_quietly = False
         self._it.make_urgent()
         self._awake = True
 
@@ -276,8 +301,10 @@ class Cluster:
         """While collecting: ask the nodes whose images are awaited to register again."""
         for node in self._it.to_ask():
             self._spawn(self._ask(node))
-        await workflow.sleep(options.COLLECT_AGAIN_AFTER)
-        self._asking = False
+        try:
+            await self._rest(options.COLLECT_AGAIN_AFTER)
+        finally:
+            self._asking = False
         self._awake = True
 
     async def _lease(self, node: int, incarnation: str) -> None:
@@ -328,20 +355,21 @@ class Cluster:
                 )
                 result = self._readable(calls.PROBE_NODE, node, lambda: results.probed(found))
                 if result is None:  # says nothing about the node
-                    await workflow.sleep(options.LEASE_AGAIN_AFTER)
+                    await self._rest(options.LEASE_AGAIN_AFTER)
+                    self._awake = True
                     return
                 self._probes.note(node, incarnation, result)
                 if result.incarnation == incarnation:
-                    await workflow.sleep(options.LEASE_AGAIN_AFTER)
+                    await self._rest(options.LEASE_AGAIN_AFTER)
                 else:
                     self._it.fence(node, incarnation)
             self._it.trust(node, incarnation)
         except ActivityError:
             # Nobody could ask: that says nothing about the node.
-            await workflow.sleep(options.LEASE_AGAIN_AFTER)
+            await self._rest(options.LEASE_AGAIN_AFTER)
         finally:
             self._probing.discard(node)
-            self._awake = True
+        self._awake = True
 
     def _reply(self, run: Run, signal: str, answer: dict[str, Any]) -> None:
         self._outbox.add(Outbound(outbound.SIGNAL, *run, signal, answer))

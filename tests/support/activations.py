@@ -105,6 +105,8 @@ class DrivenRuns:
         """How many child starts were rejected because their run has been started before."""
         self.carried: list[Any] = []
         """What each run began with."""
+        self.timers_left = 0
+        """Timers of runs that continued as new: each of them might have fired just then."""
         self.largest = 0
         self._begin([payload(parameter)])
 
@@ -211,6 +213,7 @@ class DrivenRuns:
         for command in commands:
             self._length += 1
             if command.HasField("continue_as_new_workflow_execution"):
+                self.timers_left += len(self._timers)
                 self._too_late()
                 arguments = list(command.continue_as_new_workflow_execution.arguments)
                 self.close()

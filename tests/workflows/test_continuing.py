@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 from temporalio.api.enums.v1 import EventType
+from temporalio.bridge.proto.workflow_activation import WorkflowActivationJob
 from temporalio.client import Client, WorkflowHandle
 
 from tests.support.activations import DrivenRuns, Sent
@@ -282,6 +283,7 @@ def play(
             if closed:
                 it.runs.open = {each for each in it.runs.open if "/reassign/" not in each}
             it.at_the_end.update(name for name, _ in task.actions)
+    assert not it.runs.timers_left, "a timer that fires with the task that continues has the server refuse it"
     it.settle()
     it.joined = it.runs.check_joined()
     it.runs.close()
@@ -355,6 +357,7 @@ EACH = {
     "a run that wants to be cancelled": ("cancel", (1,)),
     "a failed directory": ("directory_failed", (2,)),
     "a lease that ended": ("lease_ended", (2,)),
+    "a change that others are told later": ("raise_generation", (1,)),
 }
 
 
@@ -407,6 +410,57 @@ def scheduled(it: Driven) -> list[tuple[str, int]]:
     """The activities under way, and the nodes that they are for."""
     found = [each.schedule_activity for each in it.open.values() if each.HasField("schedule_activity")]
     return [(each.activity_type, json.loads(each.arguments[0].data)["node"]) for each in found]
+
+
+def timers(it: Driven) -> list[tuple[float, int]]:
+    """The timers that run: for how long, and their numbers."""
+    found = {seq: each.start_timer for (kind, seq), each in it.open.items() if kind == "start_timer"}
+    return sorted((each.start_to_fire_timeout.ToMilliseconds() / 1000, seq) for seq, each in found.items())
+
+
+def fire(it: Driven, seq: int) -> None:
+    job = WorkflowActivationJob()
+    job.fire_timer.seq = seq
+    del it.open["start_timer", seq]
+    it.send(job)
+
+
+def told_later(it: Driven) -> None:
+    """A change comes that the other nodes are told of a second later."""
+    (topic,) = it.query("state")["topics"]
+    rows = [["t", 0, topic[1], "", 1]]
+    it.send(it.update("submit", plain(FakeMember(1).batch({"do": "raise_generations", "node": 1, "replicas": rows}))))
+
+
+def push_fails(it: Driven) -> None:
+    """A node takes no images: the next attempts come after longer and longer pauses."""
+    made = {"do": "create_topics", "topics": [{"name": "u", "partitions": 1}]}
+    it.send(it.update("submit", plain(FakeMember(2).batch(made))))
+    for _ in range(6):
+        it.resolve({calls.APPLY_IMAGE: lambda call: applied(call) if call["node"] == 2 else {}}, timers=True)
+    it.resolve({calls.APPLY_IMAGE: lambda call: applied(call) if call["node"] == 2 else {}})
+
+
+@pytest.mark.parametrize(
+    ("rests", "quietly"), [(told_later, False), (push_fails, False), (push_fails, True)],
+    ids=["a change that is told later", "a push that failed", "a push that failed, in a quiet second"],
+)  # fmt: skip
+def test_no_timer_is_left_that_might_fire_with_the_task_that_continues(
+    rests: Callable[[Driven], None], quietly: bool
+) -> None:
+    """The server would refuse it, and the worker replay the whole run before it serves again."""
+    it = settled()
+    rests(it)
+    assert timers(it) and timers(it)[0][0] >= 1
+    it.length = options.CONTINUE_AT.events[not quietly] + 1
+    it.send(it.signal("cancel_run", plain({**driven.RUN, "workflow_id": "c/other"})))
+    it.resolve({})
+    if quietly:
+        fire(it, timers(it)[0][1])
+    (left,) = timers(it)
+    assert left[0] == options.CONTINUE_PAUSE.total_seconds() and it.ended is None
+    fire(it, left[1])
+    assert it.ended is not None and it.ended.HasField("continue_as_new_workflow_execution")
 
 
 def probed(call: Any) -> Any:
