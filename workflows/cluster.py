@@ -175,9 +175,9 @@ class Cluster:
         await workflow.wait_condition(workflow.all_handlers_finished)
 
     async def _rest(self, pause: float | timedelta) -> None:
-        """Sleep, which `_stop_resting` ends with CancelledError; not at all while the run draws to its end."""
+        """Sleep, which `_stop_resting` ends with CancelledError; while the run draws to its end nobody begins to."""
         if self._draining:
-            return
+            raise asyncio.CancelledError
         asleep = asyncio.create_task(workflow.sleep(pause))
         self._resting[asleep] = None
         try:

@@ -463,6 +463,24 @@ def test_no_timer_is_left_that_might_fire_with_the_task_that_continues(
     assert it.ended is not None and it.ended.HasField("continue_as_new_workflow_execution")
 
 
+def test_pushes_that_are_too_large_for_one_task_are_left_to_the_next_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    it, third = settled(), FakeMember(3)
+    it.send(it.update("submit", plain(third.batch(third.registration()))))
+    for _ in range(6):
+        it.resolve({calls.APPLY_IMAGE: applied}, timers=True)
+    monkeypatch.setattr(options, "PUSH_TOGETHER", 1)
+    it.length = options.CONTINUE_AT.events[1] + 1
+    made = {"do": "create_topics", "topics": [{"name": "u", "partitions": 2}]}
+    it.send(it.update("submit", plain(third.batch(made))))
+    assert scheduled(it) == [(calls.APPLY_IMAGE, 1)] and it.ended is None
+    for _ in range(6):
+        if it.ended is None:
+            it.resolve({calls.APPLY_IMAGE: applied}, timers=True)
+    assert it.ended is not None
+    again = Driven(Cluster, it.ended.continue_as_new_workflow_execution.arguments[0], continued=True)
+    assert (calls.APPLY_IMAGE, 2) in scheduled(again)
+
+
 def probed(call: Any) -> Any:
     return {"incarnation": "", "reason": "nothing listens", "refused": True}
 
