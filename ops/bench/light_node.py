@@ -100,7 +100,10 @@ class LightNode:
                 image = image.apply(row)
         if image is not before:
             self.metadata.image = image
-            self.file.write_text(image.encode())
+            # At once, as a node does: it is killed at any moment.
+            beside = self.file.with_name(f"{self.file.name}.new")
+            beside.write_text(image.encode())
+            beside.replace(self.file)
             partitions = [each for topic in image.topics.values() for each in topic.partitions.values()]
             led = Counter(each.leader for each in partitions)
             behind = sum(len(each.isr) < len(each.replicas) or "" in each.directories for each in partitions)
