@@ -145,6 +145,9 @@ class Images:
         self._generation = image.generation
         registered, self._registered = self._registered, self._may_lead(image)
         node.isr.brokers_are(image)
+        for served in node.replicas.served.values():
+            if served.topic_id and served.topic_id in image.gone:
+                served.delete()  # it takes no records for a topic that has its name now
         known = before.topics if before is not None and registered == self._registered else {}
         for topic in image.topics.values():
             if known.get(topic.name) is topic:

@@ -356,7 +356,6 @@ class Cluster:
                 result = self._readable(calls.PROBE_NODE, node, lambda: results.probed(found))
                 if result is None:  # says nothing about the node
                     await self._rest(options.LEASE_AGAIN_AFTER)
-                    self._awake = True
                     return
                 self._probes.note(node, incarnation, result)
                 if result.incarnation == incarnation:
@@ -369,7 +368,7 @@ class Cluster:
             await self._rest(options.LEASE_AGAIN_AFTER)
         finally:
             self._probing.discard(node)
-        self._awake = True
+            self._awake = True
 
     def _reply(self, run: Run, signal: str, answer: dict[str, Any]) -> None:
         self._outbox.add(Outbound(outbound.SIGNAL, *run, signal, answer))

@@ -100,7 +100,7 @@ class LightNode:
                 image = image.apply(row)
         if image is not before:
             self.metadata.image = image
-            # At once, as a node does: it is killed at any moment.
+            # Atomically, as a node does: it is killed at any moment.
             beside = self.file.with_name(f"{self.file.name}.new")
             beside.write_text(image.encode())
             beside.replace(self.file)

@@ -178,9 +178,12 @@ class Movers:
         except Halted as halted:
             self._stopped(move, str(halted))
         except StaleClaim as stale:
-            if self._is_stale(move, stale):
-                return
-            self._copy(move)  # under the claim of whoever has taken it over
+            with move.changed:  # see `Creator._adopt`
+                taken_over = self._registry.has_newest_claim(move)
+                if not taken_over:
+                    self.failed(move, stale)
+            if taken_over:
+                self._copy(move)
         except Exception as error:
             self.failed(move, error)
         else:
@@ -189,16 +192,6 @@ class Movers:
             for directory in (move.source, move.target):
                 if not directory.online:
                     self.failed(move, LogDirectoryOffline(directory.name, f"moving {move.tp}"))
-
-    def _is_stale(self, move: Move, stale: StaleClaim) -> bool:
-        """Note that a move ended for its claim, unless it has got the newest one meanwhile; see `Creator._adopt`."""
-        with move.changed:
-            try:
-                self._registry.check(move)
-            except StaleClaim:
-                self.failed(move, stale)
-                return True
-            return False
 
     def _open(self, move: Move) -> None:
         if move.recovered:

@@ -179,6 +179,10 @@ class Registry:
         write_source(partition, claim, ended_run=ended_run)
         return self.learn(partition.tp, claim)
 
+    def has_newest_claim(self, move: Move) -> bool:
+        """Whether no newer claim than the move's was issued."""
+        return self._claims.get(move.tp, 0) <= move.marker.claim
+
     def check(self, move: Move) -> None:
         """Raise StaleClaim when a newer claim than the move's was issued."""
         newest = self._claims.get(move.tp, 0)

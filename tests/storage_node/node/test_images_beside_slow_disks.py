@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from storage_node.directories.directory import BACKGROUND_THREADS, IMAGE_THREADS, LogDirectory
-from storage_node.errors import RequestRefused
+from storage_node.errors import RequestRefused, UnknownTopicOrPartition
 from storage_node.images import Images
 from storage_node.metadata import ClusterImage
 from storage_node.node import Node
 from storage_node.types import TopicPartition
 from tests.support.node_harness import make_config, make_dirs, until
-from tests.support.static_image import image, row
+from tests.support.static_image import TOPIC_ID, image, row
 
 PORTS = {1: 9, 2: 9, 3: 9}  # nobody listens there
 HERE, GOES, NEW = (TopicPartition("t", number) for number in range(3))
@@ -76,6 +76,16 @@ def test_the_next_images_are_applied_meanwhile(node: Node, slow: threading.Event
     slow.set()
     until(lambda: not left(node), what="the directory has come up to it")
     assert node.apply_images([told(5, goes=True, epoch=5).encode()]) == (1, 5) and epoch(node) == 5
+
+
+def test_a_deleted_topic_takes_no_records_meanwhile(node: Node, slow: threading.Event) -> None:
+    node.apply_images([told(2, goes=True).encode()], SOON)
+    old = node.replicas.served[HERE]
+    again = image(3, [row([2, 1], leader=2)], PORTS, topic_id="B" * 22, gone={TOPIC_ID: "t"})
+    node.apply_images([again.encode()], SOON)
+    assert node.metadata.image.version == 3 and node.replicas.served[HERE] is old
+    with pytest.raises(UnknownTopicOrPartition):
+        old.check_usable()
 
 
 def test_what_comes_later_is_made_after_it(node: Node, slow: threading.Event) -> None:
