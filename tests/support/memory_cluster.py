@@ -235,13 +235,21 @@ class MemoryCluster:
     def create_topic(
         self, name: str, assignment: Sequence[Sequence[int]], configs: Mapping[str, str] | None = None
     ) -> None:
-        """A topic with these replicas, known to all nodes."""
+        """A topic with these replicas, known to all nodes, each of which has what it is to hold, or knows why not."""
         topic = NewTopic(
             name, len(assignment), replica_assignment=[list(each) for each in assignment], config=dict(configs or {})
         )
         admin = self.admin()
         admin.create_topics([topic])[name].result(20)
         self.controller.spread()
+        # A node publishes an image before it has made the replicas that only follow.
+        wanted = [(Tp(name, index), number) for index, numbers in enumerate(assignment) for number in numbers]
+        until(lambda: all(self._settled(number, tp) for tp, number in wanted), what=f"the replicas of {name} are made")
+
+    def _settled(self, number: int, tp: Tp) -> bool:
+        node = self.nodes.get(number)
+        away = node is None or number in self.controller.cut
+        return away or tp in node.replicas.served or tp in node.replicas.offline
 
     def producer(self, **settings: Any) -> Producer:
         base = {"bootstrap.servers": self.bootstrap, "acks": "all", "linger.ms": 2, "enable.idempotence": True}
