@@ -13,7 +13,7 @@ MINUTES ?= 30
 SEED ?=
 CONTAINERS ?=
 
-.PHONY: help setup setup-dev run test conformance torture stack bench lint format clean
+.PHONY: help setup setup-dev run check test test-all conformance torture stack bench format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -39,8 +39,18 @@ setup-dev: setup $(VENV)/.installed-dev
 run: setup ## the main job on an embedded stack of its own (KEEP=1 leaves it up)
 	@$(PY) -m ops.demo $(if $(KEEP),--keep)
 
-test: setup-dev ## all tests, in JOBS=3 processes (TESTS=path for some)
+test: setup-dev ## the gate: the tests that no slow or busy machine turns red, in JOBS=3 processes (TESTS=path for some)
 	@$(PY) -m pytest -n $(JOBS) $(TESTS)
+
+#: What failed for time is run once more, alone: pytest's own cache has which.
+TIMING := $(PY) -m pytest -p cacheprovider -o cache_dir=build/timing -m "timing and not slow_conformance"
+
+test-all: setup-dev ## all tests: the gate, what is heavy, and what depends on time (a second time where it fails)
+	@status=0; rm -rf build/timing; \
+	$(PY) -m pytest -n $(JOBS) -m "not timing and not slow_conformance" $(TESTS) || status=$$?; \
+	echo "== what depends on time"; \
+	$(TIMING) -n 2 $(TESTS) || { echo "== once more, alone, what failed there"; $(TIMING) -rA --last-failed $(TESTS); } || status=$$?; \
+	exit $$status
 
 conformance: setup-dev ## the same tests against our nodes and against Apache Kafka; the table of cases in build/conformance.md
 	@$(PY) -m pytest tests/conformance -m "" --kinds rehome,apache
@@ -62,7 +72,7 @@ stack: setup ## the embedded stack in the foreground, in DATA=.rehome, until Ctr
 bench: setup-dev ## the benchmark's table, Apache Kafka beside us
 	@$(PY) -m ops.bench
 
-lint: setup-dev ## format check, lint, types, import arrows
+check: setup-dev ## format check, lint, types, import arrows
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy

@@ -9,16 +9,18 @@ stands in the table too.
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import needs, scale
-from tests.support.features import expected_count, features_sentence, features_table
+from tests.support.features import features_table
 from tests.support.record import Record
 from tests.support.spark import spark, spark_kafka
 from tests.support.tables import ROOT, Outcomes, read_cases, read_features
+from tests.support.tiers import Tiers, read_tiers
 
 if TYPE_CHECKING:
     from tests.support.parallel import Spread
@@ -44,7 +46,12 @@ _record = Record({"feature": read_features(), "conformance": read_cases()})
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts what runs in its background with SIGINT ignored, and children inherit that: those to which a test
+    # sends Ctrl-C are to see it.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(_record, "record")
+    config.pluginmanager.register(Tiers(read_tiers()), "tiers")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -92,9 +99,8 @@ def _write_features(terminalreporter: pytest.TerminalReporter) -> None:
     target = ROOT / "build" / "features.md"
     target.parent.mkdir(exist_ok=True)
     target.write_text(table)
-    missed = expected_count()["shown"] - count["shown"]
-    more = f"; {missed} more where no test is skipped and none fails" if missed > 0 else ""
-    terminalreporter.write_line(f"of the {len(features)} features {features_sentence(count)} (build/features.md){more}")
+    states = ", ".join(f"{number} {state}" for state, number in count.items())
+    terminalreporter.write_line(f"features by the tests of this run: {states} (build/features.md)")
 
 
 def _write_conformance(terminalreporter: pytest.TerminalReporter | None, config: pytest.Config) -> None:

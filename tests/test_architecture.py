@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.features import expected_count, features_sentence
-from tests.support.tables import conformance_sentence, read_features
+from tests.support.tables import conformance_sentence
 
 ROOT = Path(__file__).parent.parent
 TOP_LEVEL = {
@@ -58,13 +57,6 @@ def test_the_page_of_promises_names_its_tests() -> None:
     assert len(rows) > 20
     bare = [row for row in rows if "`tests/" not in row.split("|")[4]]
     assert not bare
-
-
-def test_the_readme_counts_the_features_that_tests_show() -> None:
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    sentence = features_sentence(expected_count())
-    assert f"Of the {len(read_features())} features of the proposals" in readme
-    assert sentence in readme, f"README.md is to say: {sentence}"
 
 
 def test_the_readme_counts_the_conformance_cases_that_tests_show() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.support import needs
-from tests.support.features import carriers, features_table
+from tests.support.features import features_table
 from tests.support.record import End, Record
 from tests.support.tables import ROOT
 
@@ -61,17 +61,6 @@ def test_what_is_left_of_an_open_feature_is_said_until_a_test_shows_it() -> None
     assert row([], {}, note="open: one half") == ("open", "open: one half")
     assert row(["a"], {"a": "slow"}, note="open: one half") == ("open", "open: one half; slow: not run here (`a`)")
     assert row(["a"], {"a": "passed"}, note="open: one half") == ("shown", "`a`")
-
-
-def test_carriers_are_found_in_the_source_of_a_file() -> None:
-    plain = '@pytest.mark.feature("1-01", "1-02")\n@pytest.mark.feature("1-03")\ndef test_a(): ...\n'
-    slow = '@pytest.mark.slow_conformance\n@pytest.mark.feature("1-04")\nasync def test_b(): ...\n'
-    assert list(carriers(plain + slow + "def test_c(): ...\n")) == [
-        ("test_a", ["1-01", "1-02", "1-03"], False),
-        ("test_b", ["1-04"], True),
-    ]
-    whole = 'pytestmark = [pytest.mark.slow_conformance, pytest.mark.timeout(1)]\n@pytest.mark.feature("1")\n'
-    assert list(carriers(whole + "def test_d(): ...\n")) == [("test_d", ["1"], True)]
 
 
 MIXED = """

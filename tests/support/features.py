@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from tests.support.record import End
-from tests.support.tables import ROOT, bare, kind_of, read_features
+from tests.support.tables import bare, kind_of
 
 STATES = ("shown", "superseded", "open")
 
@@ -58,46 +57,3 @@ def _end(ends: set[str]) -> str:
     """How a test ended as a whole: the worst of what became of its parameters, but for those that were slow."""
     ran = ends - {"slow"}
     return next((end for end in ("failed", "skipped", "not run", "left out", "passed") if end in ran), "slow")
-
-
-def features_sentence(count: Mapping[str, int]) -> str:
-    """What README.md says about the features, and a run at its end."""
-    return f"{count['shown']} are shown, {count['superseded']} superseded and {count['open']} open"
-
-
-def expected_count() -> dict[str, int]:
-    """What `make test` counts when nothing is skipped and nothing fails, by the sources of the tests."""
-    carried: dict[str, list[str]] = {}
-    ends: dict[str, End] = {}
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        for name, shown, slow in carriers(path.read_text()):
-            nodeid = f"{path.relative_to(ROOT)}::{name}"
-            carried[nodeid], ends[nodeid] = shown, "slow" if slow else "passed"
-    return features_table(read_features(), carried, ends)[1]
-
-
-def carriers(source: str) -> Iterator[tuple[str, list[str], bool]]:
-    """Each test of a file that carries features: its name, the features, and whether `make test` leaves it out."""
-    module = ast.parse(source)
-    whole = [
-        mark
-        for statement in module.body
-        if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "pytestmark"
-        for mark in (statement.value.elts if isinstance(statement.value, ast.List) else [statement.value])
-    ]
-    for test in module.body:
-        if isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) and test.name.startswith("test_"):
-            marks = [*whole, *test.decorator_list]
-            calls = [mark for mark in marks if isinstance(mark, ast.Call)]
-            shown = [
-                str(ast.literal_eval(argument))
-                for call in calls
-                if ast.unparse(call.func) == "pytest.mark.feature"
-                for argument in call.args
-            ]
-            if shown:
-                yield test.name, shown, any(ast.unparse(mark) == "pytest.mark.slow_conformance" for mark in marks)
-
-
-if __name__ == "__main__":
-    print(f"Of the {len(read_features())} features {features_sentence(expected_count())}")

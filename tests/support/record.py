@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import pytest
 
+from tests.support.tiers import LEFT_OUT
+
 #: How a test ended in a run; "slow": left out by its marker; "left out": deselected otherwise. A test that the run
 #: collected and did not come to has no end.
 End = Literal["passed", "failed", "skipped", "slow", "left out"]
@@ -43,7 +45,7 @@ class Record:
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
         for item in items:
-            self.ends[item.nodeid] = "slow" if item.get_closest_marker("slow_conformance") else "left out"
+            self.ends[item.nodeid] = "slow" if any(map(item.get_closest_marker, LEFT_OUT)) else "left out"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:

@@ -145,6 +145,7 @@ def parsed(api: Api, version: int, answer: bytes) -> Any:
     return entity
 
 
+@pytest.mark.timing
 @BY_NAME
 def test_whatever_a_schema_allows_is_answered_by_the_schema(target: Target, api: Api) -> None:
     target.renew()
@@ -176,6 +177,7 @@ def test_whatever_a_schema_allows_is_answered_by_the_schema(target: Target, api:
         counted.count = count
 
 
+@pytest.mark.timing
 @BY_NAME
 def test_damaged_requests_are_answered_or_end_their_connection(target: Target, api: Api) -> None:
     target.renew()
@@ -275,6 +277,7 @@ def full(schema: Any) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.timing
 @BY_NAME
 def test_the_same_topic_many_times_in_one_request(target: Target, api: Api) -> None:
     """Every array of every version holds the same element fifty times; the answer fits the schema."""
@@ -329,6 +332,7 @@ def with_many(api: Api, count: int) -> bytes | None:
 WITH_MANY = [api for api in APIS.values() if with_many(api, 1) is not None]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("api", WITH_MANY, ids=lambda api: api.name)
 def test_more_elements_than_anybody_needs_end_the_connection(target: Target, api: Api) -> None:
     frame = with_many(api, MAX_ELEMENTS // 2 + 1)
@@ -343,6 +347,7 @@ def test_more_elements_than_anybody_needs_end_the_connection(target: Target, api
 LARGE = [api for api in WITH_MANY if FULL or api.name in ("list_offsets", "delete_records")]
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("api", LARGE, ids=lambda api: api.name)
 def test_a_request_about_very_many_things_holds_up_nobody(target: Target, api: Api) -> None:
     frame = with_many(api, 19_000)
@@ -361,6 +366,7 @@ def test_a_request_about_very_many_things_holds_up_nobody(target: Target, api: A
             raise AssertionError("no answer")
 
 
+@pytest.mark.timing
 def test_a_flood_of_tagged_fields(target: Target) -> None:
     for api in APIS.values():
         version = api.max_version
@@ -374,6 +380,7 @@ def test_a_flood_of_tagged_fields(target: Target) -> None:
         target.check()
 
 
+@pytest.mark.timing
 def test_compressed_bombs_are_kept_as_they_are_or_refused(target: Target) -> None:
     target.renew()
     large = bomb(400_000_000)
@@ -394,6 +401,7 @@ def test_compressed_bombs_are_kept_as_they_are_or_refused(target: Target) -> Non
     target.check()
 
 
+@pytest.mark.timing
 def test_no_name_leaves_the_log_directories(target: Target) -> None:
     roots = [Path(path) for path in target.harness.paths]
     above = sorted(path.name for path in roots[0].parent.parent.iterdir())
@@ -414,6 +422,7 @@ def test_no_name_leaves_the_log_directories(target: Target) -> None:
     assert not [path for root in roots for path in root.iterdir() if path.is_dir() and "x" in path.name]
 
 
+@pytest.mark.timing
 def test_frames_of_no_length_and_half_closed_connections(target: Target) -> None:
     for data in (b"\0\0\0\0", b"\0\0\0\0" * 1000, b"\0", b"\0\0\0", b""):
         with raw_connection(target.harness) as connection:
