@@ -10,10 +10,12 @@ KEEP ?=
 TESTS ?= tests
 JOBS ?= 3
 MINUTES ?= 30
+PORT ?= 8481
 SEED ?=
 CONTAINERS ?=
+KAFKA ?=
 
-.PHONY: help setup setup-dev run check test test-all conformance torture stack bench format clean
+.PHONY: help setup setup-dev run check test test-all conformance mutations torture stack dashboards screenshots bench format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -36,47 +38,60 @@ setup: $(VENV)/.installed ## virtual environment, Temporal's server and Java, so
 
 setup-dev: setup $(VENV)/.installed-dev
 
-run: setup ## the main job on an embedded stack of its own (KEEP=1 leaves it up)
-	@$(PY) -m ops.demo $(if $(KEEP),--keep)
+run: setup ## the main job on an embedded stack of its own (KEEP=1 leaves it up, KAFKA=1: on Apache Kafka's brokers)
+	@$(PY) -m ops.demo $(if $(KEEP),--keep) $(if $(KAFKA),--kafka --data .rehome/demo-kafka)
 
-test: setup-dev ## the gate: the tests that no slow or busy machine turns red, in JOBS=3 processes (TESTS=path for some)
-	@$(PY) -m pytest -n $(JOBS) $(TESTS)
-
-#: What failed for time is run once more, alone: pytest's own cache has which.
-TIMING := $(PY) -m pytest -p cacheprovider -o cache_dir=build/timing -m "timing and not slow_conformance"
-
-test-all: setup-dev ## all tests: the gate, what is heavy, and what depends on time (a second time where it fails)
-	@status=0; rm -rf build/timing; \
-	$(PY) -m pytest -n $(JOBS) -m "not timing and not slow_conformance" $(TESTS) || status=$$?; \
-	echo "== what depends on time"; \
-	$(TIMING) -n 2 $(TESTS) || { echo "== once more, alone, what failed there"; $(TIMING) -rA --last-failed $(TESTS); } || status=$$?; \
-	exit $$status
-
-conformance: setup-dev ## the same tests against our nodes and against Apache Kafka; the table of cases in build/conformance.md
-	@$(PY) -m pytest tests/conformance -m "" --kinds rehome,apache
-
-#: What has a larger set than `make test` takes, apart from tests/simulation, tests/crash and tests/faults.
-LARGE := tests/workflows/test_any_input.py tests/workflows/test_any_result.py tests/workflows/model/test_assignment_exhaustive.py tests/workflows/model/test_replicated_commands.py \
-	tests/storage_node/groups/test_store.py tests/storage_node/groups/test_any_order.py \
-	tests/storage_node/groups/test_giving.py tests/storage_node/protocol/test_memory.py \
-	tests/storage_node/protocol/test_fuzz_schemas.py tests/storage_node/replication/test_replication_property.py \
-	tests/activities/test_fencing.py
-
-torture: setup-dev ## the full sets: every crash point, power cuts, failing disks, then MINUTES=30 of torture (SEED=, CONTAINERS=1)
-	@REHOME_FULL=1 $(PY) -m pytest --timeout 7200 tests/simulation tests/crash tests/faults $(LARGE)
-	@$(VENV)/bin/rehome torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(CONTAINERS),--containers)
-
-stack: setup ## the embedded stack in the foreground, in DATA=.rehome, until Ctrl-C
-	@$(VENV)/bin/rehome stack up --data $(DATA)
-
-bench: setup-dev ## the benchmark's table, Apache Kafka beside us
-	@$(PY) -m ops.bench
-
-check: setup-dev ## format check, lint, types, import arrows
+check: setup-dev ## format, lint, types, import arrows
 	@$(VENV)/bin/ruff format --check .
 	@$(VENV)/bin/ruff check .
 	@$(VENV)/bin/mypy
 	@$(VENV)/bin/lint-imports
+
+test: setup-dev ## the gate: the tests that no slow or busy machine turns red, in JOBS=3 processes (TESTS=path for some)
+	@$(PY) -m pytest -n $(JOBS) $(TESTS)
+
+#: What depends on time runs in two processes after the others; what failed there is run once more, alone.
+TIMING := $(PY) -m pytest -p cacheprovider -o cache_dir=build/timing -m "timing and not slow_conformance"
+
+test-all: setup-dev ## all tests: the gate, what is heavy, and what depends on time (a second time, alone, where it fails)
+	@status=0; rm -rf build/timing; \
+	$(PY) -m pytest -n $(JOBS) -m "not timing and not slow_conformance" $(TESTS) || status=$$?; \
+	echo "== what depends on time"; \
+	$(TIMING) -n $(if $(filter-out 0,$(JOBS)),2,0) $(TESTS) \
+	|| { echo "== once more, alone, what failed there"; $(TIMING) -n 0 -rA --last-failed $(TESTS); } || status=$$?; \
+	exit $$status
+
+conformance: setup-dev ## the same tests against our nodes and against Apache Kafka; the table of cases in build/conformance.md
+	@$(PY) -m pytest -n $(if $(filter-out 0,$(JOBS)),2,0) tests/conformance -m "" --kinds rehome,apache,apache-3.9
+
+mutations: setup-dev ## breaks one promise after the other in a copy of the sources; the tests must notice each
+	@$(PY) -m tests.mutations
+
+#: What has a larger set than `make test-all` takes, apart from tests/simulation, tests/crash and tests/faults.
+LARGE := tests/workflows/test_any_input.py tests/workflows/test_any_result.py tests/workflows/model/metadata/test_assignment_exhaustive.py tests/workflows/model/metadata/test_replicated_commands.py \
+	tests/storage_node/groups/test_copies.py tests/storage_node/groups/test_store.py tests/storage_node/groups/test_any_order.py \
+	tests/storage_node/groups/test_giving.py tests/storage_node/protocol/test_memory.py \
+	tests/storage_node/protocol/test_fuzz_schemas.py tests/storage_node/replication/test_replication_property.py \
+	tests/storage_node/log/test_open_files.py tests/activities/test_fencing.py \
+	tests/ops/disks/test_crashes.py tests/conformance/plan_runs/test_kills.py tests/conformance/storage/test_stopped_broker.py \
+	tests/workflows/plans/test_continuing.py \
+	tests/workflows/model/plans/running/test_run.py tests/workflows/model/plans/running/test_slots.py
+
+torture: setup-dev ## the full sets: every crash point, power cuts, failing disks, then MINUTES=30 of torture (SEED=, CONTAINERS=1)
+	@REHOME_FULL=1 $(PY) -m pytest --timeout 7200 -m "not slow_conformance" tests/simulation tests/crash tests/faults $(LARGE)
+	@$(VENV)/bin/rehome torture --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(CONTAINERS),--containers)
+
+stack: setup ## the embedded stack in the foreground, in DATA=.rehome, until Ctrl-C (KAFKA=1: Apache Kafka)
+	@$(VENV)/bin/rehome stack up --data $(DATA) $(if $(KAFKA),--kafka)
+
+dashboards: $(VENV)/.installed ## the pages of a demo history, served on PORT=8481 of the loopback until Ctrl-C
+	@$(PY) -m ops.dashboards.site $(DATA)/dashboards --serve $(PORT)
+
+screenshots: setup-dev ## takes the pictures of the README again
+	@$(PY) -m ops.dashboards.screenshots
+
+bench: setup-dev ## the benchmark's table, Apache Kafka beside us
+	@$(PY) -m ops.bench
 
 format: setup-dev ## formats the code
 	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .

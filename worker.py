@@ -1,13 +1,14 @@
-"""One program, a role each: a storage node, or what stands above the nodes.
+"""The worker program: a storage node, or one of the roles above the nodes.
 
     python worker.py node --config server.properties     a storage node: Kafka listener, log directories, its activities
-    python worker.py controller --cluster NAME           all that is not a node: the next two in one process
+    python worker.py controller --cluster NAME           orchestrator and history in one process
     python worker.py orchestrator --cluster NAME         workflows and the metadata's activities
+    python worker.py orchestrator --command-config FILE  plans on any Kafka cluster, by Kafka's client.properties
     python worker.py history --cluster NAME              exports of histories
 
-Temporal is found as its own command line finds it: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, ... and the profile file.
-Log lines go to standard error. SIGTERM and SIGINT stop a role cleanly; the exit code is then 0, 1 when it could not
-start, 2 for bad usage.
+The connection to Temporal is configured as for its CLI: TEMPORAL_ADDRESS, TEMPORAL_NAMESPACE, ... and the configuration
+file. Logs are written to standard error. SIGTERM and SIGINT stop a role cleanly. Exit codes: 0 after a clean stop, 1 if
+the role fails, 2 for wrong usage.
 """
 
 from __future__ import annotations
@@ -18,29 +19,37 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from temporalio.client import Client
 from temporalio.worker import Worker
 
-from activities import connection, state_file
-from activities.client_state import ClientHealth
-from activities.cluster_run import ClusterRun, paused_sentence
-from activities.housekeeping import Housekeeper
-from activities.serving import serve
-from activities.supervision import supervise
-from activities.temporal_client import TemporalClient
-from storage_node import interpreter
+from activities.controller.cluster_run import ClusterRun, paused_sentence
+from activities.controller.housekeeping import Housekeeper, keep_exports
+from activities.kafka_admin import client_config
+from activities.kafka_admin.client_config import ClientConfig
+from activities.kafka_admin.cluster_id import cluster_id_of
+from activities.temporal import connection, state_file
+from activities.temporal.client import TemporalClient
+from activities.temporal.client_state import ClientHealth
+from activities.temporal.serving import serve
+from activities.temporal.supervision import supervise
+from storage_node.lifecycle import interpreter
 from workflows.model import names
+from workflows.model.plans.problems import PlanProblems
+
+if TYPE_CHECKING:
+    from activities.kafka_admin.pool import AdminPool
+    from activities.plans.alerts import Webhook
 
 log = logging.getLogger("rehome")
 
-#: Seconds after which a workflow task of a killed controller goes to another one.
+#: The time after which the server gives a workflow task of a killed controller to another one.
 STICKY = timedelta(seconds=2)
-GRACE = timedelta(seconds=2)  # for activities under way when a role stops
+GRACE = timedelta(seconds=2)  # for running activities when a role stops
 HEARTBEATS = timedelta(seconds=2)  # between heartbeats of an export that reach the server
 
 ORCHESTRATOR = "orchestrator"
@@ -48,7 +57,7 @@ HISTORY = "history"
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(
         prog="worker.py",
         description=__doc__,
@@ -64,25 +73,49 @@ def parser() -> argparse.ArgumentParser:
         (HISTORY, "exports of histories"),
     ):
         one = roles.add_parser(role, help=text)
-        one.add_argument("--cluster", required=True, metavar="NAME", help="the cluster's name, as in its task queues")
+        one.add_argument(
+            "--cluster",
+            required=role != ORCHESTRATOR,
+            metavar="NAME",
+            help="the cluster id, as in its task queues" + (" (default: Kafka's)" if role == ORCHESTRATOR else ""),
+        )
+        if role != HISTORY:
+            one.add_argument(
+                "--command-config", metavar="FILE", help="Kafka's client.properties: serve plans on this Kafka cluster"
+            )
+            one.add_argument(
+                "--bootstrap-server", metavar="HOST:PORT", default="", help="the same, or in place of the file's"
+            )
+            one.add_argument(
+                "--plan-dir",
+                metavar="DIR",
+                default=os.environ.get("REHOME_PLAN_DIR", "plans"),
+                help="folder of plans and certificates (default: $REHOME_PLAN_DIR, or ./plans)",
+            )
+            one.add_argument(
+                "--alerts",
+                metavar="FILE",
+                default=os.environ.get("REHOME_ALERTS", ""),
+                help="TOML file of the webhooks that plans may alert (default: $REHOME_ALERTS)",
+            )
         one.add_argument(
             "--export-dir",
             metavar="DIR",
             default=os.environ.get("REHOME_EXPORT_DIR", "export"),
-            help="where the hourly export writes (default: $REHOME_EXPORT_DIR, or ./export)",
+            help="folder of the hourly export (default: $REHOME_EXPORT_DIR, or ./export)",
         )
         one.add_argument(
             "--export-keep-days",
             metavar="DAYS",
             type=_days,
             default=os.environ.get("REHOME_EXPORT_KEEP_DAYS", "0"),
-            help="remove exports that are older (default: $REHOME_EXPORT_KEEP_DAYS, or 0: keep all)",
+            help="delete older exports (default: $REHOME_EXPORT_KEEP_DAYS, or 0: keep all)",
         )
         one.add_argument(
             "--state-file",
             metavar="FILE",
             default=os.environ.get("REHOME_STATE_FILE", ""),
-            help="where the process writes the state of its connection to Temporal (default: $REHOME_STATE_FILE)",
+            help="file for the state of the connection to Temporal (default: $REHOME_STATE_FILE)",
         )
     for each in roles.choices.values():
         each.add_argument("--profile", metavar="NAME", help="profile of Temporal's configuration file")
@@ -91,12 +124,12 @@ def parser() -> argparse.ArgumentParser:
 
 def _days(text: str) -> int:
     if not text.isdecimal() or not 0 <= int(text) <= 36_500:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of days from 0 to 36500")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid number of days: it must be from 0 to 36500")
     return int(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a role until it is told to stop; answers the exit code."""
+    """Run a role until a signal stops it; return the exit code."""
     if refused := interpreter.refusal():
         print(f"worker.py: {refused}", file=sys.stderr)
         return 1
@@ -105,14 +138,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         stream=sys.stderr, level=given.log_level, format="%(asctime)s %(levelname)s %(name)s: %(message)s", force=True
     )
     if given.role == "node":
-        from activities.node_process import run_node
+        from activities.node.process import run_node
 
         return run_node(given.config, given.profile)
-    roles = (ORCHESTRATOR, HISTORY) if given.role == "controller" else (given.role,)
+    roles: tuple[str, ...] = (ORCHESTRATOR, HISTORY) if given.role == "controller" else (given.role,)
     export = str(Path(given.export_dir).absolute()), given.export_keep_days
     try:
-        connection.settings(given.role, given.profile)  # what cannot be read at the start ends it
-        asyncio.run(_until_stopped(lambda: _above(given, roles, export)))
+        connection.settings(given.role, given.profile)  # invalid settings end the process at its start
+        kafka = _kafka(given)
+        webhooks = _webhooks(getattr(given, "alerts", ""))
+        if kafka is None and not given.cluster:
+            top = (
+                f"worker.py {given.role}: --cluster is missing: name the cluster of storage nodes; for any other Kafka"
+            )
+            print(f"{top} cluster hand in --command-config or --bootstrap-server", file=sys.stderr)
+            return 2
+        if kafka is not None and given.role == ORCHESTRATOR:
+            roles = ()
+        asyncio.run(_until_stopped(lambda: _above(given, roles, export, kafka, webhooks)))
     except KeyboardInterrupt:
         return 0
     except Exception as error:
@@ -122,8 +165,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _kafka(given: argparse.Namespace) -> ClientConfig | None:
+    """Return the settings of the Kafka cluster whose plans the role serves. Raises `BadClientConfig`."""
+    config, bootstrap = getattr(given, "command_config", None), getattr(given, "bootstrap_server", "")
+    if config:
+        return client_config.read(Path(config), bootstrap)
+    return client_config.of({"bootstrap.servers": bootstrap}) if bootstrap else None
+
+
+def _webhooks(file: str) -> Mapping[str, Webhook]:
+    """Return the webhooks of an --alerts file. Raises ValueError for one that cannot be used."""
+    from activities.plans import alerts
+
+    if not file:
+        return {}
+    try:
+        return alerts.read(Path(file))
+    except OSError as error:
+        raise ValueError(f"cannot read the file of --alerts {file}: {error.strerror}") from None
+    except PlanProblems as error:
+        raise ValueError(f"the file of --alerts {file} is not valid: {error}") from None
+
+
 async def _until_stopped(work: Callable[[], Awaitable[None]]) -> None:
-    """Do `work` until it fails or a signal says stop; then cancel it and wait for its end."""
+    """Run `work` until it fails, or until SIGTERM or SIGINT; then cancel it and wait for its end."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -139,12 +204,20 @@ async def _until_stopped(work: Callable[[], Awaitable[None]]) -> None:
     await working
 
 
-async def _above(given: argparse.Namespace, roles: Sequence[str], export: tuple[str, int]) -> None:
-    """Run the roles above the nodes, until cancelled; `export` is where exports go, and for how many days.
+async def _above(
+    given: argparse.Namespace,
+    roles: Sequence[str],
+    export: tuple[str, int],
+    kafka: ClientConfig | None,
+    webhooks: Mapping[str, Webhook],
+) -> None:
+    """Run the roles above the nodes until cancelled; `export` is the export folder and the days to keep exports. With
+    `kafka` also plans on that cluster, whose alerts `webhooks` receive.
 
-    Each part is restarted when it fails: neither an error nor an outage of the server ends the process.
+    A part that fails is restarted: neither an error nor a Temporal outage ends the process.
     """
-    cluster, health = given.cluster, ClientHealth(f"the {given.role} of {given.cluster}")
+    cluster = given.cluster or (await cluster_id_of(kafka) if kafka is not None else "")
+    health = ClientHealth(f"the {given.role} of {cluster}")
     temporal = TemporalClient(given.role, health, given.profile)
     renewed = asyncio.Event()
 
@@ -158,6 +231,16 @@ async def _above(given: argparse.Namespace, roles: Sequence[str], export: tuple[
         parts["housekeeping"] = house.run
     if HISTORY in roles:
         parts["exports"] = lambda: _serve(temporal, lambda client: _history(client, cluster), asyncio.Event())
+    if kafka is not None:
+        folder = Path(given.plan_dir).absolute()
+        parts["plans"] = lambda: _serve(
+            temporal, lambda client: _plans(client, cluster, kafka, folder, webhooks), asyncio.Event()
+        )
+        if ORCHESTRATOR not in roles:
+            parts["exports' workflow"] = lambda: _serve(
+                temporal, lambda client: _exporting(client, cluster), asyncio.Event()
+            )
+            parts["the exports' schedule"] = lambda: keep_exports(temporal.get, cluster, *export)
     if given.state_file:
         parts["the state file"] = lambda: state_file.keep(Path(given.state_file), given.role, lambda: health.state)
     async with asyncio.TaskGroup() as group:
@@ -166,7 +249,7 @@ async def _above(given: argparse.Namespace, roles: Sequence[str], export: tuple[
 
 
 async def _serve(temporal: TemporalClient, make: Callable[[Client], Worker], renewed: asyncio.Event) -> None:
-    """Run a worker until cancelled or until it fails; replace it when it is to be renewed, or the client was."""
+    """Run a worker until it fails or is cancelled; replace it when `renewed` is set or the client has been replaced."""
     while True:
         client = await temporal.get()
         renewed.clear()
@@ -179,7 +262,7 @@ async def _wait(event: asyncio.Event) -> None:
 
 def _orchestrator(client: Client, cluster: str) -> Worker:
     import workflows
-    from activities.metadata import probe_node
+    from activities.controller.probing import probe_node
     from workflows import options
     from workflows.runner import deciding_as_replays, workflow_runner
 
@@ -190,11 +273,58 @@ def _orchestrator(client: Client, cluster: str) -> Worker:
         workflows=workflows.ALL,
         activities=[probe_node],
         workflow_runner=runner,
-        max_concurrent_workflow_tasks=options.STEPS_AT_ONCE,
+        max_concurrent_workflow_tasks=options.WORKFLOW_TASKS_AT_ONCE,
         sticky_queue_schedule_to_start_timeout=STICKY,
         graceful_shutdown_timeout=GRACE,
     )
     return deciding_as_replays(worker, runner)
+
+
+def _plans(client: Client, cluster: str, kafka: ClientConfig, folder: Path, webhooks: Mapping[str, Webhook]) -> Worker:
+    from activities.kafka_admin.pool import AdminPool
+
+    return plans_worker(client, cluster, AdminPool(kafka), folder, webhooks)
+
+
+def plans_worker(
+    client: Client, cluster: str, pool: AdminPool, folder: Path, webhooks: Mapping[str, Webhook] | None = None
+) -> Worker:
+    """Return the worker of plans of a cluster, which reaches it through a pool of admin clients."""
+    import workflows
+    from activities.plans.activities import PlanActivities
+    from activities.plans.store import PlanStore
+    from workflows import options
+    from workflows.runner import deciding_as_replays, workflow_runner
+
+    runner = workflow_runner()
+    activities = PlanActivities(pool, PlanStore(folder), client, webhooks)
+    activities.search_attributes.begin()
+    worker = Worker(
+        client,
+        task_queue=names.plans_queue(cluster),
+        workflows=workflows.PLANS,
+        activities=activities.all,
+        workflow_runner=runner,
+        max_concurrent_workflow_tasks=options.WORKFLOW_TASKS_AT_ONCE,
+        max_heartbeat_throttle_interval=HEARTBEATS,
+        sticky_queue_schedule_to_start_timeout=STICKY,
+        graceful_shutdown_timeout=GRACE,
+    )
+    return deciding_as_replays(worker, runner)
+
+
+def _exporting(client: Client, cluster: str) -> Worker:
+    """Return the worker of the workflow that exports: a Kafka cluster has no worker of a controller, which runs it."""
+    import workflows
+    from workflows.runner import workflow_runner
+
+    return Worker(
+        client,
+        task_queue=names.cluster_queue(cluster),
+        workflows=workflows.EXPORTS,
+        workflow_runner=workflow_runner(),
+        graceful_shutdown_timeout=GRACE,
+    )
 
 
 def _history(client: Client, cluster: str) -> Worker:
@@ -212,7 +342,7 @@ def _history(client: Client, cluster: str) -> Worker:
 
 if __name__ == "__main__":
     code = main()
-    # The client's threads may crash an interpreter that winds down; everything is flushed and closed by now.
+    # The client's threads may crash the interpreter's shutdown; all files are flushed and closed at this point.
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)

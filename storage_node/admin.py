@@ -1,4 +1,4 @@
-"""Changes of the metadata that clients ask this node for: checked, decided by the controller, answered once applied."""
+"""Handle clients' changes of the metadata: check them, send them to the controller, respond once they are applied."""
 
 from __future__ import annotations
 
@@ -10,36 +10,31 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-from storage_node import topic_configs
-from storage_node.assignments import bad_assignment
-from storage_node.config_table import BROKER, TOPIC
-from storage_node.config_values import Described, plain, topic_values
+from storage_node.config import changes as config_changes
+from storage_node.config.changes import Change
+from storage_node.config.node_config import NodeConfig
+from storage_node.config.table import BROKER, TOPIC
+from storage_node.config.values import BrokerValues, Described, plain, topic_values
+from storage_node.directories.manager import DirectoryManager
 from storage_node.directories.names import validate_topic
-from storage_node.errors import MAY_COME, ErrorCode, RequestRefused, RequestTimedOut
-from storage_node.metadata import ClusterImage
-from storage_node.ports import (
-    ChangeResult,
-    Controller,
-    ListChange,
-    MorePartitions,
-    NewTopic,
-    Reassign,
-)
+from storage_node.errors import MAY_COME, RequestRefused, RequestTimedOut
+from storage_node.metadata.cache import MetadataCache
+from storage_node.model.assignment import assignment_problem
+from storage_node.model.commands import ListChange, MorePartitions, NewTopic, Reassign
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.ids import TopicPartition
+from storage_node.model.image import ClusterImage
+from storage_node.ports import ChangeResult, Controller
 from storage_node.printable import printable
-from storage_node.topic_configs import Change
-from storage_node.types import TopicPartition
-
-if TYPE_CHECKING:
-    from storage_node.node import Node
 
 log = logging.getLogger(__name__)
 
-#: Where a request has no timeout of its own, seconds.
+#: Seconds where a request has no timeout of its own.
 DEFAULT_TIMEOUT = 10.0
 LONGEST_TIMEOUT = 600.0
-#: Seconds in which a controller that gives up in time can still say what it knows of the change.
+#: Seconds in which a controller whose own timeout has passed can still report what it knows of the change.
 ANSWER_SLACK = 2.0
 #: Producer ids reserved at a time: one change of the metadata for many producers.
 PRODUCER_ID_BLOCK = 1000
@@ -51,7 +46,7 @@ _Ask = Callable[[float], Awaitable[list[ChangeResult]]]
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic as a client asks for it; -1 stands for the node's defaults. `named` counts assignments."""
+    """A topic as a client requests it; -1 means the node's defaults. `named` counts assignments."""
 
     name: str
     partitions: int = -1
@@ -63,7 +58,7 @@ class TopicSpec:
 
 @dataclass(frozen=True, slots=True)
 class TopicResult:
-    """What became of one topic."""
+    """The result for one topic."""
 
     error: int = 0
     message: str = ""
@@ -73,21 +68,44 @@ class TopicResult:
     configs: tuple[Described, ...] = ()
 
 
-class Admin:
-    """Runs on the listener's loop and on those beside it."""
+class AdminHost(Protocol):
+    """The node, as the changes of the metadata use it."""
 
-    def __init__(self, node: Node) -> None:
+    @property
+    def id(self) -> int: ...
+
+    @property
+    def config(self) -> NodeConfig: ...
+
+    @property
+    def controller(self) -> Controller | None: ...
+
+    @property
+    def metadata(self) -> MetadataCache: ...
+
+    @property
+    def dirs(self) -> DirectoryManager: ...
+
+    def broker_values(self, image: ClusterImage | None = None) -> BrokerValues:
+        """Return this broker's configs: its own, those of all brokers and server.properties."""
+        ...
+
+
+class Admin:
+    """The changes of the metadata. Runs on the listener's loop and on those beside it."""
+
+    def __init__(self, node: AdminHost) -> None:
         self._node = node
 
     def controller(self) -> Controller:
-        """The controller; raises RequestTimedOut while there is none."""
+        """Return the controller; raises RequestTimedOut while there is none."""
         controller = self._node.controller
         if controller is None:
             raise RequestTimedOut("this node has no controller yet")
         return controller
 
     async def create_topics(self, specs: Sequence[TopicSpec], validate_only: bool, seconds: float) -> list[TopicResult]:
-        """One result per topic, in order, within `seconds`."""
+        """Create topics; return one result per topic, in order, within `seconds`."""
         deadline = _deadline(seconds)
         results: list[TopicResult | None] = [None] * len(specs)
         wanted: list[tuple[int, NewTopic]] = []
@@ -98,14 +116,14 @@ class Admin:
                 results[index] = TopicResult(error.code, error.message)
         if wanted:
             topics = [topic for _, topic in wanted]
-            answers = await self._change(
+            responses = await self._change(
                 len(topics),
                 deadline,
                 lambda left: self.controller().create_topics(topics, validate_only=validate_only, timeout=left),
                 wait=not validate_only,
             )
-            for (index, topic), answer in zip(wanted, answers, strict=True):
-                results[index] = self._created(topic, answer)
+            for (index, topic), response in zip(wanted, responses, strict=True):
+                results[index] = self._created(topic, response)
         return [result or TopicResult(ErrorCode.UNKNOWN_SERVER_ERROR) for result in results]
 
     def _new_topic(self, spec: TopicSpec) -> NewTopic:
@@ -116,7 +134,7 @@ class Admin:
             message = f"Null value not supported for topic configs: {','.join(missing)}"
             raise RequestRefused(message, ErrorCode.INVALID_CONFIG)
         values = {name: value for name, value in spec.configs.items() if value is not None}
-        topic_configs.check_topic(values, self._node.broker_values())
+        config_changes.check_topic(values, self._node.broker_values())
         values = {name: plain(TOPIC[name], value) for name, value in values.items()}
         if not spec.named:
             partitions = config.num_partitions if spec.partitions == -1 else spec.partitions
@@ -143,43 +161,43 @@ class Admin:
             raise RequestRefused(message, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
         assignment = tuple(spec.assignment[index] for index in range(spec.named))
         for replicas in assignment:
-            problem = bad_assignment(self._node.metadata.image, replicas, len(assignment[0]))
+            problem = assignment_problem(replicas, self._node.metadata.image.nodes, len(assignment[0]))
             if problem:
                 raise RequestRefused(problem, ErrorCode.INVALID_REPLICA_ASSIGNMENT)
         return NewTopic(spec.name, spec.named, len(assignment[0]), values, assignment)
 
-    def _created(self, topic: NewTopic, answer: ChangeResult) -> TopicResult:
-        if answer.error:
-            return TopicResult(answer.error, answer.message)
+    def _created(self, topic: NewTopic, response: ChangeResult) -> TopicResult:
+        if response.error:
+            return TopicResult(response.error, response.message)
         configs = tuple(topic_values(topic.configs, self._node.broker_values()))
-        return TopicResult(0, "", answer.topic_id, topic.partitions, topic.replication_factor, configs)
+        return TopicResult(0, "", response.topic_id, topic.partitions, topic.replication_factor, configs)
 
     async def create_missing(self, names: Sequence[str]) -> None:
-        """auto.create.topics.enable: create what a Metadata request named; what cannot be created stays unknown."""
+        """Create what a Metadata request named (auto.create.topics.enable); what cannot be created stays unknown."""
         results = await self.create_topics([TopicSpec(name) for name in dict.fromkeys(names)], False, DEFAULT_TIMEOUT)
         for name, result in zip(dict.fromkeys(names), results, strict=True):
             if result.error:
                 log.info("topic %s was not created on demand: %s", printable(name), printable(result.message))
 
     async def delete_topics(self, names: Sequence[str], seconds: float) -> list[TopicResult]:
-        """One result per name, in order, within `seconds`."""
+        """Delete topics; return one result per name, in order, within `seconds`."""
         if not names:
             return []
         ids = {name: topic.id for name, topic in self._node.metadata.image.topics.items()}
-        answers = await self._change(
+        responses = await self._change(
             len(names),
             _deadline(seconds),
             lambda left: self.controller().delete_topics(names, timeout=left),
         )
         return [
-            TopicResult(answer.error, answer.message, answer.topic_id or ids.get(name, ""))
-            for name, answer in zip(names, answers, strict=True)
+            TopicResult(response.error, response.message, response.topic_id or ids.get(name, ""))
+            for name, response in zip(names, responses, strict=True)
         ]
 
     async def create_partitions(
         self, topics: Sequence[MorePartitions], validate_only: bool, seconds: float
     ) -> list[ChangeResult]:
-        """One result per topic, in order, within `seconds`."""
+        """Add partitions; return one result per topic, in order, within `seconds`."""
         if not topics:
             return []
         return await self._change(
@@ -204,17 +222,18 @@ class Admin:
         )
 
     async def come_up_to_date(self, seconds: float) -> ChangeResult:
-        """Wait until this node knows what any other has answered so far, `seconds` at most; the result may be an
-        error.
+        """Wait at most `seconds` until this node has applied all that any other node has responded so far.
+
+        The result may be an error.
         """
 
         async def ask(left: float) -> list[ChangeResult]:
-            return [await self.controller().tell_version(timeout=left)]
+            return [await self.controller().query_version(timeout=left)]
 
         return (await self._change(1, _deadline(seconds), ask))[0]
 
     async def elect(self, partitions: Sequence[TopicPartition], unclean: bool, seconds: float) -> list[ChangeResult]:
-        """Elect preferred, or `unclean`, leaders; one result per partition, in order, within `seconds`."""
+        """Elect preferred, or `unclean`, leaders; return one result per partition, in order, within `seconds`."""
         if not partitions:
             return []
         return await self._change(
@@ -227,8 +246,8 @@ class Admin:
         """Change some of a topic's or a broker's dynamic configs; raises RequestRefused."""
         current = self._dynamic(kind, name)
         keys = TOPIC if kind == "topic" else BROKER
-        values = topic_configs.resolve(changes, current, keys, kind)
-        lists = topic_configs.list_changes(changes)
+        values = config_changes.resolve(changes, current, keys, kind)
+        lists = config_changes.list_changes(changes)
         await self._alter(kind, name, current, values, validate_only, lists)
 
     async def replace_configs(
@@ -239,7 +258,7 @@ class Admin:
         await self._alter(kind, name, current, {**dict.fromkeys(current), **configs}, validate_only)
 
     def _dynamic(self, kind: str, name: str) -> Mapping[str, str]:
-        """The dynamic configs that are set now; raises RequestRefused for another broker's."""
+        """Return the dynamic configs that are set now; raises RequestRefused for another broker's."""
         image = self._node.metadata.image
         if kind == "topic":
             topic = image.topics.get(name)
@@ -266,43 +285,45 @@ class Admin:
                 raise RequestRefused("Default topic resources are not allowed.", ErrorCode.INVALID_REQUEST)
             validate_topic(name)
             after = {key: value for key, value in {**current, **values}.items() if value is not None}
-            topic_configs.check_topic(after, self._node.broker_values())
-            # One that another node made just now is known to the controller alone.
+            config_changes.check_topic(after, self._node.broker_values())
+            # Only the controller knows a topic that another node has just created.
             asks = bool(values) and not validate_only
             if not asks and name not in self._node.metadata.image.topics:
                 raise RequestRefused(f"The topic '{name}' does not exist.", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         else:
-            topic_configs.check_broker(values, [d.name for d in self._node.dirs.directories] if name else None)
+            config_changes.check_broker(values, [d.name for d in self._node.dirs.directories] if name else None)
         if validate_only or not values:
             return
-        # What is to go is told even if this node has not heard of it: another one may have set it just now.
+        # A deletion is sent even if this node does not have the config: another node may have set it just now.
         plainly = {key: value if value is None else plain(keys[key], value) for key, value in values.items()}
 
         async def change(left: float) -> list[ChangeResult]:
             return [await self.controller().alter_configs(kind, name, {**plainly, **lists}, timeout=left)]
 
-        (answer,) = await self._change(1, _deadline(DEFAULT_TIMEOUT), change)
-        if answer.error:
-            raise RequestRefused(answer.message, ErrorCode(answer.error))
+        (response,) = await self._change(1, _deadline(DEFAULT_TIMEOUT), change)
+        if response.error:
+            raise RequestRefused(response.message, ErrorCode(response.error))
 
     async def _change(self, count: int, deadline: float, change: _Ask, wait: bool = True) -> list[ChangeResult]:
-        """Ask the controller, wait until this node has applied the answer; what is late becomes REQUEST_TIMED_OUT."""
+        """Send a change to the controller and wait until this node has applied it; a late one becomes
+        REQUEST_TIMED_OUT.
+        """
         try:
             left = _left(deadline)
-            answers = list(await asyncio.wait_for(change(left), left + ANSWER_SLACK))
+            responses = list(await asyncio.wait_for(change(left), left + ANSWER_SLACK))
         except (RequestTimedOut, TimeoutError) as error:
-            message = str(error) or f"the controller did not answer in time; {MAY_COME}"
+            message = str(error) or f"the controller did not respond in time; {MAY_COME}"
             return [ChangeResult(ErrorCode.REQUEST_TIMED_OUT, message)] * count
         except RequestRefused as error:
             return [ChangeResult(error.code, error.message)] * count
-        newest = max((answer.version for answer in answers if not answer.error), default=0)
+        newest = max((response.version for response in responses if not response.error), default=0)
         if wait and newest and not await self.applied(newest, _left(deadline)):
             late = ChangeResult(ErrorCode.REQUEST_TIMED_OUT, "the change was made, but has not reached this node yet")
-            return [answer if answer.error else late for answer in answers]
-        return answers
+            return [response if response.error else late for response in responses]
+        return responses
 
     async def applied(self, version: int, seconds: float) -> bool:
-        """Wait until this node has applied the image of that version; False after `seconds`."""
+        """Wait until this node has applied the image of that version; return False after `seconds`."""
         cache = self._node.metadata
         if cache.image.version >= version:
             return True
@@ -323,19 +344,26 @@ class Admin:
         return True
 
 
-class ProducerIds:
-    """Hands out producer ids of blocks that the controller reserved; never one twice, over restarts too.
+class ProducerIdsHost(Protocol):
+    """The node, as its producer ids use it."""
 
-    A block is reserved ahead, so that new producers can start while the controller is away.
+    @property
+    def admin(self) -> Admin: ...
+
+
+class ProducerIds:
+    """The issuer of producer ids from blocks that the controller reserved; no id twice, also over restarts.
+
+    A block is reserved ahead, so that new producers can start while the controller is unavailable.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: ProducerIdsHost) -> None:
         self._node = node
         self._blocks: deque[range] = deque()
         self._lock = asyncio.Lock()
 
     async def next(self) -> int:
-        """A new id; raises RequestTimedOut when a block is needed and the controller does not answer."""
+        """Return a new id; raises RequestTimedOut when a block is needed and the controller does not respond."""
         async with self._lock:
             if not self._blocks:
                 await self._reserve()
@@ -356,7 +384,7 @@ class ProducerIds:
         try:
             first = await asyncio.wait_for(call, DEFAULT_TIMEOUT)
         except TimeoutError:
-            raise RequestTimedOut("the controller did not answer in time") from None
+            raise RequestTimedOut("the controller did not respond in time") from None
         self._blocks.append(range(first, first + PRODUCER_ID_BLOCK))
 
 

@@ -1,7 +1,7 @@
-"""KIP-113's requests on this node: AlterReplicaLogDirs and DescribeLogDirs, without the wire.
+"""Handle KIP-113's requests on this node: AlterReplicaLogDirs and DescribeLogDirs, without the wire.
 
-An accepted move is on disk (`.move` and marker) and known to the controller before it is answered; the run is started
-after that.
+An accepted move is on disk (`.move` and marker) and in the controller's metadata before the node responds; the run is
+started after that.
 """
 
 from __future__ import annotations
@@ -13,13 +13,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol, TypeVar
 
-from storage_node.admin import DEFAULT_TIMEOUT
+from storage_node.admin import DEFAULT_TIMEOUT, Admin
+from storage_node.config.changes import cordoned
+from storage_node.config.values import BrokerValues
 from storage_node.directories.directory import LogDirectory
+from storage_node.directories.manager import DirectoryManager
 from storage_node.directories.names import movable
 from storage_node.errors import (
-    ErrorCode,
+    MAY_COME,
     LogDirectoryOffline,
     LogDirNotFound,
     MovesStopped,
@@ -27,28 +30,32 @@ from storage_node.errors import (
     RequestTimedOut,
     StorageError,
 )
+from storage_node.metadata.cache import MetadataCache
+from storage_node.model.commands import ReplicaDirectory
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.ids import TopicPartition
+from storage_node.model.image import ClusterImage
+from storage_node.model.moves import MoveState
+from storage_node.move.admission import GenerationRejected, Wanted, admit
+from storage_node.move.engine import MoveEngine
 from storage_node.move.registry import Room
-from storage_node.move.status import MoveState, MoveStatus
-from storage_node.partition import Partition
-from storage_node.ports import ChangeResult, PlannedMove, ReplicaDirectory
+from storage_node.move.status import MoveStatus
+from storage_node.partitions.registry import Replicas
+from storage_node.ports import ChangeResult, Controller, PlannedMove
 from storage_node.printable import printable
-from storage_node.topic_configs import cordoned
-from storage_node.types import TopicPartition
-
-if TYPE_CHECKING:
-    from storage_node.node import Node
+from storage_node.replicas.preferred_log_dirs import PreferredLogDirs
 
 log = logging.getLogger(__name__)
 
-#: KIP-113's word for "leave it to the broker", which on the wire cancels a movement under way.
+#: KIP-113's value for "leave it to the broker", which on the wire cancels a move in progress.
 ANY = "any"
-#: How long a directory may take to tell its free space before it is answered without.
+#: How long a directory may take to report its free space before the response leaves without it.
 USAGE_PATIENCE = 5.0
-#: Between two looks at whether a directory that is waited for has failed, seconds.
+#: Between two checks of whether a directory that is waited for has failed, seconds.
 LOOK = 0.2
-#: How long work may still take when one of its directories is offline, seconds: long enough to find out by itself.
+#: How long work may still take when one of its directories is offline, seconds: long enough to detect that itself.
 GIVEN_UP = 4.0
-#: How long a request waits for a replica that is being made, and between two looks at it, seconds.
+#: How long a request waits for a replica that is being created, and between two checks of it, seconds.
 MAKING_PATIENCE = 5.0
 MAKING_LOOK = 0.02
 #: The lag of a copy whose replica is on a directory that is offline.
@@ -79,44 +86,84 @@ class DirectoryInfo:
     cordoned: bool = False
 
 
-class LogDirRequests:
-    """Runs on the listener's loop; what touches a disk runs in threads."""
+@dataclass(frozen=True, slots=True)
+class _Move(Wanted):
+    """A requested move, and its target directory."""
 
-    def __init__(self, node: Node) -> None:
+    directory: LogDirectory
+
+
+class LogDirHost(Protocol):
+    """The node, as the requests for log directories use it."""
+
+    @property
+    def controller(self) -> Controller | None: ...
+
+    @property
+    def admin(self) -> Admin: ...
+
+    @property
+    def metadata(self) -> MetadataCache: ...
+
+    @property
+    def dirs(self) -> DirectoryManager: ...
+
+    @property
+    def replicas(self) -> Replicas: ...
+
+    @property
+    def engine(self) -> MoveEngine: ...
+
+    @property
+    def preferred_log_dirs(self) -> PreferredLogDirs: ...
+
+    def broker_values(self, image: ClusterImage | None = None) -> BrokerValues:
+        """Return this broker's configs: its own, those of all brokers and server.properties."""
+        ...
+
+    def storage_failed(self, error: StorageError, tp: TopicPartition | None = None) -> None:
+        """Take the directory offline that the error names, or the replica `tp` alone."""
+        ...
+
+
+class LogDirRequests:
+    """The requests for log directories. Runs on the listener's loop; what touches a disk runs in threads."""
+
+    def __init__(self, node: LogDirHost) -> None:
         self._node = node
         self._changing = asyncio.Lock()
         self.waiting = 0
-        """Replicas that requests wait for, since they are just being made."""
+        """Replicas that requests wait for, because they are being created."""
 
     async def alter(self, wanted: Mapping[TopicPartition, str]) -> dict[TopicPartition, ErrorCode]:
-        """Ask for directories; each partition has its own result, and one that fails changes nothing for the others."""
+        """Request directories; each partition has its own result, and one that fails changes nothing for the others."""
         codes: dict[TopicPartition, ErrorCode] = {}
         targets: dict[TopicPartition, LogDirectory | None] = {}
-        wishes: list[tuple[TopicPartition, LogDirectory]] = []
+        preferences: list[tuple[TopicPartition, LogDirectory]] = []
         taken_back: list[TopicPartition] = []
         for tp, path in wanted.items():
-            with self._told(tp, path, codes):
+            with self._record_error(tp, path, codes):
                 target = targets[tp] = self._target(tp, path)
                 if self._is_cancel(tp, target):
                     await self._cancel_other(tp, target)
-                if target is not None and self._is_wish(tp):
-                    wishes.append((tp, target))
+                if target is not None and self._is_preference(tp):
+                    preferences.append((tp, target))
                 elif target is None and tp not in self._node.replicas.served:
                     taken_back.append(tp)
         if taken_back:
             await asyncio.to_thread(self._forget, taken_back)
-        if wishes:
-            # A replica that is made meanwhile, or was just made, is looked at again: it is moved then.
-            late = await asyncio.to_thread(self._remember, wishes)
+        if preferences:
+            # A replica that was created meanwhile is checked again: it is then moved.
+            late = await asyncio.to_thread(self._remember, preferences)
             codes |= dict.fromkeys(await self._unmade(late), ErrorCode.REQUEST_TIMED_OUT)
-        moves: list[tuple[Partition, LogDirectory]] = []
+        moves: list[_Move] = []
         for tp in [tp for tp in wanted if tp not in codes]:
-            with self._told(tp, wanted[tp], codes):
+            with self._record_error(tp, wanted[tp], codes):
                 move = self._to_move(tp, targets[tp])
                 codes[tp] = ErrorCode.NONE
                 if move is not None:
                     moves.append(move)
-        overtaken = [tp for tp, _ in wishes if tp in self._node.replicas.served]
+        overtaken = [tp for tp, _ in preferences if tp in self._node.replicas.served]
         if overtaken:
             await asyncio.to_thread(self._forget, overtaken)
         if moves:
@@ -126,8 +173,8 @@ class LogDirRequests:
 
     @staticmethod
     @contextmanager
-    def _told(tp: TopicPartition, path: str, codes: dict[TopicPartition, ErrorCode]) -> Iterator[None]:
-        """What goes wrong becomes the partition's code."""
+    def _record_error(tp: TopicPartition, path: str, codes: dict[TopicPartition, ErrorCode]) -> Iterator[None]:
+        """Turn an error into the partition's code."""
         try:
             yield
         except (RequestRefused, StorageError) as error:
@@ -140,7 +187,7 @@ class LogDirRequests:
     # The checks of AlterReplicaLogDirs, in Kafka's order
 
     def _target(self, tp: TopicPartition, path: str) -> LogDirectory | None:
-        """The directory asked for, online; None for "any". A path must be the configured one to the letter."""
+        """Return the requested directory, online; None for "any". A path must be exactly the configured one."""
         movable(tp)
         if path == ANY:
             return None
@@ -158,25 +205,25 @@ class LogDirRequests:
 
     def _moves_elsewhere(self, tp: TopicPartition, target: LogDirectory | None) -> bool:
         status = self._node.engine.status(tp)
-        return status is not None and is_open(status) and (target is None or status.directory != target.name)
+        return status is not None and not status.state.ended and (target is None or status.directory != target.name)
 
     def _is_cancel(self, tp: TopicPartition, target: LogDirectory | None) -> bool:
-        """Whether the replica is to stay where it is, which asks nobody."""
+        """Return whether the replica is to stay in its directory, which needs no request to the controller."""
         held = self._node.replicas.served.get(tp)
         return target is None or (held is not None and held.directory is target)
 
     async def _cancel_other(self, tp: TopicPartition, target: LogDirectory | None) -> None:
-        """End a movement to elsewhere: another target, or the directory where the replica is, which means cancel."""
+        """End a move to elsewhere: to another target, or, for the replica's own directory, as a cancel."""
         status = self._node.engine.status(tp)
         if status is None or not self._moves_elsewhere(tp, target) or tp not in self._node.replicas.served:
             return
         touched = [self._node.dirs.by_path(path) for path in (status.directory, status.source)]
         pool = next((directory for directory in touched if directory.online), touched[0])
-        reason = "another directory was asked for" if target is not None else "cancelled by request"
+        reason = "another directory was requested" if target is not None else "cancelled by request"
         await self._unless_hung(pool.background(self.cancel, tp, reason), touched)
 
     async def _unless_hung(self, job: Future[T], touched: Sequence[LogDirectory]) -> T:
-        """What comes of work in a directory's pool; nobody waits for what a disk keeps that has been given up.
+        """Return the result of a job in a directory's pool, without waiting for a disk that was given up.
 
         Raises LogDirectoryOffline, or RequestTimedOut while all of them are online.
         """
@@ -189,43 +236,43 @@ class LogDirRequests:
             return await waiting
         for directory in touched:
             directory.check_online()
-        raise RequestTimedOut(f"log directory {touched[0].path} did not answer in time")
+        raise RequestTimedOut(f"log directory {touched[0].path} did not respond in time")
 
     def cancel(self, tp: TopicPartition, reason: str) -> MoveStatus | None:
-        """Cancel a movement without asking anybody; None when there is none. Blocking."""
+        """Cancel a move without a request to the controller; return None when there is none. Blocking."""
         return self._node.engine.cancel(tp, None, reason)
 
-    def _is_wish(self, tp: TopicPartition) -> bool:
+    def _is_preference(self, tp: TopicPartition) -> bool:
         return tp not in self._node.replicas.served and tp not in self._node.replicas.offline
 
-    def _remember(self, wishes: Sequence[tuple[TopicPartition, LogDirectory]]) -> list[TopicPartition]:
-        """Answers those that come too late."""
+    def _remember(self, preferences: Sequence[tuple[TopicPartition, LogDirectory]]) -> list[TopicPartition]:
+        """Record preferences; return those that come too late."""
         try:
-            return self._node.wishes.remember(wishes)
+            return self._node.preferred_log_dirs.remember(preferences)
         except StorageError as error:
             self._node.storage_failed(error)
-            log.error("wishes are not kept over a restart: %s", error)
+            log.error("preferred log directories will be lost by a restart: %s", error)
             return []
 
     def _forget(self, tps: Sequence[TopicPartition]) -> None:
         try:
-            self._node.wishes.forget(tps)
+            self._node.preferred_log_dirs.forget(tps)
         except StorageError as error:
             self._node.storage_failed(error)
-            log.error("wishes that were taken back may be there again after a restart: %s", error)
+            log.error("removed preferred log directories may be back after a restart: %s", error)
 
     async def _unmade(self, tps: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Wait for replicas that are being made, not long: a disk may hang; answers those that are not there then."""
+        """Wait, not long, as a disk may hang, for replicas that are being created; return those that still are."""
         self.waiting += len(tps)
         for _ in range(round(MAKING_PATIENCE / MAKING_LOOK)):
-            if not any(map(self._is_wish, tps)):
+            if not any(map(self._is_preference, tps)):
                 break
             await asyncio.sleep(MAKING_LOOK)
         self.waiting -= len(tps)
-        return [tp for tp in tps if self._is_wish(tp)]
+        return [tp for tp in tps if self._is_preference(tp)]
 
-    def _to_move(self, tp: TopicPartition, target: LogDirectory | None) -> tuple[Partition, LogDirectory] | None:
-        """What is to be moved, None when nothing is left to do; raises what the client is told."""
+    def _to_move(self, tp: TopicPartition, target: LogDirectory | None) -> _Move | None:
+        """Return what to move, None when nothing is left to do; raises the error for the client."""
         node = self._node
         partition = node.replicas.served.get(tp)
         if partition is None:
@@ -238,61 +285,53 @@ class LogDirRequests:
         if target is None or partition.directory is target:
             return None
         status = node.engine.status(tp)
-        if status is not None and is_open(status) and status.directory == target.name:
-            # Asked for before. One that failed is tried again, by a new run.
-            return (partition, target) if status.state is MoveState.FAILED else None
-        return partition, target
+        if status is not None and not status.state.ended and status.directory == target.name:
+            # Requested before. A new run retries one that failed.
+            return _Move(partition, target) if status.state is MoveState.FAILED else None
+        return _Move(partition, target)
 
     # Steps with an effect
 
-    async def _start(self, moves: Sequence[tuple[Partition, LogDirectory]]) -> dict[TopicPartition, ErrorCode]:
-        """Generations into the metadata, `.move` and marker onto the disk, then the runs; answers what failed."""
-        raised = await self._raise([partition for partition, _ in moves])
-        made = await asyncio.gather(
-            *(self._try(partition, target, result) for (partition, target), result in zip(moves, raised, strict=True))
-        )
-        planned = [move for move in made if isinstance(move, PlannedMove)]
+    async def _start(self, moves: Sequence[_Move]) -> dict[TopicPartition, ErrorCode]:
+        """Admit the moves, then start their runs; return the error codes of those that failed."""
+        admitted = list(zip(moves, await admit(self, moves), strict=True))
+        planned = [move for _, move in admitted if isinstance(move, PlannedMove)]
         if planned and self._node.controller is not None:
             self._node.controller.start_moves(planned, throttle=None)
         return {
-            partition.tp: code for (partition, _), code in zip(moves, made, strict=True) if isinstance(code, ErrorCode)
+            move.partition.tp: await self._code(move, error) for move, error in admitted if isinstance(error, Exception)
         }
 
-    async def _try(self, partition: Partition, target: LogDirectory, raised: ChangeResult) -> PlannedMove | ErrorCode:
-        """Make one `.move`, in place of one to elsewhere; answers the move or why there is none."""
-        tp = partition.tp
-        room: Room | None = None
-        try:
-            if not raised.error:
-                self._refuse_stopped()
-                # Not before: without a response of the controller, or room in the new directory, the copy under way
-                # goes on.
-                if self._moves_elsewhere(tp, target):
-                    room = await self._admit(tp, target)
-                await self._cancel_other(tp, target)
-                if partition.generation >= raised.value:
-                    # What was under way has become the replica meanwhile, or was about to.
-                    (raised,) = await self._raise([partition])
-            if raised.error:
-                log.info("move of %s to %s: %s", tp, target.path, raised.message)
-                return ErrorCode(raised.error)
-            return await self._create(partition, target, raised, room)
-        except (RequestRefused, StorageError) as error:
-            if isinstance(error, StorageError):
-                await asyncio.to_thread(self._node.storage_failed, error)
-            log.warning("move of %s to %s: %s", tp, target.path, error)
-            # A replica whose disk has just failed is not unknown.
-            return ErrorCode.KAFKA_STORAGE_ERROR if tp in self._node.replicas.offline else error.code
-        except Exception:
-            log.exception("move of %s to %s", tp, target.path)
+    async def _code(self, move: _Move, error: Exception) -> ErrorCode:
+        """Log why a move was not created; return the client's error code."""
+        tp, path = move.partition.tp, move.directory.path
+        if isinstance(error, GenerationRejected):
+            log.info("move of %s to %s: %s", tp, path, error)
+            return error.code
+        if not isinstance(error, RequestRefused | StorageError):
+            log.error("move of %s to %s", tp, path, exc_info=error)
             return ErrorCode.UNKNOWN_SERVER_ERROR
-        finally:
-            # A `.move` that a disk makes later is taken away again, and needs none.
+        if isinstance(error, StorageError):
+            await asyncio.to_thread(self._node.storage_failed, error)
+        log.warning("move of %s to %s: %s", tp, path, error)
+        # A replica whose disk has just failed is not unknown.
+        return ErrorCode.KAFKA_STORAGE_ERROR if tp in self._node.replicas.offline else error.code
+
+    async def replace(self, wanted: _Move) -> Room | None:
+        """See `Door`."""
+        self._refuse_stopped()
+        tp, target = wanted.partition.tp, wanted.directory
+        room = await self._admit(tp, target) if self._moves_elsewhere(tp, target) else None
+        try:
+            await self._cancel_other(tp, target)
+        except BaseException:
             if room is not None:
                 room.release()
+            raise
+        return room
 
     async def _admit(self, tp: TopicPartition, target: LogDirectory) -> Room:
-        """Reserve room for a copy in place of the one under way; what a disk reserves too late is released."""
+        """Reserve room for a copy in place of the one in progress; what a disk reserves too late is released."""
         admitting = target.background(self._node.engine.admit, tp, target.name)
         try:
             return await self._unless_hung(admitting, (target,))
@@ -302,30 +341,28 @@ class LogDirRequests:
 
     def _refuse_stopped(self) -> None:
         if self._node.engine.moves_stopped:
-            raise MovesStopped("moves of this node are stopped; `rehome node resume-moves` lets them go on")
+            raise MovesStopped("moves of this node are stopped; `rehome node resume-moves` resumes them")
 
-    async def _raise(self, partitions: Sequence[Partition]) -> list[ChangeResult]:
-        rows = [
-            ReplicaDirectory(partition.tp, partition.topic_id, partition.directory.id, partition.generation)
-            for partition in partitions
-        ]
+    async def raise_generations(self, rows: Sequence[ReplicaDirectory]) -> Sequence[ChangeResult]:
+        """See `Door`; without a response of the controller each result is REQUEST_TIMED_OUT."""
         try:
             controller = self._node.admin.controller()
             return await asyncio.wait_for(controller.raise_generations(rows, timeout=DEFAULT_TIMEOUT), DEFAULT_TIMEOUT)
         except (RequestTimedOut, TimeoutError):
             late = ChangeResult(
                 ErrorCode.REQUEST_TIMED_OUT,
-                "the controller did not answer in time; it may still do it: look before asking again",
+                f"the controller did not respond in time; {MAY_COME}",
             )
             return [late] * len(rows)
         except RequestRefused as error:
             return [ChangeResult(error.code, error.message)] * len(rows)
 
-    async def _create(
-        self, partition: Partition, target: LogDirectory, raised: ChangeResult, room: Room | None
-    ) -> PlannedMove:
-        """In the target's background: a disk that hangs holds up only its own moves; what it makes later is undone."""
-        making = target.background(self._make, partition, target, raised, room)
+    async def create(self, wanted: _Move, generation: int, room: Room | None) -> PlannedMove:
+        """Create the `.move` in the target's background: a disk that hangs delays only its own moves, and a late one is
+        undone.
+        """
+        partition, target = wanted.partition, wanted.directory
+        making = target.background(self._make, wanted, generation, room)
         try:
             return await self._unless_hung(making, (target, partition.directory))
         except (LogDirectoryOffline, RequestTimedOut):
@@ -334,37 +371,28 @@ class LogDirRequests:
             raise
 
     def _take_back(self, tp: TopicPartition) -> None:
-        """What was made after its request had been answered; a node that stops leaves it to the next start."""
+        """Discard what was created after its request's response; a node that stops leaves it to the next start."""
         try:
-            self.cancel(tp, "it was made too late for its request")
+            self.cancel(tp, "it was created too late for its request")
         except RequestRefused as error:
             log.info("%s: %s", tp, error)
         except StorageError as error:
             self._node.storage_failed(error)
 
-    def _make(self, partition: Partition, target: LogDirectory, raised: ChangeResult, room: Room | None) -> PlannedMove:
-        engine = self._node.engine
-        known = engine.status(partition.tp)
-        # What a run may still hold is taken from it first; where there is nothing, the claim comes with the copy.
-        claim = engine.next_claim(partition.tp) if known is not None and is_open(known) else 0
-        status = engine.create(
-            partition.tp,
-            target.name,
-            claim=claim,
-            generation=raised.value,
-            owner="",
-            run_id="",
-            room=room,
-        )
-        return PlannedMove(
-            partition.tp, status.source, target.name, status.claim, status.generation, partition.log.size
-        )
+    def _make(self, wanted: _Move, generation: int, room: Room | None) -> PlannedMove:
+        engine, tp = self._node.engine, wanted.partition.tp
+        known = engine.status(tp)
+        # A new claim is issued first if a run may still hold one; otherwise the claim comes with the copy.
+        claim = engine.next_claim(tp) if known is not None and not known.state.ended else 0
+        target = wanted.directory.name
+        status = engine.create(tp, target, claim=claim, generation=generation, owner="", run_id="", room=room)
+        return PlannedMove(tp, status.source, target, status.claim, status.generation, wanted.partition.log.size)
 
     # DescribeLogDirs
 
     async def describe(self, asked: set[TopicPartition] | None) -> list[DirectoryInfo]:
-        """All configured directories; `asked` chooses replicas (None: all), never directories."""
-        # By a thread: with many partitions it takes its time.
+        """Return all configured directories; `asked` selects replicas (None: all), never directories."""
+        # In a thread, because it takes long with many partitions.
         rows = await asyncio.to_thread(self._replicas, asked)
         shut = self._cordoned()
         found = await asyncio.gather(
@@ -373,7 +401,7 @@ class LogDirRequests:
         return [replace(row, cordoned=row.path in shut) for row in found]
 
     def _replicas(self, asked: set[TopicPartition] | None) -> dict[str, list[ReplicaInfo]]:
-        """By the name of the directory."""
+        """Return the replicas by the name of their directory."""
         rows: dict[str, list[ReplicaInfo]] = {}
         copies = {status.tp: status for status in self._node.engine.statuses()}
         for tp, partition in sorted(self._node.replicas.served.items()):
@@ -386,7 +414,7 @@ class LogDirRequests:
             if copy is not None:
                 info = ReplicaInfo(tp, copy.bytes_copied, copy.lag, True)
                 rows.setdefault(copy.directory, []).append(info)
-        # What is left has lost its replica to a failed directory: the copy is there, how far behind nobody knows.
+        # The rest has lost its replica to a failed directory: the copy exists, and its lag is unknown.
         for tp, copy in copies.items():
             if tp in self._node.replicas.offline and (asked is None or tp in asked):
                 info = ReplicaInfo(tp, copy.bytes_copied, UNKNOWN_LAG, True)
@@ -406,8 +434,3 @@ class LogDirRequests:
 def _release(admitted: Future[Room]) -> None:
     if not admitted.cancelled() and admitted.exception() is None:
         admitted.result().release()
-
-
-def is_open(status: MoveStatus) -> bool:
-    """Whether a `.move` of this movement may be on disk."""
-    return status.state not in (MoveState.SWAPPED, MoveState.CANCELLED, MoveState.IN_PLACE)

@@ -1,7 +1,7 @@
-"""What the throttles of moves (KIP-113) and of replication (KIP-73) keep count with: two leaky buckets in bytes.
+"""Count bytes for the throttles of moves (KIP-113) and of replication (KIP-73), in two leaky buckets.
 
-One empties at the rate and keeps the mean: what is charged is at once in it, who comes late may catch up, idle time
-beyond that earns nothing. The other empties a little faster and keeps the peak: it is what makes catching up slow.
+One drains at the rate and keeps the mean: a charge counts at once, a thread that is late may catch up, and idle time
+beyond that earns nothing. The other drains a little faster and keeps the peak: it slows catching up down.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-TOLERANCE: Final = 0.005  # seconds' worth of bytes that may go at once after an idle time
-CATCH_UP: Final = 0.5  # seconds of delay that may be caught up; who comes later was idle
+TOLERANCE: Final = 0.005  # seconds' worth of bytes that may pass at once after an idle time
+CATCH_UP: Final = 0.5  # seconds of delay that may be caught up; a longer delay counts as idle
 
 
 class Buckets:
-    """At most `rate` bytes per second, `peak` times that while catching up; None is unlimited. What begins with `_` is
-    for who derives from it, under the lock.
+    """At most `rate` bytes per second, `peak` times that while catching up; None is unlimited.
+
+    Names that begin with `_` are for derived classes, under the lock.
     """
 
     def __init__(self, rate: int | None, now: Callable[[], float], peak: float) -> None:
@@ -26,10 +27,10 @@ class Buckets:
         self._lock = threading.Lock()
         self._rate = rate
         self._charged = 0.0  # bytes, ever
-        self._drained = 0.0  # bytes, ever; more than was charged is what may be caught up
+        self._drained = 0.0  # bytes, ever; what exceeds the charged bytes may be caught up
         self._peak_charged = 0.0  # the same of the second bucket,
-        self._peak_drained = 0.0  # in which nothing is saved up
-        self._at = -math.inf  # when the two `drained` were right
+        self._peak_drained = 0.0  # in which nothing is saved
+        self._at = -math.inf  # when the two `drained` were last updated
 
     @property
     def rate(self) -> int | None:
@@ -49,6 +50,6 @@ class Buckets:
             passed = (now - self._at) * rate
             self._drained += passed
             if self._drained > self._charged + CATCH_UP * rate:
-                self._drained = self._charged  # idle, which is not saved up
+                self._drained = self._charged  # idle time, which is not saved
             self._peak_drained = min(self._peak_charged, self._peak_drained + passed * self._peak)
         self._at = now

@@ -1,95 +1,19 @@
-"""The storage node's exceptions.
+"""Define the storage node's exceptions.
 
 Two trees. `StorageError` is KIP-18's: an I/O error, wrapped once at the lowest level with the log directory it happened
-in, and handled in one place that takes the directory offline. `RequestRefused` is everything else that a request can be
-refused for; it carries Kafka's error code and one sentence for a person, and changes nothing on disk.
+in, and handled in one place that takes the directory offline. `RequestRefused` is every other reason to reject a
+request; it carries Kafka's error code and one sentence for a person, and changes nothing on disk.
 """
 
 from __future__ import annotations
 
-from enum import IntEnum
-
-
-class ErrorCode(IntEnum):
-    """Kafka's error codes, as far as the node answers with them."""
-
-    UNKNOWN_SERVER_ERROR = -1
-    NONE = 0
-    OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    LEADER_NOT_AVAILABLE = 5
-    NOT_LEADER_OR_FOLLOWER = 6
-    REQUEST_TIMED_OUT = 7
-    REPLICA_NOT_AVAILABLE = 9
-    MESSAGE_TOO_LARGE = 10
-    OFFSET_METADATA_TOO_LARGE = 12
-    COORDINATOR_LOAD_IN_PROGRESS = 14
-    COORDINATOR_NOT_AVAILABLE = 15
-    NOT_COORDINATOR = 16
-    INVALID_TOPIC_EXCEPTION = 17
-    NOT_ENOUGH_REPLICAS = 19
-    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
-    INVALID_REQUIRED_ACKS = 21
-    ILLEGAL_GENERATION = 22
-    INCONSISTENT_GROUP_PROTOCOL = 23
-    INVALID_GROUP_ID = 24
-    UNKNOWN_MEMBER_ID = 25
-    INVALID_SESSION_TIMEOUT = 26
-    REBALANCE_IN_PROGRESS = 27
-    INVALID_COMMIT_OFFSET_SIZE = 28
-    CLUSTER_AUTHORIZATION_FAILED = 31
-    INVALID_TIMESTAMP = 32
-    ILLEGAL_SASL_STATE = 34
-    UNSUPPORTED_VERSION = 35
-    TOPIC_ALREADY_EXISTS = 36
-    INVALID_PARTITIONS = 37
-    INVALID_REPLICATION_FACTOR = 38
-    INVALID_REPLICA_ASSIGNMENT = 39
-    INVALID_CONFIG = 40
-    INVALID_REQUEST = 42
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
-    POLICY_VIOLATION = 44
-    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
-    DUPLICATE_SEQUENCE_NUMBER = 46
-    INVALID_PRODUCER_EPOCH = 47
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
-    KAFKA_STORAGE_ERROR = 56
-    LOG_DIR_NOT_FOUND = 57
-    UNKNOWN_PRODUCER_ID = 59
-    NON_EMPTY_GROUP = 68
-    GROUP_ID_NOT_FOUND = 69
-    FETCH_SESSION_ID_NOT_FOUND = 70
-    INVALID_FETCH_SESSION_EPOCH = 71
-    FENCED_LEADER_EPOCH = 74
-    UNKNOWN_LEADER_EPOCH = 75
-    UNSUPPORTED_COMPRESSION_TYPE = 76
-    STALE_BROKER_EPOCH = 77
-    OFFSET_NOT_AVAILABLE = 78
-    MEMBER_ID_REQUIRED = 79
-    PREFERRED_LEADER_NOT_AVAILABLE = 80
-    GROUP_MAX_SIZE_REACHED = 81
-    FENCED_INSTANCE_ID = 82
-    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
-    ELECTION_NOT_NEEDED = 84
-    NO_REASSIGNMENT_IN_PROGRESS = 85
-    GROUP_SUBSCRIBED_TO_TOPIC = 86
-    INVALID_RECORD = 87
-    INVALID_UPDATE_VERSION = 95
-    UNKNOWN_TOPIC_ID = 100
-    BROKER_ID_NOT_REGISTERED = 102
-    INCONSISTENT_TOPIC_ID = 103
-    FETCH_SESSION_TOPIC_ID_ERROR = 106
-    INELIGIBLE_REPLICA = 107
-    NEW_LEADER_ELECTED = 108
-    MISMATCHED_ENDPOINT_TYPE = 114
-    UNSUPPORTED_ENDPOINT_TYPE = 115
+from storage_node.model.error_codes import ErrorCode
 
 
 class StorageError(Exception):
     """An I/O error on a log directory (KIP-18's KafkaStorageException).
 
-    Arguments: the absolute path of the log directory, what was being done, the OSError as `__cause__`.
+    Arguments: the absolute path of the log directory, the operation, the OSError as `__cause__`.
     """
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -109,10 +33,10 @@ class LogReadError(StorageError):
 
 
 class LogFlushError(StorageError):
-    """A flush failed: what the file holds is unknown from now on, and it is never retried."""
+    """A flush failed: the file's contents are unknown from now on, and the flush is never retried."""
 
 
-class HighWatermarkIOError(StorageError):
+class CheckpointIOError(StorageError):
     """A checkpoint file could not be read or written."""
 
 
@@ -125,7 +49,7 @@ class LogDirectoryOffline(StorageError):
 
 
 class RequestRefused(Exception):
-    """A request that is refused with one of Kafka's error codes and one sentence; nothing was changed."""
+    """A request is rejected with one of Kafka's error codes and one sentence; nothing was changed."""
 
     code: ErrorCode = ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -157,7 +81,7 @@ class NotLeaderOrFollower(RequestRefused):
 
 
 class ReplicaNotAvailable(RequestRefused):
-    """Known to the cluster, but this node has no replica of it (yet)."""
+    """The cluster has the replica, but this node does not (yet)."""
 
     code = ErrorCode.REPLICA_NOT_AVAILABLE
 
@@ -175,13 +99,19 @@ class LogDirNotFound(RequestRefused):
 
 
 class InvalidTopic(RequestRefused):
-    """A topic's name that is not allowed, or too long to be moved."""
+    """A topic's name is not valid, or too long for a move."""
 
     code = ErrorCode.INVALID_TOPIC_EXCEPTION
 
 
 class OutOfOrderSequence(RequestRefused):
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+class UnknownProducer(RequestRefused):
+    """The log has no state of the producer: it continues under a new epoch, from sequence 0."""
+
+    code = ErrorCode.UNKNOWN_PRODUCER_ID
 
 
 class InvalidProducerEpoch(RequestRefused):
@@ -194,13 +124,13 @@ class NotEnoughSpace(RequestRefused):
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
-#: What became of a change that had no answer in time: it was never sent, or it was.
+#: What became of a change that got no response in time: it was never sent, or it was.
 NOTHING_CHANGED = "nothing was changed"
-MAY_COME = "it may still be made: look before asking again"
+MAY_COME = "it may still be applied: check before you send the request again"
 
 
 class RequestTimedOut(RequestRefused):
-    """Whoever was asked, mostly the controller, did not answer in time; nothing is left on this node's disks.
+    """The recipient, mostly the controller, did not respond in time; nothing is left on this node's disks.
 
     The message says whether a change may still be made.
     """

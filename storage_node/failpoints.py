@@ -1,4 +1,4 @@
-"""Named points in the code at which a test can make this process die, fail, wait or hang.
+"""Let a test make this process die, fail, wait or hang at named points in the code.
 
 A module declares its points when it is imported and passes them later::
 
@@ -6,12 +6,12 @@ A module declares its points when it is imported and passes them later::
     ...
     failpoint(AFTER_RENAME)
 
-Nothing is armed unless the environment or a test says so; a point that is not armed costs one look at a global.
+Nothing is armed unless the environment or a test arms it; an unarmed point costs one read of a global.
 
 * ``REHOME_FAILPOINTS="name=action,name=action"`` arms a whole process. With ``@FILE`` instead, the file (one
-  ``name=action`` per line) is read again at every point passed, so that a running process can be armed and let go.
+  ``name=action`` per line) is read again at every point passed, so that a running process can be armed and disarmed.
 * ``REHOME_FAILPOINTS_FLAGS=DIR``: each armed point then acts only once, over restarts too: before it acts it leaves a
-  file named like the point in DIR, and a point whose file is there does nothing.
+  file named like the point in DIR, and a point whose file exists does nothing.
 * ``active({...})`` arms points inside this process for the length of a ``with`` block.
 
 Actions: ``kill`` (SIGKILL to this process), ``raise`` (OSError EIO) or ``raise:ENOSPC`` (any errno by name),
@@ -40,14 +40,14 @@ ENV_POINTS: Final = "REHOME_FAILPOINTS"
 ENV_FLAGS: Final = "REHOME_FAILPOINTS_FLAGS"
 
 _NAME = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
-_HANG_SLICE = 0.01  # seconds between two looks at whether a hanging point was disarmed
+_HANG_SLICE = 0.01  # seconds between two checks of whether a hanging point was disarmed
 
 _registry: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What an armed point does.
+    """The action of an armed point.
 
     `kind` is kill, raise, sleep, hang or call; it acts from the `after`-th pass on (1 is the first).
     """
@@ -71,21 +71,21 @@ class Armed:
     _over: bool = False
 
     def hits(self, name: str) -> int:
-        """How often the point was passed while armed, by any thread."""
+        """Return how often any thread passed the point while it was armed."""
         with self._changed:
             return self._passes[name]
 
     def wait_hit(self, name: str, count: int = 1, timeout: float = 10.0) -> bool:
-        """Wait until the point was passed `count` times; False when `timeout` seconds were not enough."""
+        """Wait until the point was passed `count` times; return False after `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: self._passes[name] >= count, timeout)
 
     def release(self) -> None:
-        """Disarm everything armed here; a hanging point goes on."""
+        """Disarm everything armed here; a hanging point continues."""
         self._over = True
 
     def action_of(self, name: str) -> Action | None:
-        """The action armed for a point now (the file, where there is one, is read again)."""
+        """Return the action armed for a point now (the file, if there is one, is read again)."""
         if self._over:
             return None
         if self.file is None:
@@ -97,7 +97,7 @@ class Armed:
         return parse(text).get(name)
 
     def passed(self, name: str) -> None:
-        """Count a pass and do what is armed."""
+        """Count a pass and do the armed action."""
         action = self.action_of(name)
         if action is None:
             return
@@ -136,7 +136,7 @@ _arming = threading.Lock()
 
 
 def register(name: str) -> str:
-    """Declare a point (lowercase words, dots between the parts) and answer its name; twice is harmless."""
+    """Declare a point (lowercase words, dots between the parts) and return its name; twice is harmless."""
     if not _NAME.fullmatch(name):
         raise ValueError(f"not a failpoint's name: {name!r}")
     _registry.add(name)
@@ -144,12 +144,12 @@ def register(name: str) -> str:
 
 
 def registered(prefix: str = "") -> tuple[str, ...]:
-    """The points declared by the modules imported so far, sorted; a test walks these to fail at each of them."""
+    """Return the points declared by the modules imported so far, sorted; tests fail at each of them in turn."""
     return tuple(sorted(name for name in _registry if name.startswith(prefix)))
 
 
 def unknown() -> tuple[str, ...]:
-    """Names that are armed but that no module has declared: a spelling mistake, or a module not imported yet."""
+    """Return names that are armed but that no imported module has declared: misspelled, or of another module."""
     return tuple(sorted({name for armed in _armed for name in armed.actions} - _registry))
 
 
@@ -210,7 +210,7 @@ def _errno(name: str) -> int:
 
 
 def configure(environ: Mapping[str, str]) -> None:
-    """Arm this process as the environment says; done with `os.environ` at import. Raises ValueError."""
+    """Arm this process from the environment; done with `os.environ` at import. Raises ValueError."""
     global _armed
     points = environ.get(ENV_POINTS, "").strip()
     if not points:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Each place in the code may log so many lines in so many seconds.
+#: Each place in the code may log this many lines in this many seconds.
 LINES, SECONDS = 100, 10.0
 #: Characters of one line: a client chooses the names in it.
 LONGEST = 2_000
@@ -19,7 +19,7 @@ LONGEST = 2_000
 
 @dataclass(slots=True)
 class _Place:
-    """A place in the code that logs: the window it is in, and its lines there."""
+    """A place in the code that logs: its present window, and its lines there."""
 
     began: float
     lines: int = 0
@@ -27,9 +27,9 @@ class _Place:
 
 
 class FloodFilter(logging.Filter):
-    """Drops lines of a place in the code that logs too many, and cuts long ones; errors always pass.
+    """A filter that drops lines of a place in the code that logs too many, and cuts long ones; errors always pass.
 
-    The first line of a place after its window says how many were dropped.
+    The first line of a place after its window reports how many were dropped.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -39,7 +39,7 @@ class FloodFilter(logging.Filter):
         self._places: dict[tuple[str, int], _Place] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is written; it may be cut, and told what came before it."""
+        """Return whether to write the line; it may be cut, or get the number of lines dropped before it."""
         if record.levelno >= logging.ERROR:
             return True
         now = self._clock()
@@ -60,7 +60,7 @@ class FloodFilter(logging.Filter):
 
 
 def install() -> None:
-    """Put a filter before every handler of the process's log."""
+    """Add a filter to every handler of the process's log."""
     flood = FloodFilter()
     for handler in logging.getLogger().handlers:
         handler.addFilter(flood)

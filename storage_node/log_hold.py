@@ -1,8 +1,8 @@
-"""Who may change a partition's log: any writer under the lock, or nobody while a swap holds the log.
+"""Control the changes of a partition's log: by any writer under the lock, or only by a swap while it holds the log.
 
-A swap asks two disks while it holds the log, so it does not hold the lock as well: a thread that serves the source's
-disk must never wait for the target's. Writers that serve a disk get `LogHeld` and come back when the hold is released;
-fields that are no records (the role, the configs) are changed under the lock at any time.
+A swap waits for two disks while it holds the log, so it does not hold the lock as well: a thread that serves the
+source's disk must never wait for the target's. Writers that serve a disk get `LogHeld` and return when the hold is
+released; fields other than the records (the role, the configs) change under the lock at any time.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import ErrorCode, LogDirectoryOffline, RequestRefused
+from storage_node.errors import LogDirectoryOffline, RequestRefused
+from storage_node.model.error_codes import ErrorCode
 
-#: Seconds between two looks at whether a replica whose lock or log is waited for has gone offline.
+#: Seconds between two checks of whether a replica whose lock or log is waited for has gone offline.
 LOOK = 0.2
 
 
@@ -35,16 +36,16 @@ class Hold:
         callback()
 
     def forget(self, callback: Callable[[], None]) -> None:
-        """Do not call this one any more."""
+        """Do not call this callback any more."""
         with self._mutex:
             self._waiting.discard(callback)
 
     def wait(self, timeout: float) -> bool:
-        """Wait until the hold is released; False after `timeout` seconds."""
+        """Wait until the hold is released; return False after `timeout` seconds."""
         return self._released.wait(timeout)
 
     def release(self) -> None:
-        """Let those that wait go on; they find out for themselves what became of the replica."""
+        """Release the waiting writers; they check themselves what became of the replica."""
         with self._mutex:
             self._released.set()
             waiting, self._waiting = self._waiting, set()
@@ -62,6 +63,21 @@ class LogHeld(RequestRefused):
         self.hold = hold
 
 
+class Changing:
+    """A change of a held log: the value of `HeldLog.changing`. A class, since each append makes one."""
+
+    __slots__ = ("_log", "_waits", "_within")
+
+    def __init__(self, log: HeldLog, waits: bool, within: LogDirectory | None) -> None:
+        self._log, self._waits, self._within = log, waits, within
+
+    def __enter__(self) -> None:
+        self._log._begin_change(self._waits, self._within)
+
+    def __exit__(self, *_: object) -> None:
+        self._log.lock.release()
+
+
 class HeldLog:
     """The lock of a partition and the hold of its swap."""
 
@@ -74,7 +90,7 @@ class HeldLog:
         self._hold: Hold | None = None
 
     def hold(self, seconds: float) -> Hold | None:
-        """Keep all writers from the log until `release`; None where the lock is not free within `seconds`."""
+        """Keep all writers from the log until `release`; return None where the lock is not free within `seconds`."""
         if not self.lock.acquire(timeout=seconds):
             return None
         try:
@@ -91,18 +107,20 @@ class HeldLog:
             self._hold = None
         hold.release()
 
-    @contextmanager
-    def changing(self, *, waits: bool = True, within: LogDirectory | None = None) -> Iterator[None]:
-        """The lock, for a writer, while no swap holds the log; may be taken again inside.
+    def changing(self, *, waits: bool = True, within: LogDirectory | None = None) -> Changing:
+        """Hold the lock, for a writer, while no swap holds the log; reentrant.
 
         A thread that serves a disk must not wait (`waits`), and appends only to the directory that it serves
-        (`within`): raises LogHeld. Raises LogDirectoryOffline where a replica that is offline is still held.
+        (`within`): to enter raises LogHeld. It raises LogDirectoryOffline where an offline replica is still held.
         """
+        return Changing(self, waits, within)
+
+    def _begin_change(self, waits: bool, within: LogDirectory | None) -> None:
         while True:
             self.lock.acquire()
             hold = self._hold
             if hold is None and (within is None or within is self.directory):
-                break
+                return
             self.lock.release()
             if hold is not None and self._offline:
                 raise LogDirectoryOffline(self.directory.name, self._offline)
@@ -111,14 +129,10 @@ class HeldLog:
                 raise LogHeld(f"{why}; send the request again", hold)
             if hold is not None:
                 hold.wait(LOOK)
-        try:
-            yield
-        finally:
-            self.lock.release()
 
     @contextmanager
     def _until_offline(self) -> Iterator[bool]:
-        """The lock, for who must not wait for ever for a disk that hangs; False once the replica is offline."""
+        """Hold the lock, without waiting for ever for a disk that hangs; yields False once the replica is offline."""
         while not (held := self.lock.acquire(timeout=LOOK)):
             if self._offline:
                 break

@@ -1,7 +1,8 @@
-"""The storage node: directories, replicas, mover, metadata and listener, put together.
+"""Assemble the storage node: directories, replicas, move engine, metadata and listener.
 
-Knows neither Temporal nor who its controller is: what it needs from above stands in `ports`. It serves what is on its
-disks with or without a controller.
+It knows neither Temporal nor its controller's location: `ports` declares what it needs from above. It serves what is on
+its disks with or without a controller. No other module of the package imports it: each part declares what it needs of
+its node as a Protocol.
 """
 
 from __future__ import annotations
@@ -13,16 +14,17 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from storage_node import descriptors, interpreter
+from storage_node import descriptors
 from storage_node.admin import Admin, ProducerIds
 from storage_node.alter_log_dirs import LogDirRequests
-from storage_node.config import NodeConfig
-from storage_node.config_table import RECOVERY_THREADS
-from storage_node.config_values import BrokerValues
+from storage_node.config.changes import log_config
+from storage_node.config.node_config import NodeConfig
+from storage_node.config.table import RECOVERY_THREADS
+from storage_node.config.values import BrokerValues
 from storage_node.directories import health
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.errors import StartRefused
-from storage_node.directories.latch import Fault, fault_of, file_of, reason_of
+from storage_node.directories.io_faults import Fault, fault_of, file_of, reason_of
 from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import (
     LogDirectoryOffline,
@@ -31,44 +33,50 @@ from storage_node.errors import (
     StorageError,
     UnknownTopicOrPartition,
 )
-from storage_node.failures import Failures, assigned
 from storage_node.groups.coordinator import GroupCoordinator
-from storage_node.housekeeping import Housekeeping
-from storage_node.images import Images
-from storage_node.log.overtaking import RefusedEarly
-from storage_node.metadata import BadImage, ClusterImage, MetadataCache, decode
-from storage_node.metadata_check import MetadataCheck
+from storage_node.lifecycle import interpreter
+from storage_node.lifecycle.directory_history import DirectoryHistory, Event
+from storage_node.lifecycle.failures import Failures, assigned
+from storage_node.lifecycle.housekeeping import ASSIGN_BATCH, Housekeeping
+from storage_node.lifecycle.offline_reports import OfflineReports
+from storage_node.lifecycle.shut_down import close_logs, unless_hung
+from storage_node.lifecycle.start_up import Started, start_up
+from storage_node.log.rejected_first_batches import RejectedFirstBatches
+from storage_node.metadata.cache import MetadataCache
+from storage_node.metadata.check import MetadataCheck
+from storage_node.model.commands import DirectoryFailed, Registration, ReplicaDirectory
+from storage_node.model.evidence import evidence_row
+from storage_node.model.ids import TopicPartition
+from storage_node.model.image import BadImage, ClusterImage, decode_whole
+from storage_node.model.metadata import DirectoryRegistration
 from storage_node.move.engine import MoveEngine
 from storage_node.move.host import PartitionLike
-from storage_node.offline_reports import OfflineReports
-from storage_node.offset_files import OffsetFiles
-from storage_node.partition import Partition
-from storage_node.ports import (
-    Controller,
-    DirectoryFailed,
-    DirectoryRegistration,
-    Registration,
-    ReplicaDirectory,
-)
-from storage_node.protocol.answers import Answers
-from storage_node.protocol.fetch_sessions import FetchSessions
-from storage_node.protocol.server import Listener
-from storage_node.replicas import Replicas
-from storage_node.replication.fetcher import Fetchers
-from storage_node.replication.held import HeldEpochs
+from storage_node.partitions.offset_files import OffsetFiles
+from storage_node.partitions.partition import Partition
+from storage_node.partitions.registry import Replicas
+from storage_node.ports import Controller
+from storage_node.protocol.apis.metadata_responses import Answers
+from storage_node.protocol.fetch.sessions import FetchSessions
+from storage_node.protocol.listener import Listener
+from storage_node.publisher.creation import Creation
+from storage_node.publisher.directory_changes import DirectoryChanges
+from storage_node.publisher.metadata_publisher import MetadataPublisher
+from storage_node.publisher.next_image import NextImage
+from storage_node.publisher.removal import Removal
+from storage_node.publisher.reopening import reopen
+from storage_node.publisher.roles import Roles
+from storage_node.publisher.unresolved import Unresolved
+from storage_node.replicas.preferred_log_dirs import PreferredLogDirs
+from storage_node.replication.alter_partition_manager import AlterPartitionManager
+from storage_node.replication.fetcher_manager import ReplicaFetcherManager
+from storage_node.replication.partition_epoch_checkpoint import PartitionEpochCheckpoint
 from storage_node.replication.quota import Quotas
-from storage_node.replication.reporter import IsrReporter
-from storage_node.shut_down import close_logs, unless_hung
-from storage_node.start_up import Started, start_up
-from storage_node.topic_configs import log_config
-from storage_node.types import TopicPartition
-from storage_node.wishes import Wishes
 
 log = logging.getLogger(__name__)
 
 UNCLEAN = "unclean.leader.election.enable"
 
-#: Seconds that a start may still take where it waits for one disk, after a directory was taken offline.
+#: Seconds that a start that waits for one disk may still take after a directory was taken offline.
 START_PATIENCE = 15.0
 
 
@@ -85,22 +93,33 @@ class Node:
         self.replicas = Replicas()
         self.answers = Answers()
         self.metadata.prepare = self.answers.rows.prepare
-        self.isr = IsrReporter(self)
-        self.images = Images(self)
+        self.alter_partition_manager = AlterPartitionManager(self)
+        removal, roles = Removal(self), Roles(self)
+        self.metadata_publisher = MetadataPublisher(
+            self,
+            next_image=NextImage(self),
+            roles=roles,
+            removal=removal,
+            creation=Creation(self, roles, removal.result),
+            unresolved=Unresolved(self, removal.result),
+            reopen=partial(reopen, self, removal.result),
+        )
+        self.directory_changes = DirectoryChanges(self, removal.result)
         self.offset_files = OffsetFiles(self.replicas)
         self.groups = GroupCoordinator(self)
         self.listener = Listener(self)
         self.housekeeping = Housekeeping(self)
         self.quotas = Quotas(self.id)
         self.fetch_sessions = FetchSessions()
-        self.fetchers = Fetchers(self)
-        self.held = HeldEpochs()
-        self.refused_early = RefusedEarly()
-        self.failures = Failures(self.incarnation, self._tell_failure)
+        self.replica_fetchers = ReplicaFetcherManager(self)
+        self.partition_epochs = PartitionEpochCheckpoint()
+        self.rejected_first_batches = RejectedFirstBatches()
+        self.failures = Failures(self.incarnation, self._report_failure)
+        self.history = DirectoryHistory()
         self.offline_reports = OfflineReports(self)
         self.replicas.changed = self.offline_reports.changed
         self.halt: Callable[[str], None] = log.critical
-        """Called with one sentence when the node cannot go on: its metadata directory, or the last one, has failed."""
+        """Called with one sentence when the node cannot continue: its last log directory has failed."""
         self.controller_client: Callable[[], dict[str, Any] | None] = lambda: None
         """The state of the client by which this node reaches its controller, as JSON; None without a client."""
         self.catching_up: Callable[[], list[dict[str, Any]]] = list
@@ -109,7 +128,7 @@ class Node:
         self._watch: health.Watch
         self.dirs: DirectoryManager
         self.engine: MoveEngine
-        self.wishes: Wishes
+        self.preferred_log_dirs: PreferredLogDirs
         self.admin: Admin
         self.log_dirs: LogDirRequests
         self.producer_ids: ProducerIds
@@ -117,7 +136,7 @@ class Node:
         self._state = threading.Lock()
         self._running = False
         self._patient = threading.Event()
-        """Set while nobody waits for a disk alone: logs are being opened, or the node is up."""
+        """Set unless the start's own thread waits for a disk: logs are being opened, or the node is up."""
 
     # Start and stop
 
@@ -141,15 +160,16 @@ class Node:
         )
         try:
             self.listener.bind()
-            # First of all: a start that is killed half-way must not look like a clean stop to the next one.
+            # First, so that the next start does not take a killed start for a clean stop.
             clean = self.dirs.take_clean_shutdowns()
-            # Nothing is read from which something could follow before it is there to stay.
+            # Names are flushed before anything is decided by what was read under them.
             self.dirs.flush_found_names()
             self._load_image()
             self.failures.start(self.dirs, self.metadata.image, self.id)
-            self.wishes = Wishes(self.dirs)
-            self.wishes.load()
-            self.held.load(self.dirs.online())
+            self.history.start(self.dirs)
+            self.preferred_log_dirs = PreferredLogDirs(self.dirs)
+            self.preferred_log_dirs.load()
+            self.partition_epochs.load(self.dirs.online())
             self.engine = MoveEngine(
                 self,
                 slots=config.move_threads,
@@ -159,17 +179,22 @@ class Node:
                 chunk=config.move_chunk,
             )
             self.dirs.on_failure(self._directory_failed)
-            self.fetchers.start()
+            self.replica_fetchers.start()
             self._watch = health.Watch(
-                self.dirs.directories, config.health_check_ms / 1000, patience, self.engine.swapper.asked
+                self.dirs.directories,
+                config.health_check_ms / 1000,
+                patience,
+                self.engine.swapper.asked,
+                lambda directory, sign: self.history.add(directory, Event.SIGN, sign),
             )
             self._watch.start()
             image = self.metadata.image
             values = self.broker_values(image)
             threads, defaults = values.number(RECOVERY_THREADS), log_config(values)
             started = start_up(self.dirs, clean, image, self.id, defaults, threads, self._alone)
-            self.take_over(started)
-            self.images.reconcile(image)
+            self.serve_opened(started)
+            self.failures.report_found(self.replicas.in_online_directories())
+            self.metadata_publisher.reconcile(image)
             self.admin = Admin(self)
             self.log_dirs = LogDirRequests(self)
             self.producer_ids = ProducerIds(self)
@@ -178,21 +203,21 @@ class Node:
             self._abandon()
             raise
         self.housekeeping.start()
-        self.isr.start()
-        self.offline_reports.start()
+        self.alter_partition_manager.thread.start()
+        self.offline_reports.thread.start()
         self._running = True
         self._patient.set()
         if self.unclean:
             log.warning(
-                "node %d allows unclean elections (%s in its server.properties), which counts where all nodes do: what "
-                "only nodes that are away have acknowledged is lost then", self.id, UNCLEAN,
+                "node %d allows unclean elections (%s in its server.properties), which take place where all nodes do: "
+                "records that only unavailable nodes have acknowledged are lost by one", self.id, UNCLEAN,
             )  # fmt: skip
         log.info("node %d listens on %s:%d, incarnation %s", self.id, self.host, self.port, self.incarnation)
 
     def _abandon(self) -> None:
-        """A start that failed: everything on disk stays as it is for the next one."""
+        """Clean up after a failed start: everything on disk stays as it is for the next one."""
         self.listener.stop()
-        self.fetchers.stop()
+        self.replica_fetchers.stop()
         self.groups.close()
         self.failures.stop()
         if hasattr(self, "_watch"):
@@ -208,26 +233,26 @@ class Node:
             log.warning("%s", problem)
         if stored is not None:
             try:
-                self.metadata.publish(decode(stored.image))
+                self.metadata.publish(decode_whole(stored.image))
                 self.dirs.images.spread(stored)
             except BadImage as error:
                 log.error("the cluster image on disk is not used: %s", error)
 
-    def take_over(self, started: Started) -> None:
-        """Serve what was opened, and go on with its moves and deletions."""
-        self.images.undecided.add(started.left)
+    def serve_opened(self, started: Started) -> None:
+        """Serve what was opened, and continue its moves and deletions."""
+        self.metadata_publisher.unresolved.add(started.left)
         self.replicas.add_all(started.partitions)
         for directory in self.dirs.directories:
-            # It failed after its replicas were opened, and whoever took them offline did not see these.
+            # The directory failed after its replicas were opened, so the failure did not take these offline.
             if not directory.online and (late := self.replicas.in_directory(directory)):
-                self.lose(directory, late)
+                self.take_offline_with(directory, [partition.tp for partition in late])
         self.recovered_bytes += started.recovered_bytes
         self.replicas.set_offline(started.offline, started.files)
         for plan in started.plans:
             if plan.state == "online" and plan.tp not in self.replicas.served:
                 continue
             try:
-                self.engine.take_over(plan)
+                self.engine.resume(plan)
             except StorageError as error:
                 self.storage_failed(error)
             except RequestRefused as error:
@@ -240,12 +265,12 @@ class Node:
                 return
             self._running = False
         self.housekeeping.stop()
-        self.isr.stop()
-        self.offline_reports.stop()
+        self.alter_partition_manager.thread.stop()
+        self.offline_reports.thread.stop()
         self.listener.stop()
         self.groups.close()
-        unless_hung(self.dirs, "creating and removing replicas", self.images.stop)
-        unless_hung(self.dirs, "ending the fetchers", self.fetchers.stop)
+        unless_hung(self.dirs, "creating and removing replicas", self.metadata_publisher.stop)
+        unless_hung(self.dirs, "ending the fetchers", self.replica_fetchers.stop)
         unless_hung(self.dirs, "ending the moves", partial(self.engine.close, clean))
         threads, epoch = self.broker_values().number(RECOVERY_THREADS), self.epoch
         closing = partial(close_logs, self.dirs, self.replicas, self.offset_files, threads, epoch, clean)
@@ -259,12 +284,12 @@ class Node:
 
     @property
     def host(self) -> str:
-        """The host name that clients are told."""
+        """The host name in responses to clients."""
         return self.config.advertised.host
 
     @property
     def port(self) -> int:
-        """The port that clients are told; of a configured port 0 the one that was free."""
+        """The port in responses to clients; for a configured port 0 the one that was assigned."""
         return self.config.advertised.port or self.listener.port
 
     @property
@@ -283,7 +308,7 @@ class Node:
         return row.broker_epoch if row is not None else -1
 
     def broker_values(self, image: ClusterImage | None = None) -> BrokerValues:
-        """This broker's configs: its own, those of all brokers and server.properties."""
+        """Return this broker's configs: its own, those of all brokers and server.properties."""
         own, default = (image or self.metadata.image).dynamic_configs(self.id)
         return BrokerValues(own, default, self.config.values)
 
@@ -296,18 +321,20 @@ class Node:
             self.host,
             self.port,
             tuple(DirectoryRegistration(d.id, d.name, d.online) for d in self.dirs.directories),
-            image.generation,
+            image.cluster_generation,
             image.version,
             image.encode() if image.version and with_image else "",
-            self.failures.lost(),
+            self.failures.offline_replicas(self.replicas.in_online_directories()),
             self.offline_reports.registered(),
             self.config.rack,
             self.unclean,
+            image.cluster,
+            self.housekeeping.moved_replicas()[:ASSIGN_BATCH],
         )
 
     def status(self) -> dict[str, Any]:
-        """For people: directories, replicas, moves, metadata."""
-        generation, version = self.metadata.image.age
+        """Return, for operators, the state of directories, replicas, moves and metadata."""
+        generation, version = self.metadata.image.pair
         return {
             "node": self.id,
             "incarnation": self.incarnation,
@@ -315,11 +342,19 @@ class Node:
             "version": version,
             "metadata": self.metadata_check.status(),
             "directories": [
-                {"id": d.id, "path": d.name, "online": d.online, "failure": d.failure} for d in self.dirs.directories
+                {
+                    "id": d.id,
+                    "path": d.name,
+                    "online": d.online,
+                    "failure": d.failure,
+                    "evidence": None if d.evidence is None else evidence_row(d.evidence),
+                    "signs": d.signs() if d.online else {},
+                }
+                for d in self.dirs.directories
             ],
             "replicas": len(self.replicas.served),
             "led": sum(partition.is_leader for partition in self.replicas.served.values()),
-            "under_replicated": self.isr.under_replicated(),
+            "under_replicated": self.alter_partition_manager.under_replicated(),
             "offline": {str(tp): reason for tp, reason in self.replicas.offline.items()},
             "offline_replicas": self.offline_reports.rows(),
             "moves_stopped": self.engine.moves_stopped,
@@ -329,21 +364,21 @@ class Node:
     # Metadata
 
     def apply_images(self, images: Iterable[str], patience: float | None = None) -> tuple[int, int]:
-        """Apply the controller's images, oldest first; answers the (generation, version) known after it.
+        """Apply the controller's images, oldest first; return the (generation, version) applied after it.
 
-        A higher pair than the controller's own means that the controller lost its memory. `patience`: seconds to wait
-        for the log directories, see `Images.apply`. Raises BadImage.
+        A higher pair than the controller's own means that the controller lost its state. `patience`: seconds to wait
+        for the log directories, see `MetadataPublisher.apply`. Raises BadImage.
         """
-        return self.images.apply(images, patience)
+        return self.metadata_publisher.apply(images, patience)
 
     def directories_changed(self) -> None:
-        """Replicas were created or moved: the controller is told soon."""
+        """Report soon to the controller that replicas were created or moved."""
         self.housekeeping.directories_changed()
 
     # Replicas
 
     def leader(self, tp: TopicPartition) -> Partition:
-        """The replica of a partition that this node leads; raises what the client is told when there is none."""
+        """Return the replica of a partition that this node leads, or raise the error for the client."""
         partition = self.replicas.served.get(tp)
         if partition is not None:
             if not partition.is_leader:
@@ -352,39 +387,50 @@ class Node:
         reason = self.replicas.offline.get(tp)
         row = self.metadata.image.partition(tp)
         if reason is not None and (row is None or self.id in row.replicas):
-            raise LogDirectoryOffline(", ".join(self.config.log_dirs), f"use of {tp} ({reason})")
+            raise LogDirectoryOffline(", ".join(d.name for d in self.dirs.directories), f"use of {tp} ({reason})")
         if row is not None:
             raise NotLeaderOrFollower(f"node {self.id} does not lead {tp}")
-        raise UnknownTopicOrPartition(f"this node knows no partition {tp}")
+        raise UnknownTopicOrPartition(f"this node has no partition {tp}")
 
     def partition(self, tp: TopicPartition) -> Partition | None:
-        """The replica that is served, whoever leads it (for the mover)."""
+        """Return the replica that is served, with any leader (for the move engine)."""
         return self.replicas.served.get(tp)
 
     def directories(self) -> Sequence[LogDirectory]:
-        """All of log.dirs, online or not (for the mover)."""
+        """Return all of log.dirs, online or not (for the move engine)."""
         return self.dirs.directories
 
     def checkpoint(self, directory: LogDirectory, moving: PartitionLike | None) -> None:
-        """Write one directory's checkpoint files, durable (for the mover); raises StorageError."""
+        """Write one directory's checkpoint files, durably (for the move engine); raises StorageError."""
         self.offset_files.write_all(directory, moving)
 
     def moved(self) -> None:
-        """A replica has moved to another directory (from the mover): the controller is told soon."""
+        """Report soon to the controller that a replica has moved to another directory (for the move engine)."""
         self.directories_changed()
 
-    def lost(self, tp: TopicPartition, reason: str) -> None:
-        """A replica goes offline alone (from the mover): its directory is good, its name cannot be given back."""
+    def replica_failed(self, tp: TopicPartition, reason: str) -> None:
+        """Take a replica offline alone (for the move engine): its directory is good, its name cannot be restored."""
         log.error("%s is taken offline: %s", tp, reason)
         self.replicas.set_offline({tp: reason})
+
+    # Log directories at run time
+
+    def watch(self, directory: LogDirectory) -> None:
+        """Handle the failures of a directory from now on, and find them by health checks."""
+        directory.on_failure(self._directory_failed)
+        self._watch.add(directory)
+
+    def unwatch(self, directory: LogDirectory) -> None:
+        """End the health checks of a directory that is removed."""
+        self._watch.remove(directory)
 
     # Failures
 
     def storage_failed(self, error: StorageError, tp: TopicPartition | None = None) -> None:
-        """The one place that handles storage errors, whoever met them: the directory that it names goes offline.
+        """Take the directory that the error names offline: the one place that handles storage errors.
 
-        Where the directory is good and only a file of it is not (it is gone, or something else stands there), the
-        replica `tp` goes offline alone, and the controller is told (KIP-18).
+        If the directory is good and only a file of it is not (it does not exist, or is something else), only the
+        replica `tp` goes offline, and the node reports it to the controller (KIP-18).
         """
         if self.dirs.handle(error) or tp is None or fault_of(error) is not Fault.FILE:
             return
@@ -398,23 +444,26 @@ class Node:
         """Call `listener(directory, reason)` after the replicas of a failed directory were taken offline."""
         self._failure_listeners.append(listener)
 
-    def lose(self, directory: LogDirectory, partitions: Iterable[Partition]) -> None:
-        """Replicas were made in a directory that failed meanwhile: they are offline, and the controller is told."""
-        lost = list(partitions)
-        self.replicas.set_offline({partition.tp: _why(directory) for partition in lost})
-        self.failures.lose(directory, _held(directory, lost))
-        self._tell_listeners(directory, directory.failure or "")
+    def take_offline_with(self, directory: LogDirectory, tps: Iterable[TopicPartition]) -> None:
+        """Take replicas offline whose directory failed while they were created, opened or moved there, and report
+        them.
+        """
+        offline = [partition for tp in tps if (partition := self.replicas.served.get(tp)) is not None]
+        self.replicas.set_offline({partition.tp: _why(directory) for partition in offline})
+        self.failures.add_replicas(directory, _held(directory, offline))
+        self._notify_listeners(directory, directory.failure or "")
 
     def _directory_failed(self, directory: LogDirectory, reason: str) -> None:
-        lost = self.replicas.in_directory(directory)
-        self.replicas.set_offline({partition.tp: _why(directory) for partition in lost})
-        # During a start nothing is served yet: what the metadata has there is lost as well.
+        offline = self.replicas.in_directory(directory)
+        self.replicas.set_offline({partition.tp: _why(directory) for partition in offline})
+        # During a start nothing is served yet: what the metadata has there is offline as well.
         known = {row.partition: row for row in assigned(self.metadata.image, self.id, directory.id)}
-        held = _held(directory, lost)
+        held = _held(directory, offline)
         elsewhere = self.replicas.served.keys() | {row.partition for row in held}
         held += [row for tp, row in known.items() if tp not in elsewhere]
         self.failures.note(directory, reason, held, self.engine.statuses())
-        self._tell_listeners(directory, reason)
+        self.history.add(directory, Event.FAILED, reason, directory.evidence, [row.partition for row in held])
+        self._notify_listeners(directory, reason)
         if not self._patient.is_set():
             threading.Thread(target=self._unless_stuck, args=(directory,), name="start", daemon=True).start()
         if not self.dirs.online():
@@ -422,32 +471,27 @@ class Node:
                 f"node {self.id} stops: all its log directories are offline, the last one, {directory.path}, since "
                 f"{reason}; repair one of them and start the node again"
             )
-        elif directory is self.dirs.metadata_directory:
-            self.halt(
-                f"node {self.id} stops: its metadata log directory {directory.path} is offline since {reason}; repair "
-                f"it, or put another one first in log.dirs, and start the node again"
-            )
 
     def _alone(self, alone: bool) -> None:
-        """Whether the start's own thread is about to touch disks, or others that nobody waits for."""
+        """Note whether the start's own thread is about to touch disks, or others that the start can abandon."""
         if alone:
             self._patient.clear()
         else:
             self._patient.set()
 
     def _unless_stuck(self, directory: LogDirectory) -> None:
-        """A start that hangs in a disk ends here; the next one finds the disk silent, and leaves it out."""
+        """End a start that hangs in a disk; the next one finds that the disk does not respond, and leaves it out."""
         if not self._patient.wait(START_PATIENCE):
             self.halt(
                 f"node {self.id} stops: its start hangs in log directory {directory.path} ({directory.failure}); start "
-                f"the node again, which leaves that directory offline until it answers"
+                f"the node again, which leaves that directory offline until it responds"
             )
 
-    def _tell_listeners(self, directory: LogDirectory, reason: str) -> None:
+    def _notify_listeners(self, directory: LogDirectory, reason: str) -> None:
         for listener in list(self._failure_listeners):
             listener(directory, reason)
 
-    def _tell_failure(self, failure: DirectoryFailed, taken: Callable[[], None]) -> None:
+    def _report_failure(self, failure: DirectoryFailed, taken: Callable[[], None]) -> None:
         if self.controller is not None:
             self.controller.directory_failed(failure, taken)
 

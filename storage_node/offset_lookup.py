@@ -1,4 +1,4 @@
-"""What ListOffsets finds in a log: the special times, and the first record at a time or later."""
+"""Find offsets in a log for ListOffsets: by special timestamps, or the first record at a time or later."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from storage_node.log.log import Log
 
-#: ListOffsets asks for these instead of a time.
+#: ListOffsets sends these instead of a time.
 LATEST = -1
 EARLIEST = -2
 MAX_TIMESTAMP = -3
@@ -14,7 +14,7 @@ MAX_TIMESTAMP = -3
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """An answer of ListOffsets; -1 where nothing is known."""
+    """A result of ListOffsets; -1 where nothing is known."""
 
     offset: int
     timestamp: int = -1
@@ -22,9 +22,7 @@ class FoundOffset:
 
 
 def find_offset(log: Log, timestamp: int, limit: int) -> FoundOffset | None:
-    """The record that a time stands for, None where there is none before `limit`; so too for LATEST. Raises like
-    `Log.read`.
-    """
+    """Return the record for a time, None where there is none before `limit`, and for LATEST. Raises like `Log.read`."""
     if timestamp == LATEST:
         return None
     epochs = log.leader_epochs

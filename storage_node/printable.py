@@ -1,4 +1,4 @@
-"""What a peer has sent, as it may stand in a log or on a terminal."""
+"""Make what a peer has sent safe for a log or a terminal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ LONGEST: Final = 300
 
 
 def printable(text: object) -> str:
-    """The text without what would move a cursor or begin another line, and not longer than a line."""
+    """Return the text without what would move a cursor or begin another line, cut to the length of a line."""
     shown = str(text)
     cut = len(shown) > LONGEST
     shown = shown[:LONGEST]

@@ -1,10 +1,10 @@
-"""Large requests make pauses while small produces are under way.
+"""Make large requests pause while small produces are in progress.
 
 The interpreter computes on one thread at a time, and a small append needs it about ten times on its way to the disk and
-back. Next to work that never pauses, each of these costs the time slices of all that compute: a producer of a hundred
-records a second then queues up without end, however little each thread does at a time. So work of a size that a client
-chooses reserves its slices, one after the other across all such work, with room between them, as long as a small
-produce is under way. Alone it does not wait.
+back. Next to work that never pauses, each of these costs the time slices of all threads that compute: a producer of a
+hundred records a second then queues up without end, however little each thread does at a time. So work of a size that a
+client chooses reserves its slices, one after the other across all such work, with room between them, as long as a small
+produce is in progress. Alone it does not wait.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ SLICE_APPENDS: Final = 40
 #: Seconds of a slice and of the pause behind it.
 SLICE: Final = 0.002
 PAUSE: Final = 0.002
-#: While threads have something to do for the listener, its loop sleeps this long, which is enough for a thread to wake,
-#: after so many seconds without a rest.
+#: While threads have work for the listener, its loop sleeps this long, which is enough for a thread to wake, after this
+#: many seconds without a rest.
 LET_GO: Final = 0.00005
 LET_GO_EVERY: Final = 0.0003
-#: A loop that does nothing for so many seconds has waited for something to do: threads had the interpreter.
+#: A loop that does nothing for this many seconds has waited for work: threads had the interpreter.
 AT_REST: Final = 0.0002
 #: Seconds since the listener received something in which it counts as busy.
 RECENT: Final = 0.01
 
 
 class SmallFirst:
-    """What is under way, and when the next slice of large work may begin. Any thread."""
+    """The small produces in progress, and when the next slice of large work may begin. Any thread."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """`clock`: seconds."""
+        """Create it; `clock` returns seconds."""
         self._clock = clock
         self._lock = threading.Lock()
         self._free = 0.0
@@ -55,15 +55,16 @@ class SmallFirst:
         """When the listener received something, by the monotonic clock."""
 
     def reserve(self, share: float = 1.0) -> float:
-        """Reserve the next slice, or a share of one; return the seconds until it begins, 0 while no small produce is
-        under way.
+        """Reserve the next slice, or a share of one.
+
+        Returns the seconds until it begins, 0 while no small produce is in progress.
         """
         if not self.under_way:
             return 0.0
         return self._reserve(share)
 
     def reserve_long(self) -> float:
-        """The same for a thread that computes for long; it also waits while the listener is busy receiving.
+        """Reserve a slice for a thread that computes for long; it also waits while the listener is busy receiving.
 
         The listener needs the interpreter for each piece that it receives, and what it has not received yet may be
         small.
@@ -73,9 +74,9 @@ class SmallFirst:
         return self._reserve(1.0)
 
     def let_go(self) -> None:
-        """Let a thread that waits for the interpreter have it; called on the listener's loop for whatever it does.
+        """Yield the interpreter to a waiting thread; called on the listener's loop for whatever it does.
 
-        A busy loop gives the interpreter up for each system call, and has it again before another thread wakes: that
+        A busy loop releases the interpreter for each system call, and has it again before another thread wakes: that
         thread then neither gets it nor waits for as long as it takes to demand it (`interpreter.SWITCH`), and an append
         takes hundreds of milliseconds.
         """
@@ -99,7 +100,7 @@ SMALL_FIRST: Final = SmallFirst()
 
 
 async def give_way(done: int = UNPAUSED + 1) -> None:
-    """Let others have their turn on the loop, after `done` elements of a request."""
+    """Yield to other tasks on the loop, after `done` elements of a request."""
     await asyncio.sleep(SMALL_FIRST.reserve() if done > UNPAUSED else 0)
 
 
@@ -107,9 +108,9 @@ _THREAD: Final = threading.local()
 
 
 def pace() -> None:
-    """Pause if the calling thread's slice is over, and a small produce is under way or the listener is busy.
+    """Pause if the calling thread's slice is over, and a small produce is in progress or the listener is busy.
 
-    To be called every few hundred microseconds.
+    Call it every few hundred microseconds.
     """
     now = time.monotonic()
     until = getattr(_THREAD, "until", None)

@@ -10,24 +10,24 @@ stands in the table too.
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import needs, scale
-from tests.support.features import features_table
-from tests.support.record import Record
-from tests.support.spark import spark, spark_kafka
-from tests.support.tables import ROOT, Outcomes, read_cases, read_features
-from tests.support.tiers import Tiers, read_tiers
-
-if TYPE_CHECKING:
-    from tests.support.parallel import Spread
+from tests.support.programs.spark import spark, spark_kafka
+from tests.support.report import hung
+from tests.support.report.features import features_table
+from tests.support.report.groups import Groups
+from tests.support.report.record import Record
+from tests.support.report.tables import ROOT, Outcomes, read_cases, read_features
+from tests.support.report.tiers import Tiers, read_tiers
 
 __all__ = ["spark", "spark_kafka"]  # fixtures for all tests
 
 CONFORMANCE = ROOT / "build" / "conformance.md"
+STACKS = ROOT / "build" / "stacks.txt"
 
 # Properties are about what comes out. How long one example took says how busy the machine was: 200 ms, which is what
 # Hypothesis allows by itself, is less than a pause of the machine. What a run draws is what the next one draws; other
@@ -47,11 +47,17 @@ _record = Record({"feature": read_features(), "conformance": read_cases()})
 
 def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in its background with SIGINT ignored, and children inherit that: those to which a test
-    # sends Ctrl-C are to see it.
+    # sends Ctrl-C must receive it.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    with suppress(ImportError):
+        from xdist.workermanage import NodeManager
+
+        NodeManager.EXIT_TIMEOUT = 60  # seconds to stop what its fixtures started, after Ctrl-C as well
     config.pluginmanager.register(_record, "record")
+    config.pluginmanager.register(Groups(), "groups")
     config.pluginmanager.register(Tiers(read_tiers()), "tiers")
+    config.pluginmanager.register(hung.Hung(STACKS), "hung")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -67,16 +73,7 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 def pytest_sessionstart(session: pytest.Session) -> None:
     if not hasattr(session.config, "workerinput"):
         scale.TALLIES.unlink(missing_ok=True)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Spread:
-    from xdist.workermanage import NodeManager
-
-    from tests.support.parallel import Spread
-
-    NodeManager.EXIT_TIMEOUT = 60  # seconds to take down what runs, after Ctrl-C as well
-    return Spread(config, log)
+        STACKS.unlink(missing_ok=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
@@ -85,6 +82,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"{number:>9,} {what}{took}")
     if lacking := needs.lacks(_record.skips):
         terminalreporter.write_line(lacking)
+    if STACKS.exists() and (stacks := STACKS.read_text()):
+        terminalreporter.write_line(f"what hung, and what each of its threads did (build/stacks.txt):\n{stacks}")
     if not (_record.passed or _record.failed):
         return
     if config.args == ["tests"] and not config.option.keyword:  # only a whole run says what is open

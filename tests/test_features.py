@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 
 from tests.support import needs
-from tests.support.features import features_table
-from tests.support.record import End, Record
-from tests.support.tables import ROOT
+from tests.support.report.features import features_table
+from tests.support.report.record import End, Record
+from tests.support.report.tables import ROOT
 
 pytest_plugins = ["pytester"]
 
 FILE = "tests/test_x.py"
 ONE = {"1-01": ("one", "")}
+SEE = 'see "What the tests need" in ops/docs/testing.md'
 
 
 def row(carried: list[str], ends: dict[str, End], note: str = "") -> tuple[str, str]:
@@ -45,7 +46,7 @@ def row(carried: list[str], ends: dict[str, End], note: str = "") -> tuple[str, 
         ({}, ("open", "open")),
     ],
 )
-def test_a_feature_is_shown_by_tests_that_passed_with_all_their_parameters(
+def test_feature_is_shown_by_tests_that_passed_with_all_their_parameters(
     ends: dict[str, End | None], expected: tuple[str, str]
 ) -> None:
     assert row(list(ends), {name: end for name, end in ends.items() if end}) == expected
@@ -101,13 +102,14 @@ def record(pytester: pytest.Pytester) -> Record:
 
 
 @pytest.mark.parametrize("processes", [(), ("-n", "2")], ids=["one process", "several"])
-def test_a_run_knows_what_its_tests_carry_and_how_they_ended(
+def test_run_knows_what_its_tests_carry_and_how_they_ended(
     pytester: pytest.Pytester, record: Record, processes: tuple[str, ...]
 ) -> None:
     pytester.makepyfile(test_x=MIXED)
     # The processes of a run that is spread over several have records of their own.
     pytester.makeconftest(
-        "from tests.support.record import Record\n"
+        f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n"
+        "from tests.support.report.record import Record\n"
         "def pytest_configure(config):\n"
         "    if hasattr(config, 'workerinput'):\n"
         "        config.pluginmanager.register(Record({'feature': {'1-01'}}))\n"
@@ -125,10 +127,10 @@ def test_a_run_knows_what_its_tests_carry_and_how_they_ended(
     }
     assert record.ends == expected
     assert record.carried["feature"] == {name: [] if name.endswith("e") else ["1-01"] for name in expected}
-    assert needs.lacks(record.skips) == ('skipped for lack of: docker (1); see "What the tests need" in README.md')
+    assert needs.lacks(record.skips) == f"skipped for lack of: docker (1); {SEE}"
 
 
-def test_a_marker_with_an_argument_that_no_table_has_ends_the_run(pytester: pytest.Pytester, record: Record) -> None:
+def test_marker_with_an_argument_that_no_table_has_ends_the_run(pytester: pytest.Pytester, record: Record) -> None:
     pytester.makepyfile('import pytest\n\n@pytest.mark.feature("9-99")\ndef test_a(): ...\n')
     assert pytester.inline_run(plugins=[record]).ret == pytest.ExitCode.USAGE_ERROR
 
@@ -140,14 +142,12 @@ def test_what_skipped_tests_lacked_is_one_line() -> None:
         f"Skipped: {needs.reason('mkfs.xfs, xfs_repair', 'not installed')}",
         needs.reason("mkfs.xfs", "the reason has needs of its own: another"),
     ]
-    assert needs.lacks(reasons) == (
-        'skipped for lack of: docker (1), mkfs.xfs (2), xfs_repair (1); see "What the tests need" in README.md'
-    )
+    assert needs.lacks(reasons) == (f"skipped for lack of: docker (1), mkfs.xfs (2), xfs_repair (1); {SEE}")
 
 
-def test_the_readme_has_what_may_be_lacking() -> None:
-    readme = " ".join((ROOT / "README.md").read_text().split())
-    said = readme.partition("What the tests need")[2][:800]
+def test_page_has_what_may_be_lacking() -> None:
+    page = " ".join((ROOT / "ops" / "docs" / "testing.md").read_text().split())
+    said = page.partition("What the tests need")[2][:800]
     for name in (
         "root",
         "docker",

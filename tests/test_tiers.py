@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiers import Row, Tiers, read_tiers, tier_of, unused
+from tests.support.report.tiers import Row, Tiers, read_tiers, tier_of, unused
 
 ROWS = (
     Row("gate", "tests/a/test_x.py::test_stays*", "quick"),

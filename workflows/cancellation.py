@@ -1,4 +1,4 @@
-"""How a run stands to a cancel: what it waits for ends with one, and it ends as cancelled if it had one. No state."""
+"""How a run handles its cancel request: waits end at once, and the run ends as cancelled. No state."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from workflows.model import names
 T = TypeVar("T")
 
 
-def asked() -> bool:
-    """Whether the run was asked to cancel."""
+def requested() -> bool:
+    """Return whether a cancel of the run was requested."""
     return workflow.cancellation_reason() is not None
 
 
 async def uncancelled(waiting: Awaitable[Any]) -> None:
-    """Wait; a cancel ends it without an error, since it is looked for before the next step."""
+    """Wait; a cancel ends the wait without an error, since the run checks for one before each step."""
     try:
         await waiting
     except asyncio.CancelledError:
-        if not asked():
+        if not requested():
             raise
 
 
-async def patiently(work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
-    """Await something to its end, even if the run is cancelled meanwhile."""
+async def shielded(work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
+    """Await work to its end, even if the run is cancelled meanwhile; return its result."""
     task = work if isinstance(work, asyncio.Task) else asyncio.create_task(work)
     while not task.done():
         await uncancelled(workflow.wait_condition(task.done))
@@ -39,32 +39,34 @@ async def patiently(work: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
 
 
 async def handlers_finished() -> None:
-    """Wait for the answers to all updates, cancel or not: a run that ends leaves none open."""
+    """Wait until all updates have got their responses, even if the run is cancelled: a run ends without open ones."""
     while not workflow.all_handlers_finished():
         await uncancelled(workflow.wait_condition(workflow.all_handlers_finished))
 
 
-def again_after() -> Iterator[timedelta]:
-    """Yield after how long a request to a controller that does not answer is made again, each time. Endless."""
+def retry_pauses() -> Iterator[timedelta]:
+    """Yield the pauses after which a request is repeated while the controller does not respond. Endless."""
     pause = options.LOCATE_TIMEOUT
     while True:
         yield pause
-        pause = min(2 * pause, max(pause, options.ASK_AGAIN_AFTER_MAX))
+        pause = min(2 * pause, max(pause, options.REQUEST_AGAIN_AFTER_MAX))
 
 
-async def be_asked() -> None:
-    """Only a run that was asked to can end as cancelled: have the controller ask, as none can ask itself."""
+async def request_own() -> None:
+    """Have the controller cancel this run: the server closes a run as cancelled only if its cancel was requested, and a
+    run cannot request its own.
+    """
     info = workflow.info()
     controller = workflow.get_external_workflow_handle(names.cluster_id(info.task_queue))
-    pauses = again_after()
-    while not asked():
+    pauses = retry_pauses()
+    while not requested():
         try:
             await controller.signal("cancel_run", {"workflow_id": info.workflow_id, "run_id": info.run_id})
-            await workflow.wait_condition(asked, timeout=next(pauses))
+            await workflow.wait_condition(requested, timeout=next(pauses))
         except ApplicationError:
             await uncancelled(workflow.sleep(options.LOCATE_TIMEOUT, summary="until there is a controller"))
         except TimeoutError:
             continue
         except asyncio.CancelledError:
-            if not asked():
+            if not requested():
                 raise

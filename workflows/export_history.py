@@ -1,4 +1,4 @@
-"""ExportHistory: write closed histories, and a snapshot of open ones, for analytics."""
+"""ExportHistory: writes closed histories, and a snapshot of open ones, for analytics."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ApplicationError
 
-from workflows import errors, handlers, options
-from workflows.model import calls, fields, names, results
+from storage_node.model import fields
+from storage_node.model.error_types import ErrorType
+from workflows import errors, handlers
+from workflows.model import calls, names, results
 from workflows.model.calls import ExportCall, ExportResult
+from workflows.step_specs import start
 
 
 def parse_export(parameter: Any) -> ExportCall:
@@ -26,27 +29,20 @@ def parse_export(parameter: Any) -> ExportCall:
 
 @workflow.defn(name=names.EXPORT_HISTORY)
 class ExportHistory:
-    """One export, started by a schedule or by hand; the activity is incremental and idempotent, so that any run may be
-    repeated.
+    """One export, started by a schedule or an operator; the activity is incremental and idempotent, so that any run may
+    be repeated.
     """
 
     @workflow.run
     async def run(self, *given: Any) -> ExportResult:
-        """Export; fails with InvalidPlan when the parameter cannot be used."""
+        """Export, and return the counts; fails with InvalidPlan if the parameter is invalid."""
         try:
             call = parse_export(handlers.only(given))
         except fields.BadField as bad:
             raise errors.invalid_plan(bad) from bad
-        found = await workflow.execute_activity(
-            calls.EXPORT_HISTORIES,
-            call,
-            task_queue=names.history_queue(workflow.info().task_queue),
-            start_to_close_timeout=options.EXPORT_TIMEOUT,
-            heartbeat_timeout=options.EXPORT_HEARTBEAT_TIMEOUT,
-            retry_policy=options.EXPORT_RETRY,
-        )
+        found = await start(calls.EXPORT_HISTORIES, call)
         try:
             return results.exported(found)
         except fields.BadField as bad:
             message = f"The result of {calls.EXPORT_HISTORIES} cannot be read: {bad}"
-            raise ApplicationError(message, type=errors.NODE_FAILURE, non_retryable=True) from bad
+            raise ApplicationError(message, type=ErrorType.NODE_FAILURE, non_retryable=True) from bad

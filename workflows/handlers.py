@@ -1,4 +1,4 @@
-"""Reads what clients and other runs send before a handler gets it, so that no input fails a workflow task.
+"""Strict reading of what clients and other runs send, before a handler gets it: no input fails a workflow task.
 
 A handler that raises would run again at every retry of its task, and its run would make no more progress: `read` is the
 strict parser of a handler's argument. A signal that it rejects is ignored with one warning, since its sender gets no
@@ -14,9 +14,9 @@ from temporalio import workflow
 from temporalio.converter import PayloadConverter
 from temporalio.workflow import UpdateMethodMultiParam
 
+from storage_node.model import fields
+from storage_node.model.fields import BadField, Undecoded
 from workflows import cancellation
-from workflows.model import fields
-from workflows.model.fields import BadField, Undecoded
 
 Argument = TypeVar("Argument")
 
@@ -47,26 +47,27 @@ def signal(
 
 
 def update(
-    *, description: str, settled: Callable[[Any], bool] = lambda _run: True
+    *, description: str, idle: Callable[[Any], bool] = lambda _run: True
 ) -> Callable[[Callable[..., Awaitable[Any]]], UpdateMethodMultiParam[..., Any]]:
-    """Decorate an update's handler: it begins once the run has done all else that the same task has brought.
+    """Decorate an update's handler: it begins once the run has handled everything else in the same task.
 
     The SDK starts the handlers of updates before it resumes what waited for a timer or an activity of the same task. A
-    worker that begins afresh joins a task that led to no command with the update behind it, and a later replay does not
-    (sdk-rust issue 1146): where an update overtook the timer in one of the two, they would give other commands, and the
-    run could never be replayed again. `settled` is whether the run has nothing to do before the update.
+    worker that starts with an empty cache joins a task that led to no command with the update behind it, and a later
+    replay does not (sdk-rust issue 1146): if an update overtook the timer in one of the two, they would produce
+    different commands, and the run could never be replayed again. `idle` returns whether the run has nothing left
+    to do before the update.
 
     Not for updates that interrupt a step: an activity cancelled in the task that schedules it is never resolved.
     """
 
     def decorate(handle: Callable[..., Awaitable[Any]]) -> UpdateMethodMultiParam[..., Any]:
-        async def heard(self: Any, *given: Any) -> Any:
-            await cancellation.uncancelled(workflow.wait_condition(lambda: settled(self)))
+        async def receive(self: Any, *given: Any) -> Any:
+            await cancellation.uncancelled(workflow.wait_condition(lambda: idle(self)))
             return await handle(self, *given)
 
-        heard.__name__, heard.__qualname__, heard.__doc__ = handle.__name__, handle.__qualname__, handle.__doc__
-        del heard.__annotations__["self"]  # the SDK compares the parameters with those of the validator
-        return workflow.update(name=handle.__name__, description=description)(heard)
+        receive.__name__, receive.__qualname__, receive.__doc__ = handle.__name__, handle.__qualname__, handle.__doc__
+        del receive.__annotations__["self"]  # The SDK compares the parameters with those of the validator.
+        return workflow.update(name=handle.__name__, description=description)(receive)
 
     return decorate
 
@@ -90,7 +91,7 @@ class ReadableConverter(PayloadConverter):
     """A payload converter for runs: it passes undecodable payloads to the strict parsers, as `Undecoded`.
 
     Without it the SDK drops an undecodable signal with a traceback, and fails the first task of a run whose parameter
-    is undecodable, again and again. Where the caller has a type hint (results of activities), it raises.
+    is undecodable at every retry. Where the caller has a type hint (results of activities), it raises.
     """
 
     def __init__(self, converter: PayloadConverter) -> None:

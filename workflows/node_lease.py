@@ -7,24 +7,26 @@ from typing import Any
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, ApplicationError, TimeoutError, is_cancelled_exception
 
-from workflows import errors, handlers, options
+from storage_node.model.fields import BadField
+from workflows import errors, handlers
 from workflows.model import calls, messages, names
 from workflows.model.calls import LeaseCall
-from workflows.model.fields import BadField
+from workflows.model.run_results import NodeLeaseResult
+from workflows.step_specs import start
 
 
 @workflow.defn(name=names.NODE_LEASE)
 class NodeLease:
-    """Holds the lease until the node cannot renew it, then tells the controller by the signal `lease_ended`.
+    """Hold the lease until the node cannot renew it, then signal `lease_ended` to the controller.
 
-    A lease that ends says nothing yet: after a standstill of the server all of them do. The controller asks the node
-    itself before it fences it, and gives it a new lease when it answers. The run outlives the controller's
+    A lease that ends does not prove that its node is dead: after a Temporal outage all of them end. The controller
+    probes the node before it fences it, and starts a new lease if the node responds. The run outlives the controller's
     continue-as-new.
     """
 
     @workflow.run
-    async def run(self, *given: Any) -> str:
-        """Return why the lease ended; fails with InvalidPlan when the parameter, a LeaseCall, cannot be used."""
+    async def run(self, *given: Any) -> NodeLeaseResult:
+        """Return why the lease ended; fails with InvalidPlan if the parameter, a LeaseCall, is invalid."""
         try:
             call = messages.lease(handlers.only(given))
         except BadField as bad:
@@ -36,21 +38,13 @@ class NodeLease:
                 "lease_ended", {"node": call.node, "incarnation": call.incarnation, "reason": reason}
             )
         except ApplicationError as problem:
-            # No controller runs: the next one starts without leases and makes its own.
-            workflow.logger.warning("Nobody to tell that the lease ended: %s", problem)
-        return reason
+            # No controller runs: the next one starts without leases and creates its own.
+            workflow.logger.warning("No controller runs that the end of the lease could be reported to: %s", problem)
+        return NodeLeaseResult(reason)
 
     async def _hold(self, call: LeaseCall) -> str:
         try:
-            await workflow.execute_activity(
-                calls.HOLD_LEASE,
-                call,
-                task_queue=names.node_queue(call.cluster, call.node),
-                heartbeat_timeout=options.LEASE_HEARTBEAT_TIMEOUT,
-                schedule_to_start_timeout=options.LEASE_PICK_UP_TIMEOUT,
-                start_to_close_timeout=options.LEASE_ATTEMPT_TIMEOUT,
-                retry_policy=options.LEASE_RETRY,
-            )
+            await start(calls.HOLD_LEASE, call, cluster=call.cluster, node=call.node)
         except ActivityError as failed:
             if is_cancelled_exception(failed):
                 return "cancelled"

@@ -1,9 +1,9 @@
-"""How workflow code is run: by the SDK's own runner, without its sandbox.
+"""The runner of workflow code: the SDK's own, without its sandbox.
 
-The sandbox restricts only what it imports again for every run. Workflow code is imported once for all runs, since
-another import for each would cost several times a run's work, and values would have a second class identity: so the
-sandbox guarded nothing here. A test searches the source for what it would guard against
-(tests/workflows/test_determinism.py). This module is not workflow code: it makes workers.
+The sandbox restricts only what it imports again for every run. Workflow code is imported once for all runs, since an
+import per run would cost several times a run's work, and values would have a second class identity: the sandbox would
+guard nothing. A test searches the source for what it would guard against (tests/workflows/test_determinism.py). This
+module is not workflow code: it configures workers.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from temporalio.workflow import Info
 
 from workflows.handlers import ReadableConverter
 
-#: What the SDK calls a query that came without a workflow task.
+#: The SDK's id of a query that arrives without a workflow task.
 _DIRECT = "legacy_query"
 
-#: Seconds of the clock that an activation may take until the SDK's deadlock detector interrupts it and fails its task.
-#: The SDK's own 2 s pass without a deadlock where a machine has no processor left for this process: an interrupted run
-#: is replayed, which takes longer still, and may never leave the cache. Nothing here awaits what is outside of its run.
+#: Seconds of wall-clock time that an activation may take until the SDK's deadlock detector interrupts it and fails its
+#: task. An overloaded machine exceeds the SDK's own 2 s without a deadlock: an interrupted run is replayed, which takes
+#: longer still, and may never leave the cache. Workflow code here awaits nothing outside of its run.
 DEADLOCK = 60
 
 
 class Runner(UnsandboxedWorkflowRunner):
-    """Evicts a run after a query that came without a workflow task.
+    """A runner that evicts a run after a query that arrives without a workflow task.
 
-    For such a query the SDK gives a run all events there are, also those that no task has brought yet: a timer that
-    fired, the end of an activity. The run decides what follows from them, and if an update comes with the task after
-    that, it is handled later than they are; a replay, which gets both at once, handles it first, and fails for good. A
-    run that is evicted before its next task gets the same there as a replay.
+    For such a query the SDK applies all events of the history to the run, also those that no task has delivered yet: a
+    timer that fired, the end of an activity. The run reacts to them, and handles an update in the next task after them;
+    a replay, which gets both at once, handles the update first, and fails for good. A run that is evicted before its
+    next task gets the same there as a replay.
 
     Undecodable payloads go to the run's strict parsers, see `handlers.ReadableConverter`.
     """
@@ -49,7 +49,7 @@ class Runner(UnsandboxedWorkflowRunner):
 
 
 class _Forgetful(WorkflowInstance):
-    """A run as the SDK has made it, which requests its eviction when it responds to a direct query."""
+    """The SDK's instance of a run, which requests its eviction when it responds to a direct query."""
 
     def __init__(self, instance: WorkflowInstance, runner: Runner) -> None:
         self._instance, self._runner = instance, runner
@@ -82,22 +82,22 @@ class _Forgetful(WorkflowInstance):
 
 
 def workflow_runner() -> Runner:
-    """The runner for a worker or a replay of these workflows, one for each."""
+    """Return a runner for one worker or one replay of these workflows."""
     return Runner()
 
 
 def deciding_as_replays(worker: Worker, runner: Runner) -> Worker:
-    """Make a worker decide what a replay would, however slowly; for every worker of these workflows, with this runner.
+    """Configure a worker to produce the commands that a replay would; for every worker of these workflows.
 
-    What a direct query has led to is forgotten, see `Runner`, and all that a workflow task brings is there before
-    workflow code runs.
+    A run is evicted after a direct query, see `Runner`, and all jobs of a workflow task are applied before workflow
+    code runs.
 
-    A worker that begins afresh joins a task that led to nothing with the one it was given, if that is an update: the
-    update would be handled before the end of an activity which, for the first worker, came earlier. What follows from
-    the two, in another order, would be recorded, and no later replay would agree with it. The SDK knows the remedy as a
-    flag that each history carries, and has not made it the default yet; temporalio is pinned.
+    A worker that starts with an empty cache joins a task that led to no command with the update that it was given: the
+    update would be handled before the end of an activity which, for the first worker, came earlier. The server would
+    record the commands that follow in this other order, and no later replay would agree with them. The SDK has the
+    remedy as a flag that each history carries, and has not made it the default yet; temporalio is pinned.
 
-    An activation may take as long as a machine that is short of processors needs for it, see `DEADLOCK`.
+    An activation may take as long as an overloaded machine needs for it, see `DEADLOCK`.
 
     The SDK has no public API for any of these (tests/workflows/test_sdk_hooks.py fails when that changes).
     """

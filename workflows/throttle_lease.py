@@ -1,4 +1,4 @@
-"""ThrottleLease: throttles of nodes apply while replicas move between their directories, and end with these moves."""
+"""ThrottleLease: holds throttles of nodes while replicas move between their directories."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from typing import Any
 
 from temporalio import workflow
 from temporalio.exceptions import ActivityError, CancelledError
-from temporalio.workflow import ActivityCancellationType, ActivityHandle
+from temporalio.workflow import ActivityHandle
 
-from workflows import cancellation, errors, handlers, options, orders
-from workflows.asking import Asking
+from storage_node.model.fields import BadField
+from workflows import cancellation, errors, handlers, updates
+from workflows.controller_client import ControllerClient
 from workflows.model import calls, messages, names
 from workflows.model.calls import AwaitMovesCall
-from workflows.model.fields import BadField
+from workflows.model.move.throttle_request import ThrottleRequest, parse, read_replicas
 from workflows.model.phases import Phases
-from workflows.model.throttle_request import ThrottleRequest, parse, read_replicas
+from workflows.model.run_progress import ThrottleLeaseProgress
+from workflows.model.run_results import ThrottleHeld, ThrottleLeaseResult
+from workflows.step_specs import start
 
 ASKING = "asking"  # the controller sets the throttles
 HOLDING = "holding"  # the moves are requested
@@ -26,10 +29,10 @@ RELEASING = "releasing"  # the controller restores the values before
 
 @workflow.defn(name=names.THROTTLE_LEASE)
 class ThrottleLease:
-    """Have the controller set throttles; once the moves of each node have ended, have it restore the values before.
+    """Request throttles from the controller, and their release on each node once the node's moves have ended.
 
     The command that requests the moves starts the run first, waits for `held`, and sends the accepted moves with the
-    signal `requested`. If the command dies before that, the run watches all replicas of its parameter after a while. A
+    signal `requested`. If the command exits before that, the run watches all replicas of its parameter after a while. A
     cancel ends the lease at once.
     """
 
@@ -41,7 +44,7 @@ class ThrottleLease:
             self._request = parse(handlers.only(given))
         except BadField as problem:
             self._problem = problem
-        self._asking = Asking()
+        self._controller = ControllerClient()
         self._held = self._released = False
         self._left_out: list[int] = []
         self._moving: dict[int, list[calls.Replica]] | None = None
@@ -49,40 +52,36 @@ class ThrottleLease:
         self._phases = Phases()
 
     @workflow.run
-    async def run(self, *given: Any) -> dict[str, Any]:
-        """Return the run's phases, and the nodes that were `left_out`.
+    async def run(self, *given: Any) -> ThrottleLeaseResult:
+        """Hold the throttles until the moves have ended.
 
-        Fails with InvalidPlan and the path of a bad field; a cancel ends it cancelled.
+        Fails with InvalidPlan and the path of a bad field; a cancelled run ends as cancelled.
         """
         if self._problem is not None:
             raise errors.invalid_plan(self._problem)
-        if not cancellation.asked():
+        if not cancellation.requested():
             self._phases.enter(ASKING, workflow.time())
-            answer = await cancellation.patiently(self._asking.ask(hold=self._request.throttles))
-            self._left_out = list(answer.get("left_out", ()))
+            response = await cancellation.shielded(self._controller.request(hold=self._request.throttles))
+            self._left_out = list(response.get("left_out", ()))
             self._held = True
             self._phases.enter(HOLDING, workflow.time())
             await self._until_requested()
             self._phases.enter(WATCHING, workflow.time())
             await self._watch()
             self._phases.enter(RELEASING, workflow.time())
-            await cancellation.patiently(self._asking.ask(release={}))
+            await cancellation.shielded(self._controller.request(release={}))
         self._released = True
         self._phases.enter(None, workflow.time())
         await cancellation.handlers_finished()
-        if cancellation.asked():
+        if cancellation.requested():
             raise CancelledError("The lease was cancelled.")
-        return {"phases": self._phases.rows(), **self._without()}
-
-    def _without(self) -> dict[str, Any]:
-        """The nodes on which nothing is held, since they are not registered; nothing where there are none."""
-        return {"left_out": self._left_out} if self._left_out else {}
+        return ThrottleLeaseResult(self._phases.spans(), self._left_out)
 
     async def _until_requested(self) -> None:
         try:
             await cancellation.uncancelled(
                 workflow.wait_condition(
-                    lambda: self._moving is not None or cancellation.asked(),
+                    lambda: self._moving is not None or cancellation.requested(),
                     timeout=timedelta(seconds=self._request.patience),
                 )
             )
@@ -90,16 +89,16 @@ class ThrottleLease:
             workflow.logger.info("The command has not reported which moves were accepted: the run watches all of them")
 
     async def _watch(self) -> None:
-        """Wait for the moves of each node; the throttle of a node whose moves have ended is released at once."""
+        """Wait for the moves of each node; release a node's throttle once its moves have ended."""
         moving = self._moving if self._moving is not None else self._request.replicas
         self._waiting = {node: self._start(node, replicas) for node, replicas in sorted(moving.items()) if replicas}
         idle = [node for node in self._request.nodes if node not in self._waiting]
-        while self._waiting and not cancellation.asked():
+        while self._waiting and not cancellation.requested():
             if idle:
-                await cancellation.patiently(self._asking.ask(release={"nodes": idle}))
+                await cancellation.shielded(self._controller.request(release={"nodes": idle}))
             await cancellation.uncancelled(
                 workflow.wait_condition(
-                    lambda: cancellation.asked() or any(handle.done() for handle in self._waiting.values())
+                    lambda: cancellation.requested() or any(handle.done() for handle in self._waiting.values())
                 )
             )
             idle = [node for node, handle in self._waiting.items() if handle.done()]
@@ -113,47 +112,40 @@ class ThrottleLease:
         try:
             await handle
         except ActivityError as failure:
-            workflow.logger.warning("Node %d does not report whether its moves have ended: %s", node, failure.cause)
+            workflow.logger.warning(
+                "Node %d did not report whether its moves have ended, its throttle is released: %s", node, failure.cause
+            )
 
     @staticmethod
     def _start(node: int, replicas: Sequence[calls.Replica]) -> ActivityHandle[Any]:
-        """Start the activity, which waits however long the node is unavailable: its copies go on with its start."""
-        info = workflow.info()
-        return workflow.start_activity(
-            calls.AWAIT_MOVES,
-            AwaitMovesCall(node, [list(each) for each in replicas]),
-            task_queue=names.moves_queue(info.task_queue, node),
-            start_to_close_timeout=options.FOLLOW_TIMEOUT,
-            heartbeat_timeout=options.FOLLOW_HEARTBEAT_TIMEOUT,
-            retry_policy=options.MOVE_RETRY,
-            cancellation_type=ActivityCancellationType.TRY_CANCEL,
-            summary=f"{len(replicas)} replicas",
-        )
+        """Start the activity, which waits however long the node is unavailable: a restarted node resumes its copies."""
+        call = AwaitMovesCall(node, [list(each) for each in replicas])
+        return start(calls.AWAIT_MOVES, call, node=node, summary=f"{len(replicas)} replicas")
 
     # --- what the command, operators and the controller send meanwhile
 
     @workflow.query(description="Phase, throttles, and the nodes whose moves are under way")
-    def progress(self) -> dict[str, Any]:
-        """How far the run is."""
-        return {
-            "workflow_id": workflow.info().workflow_id,
-            "cancelling": cancellation.asked(),
-            "phase": self._phases.current,
-            "throttles": {} if self._released else self._request.throttles,
-            "waiting_for": "the controller" if self._asking.away else "",
-            "nodes": sorted(self._waiting),
-            "phases": self._phases.rows(),
-        }
+    def progress(self) -> ThrottleLeaseProgress:
+        """Return how far the run is."""
+        return ThrottleLeaseProgress(
+            workflow_id=workflow.info().workflow_id,
+            cancelling=cancellation.requested(),
+            phase=self._phases.current,
+            throttles={} if self._released else self._request.throttles,
+            waiting_for="the controller" if self._controller.unavailable else "",
+            nodes=sorted(self._waiting),
+            phases=self._phases.spans(),
+        )
 
     @handlers.update(description="Wait until the controller has set the throttles")
-    async def held(self, *given: Any) -> dict[str, Any]:
-        """Returns once they are in the metadata, with the nodes that were `left_out`; also when the lease has ended."""
+    async def held(self, *given: Any) -> ThrottleHeld:
+        """Respond once they are in the metadata, or the lease has ended, with the nodes that were `left_out`."""
         await workflow.wait_condition(lambda: self._held or self._released or self._problem is not None)
-        return {"held": self._held and not self._released, **self._without()}
+        return ThrottleHeld(self._held and not self._released, self._left_out)
 
     @held.validator
     def _may_be_held(self, *given: Any) -> None:
-        orders.checked(lambda: handlers.nothing(given))
+        updates.checked(lambda: handlers.nothing(given))
 
     @handlers.signal(read_replicas, description="Which moves were accepted: {replicas: [[node, topic, partition]]}")
     def requested(self, moving: dict[int, list[calls.Replica]]) -> None:
@@ -161,6 +153,6 @@ class ThrottleLease:
         self._moving = moving
 
     @handlers.signal(messages.answered, description="The controller responds to a request of the run")
-    def answered(self, answer: dict[str, Any]) -> None:
-        """See `Asking`."""
-        self._asking.take(answer)
+    def answered(self, response: dict[str, Any]) -> None:
+        """Accept a response, see `ControllerClient.accept`."""
+        self._controller.accept(response)

@@ -1,8 +1,9 @@
-"""One export: which runs are new, their histories into files, and the manifest that makes them count.
+"""One export: it finds new runs, writes their histories into files, and publishes them with a manifest.
 
-Incremental: only runs closed since the newest exported close time, less an overlap for the visibility store's lag,
-are listed, and of those only what no manifest names yet is fetched. Open runs are written again only when there is
-news of them. So an export with nothing to say writes nothing.
+It is incremental: it lists only runs closed since the newest exported close time, less an overlap for the visibility
+store's lag, and fetches only those that no manifest names yet. It writes open runs again only if they have changed. An
+export without changes writes nothing, or once an hour a manifest without files while runs are open: their deadlines
+pass meanwhile.
 """
 
 from __future__ import annotations
@@ -40,14 +41,16 @@ from activities.history.source import HistorySource, Run, instant
 from workflows.model.calls import ExportCall, ExportResult
 from workflows.model.names import EXPORT_HISTORY
 
-#: How far the visibility store may lag behind: closed runs are looked for again over this time.
+#: The maximum lag of the visibility store: closed runs of this time are listed again.
 OVERLAP = timedelta(minutes=10)
+#: The time after which an export without changes states that open runs are still open.
+QUIET = timedelta(hours=1)
 #: Histories fetched at the same time.
 FETCHES = 8
-#: Size of a file of histories, in bytes, above which the next one is begun.
+#: The size of a file of histories, in bytes, above which the next one begins.
 PART_BYTES = 32 * 1024 * 1024
 
-#: Runs of the exporter itself: they ride along, but are no reason for an export.
+#: Types of the exporter's own runs, which are exported with others but do not cause an export.
 OWN_TYPES = frozenset({EXPORT_HISTORY})
 
 _CLOSING = frozenset(
@@ -66,10 +69,11 @@ Beat = Callable[[str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class _News:
-    """What an export has to write: closed runs, and open ones with what the server says of them."""
+    """The runs to export: closed ones, and open ones with the server's description of each. `running`: any is open."""
 
     closed: tuple[Run, ...]
     open: tuple[tuple[Run, dict[str, Any]], ...]
+    running: bool = False
 
 
 class Exporter:
@@ -90,10 +94,11 @@ class Exporter:
         self._part_bytes, self._fetches, self._overlap, self._now = part_bytes, fetches, overlap, now
 
     async def export(self, call: ExportCall, beat: Beat = lambda step, done: None) -> ExportResult:
-        """Write what is new below `call.directory`; counts of zero and the newest manifest's path if nothing is.
+        """Write new histories below `call.directory`, and return the counts; zeros with the newest manifest's path if
+        there are none.
 
-        `beat` is told what was done, once per run. Raises ExportBusy, ExportCorrupt, RPCError, OSError, and ValueError
-        for an `as_of` that is no time stamp.
+        `beat` is called once per run with the progress. Raises ExportBusy, ExportCorrupt, RPCError, OSError, and
+        ValueError for an `as_of` that is not a time stamp.
         """
         directory = Path(call.directory)
         make_folder(directory)
@@ -106,17 +111,24 @@ class Exporter:
                 manifests = prune(directory, manifests, self._now() - timedelta(days=call.keep_days), self._overlap)
             news = await self._news(manifests, scope, limit, beat)
             if not news.open and not any(run.workflow_type not in OWN_TYPES for run in news.closed):
-                return _nothing(directory, manifests)
+                if not (news.running and manifests and limit is None and self._quiet_since(manifests[-1])):
+                    return _nothing(directory, manifests)
+                news = _News((), ())
             manifest = await self._write(directory, manifests, scope, limit, news, beat)
         return _result(directory, manifest) if manifest else _nothing(directory, manifests)
 
+    def _quiet_since(self, last: Manifest) -> bool:
+        return self._now() - from_iso(last.taken_at) >= QUIET
+
     async def _news(self, manifests: Sequence[Manifest], scope: str, limit: datetime | None, beat: Beat) -> _News:
-        """What no manifest holds. Open runs are listed first: one that closes in between is then found closed."""
+        """Return the runs that no manifest has. Open runs are listed first: one that closes in between is then listed
+        as closed.
+        """
         known = {(run.workflow_id, run.run_id): run for file in _files(manifests, CLOSED) for run in file.runs}
         seen = {(run.workflow_id, run.run_id): run.digest for file in _files(manifests, OPEN) for run in file.runs}
         open_runs = await self._list(scope, "CloseTime IS NULL")
         watermark = newest_watermark(manifests, self._namespace, scope)
-        # A bound alone would not do: SQL visibility stores take an open run's close time for the end of all days.
+        # A bound alone is not enough: SQL visibility stores have a maximum date as the close time of open runs.
         bounds = ["CloseTime IS NOT NULL"]
         if watermark:
             bounds.append(f'CloseTime >= "{to_iso(watermark - self._overlap)}"')
@@ -140,26 +152,26 @@ class Exporter:
             for run, pending in described
             if pending is not None and seen.get(run.key) != open_digest(run, pending)
         )
-        return _News(closed, fresh)
+        return _News(closed, fresh, bool(candidates))
 
     async def _list(self, *conditions: str) -> dict[tuple[str, str], Run]:
         query = " AND ".join(condition for condition in conditions if condition)
         return {run.key: run async for run in self._source.list_runs(query)}
 
-    async def _gather(self, runs: Sequence[Run], ask: Callable[[Run], Any]) -> AsyncIterator[tuple[Run, Any]]:
-        """Ask about each run, at most `fetches` at a time, and give the answers in the runs' order."""
+    async def _gather(self, runs: Sequence[Run], fetch: Callable[[Run], Any]) -> AsyncIterator[tuple[Run, Any]]:
+        """Fetch something of each run, at most `fetches` at a time, and yield the results in the runs' order."""
         waiting: deque[tuple[Run, asyncio.Task[Any]]] = deque()
         rest = iter(runs)
         try:
             while True:
                 while len(waiting) < self._fetches and (run := next(rest, None)) is not None:
-                    waiting.append((run, asyncio.ensure_future(ask(run))))
+                    waiting.append((run, asyncio.ensure_future(fetch(run))))
                 if not waiting:
                     return
                 run, task = waiting[0]
-                answer = await task
+                result = await task
                 waiting.popleft()
-                yield run, answer
+                yield run, result
         finally:
             for _, task in waiting:
                 task.cancel()
@@ -173,7 +185,9 @@ class Exporter:
         news: _News,
         beat: Beat,
     ) -> Manifest | None:
-        """The files and their manifest; None if the server has removed every history in the meantime."""
+        """Write the files and their manifest; None if the server has removed every history in the meantime. Without
+        news the manifest has no files.
+        """
         begun = self._now()
         export_id = f"{begun:%Y%m%dT%H%M%SZ}-{uuid.uuid4().hex[:8]}"
         folder = directory / f"dt={begun:%Y-%m-%d}" / f"run={export_id}"
@@ -191,27 +205,39 @@ class Exporter:
         snapshots: list[dict[str, Any]] = []
         async for run, history in self._gather(list(facts), self._source.history):
             if history is not None and history.events:
-                last_event = max(last_event, instant(history.events[-1].event_time))
-                entry = _entry(run, history, open_digest(run, facts[run]))
-                await asyncio.to_thread(opened.add, entry, history)
-                snapshots.append(_snapshot(run, facts[run], self._now()))
+                last = history.events[-1]
+                last_event = max(last_event, instant(last.event_time))
+                if last.event_type in _CLOSING:  # It has closed since it was listed: this is its whole history.
+                    await asyncio.to_thread(parts.add, _entry(run, history), history)
+                else:
+                    entry = _entry(run, history, open_digest(run, facts[run]))
+                    await asyncio.to_thread(opened.add, entry, history)
+                    snapshots.append(_snapshot(run, facts[run], self._now()))
             beat("open", done := done + 1)
         taken_at = to_iso(limit or max(self._now(), last_event))
         files = [*await asyncio.to_thread(parts.finish), *await asyncio.to_thread(opened.finish)]
         if snapshots:
             files.append(await asyncio.to_thread(_write_snapshots, directory, folder, snapshots))
-        if not files:
+        if not files and (news.closed or news.open):
             remove_orphans(directory, manifests)
             return None
-        manifest = self._manifest(manifests, scope, export_id, taken_at, files)
+        # Only up to here were closed runs listed: one that has closed since may not be the only one.
+        listed = max((run.closed_at for run in news.closed if run.closed_at), default=None)
+        manifest = self._manifest(manifests, scope, export_id, taken_at, listed, files)
         await asyncio.to_thread(publish, directory, folder, manifest)
         return manifest
 
     def _manifest(
-        self, manifests: Sequence[Manifest], scope: str, export_id: str, taken_at: str, files: list[FileEntry]
+        self,
+        manifests: Sequence[Manifest],
+        scope: str,
+        export_id: str,
+        taken_at: str,
+        listed: datetime | None,
+        files: list[FileEntry],
     ) -> Manifest:
         before = newest_watermark(manifests, self._namespace, scope)
-        newest = max([file.max_close_time for file in files] + ([to_iso(before)] if before else []), default="")
+        newest = max((to_iso(at) for at in (before, listed) if at), default="")
         return Manifest(
             sequence=manifests[-1].sequence + 1 if manifests else 1,
             export_id=export_id,
@@ -229,7 +255,7 @@ run_epoch = datetime.fromtimestamp(0, UTC)
 
 
 def publish(directory: Path, folder: Path, manifest: Manifest) -> None:
-    """Make an export count: its folders' names flushed, then the manifest by one rename. Raises OSError."""
+    """Publish an export: flush its folders' names, then create the manifest by one rename. Raises OSError."""
     for parent in (folder, folder.parent, directory):
         sync_folder(parent)
     make_folder(directory / FOLDER)
@@ -238,28 +264,28 @@ def publish(directory: Path, folder: Path, manifest: Manifest) -> None:
 
 
 def newest_watermark(manifests: Sequence[Manifest], namespace: str, scope: str) -> datetime | None:
-    """The newest close time exported by the same question to the same namespace, None before the first export."""
+    """Return the newest close time exported by the same query of the same namespace, None before the first export."""
     marks = [entry.watermark for entry in manifests if (entry.namespace, entry.query) == (namespace, scope)]
     newest = max(marks, default="")
     return from_iso(newest) if newest else None
 
 
 def open_digest(run: Run, pending: dict[str, Any]) -> str:
-    """What changes when there is news of an open run: its history, attempts, heartbeat details and failures.
+    """Return a digest of an open run's history, attempts, heartbeat details and failures, which changes with them.
 
-    The time of the last heartbeat is left out: a lease beats twice a second and has nothing to say.
+    The time of the last heartbeat is left out, since a lease heartbeats twice a second without a change.
     """
-    told = [
+    reported = [
         {key: value for key, value in activity.items() if key not in _NO_NEWS} for activity in pending["activities"]
     ]
-    return digest(json.dumps([run.history_length, run.status, told], sort_keys=True).encode())[:16]
+    return digest(json.dumps([run.history_length, run.status, reported], sort_keys=True).encode())[:16]
 
 
 _NO_NEWS = frozenset({"lastHeartbeatTime", "lastStartedTime", "lastWorkerIdentity", "lastDeploymentVersion"})
 
 
 def exporter_version() -> str:
-    """The installed version of this program, "0" when it runs from a bare tree."""
+    """Return the installed version of this program, "0" if it runs from a source tree."""
     try:
         return version("rehome")
     except PackageNotFoundError:

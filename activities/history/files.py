@@ -1,6 +1,6 @@
 """Files of an export: written under a temporary name, flushed, renamed; readable by their owner only.
 
-Histories hold the users' topics and paths, so files get mode 0600 and folders 0700 whatever the umask says.
+Histories hold the users' topics and paths, so files have mode 0600 and folders 0700 whatever the umask is.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ExportBusy(Exception):
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and its parents, each open to its owner only. Raises OSError."""
+    """Create a folder and its parents, each accessible to its owner only. Raises OSError."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(mode=FOLDER_MODE, exist_ok=True)
@@ -45,7 +45,7 @@ def sync_folder(path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that appears whole or not at all. Raises OSError; what is left then is a temporary name."""
+    """Write a file that appears whole or not at all. Raises OSError, and may then leave a temporary file."""
     temporary = path.with_name(f".{path.name}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
     with os.fdopen(descriptor, "wb") as file:
@@ -58,12 +58,12 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def digest(data: bytes) -> str:
-    """SHA-256 as lowercase hex."""
+    """Return the SHA-256 as lowercase hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def varint(number: int) -> bytes:
-    """A length as protobuf writes it: seven bits per byte, the lowest first."""
+    """Encode a length as protobuf does: seven bits per byte, the lowest first."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -74,7 +74,7 @@ def varint(number: int) -> bytes:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Hold the export folder. Raises ExportBusy at once if another export, in whatever process, holds it."""
+    """Lock the export folder. Raises ExportBusy at once if another export, in any process, has locked it."""
     descriptor = os.open(directory / ".lock", os.O_RDWR | os.O_CREAT, FILE_MODE)
     try:
         try:
@@ -89,12 +89,12 @@ def locked(directory: Path) -> Iterator[None]:
 class PartWriter:
     """Writes histories into files of limited size, one `WorkflowExecutions` message each, item by item.
 
-    A file is closed when the next history would take it over `limit` bytes; a single larger history gets a file of
-    its own. The message is never held in memory: a repeated field may be written one element after the other.
+    A file is closed if the next history would exceed its `limit` in bytes; a larger history gets a file of its own. The
+    message is never built in memory: a repeated field may be written one element after the other.
     """
 
     def __init__(self, root: Path, folder: Path, kind: str, prefix: str, limit: int) -> None:
-        """`root` is the export folder, `folder` the place of this export's files below it."""
+        """Write to `folder`, which has this export's files, below the export folder `root`."""
         self._root, self._folder, self._kind, self._prefix, self._limit = root, folder, kind, prefix, limit
         self._chunks: list[bytes] = []
         self._size = 0
@@ -104,7 +104,7 @@ class PartWriter:
 
     @property
     def path(self) -> Path:
-        """The file that the next history goes into."""
+        """Return the file of the next history."""
         return self._folder / f"{self._prefix}-{len(self._files):05d}.pb"
 
     def add(self, run: RunEntry, history: History) -> None:

@@ -1,13 +1,13 @@
-"""What an export folder holds: one numbered manifest per export, each naming the files that belong to it.
+"""The contents of an export folder: one numbered manifest per export, each with the names of its files.
 
-A file counts only if a manifest names it. Manifests are written last and appear by one rename, so a reader sees an
+A file counts only if a manifest names it. Manifests are written last and appear by one rename, so that a reader sees an
 export whole or not at all:
 
     <dir>/dt=2026-11-20/run=<export id>/part-00000.pb    histories of closed runs (temporal.api.export.v1)
     <dir>/dt=2026-11-20/run=<export id>/open-00000.pb    histories so far of runs still open
-    <dir>/dt=2026-11-20/run=<export id>/open-00000.json  what only the server knows of those: pending activities
-    <dir>/_manifest/00000001.json                        the manifest, naming its parent
-    <dir>/_manifest/pruned                               which manifests were removed, where some were
+    <dir>/dt=2026-11-20/run=<export id>/open-00000.json  the pending activities of those, which histories lack
+    <dir>/_manifest/00000001.json                        the manifest, which names its parent
+    <dir>/_manifest/pruned                               the newest removed manifest, if any was removed
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-#: Version of the manifest's format. A reader refuses what is newer.
+#: The version of the manifest's format. A reader rejects newer ones.
 FORMAT = 1
 FOLDER = "_manifest"
-#: Names the newest manifest that was removed since it was old; those up to it do not count, if there still are any.
+#: The file with the name of the newest pruned manifest; those up to it do not count, even if they still exist.
 PRUNED = "pruned"
 
 CLOSED = "closed"
@@ -35,19 +35,19 @@ class ExportCorrupt(Exception):
 
 
 def to_iso(at: datetime) -> str:
-    """A UTC time stamp in ISO 8601 with microseconds, which sorts as text."""
+    """Return a UTC time stamp in ISO 8601 with microseconds, which sorts as text."""
     return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def from_iso(text: str) -> datetime:
-    """The inverse of `to_iso`, lenient about offsets and missing fractions. Raises ValueError; a naive time is UTC."""
+    """Parse a time stamp as of `to_iso`, or with an offset or no fraction; a naive one is UTC. Raises ValueError."""
     at = datetime.fromisoformat(text)
     return at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One run in a file, in the file's order. `digest` is set for open runs only: it changes when there is news."""
+    """One run in a file, in the file's order. `digest` is only set for open runs, and changes with them."""
 
     workflow_id: str
     run_id: str
@@ -59,7 +59,7 @@ class RunEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One file of an export; `name` is relative to the export folder, close times are "" where nothing closed."""
+    """One file of an export; `name` is relative to the export folder, close times are "" without closed runs."""
 
     name: str
     kind: str
@@ -73,7 +73,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One export. `taken_at` is the time as of which it holds, `watermark` the newest close time exported so far."""
+    """One export. `taken_at` is the time that it represents, `watermark` the newest close time listed so far."""
 
     sequence: int
     export_id: str
@@ -88,21 +88,21 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """The manifest's file name, which its child records as `parent`."""
+        """Return the manifest's file name, which its child records as `parent`."""
         return manifest_name(self.sequence)
 
     def encode(self) -> bytes:
-        """The manifest as JSON, keys sorted, with a final line feed."""
+        """Return the manifest as JSON, with sorted keys and a final line feed."""
         return json.dumps(asdict(self), sort_keys=True, separators=(",", ":")).encode() + b"\n"
 
 
 def manifest_name(sequence: int) -> str:
-    """The file name of the manifest with that number."""
+    """Return the file name of the manifest with that number."""
     return f"{sequence:08d}.json"
 
 
 def decode(data: bytes, where: str) -> Manifest:
-    """A manifest from its file's bytes. Raises ExportCorrupt with `where` in its message."""
+    """Decode a manifest from its file's bytes. Raises ExportCorrupt with `where` in its message."""
     try:
         value: dict[str, Any] = json.loads(data)
         if value["format"] > FORMAT:
@@ -118,9 +118,9 @@ def decode(data: bytes, where: str) -> Manifest:
 
 
 def read_manifests(directory: Path) -> tuple[Manifest, ...]:
-    """All exports of a folder, oldest first; nothing where there is no export yet.
+    """Return the manifests of all exports in a folder, oldest first.
 
-    Raises ExportCorrupt if a manifest is unreadable or one in the middle is missing, OSError if it cannot be read.
+    Raises ExportCorrupt if a manifest is malformed or one in the middle is missing, OSError if it cannot be read.
     """
     folder = directory / FOLDER
     if not folder.is_dir():
@@ -139,12 +139,12 @@ def read_manifests(directory: Path) -> tuple[Manifest, ...]:
 
 
 def pruned(directory: Path) -> str:
-    """The name of the newest manifest that was removed, "" while all are kept. Raises OSError."""
+    """Return the name of the newest manifest that was removed, "" while all are kept. Raises OSError."""
     note = directory / FOLDER / PRUNED
     return note.read_text().strip() if note.exists() else ""
 
 
 def close_bounds(runs: Iterable[RunEntry]) -> tuple[str, str]:
-    """The smallest and largest close time among the runs, "" and "" if none is closed."""
+    """Return the smallest and largest close time among the runs, "" and "" if none is closed."""
     times = sorted(run.close_time for run in runs if run.close_time)
     return (times[0], times[-1]) if times else ("", "")

@@ -1,4 +1,4 @@
-"""What leaves an export folder: what a broken-off export left, and, where somebody wants that, old exports."""
+"""Removes the remains of aborted exports from an export folder, and, if the operator has requested it, old exports."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from activities.history.manifest import FOLDER, PRUNED, Manifest, from_iso, prun
 
 
 def remove_orphans(directory: Path, manifests: Sequence[Manifest]) -> None:
-    """Remove what a broken-off export left: folders of exports that no manifest names. The lock must be held."""
+    """Remove the remains of aborted exports: folders that no manifest names. The lock must be held."""
     ids = {manifest.export_id for manifest in manifests}
     for folder in directory.glob("dt=*/run=*"):
         if folder.name.removeprefix("run=") not in ids and folder.is_dir() and not folder.is_symlink():
@@ -24,18 +24,22 @@ def remove_orphans(directory: Path, manifests: Sequence[Manifest]) -> None:
 def prune(
     directory: Path, manifests: tuple[Manifest, ...], before: datetime, overlap: timedelta
 ) -> tuple[Manifest, ...]:
-    """Remove the oldest exports, those taken before a time; answers those that are left. The lock must be held.
+    """Remove the oldest exports, those taken before a time; return the remaining ones. The lock must be held.
 
-    The newest answer to each question stays, and so do all that hold runs which the next export would find again. What
-    a crash leaves is removed by the next export. Raises OSError.
+    The newest export stays, that of each other query that was used since that time, and so do all with runs that the
+    next export of these would list again. The next export removes what a crash leaves. Raises OSError.
     """
+    last = len(manifests) - 1
     newest = {(one.namespace, one.query): number for number, one in enumerate(manifests)}
-    marks = {question: manifests[number].watermark for question, number in newest.items()}
+    # A query that is used no more would keep all exports after its last one for ever.
+    newest = {key: at for key, at in newest.items() if at == last or manifests[at].taken_at >= to_iso(before)}
+    marks = {query: manifests[number].watermark for query, number in newest.items()}
     gone = 0
     for number, one in enumerate(manifests):
-        question = one.namespace, one.query
-        again = one.watermark and one.watermark >= to_iso(from_iso(marks[question]) - overlap)
-        if one.taken_at >= to_iso(before) or newest[question] == number or again:
+        query = one.namespace, one.query
+        mark = marks.get(query)
+        again = one.watermark and mark and one.watermark >= to_iso(from_iso(mark) - overlap)
+        if one.taken_at >= to_iso(before) or newest.get(query) == number or again:
             break
         gone = number + 1
     if gone:

@@ -1,6 +1,6 @@
-"""Where histories come from: raw calls to Temporal, so that a status this SDK does not know is no error.
+"""The source of histories: raw calls to Temporal, which accept a status that this SDK does not know.
 
-The SDK's own listing turns a status into an enum and raises on one it has never heard of (a paused run, for one).
+The SDK's own list converts a status to an enum, and raises for an unknown one (such as that of a paused run).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from temporalio.api.workflowservice.v1 import (
 from temporalio.client import Client
 from temporalio.service import RPCError, RPCStatusCode
 
-#: Largest page that the server gives of a list.
+#: The maximum page size of the server's lists.
 LIST_PAGE = 1000
 
 
@@ -40,33 +40,33 @@ class Run:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What names the run in its namespace."""
+        """Return workflow id and run id, which identify the run in its namespace."""
         return self.workflow_id, self.run_id
 
 
 class HistorySource(Protocol):
-    """What an export reads. Raises RPCError when the server cannot be asked."""
+    """The histories that an export reads. Raises RPCError if the server is unavailable."""
 
     def list_runs(self, query: str) -> AsyncIterator[Run]:
-        """All runs that the query finds."""
+        """Yield all runs that match the query."""
 
     async def history(self, run: Run) -> History | None:
-        """The run's history so far, None if the server no longer has it."""
+        """Return the run's history so far, None if the server no longer has it."""
 
     async def pending(self, run: Run) -> dict[str, Any] | None:
-        """What only the server knows of an open run, None if it no longer has it."""
+        """Return what the server describes beside an open run's history, None if it no longer has the run."""
 
 
 class TemporalSource:
     """Histories of one namespace of a Temporal server."""
 
     def __init__(self, client: Client, namespace: str) -> None:
-        """`client` may be connected to any namespace; `namespace` is the one that is read."""
+        """Read `namespace`; `client` may be connected to any namespace."""
         self._service = client.workflow_service
         self._namespace = namespace
 
     async def list_runs(self, query: str) -> AsyncIterator[Run]:
-        """All runs that the visibility query finds, page by page."""
+        """Yield all runs that match the visibility query, page by page."""
         token = b""
         while True:
             page = await self._service.list_workflow_executions(
@@ -90,7 +90,7 @@ class TemporalSource:
                 return
 
     async def history(self, run: Run) -> History | None:
-        """All events so far; the server gives at most 256 of them per call."""
+        """Return all events so far; the server returns at most 256 of them per call."""
         history = History()
         token = b""
         try:
@@ -113,7 +113,7 @@ class TemporalSource:
             raise
 
     async def pending(self, run: Run) -> dict[str, Any] | None:
-        """Pending activities with attempts, heartbeat details and last failure, as the server's JSON."""
+        """Return pending activities with attempts, heartbeat details and last failure, as the server's JSON."""
         try:
             described = await self._service.describe_workflow_execution(
                 DescribeWorkflowExecutionRequest(
@@ -130,5 +130,5 @@ class TemporalSource:
 
 
 def instant(stamp: Timestamp) -> datetime:
-    """A protobuf time stamp as an aware UTC time, to the microsecond."""
+    """Return a protobuf time stamp as an aware UTC time, to the microsecond."""
     return stamp.ToDatetime(tzinfo=UTC)

@@ -1,6 +1,6 @@
-"""`python -m ops.analytics EXPORT_DIR OUT_DIR [--as-of ISO] [--json]`.
+"""`python -m ops.analytics EXPORT_DIR OUT_DIR [--as-of ISO] [--sla FILE] [--temporal-ui URL] [--json]`.
 
-Exit codes: 0 the report is there, 1 it could not be made, 2 wrong usage or no readable export, 3 no Java.
+Exit codes: 0 report written, 1 failure, 2 wrong usage or no readable export, 3 no Java or no Delta Lake.
 """
 
 from __future__ import annotations
@@ -12,33 +12,47 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ops.analytics.errors import AnalyticsError
+from ops.dashboards import links
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Make the report and print it; returns the exit code."""
+    """Write the report, print it, and return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m ops.analytics", description="Report on moves from exported histories."
+        prog="python -m ops.analytics", description="Report on replica moves from exported workflow histories."
     )
     parser.add_argument("export_dir", type=Path, help="folder that ExportHistory writes to")
-    parser.add_argument("out_dir", type=Path, help="folder for report.html and the Parquet tables")
+    parser.add_argument("out_dir", type=Path, help="folder for report.html and the tables")
     parser.add_argument("--as-of", metavar="ISO", help="report for this time instead of the newest export's")
+    parser.add_argument("--sla", type=Path, metavar="FILE", help="rules for the SLAs of moves that come without one")
+    parser.add_argument(
+        "--temporal-ui",
+        metavar="URL",
+        default="",
+        help="Temporal's UI, for the site's links to runs (default: no links)",
+    )
     parser.add_argument("--json", action="store_true", help="print the summary and the moves as JSON")
     chosen = parser.parse_args(arguments)
+    try:
+        ui = links.temporal_ui(chosen.temporal_ui) if chosen.temporal_ui else ""
+    except ValueError as error:
+        print(f"rehome: --temporal-ui {error}", file=sys.stderr)
+        return 2
     try:
         from ops.analytics.job import run
         from ops.analytics.table import print_report
 
-        summary = run(chosen.export_dir, chosen.out_dir, chosen.as_of)
+        summary = run(chosen.export_dir, chosen.out_dir, chosen.as_of, chosen.sla, ui)
     except AnalyticsError as error:
         print(f"rehome: {error}", file=sys.stderr)
         return error.code
     except OSError as error:
-        print(f"rehome: the report could not be written: {error}", file=sys.stderr)
+        print(f"rehome: cannot write the report: {error}", file=sys.stderr)
         return 1
     if chosen.json:
         print(json.dumps(summary.to_json(), indent=2))
     else:
         print_report(summary.report)
+        print(f"site: {summary.site}")
         print(f"page: {summary.page}")
     return 0
 

@@ -1,6 +1,6 @@
 """The report's charts as Vega-Lite specifications. Colours of phases are fixed; the page adds its theme's.
 
-Only values go in; whatever a chart shows also stands in a table of the page.
+A chart receives only values; a table of the page has the same numbers.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ from ops.analytics.report import Move, Phase
 MOST = 40
 
 PHASE_COLOURS = {
+    schema.ASKING: "#c8d0dc",
     schema.QUEUED: "#98a2b3",
-    schema.PREPARING: "#5bb5d6",
+    schema.CREATING: "#5bb5d6",
     schema.COPYING: "#2e6be6",
     schema.THROTTLED: "#f2a60d",
     schema.STALLED: "#d63e4e",
-    schema.WAITING: "#c39bd3",
+    schema.UNAVAILABLE: "#c39bd3",
     schema.PAUSED: "#7d5ba6",
-    schema.SWAP: "#0b9b72",
-    schema.DELETE_WAIT: "#9bd0b5",
-    schema.UNDOING: "#9a6a3f",
+    schema.IN_SYNC: "#57b894",
+    schema.SWAPPING: "#0b9b72",
+    schema.DIRECTING: "#3f9fb0",
+    schema.DELETE_DELAY: "#9bd0b5",
+    schema.DELETING: "#c3e0d0",
+    schema.CANCELLING: "#9a6a3f",
 }
 SLA_COLOURS = {
     schema.YES: "#0b9b72",
     schema.NO: "#d63e4e",
     schema.NOT_DUE: "#2e6be6",
     schema.EXCLUDED: "#98a2b3",
-    schema.NOT_ASKED: "#b9c7dd",
+    schema.NO_SLA: "#b9c7dd",
 }
 _MARK = "#d63e4e"
 _BLUE = "#2e6be6"
@@ -43,14 +47,14 @@ _BLUE = "#2e6be6"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The moves that a chart shows, each with a label of its own."""
+    """The moves of a chart, each with a unique label."""
 
     moves: tuple[Move, ...]
     labels: dict[str, str]
 
 
 def shown(moves: Sequence[Move]) -> Shown:
-    """The latest moves, labelled by replica and node, and by a number where a replica moved more than once."""
+    """Return the latest moves, labelled by replica and node, and by a number if a replica moved more than once."""
     latest = tuple(moves[-MOST:])
     labels: dict[str, str] = {}
     taken: dict[str, int] = {}
@@ -63,7 +67,7 @@ def shown(moves: Sequence[Move]) -> Shown:
 
 
 def specifications(moves: Sequence[Move], phases: Sequence[Phase], as_of: str) -> dict[str, dict[str, Any] | None]:
-    """All charts by name, None for one that has nothing to show."""
+    """Return all charts by name; None for a chart without data."""
     show = shown(moves)
     charted = {phase.id for phase in phases}
     return {
@@ -75,7 +79,7 @@ def specifications(moves: Sequence[Move], phases: Sequence[Phase], as_of: str) -
 
 
 def timeline(show: Shown, phases: Sequence[Phase], as_of: str) -> dict[str, Any]:
-    """What each move was doing when; a diamond is the swap, a red tick the deadline."""
+    """Return the timeline of phases by move; a diamond is the swap, a red tick the deadline."""
     rows = [
         {
             "move": show.labels[phase.id],
@@ -87,7 +91,7 @@ def timeline(show: Shown, phases: Sequence[Phase], as_of: str) -> dict[str, Any]
         for phase in phases
         if phase.id in show.labels
     ]
-    swaps = [row for row in rows if row["phase"] == schema.SWAP]
+    swaps = [row for row in rows if row["phase"] == schema.SWAPPING]
     last = max([row["ended"] for row in rows] + [move.finished or as_of for move in show.moves], default=as_of)
     deadlines = [
         {"move": show.labels[move.id], "deadline": move.deadline}
@@ -114,7 +118,7 @@ def timeline(show: Shown, phases: Sequence[Phase], as_of: str) -> dict[str, Any]
     if swaps:
         layers.append(
             alt.Chart(alt.Data(values=swaps))
-            .mark_point(shape="diamond", filled=True, size=70, opacity=1, color=PHASE_COLOURS[schema.SWAP])
+            .mark_point(shape="diamond", filled=True, size=70, opacity=1, color=PHASE_COLOURS[schema.SWAPPING])
             .encode(x=alt.X("began:T", scale=alt.Scale(type="utc")), y=y, tooltip=[_tip("move"), _tip("for", "swap")])
         )
     if deadlines:
@@ -131,13 +135,13 @@ def timeline(show: Shown, phases: Sequence[Phase], as_of: str) -> dict[str, Any]
 
 
 def rates(show: Shown) -> dict[str, Any]:
-    """The mean rate of each copy in MB/s; a tick is its limit."""
+    """Return the chart of the mean rate of each copy in MB/s; a tick is its limit."""
     rows = [
         {
             "move": show.labels[move.id],
             "rate": move.mean_rate / 1e6,
             "limit": move.throttle / 1e6 if move.throttle else None,
-            "told": rate(move.mean_rate),
+            "shown": rate(move.mean_rate),
             "limited": rate(move.throttle) if move.throttle else "none",
             "bytes": size(move.bytes_written),
         }
@@ -146,7 +150,7 @@ def rates(show: Shown) -> dict[str, Any]:
     ]
     y = alt.Y("move:N", sort=None, title=None, axis=alt.Axis(labelLimit=240))
     base = alt.Chart(alt.Data(values=rows))
-    tips = [_tip("move"), _tip("told", "mean rate"), _tip("limited", "limit"), _tip("bytes", "written")]
+    tips = [_tip("move"), _tip("shown", "mean rate"), _tip("limited", "limit"), _tip("bytes", "written")]
     bars = base.mark_bar(color=_BLUE, height={"band": 0.62}).encode(
         x=alt.X("rate:Q", title="mean rate while copying (MB/s)"), y=y, tooltip=tips
     )
@@ -158,7 +162,7 @@ def rates(show: Shown) -> dict[str, Any]:
 
 
 def durations(show: Shown) -> dict[str, Any]:
-    """How long each move took until the replica was in place; a tick is its deadline, a triangle one far away."""
+    """Return the chart of the time until each replica was in place; a tick is its deadline, a triangle a far one."""
     longest = max([move.duration_seconds for move in show.moves], default=0.0)
     edge = 1.15 * max([longest, *[move.deadline_seconds or 0 for move in show.moves if _near(move, longest)]])
     unit, divisor = ("h", 3600.0) if edge > 3 * 3600 else ("min", 60.0) if edge > 300 else ("s", 1.0)
@@ -168,7 +172,7 @@ def durations(show: Shown) -> dict[str, Any]:
             "took": move.duration_seconds / divisor,
             "deadline": move.deadline_seconds / divisor if move.deadline_seconds and _near(move, longest) else None,
             "beyond": edge / divisor if move.deadline_seconds and not _near(move, longest) else None,
-            "told": duration(move.duration_seconds) + (" so far" if move.open else ""),
+            "shown": duration(move.duration_seconds) + (" so far" if move.open else ""),
             "due": duration(move.deadline_seconds),
             "sla": move.met_sla,
         }
@@ -176,7 +180,7 @@ def durations(show: Shown) -> dict[str, Any]:
     ]
     y = alt.Y("move:N", sort=None, title=None, axis=alt.Axis(labelLimit=240))
     base = alt.Chart(alt.Data(values=rows))
-    tips = [_tip("move"), _tip("told", "took"), _tip("due", "deadline"), _tip("sla", "met SLA")]
+    tips = [_tip("move"), _tip("shown", "took"), _tip("due", "deadline"), _tip("sla", "met SLA")]
     states = [state for state in SLA_COLOURS if any(row["sla"] == state for row in rows)]
     colour = alt.Color(
         "sla:N",
@@ -200,12 +204,12 @@ def durations(show: Shown) -> dict[str, Any]:
 
 
 def _near(move: Move, longest: float) -> bool:
-    """Whether a deadline can stand on the axis without squeezing the bars."""
+    """Return whether a deadline fits on the axis without squeezing the bars."""
     return bool(move.deadline_seconds) and (move.deadline_seconds or 0.0) <= 1.5 * longest
 
 
 def split(show: Shown, phases: Sequence[Phase]) -> dict[str, Any]:
-    """The share of each phase in each move's time."""
+    """Return the chart of the share of each phase in each move's time."""
     spent: dict[tuple[str, str], float] = {}
     for phase in phases:
         if phase.id in show.labels:
@@ -231,7 +235,7 @@ def split(show: Shown, phases: Sequence[Phase]) -> dict[str, Any]:
 
 
 def _sized(chart: Any, rows: int, description: str) -> dict[str, Any]:
-    """The specification: as wide as the page allows, a band per row."""
+    """Return the specification, as wide as the page allows, with a band per row."""
     sized = chart.properties(width="container", height=max(rows, 1) * 26, description=description)
     spec: dict[str, Any] = sized.to_dict(validate=True)
     spec.pop("config", None)

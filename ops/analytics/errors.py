@@ -1,10 +1,10 @@
-"""What can keep a report from being made; each says in one sentence what, why and what to do next."""
+"""Failures of a report: each message is one sentence with the failure, its reason and what to do next."""
 
 from __future__ import annotations
 
 
 class AnalyticsError(Exception):
-    """A report could not be made. `code` is the exit code of the command line."""
+    """The report failed. `code` is the exit code of the command line."""
 
     code = 1
 
@@ -16,6 +16,24 @@ class JavaMissing(AnalyticsError):
 
 
 class NoExport(AnalyticsError):
-    """There is no readable export in the folder."""
+    """The folder contains no readable export."""
+
+    code = 2
+
+
+class DeltaMissing(AnalyticsError):
+    """Delta Lake's jars are not in the cache, and cannot be downloaded."""
+
+    code = 3
+
+
+class NoTables(AnalyticsError):
+    """The folder contains no tables."""
+
+    code = 2
+
+
+class BadQuery(AnalyticsError):
+    """A query that writes, or that Spark rejects."""
 
     code = 2

@@ -1,26 +1,45 @@
-"""The whole job: an export folder in, tables and one page out. Everything here is wiring."""
+"""The job: ingests an export folder into the tables, and makes a page of them. This module only connects the parts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
-from activities.history.manifest import Manifest, from_iso, to_iso
-from ops.analytics import facts, failures, gold, io, phases, silver
-from ops.analytics.errors import AnalyticsError
-from ops.analytics.page import write_page
-from ops.analytics.report import Report, build
-from ops.analytics.session import spark_session
+from activities.history.manifest import from_iso, to_iso
+from ops.analytics import schema
+from ops.analytics.errors import AnalyticsError, NoExport
+from ops.analytics.gold.plan_progress import judged_plans
+from ops.analytics.gold.replicas import measured, measured_phases
+from ops.analytics.gold.rules import Rules, read_rules
+from ops.analytics.gold.sla import judged, sla_summary
+from ops.analytics.lake.ingest import ingest_exports, keep, newest_export, newest_time
+from ops.analytics.lake.tables import Lake
+from ops.analytics.page import write_page, write_text
+from ops.analytics.report import Report, Shown, build
+from ops.analytics.session import spark_session, tasks_for
+from ops.analytics.silver.build import Silver, silver
+from ops.analytics.silver.failures import replica_failures
+from ops.dashboards.site.collect import Sources, collect
+from ops.dashboards.site.tables import Site
+from ops.dashboards.site.write import write_site
+
+#: The folder of the tables.
+TABLES = "tables"
+#: The folder of the site.
+SITE = "site"
+#: The file beside the page with the summary and the moves as JSON.
+SUMMARY = "report.json"
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a report says in one line, and where it is. `attainment` is a share from 0 to 1, None if nothing counts."""
+    """A report's numbers and its path. `attainment` is a share from 0 to 1; None if no move counts."""
 
     as_of: str
     runs: int
@@ -35,67 +54,61 @@ class Summary:
     sla_not_due: int
     attainment: float | None
     bytes_copied: int
+    quarantined: int
     page: Path
+    site: Path
     tables: Path
     report: Report
 
     def to_json(self) -> dict[str, Any]:
-        """The summary and every move as plain JSON values."""
+        """Return the summary and all moves as JSON values."""
         plain = {name: getattr(self, name) for name in self.__slots__ if name != "report"}
-        plain |= {"page": str(self.page), "tables": str(self.tables)}
+        plain |= {"page": str(self.page), "site": str(self.site), "tables": str(self.tables)}
         return plain | {
             "moves_table": [asdict(move) for move in self.report.moves],
+            "plans": [asdict(plan) for plan in self.report.plans],
             "directory_failures": [asdict(failure) for failure in self.report.failures],
             "replica_failures": [asdict(failure) for failure in self.report.replica_failures],
+            "quarantine": [asdict(one) for one in self.report.quarantine],
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Frames:
-    """The tables as DataFrames, each as `put` returned it."""
+def run(
+    export_dir: Path, out_dir: Path, as_of: str | None = None, rules_file: Path | None = None, temporal_ui: str = ""
+) -> Summary:
+    """Ingest the new exports of a folder into `out_dir`/tables, write `out_dir`/report.html, report.json and the site,
+    and return their summary.
 
-    latest_events: DataFrame
-    workflow_runs: DataFrame
-    activity_executions: DataFrame
-    move_facts: DataFrame
-    move_phases: DataFrame
-    move_report: DataFrame
-    sla_summary: DataFrame
-    directory_failures: DataFrame
-    replica_failures: DataFrame
-
-
-Put = Callable[[str, DataFrame], DataFrame]
-
-
-def _pass(name: str, table: DataFrame) -> DataFrame:
-    return table
-
-
-def run(export_dir: Path, out_dir: Path, as_of: str | None = None) -> Summary:
-    """Read an export folder, write `out_dir`/tables and `out_dir`/report.html, and say what is in them.
-
-    `as_of` (ISO 8601) is the time the report is for: nothing later counts, open moves last until then. Without it the
-    report is for the time of the newest export. Raises AnalyticsError.
+    `as_of` (ISO 8601) is the time of the report: later events are ignored, open moves last until then. The default is
+    the time of the newest export. `temporal_ui` is the address of Temporal's UI, for the site's links to runs; without
+    it there are none. Raises AnalyticsError.
     """
     try:
         wanted = from_iso(as_of) if as_of else None
     except ValueError as error:
-        raise AnalyticsError(f"{as_of!r} is not a time stamp in ISO 8601, such as 2026-11-20T12:00:00Z") from error
-    manifests = io.load_export(export_dir)
-    at = wanted or io.newest_time(manifests)
+        raise AnalyticsError(f"{as_of!r} is not a valid ISO 8601 time stamp, such as 2026-11-20T12:00:00Z") from error
+    rules = read_rules(rules_file)
+    if not newest_export(export_dir) and not (out_dir / TABLES).is_dir():
+        raise NoExport(f"{export_dir} contains no export: create one with `rehome export`, then try again")
     try:
         out_dir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise AnalyticsError(f"cannot make the folder {out_dir} ({error.strerror}): choose another one") from error
-    with spark_session(out_dir / ".spark") as spark:
-        report, events = _tables(spark, export_dir, out_dir, manifests, at)
+        raise AnalyticsError(f"cannot create the folder {out_dir} ({error.strerror}): choose another one") from error
+    with spark_session(out_dir / ".spark", tasks=tasks_for(export_dir, out_dir / TABLES)) as spark:
+        lake = Lake(spark, (out_dir / TABLES).absolute())
+        ingest_exports(lake, export_dir, rules)
+        at = wanted or newest_time(lake)
+        made = stored(lake) if wanted is None else at_time(lake, wanted)
+        report = report_of(made, lake.read(schema.QUARANTINE), rules, at)
+        events = made.runs.agg(F.coalesce(F.sum("events"), F.lit(0))).first()
+        site = site_of(lake, made, rules, at, report.runs, temporal_ui)
+    first = write_site(site, out_dir / SITE)
     page = write_page(report, out_dir / "report.html")
     total = report.total
-    return Summary(
+    summary = Summary(
         as_of=to_iso(at),
         runs=report.runs,
-        events=events,
+        events=events[0] if events else 0,
         moves=total.moves,
         moved=total.moved,
         failed=total.failed,
@@ -106,47 +119,66 @@ def run(export_dir: Path, out_dir: Path, as_of: str | None = None) -> Summary:
         sla_not_due=total.not_due,
         attainment=total.attainment,
         bytes_copied=total.bytes_copied,
+        quarantined=report.quarantined,
         page=page,
-        tables=out_dir / "tables",
+        site=first,
+        tables=out_dir / TABLES,
         report=report,
     )
+    write_text(out_dir / SUMMARY, json.dumps(summary.to_json(), indent=2) + "\n")
+    return summary
 
 
-def transform(history_events: DataFrame, pending: DataFrame, as_of: datetime, put: Put = _pass) -> Frames:
-    """All silver and gold tables from bronze, as of a time.
-
-    `put` is given each table by its name and returns it, computed or not; nothing else is read or written.
+def site_of(lake: Lake, made: Silver, rules: Rules, as_of: datetime, runs: int, temporal_ui: str = "") -> Site:
+    """Return the values of the site. Its days, rates, stalls, retries, transitions and progress of plans are gold's,
+    as of the newest export.
     """
-    events = put("latest_events", silver.latest_histories(history_events, as_of))
-    runs = put("workflow_runs", silver.workflow_runs(events))
-    activities = put("activity_executions", silver.activity_executions(events, pending, as_of))
-    told = put("move_facts", facts.move_facts(runs, activities, events, as_of))
-    spent = put("move_phases", phases.move_phases(runs, activities, told, events, as_of))
-    asked = put("moves_asked", facts.moves_asked(runs))
-    report = put("move_report", gold.move_report(runs, asked, told, spent, activities, as_of))
-    summary = put("sla_summary", gold.sla_summary(report, as_of))
-    failed = put("directory_failures", failures.directory_failures(runs, as_of))
-    alone = put("replica_failures", failures.replica_failures(events, as_of))
-    return Frames(events, runs, activities, told, spent, report, summary, failed, alone)
+    moves = judged(measured(made.moves), rules, as_of)
+    sources = Sources(
+        moves=moves,
+        sla_daily=lake.read(schema.SLA_DAILY),
+        stalls=lake.read(schema.STALLS),
+        retries=lake.read(schema.RETRIES),
+        rates_hourly=lake.read(schema.RATES_HOURLY),
+        transitions=lake.read(schema.TRANSITIONS),
+        plans=judged_plans(made.plans, moves, as_of),
+        plan_progress=lake.read(schema.PLAN_PROGRESS),
+        directories=made.directories,
+        ingests=lake.read(schema.INGESTS),
+        quarantine=lake.read(schema.QUARANTINE),
+    )
+    return collect(sources, as_of, runs, rules.digest, temporal_ui)
 
 
-def _tables(
-    spark: SparkSession, export_dir: Path, out_dir: Path, manifests: tuple[Manifest, ...], as_of: datetime
-) -> tuple[Report, int]:
-    """Write every table, each read back before the next is made of it, and collect what the report shows."""
-    files = io.history_files(export_dir, manifests)
-    with io.Tables(spark, out_dir) as tables:
-        bronze = tables.put("history_events", io.read_histories(spark, files))
-        pending = tables.put("pending_activities", io.read_pending(spark, export_dir, manifests))
-        frames = transform(bronze, pending, as_of, tables.put)
-        report = build(
-            frames.move_report,
-            frames.move_phases,
-            frames.sla_summary,
-            frames.workflow_runs,
-            as_of,
-            frames.directory_failures,
-            frames.replica_failures,
+def stored(lake: Lake) -> Silver:
+    """Return silver as the tables have it."""
+    tables = (
+        *(schema.RUNS, schema.ACTIVITIES, schema.MOVES, schema.MOVE_PHASES, schema.MOVE_STEPS, schema.THROTTLE_SPANS),
+        *(schema.PLANS, schema.DIRECTORIES, schema.REPLICA_REPORTS),
+    )
+    return Silver(*[lake.read(table) for table in tables])
+
+
+def at_time(lake: Lake, as_of: datetime) -> Silver:
+    """Return silver as of an earlier time, computed from bronze; the tables stay as they are."""
+    events = lake.read(schema.HISTORY_EVENTS).unionByName(lake.read(schema.OPEN_SNAPSHOTS))
+    return silver(events, lake.read(schema.PENDING_ACTIVITIES), as_of, keep)
+
+
+def report_of(made: Silver, quarantine: DataFrame, rules: Rules, as_of: datetime) -> Report:
+    """Return the values that the report shows."""
+    moves = judged(measured(made.moves), rules, as_of).persist()
+    try:
+        shown = Shown(
+            moves=moves,
+            phases=measured_phases(made.move_phases, made.moves),
+            summary=sla_summary(moves),
+            runs=made.runs,
+            plans=judged_plans(made.plans, moves, as_of),
+            failures=made.directories,
+            replica_failures=replica_failures(made.replica_reports),
+            quarantine=quarantine,
         )
-        counted = frames.latest_events.count()
-    return report, counted
+        return build(shown, as_of)
+    finally:
+        moves.unpersist()

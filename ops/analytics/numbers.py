@@ -6,10 +6,13 @@ import math
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 Z = 1.959963984540054
+#: Fewer deadlines than this have no share: one of one is not 100 %. The site has the same number (static/lib.js).
+FEWEST = 20
+TOO_FEW = "too few to say"
 
 
 def wilson(good: int, total: int) -> tuple[float, float]:
-    """The 95 % Wilson interval of the share good/total; (0, 1) when there is nothing to count."""
+    """Return the 95 % Wilson interval of the share good/total; (0, 1) if total is 0."""
     if total == 0:
         return 0.0, 1.0
     share = good / total
@@ -19,7 +22,7 @@ def wilson(good: int, total: int) -> tuple[float, float]:
 
 
 def size(count: float | None) -> str:
-    """Bytes in decimal units with three digits, such as "12.3 MB"; a dash for unknown."""
+    """Format bytes in decimal units with three digits, such as "12.3 MB"; a dash for unknown."""
     if count is None:
         return "–"
     value = float(count)
@@ -32,12 +35,12 @@ def size(count: float | None) -> str:
 
 
 def rate(per_second: float | None) -> str:
-    """Bytes per second, such as "19.8 MB/s"; a dash for unknown."""
+    """Format bytes per second, such as "19.8 MB/s"; a dash for unknown."""
     return "–" if per_second is None else f"{size(per_second)}/s"
 
 
 def duration(seconds: float | None) -> str:
-    """A time span for a person: "38 ms", "4.2 s", "3 min 07 s", "2 h 05 min"; a dash for unknown."""
+    """Format a duration: "38 ms", "4.2 s", "3 min 07 s", "2 h 05 min"; a dash for unknown."""
     if seconds is None:
         return "–"
     if seconds < 0.0005:
@@ -56,7 +59,7 @@ def duration(seconds: float | None) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share from 0 to 1 as a percentage that never rounds up to 100 %."""
+    """Format a share from 0 to 1 as a percentage that never rounds up to 100 %."""
     if share is None:
         return "–"
     if share >= 1.0:
@@ -64,6 +67,11 @@ def percent(share: float | None) -> str:
     return f"{math.floor(share * 1000) / 10:.1f} %"
 
 
+def attainment(met: int, counted: int) -> str:
+    """Format the share of deadlines met: a percentage, "too few to say" below `FEWEST`, a dash without any."""
+    return percent(None) if not counted else TOO_FEW if counted < FEWEST else percent(met / counted)
+
+
 def shortened(text: str, most: int = 34) -> str:
-    """A long name with its middle left out: both ends tell more than either alone."""
+    """Shorten a long name in its middle: both ends together identify more than either alone."""
     return text if len(text) <= most else f"{text[: most - 13]}…{text[-12:]}"

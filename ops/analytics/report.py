@@ -1,4 +1,4 @@
-"""What the printed table and the page show: plain values, collected from gold."""
+"""The values of the printed table and the page, collected from gold."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from pyspark.sql import functions as F
 from activities.history.manifest import to_iso
 from ops.analytics import schema
 
+#: The numbers of rows that are collected for one report; the tables have all.
+MOST_MOVES, MOST_PLANS, MOST_FAILURES, MOST_QUARANTINED = 2000, 200, 2000, 20
+
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One row of `move_report`; times are ISO 8601, durations seconds, sizes bytes, rates bytes per second."""
+    """One judged row of `moves`; times are ISO 8601, durations seconds, sizes bytes, rates bytes per second."""
 
     id: str
     workflow_id: str
@@ -43,13 +46,27 @@ class Move:
     seconds_throttled: float
     seconds_stalled: float
     seconds_locked: float
-    seconds_delete_wait: float
+    seconds_delete_delay: float
     spent: dict[str, float]
     stall: str | None
     stall_message: str | None
     deadline_seconds: float | None
     deadline: str | None
     met_sla: str
+    kind: str = schema.DISK
+    from_node: int | None = None
+
+    @property
+    def origin(self) -> str | None:
+        """Return where the replica comes from: a directory of its node, or another node."""
+        return self.source if self.kind == schema.DISK or self.from_node is None else f"node {self.from_node}"
+
+    @property
+    def target(self) -> str | None:
+        """Return where it goes to: a directory, of a move between nodes with its node."""
+        if self.kind == schema.DISK or self.node is None or self.node == self.from_node:
+            return self.directory
+        return f"node {self.node}" + (f": {self.directory}" if self.directory else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +79,32 @@ class Phase:
     ended: str
     seconds: float
     measured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One row of `JUDGED_PLANS`. `done` moves have reached their targets, `missed` ones have ended elsewhere."""
+
+    workflow_id: str
+    cluster: str | None
+    outcome: str
+    open: bool
+    phase: str | None
+    reason: str | None
+    message: str | None
+    started: str
+    finished: str | None
+    seconds: float | None
+    moves: int | None
+    done: int
+    missed: int
+    running: int
+    bytes_total: int | None
+    bytes_done: int
+    deadline: str | None
+    met_sla: str
+    verified: bool | None
+    differences: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +135,7 @@ class Attainment:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One row of `directory_failures`: `replicas` are those that went offline, `moves` those that ended with it."""
+    """One row of `directory_failures`: `replicas` went offline and `moves` ended because of it."""
 
     workflow_id: str
     node: int
@@ -109,7 +152,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFailure:
-    """One row of `replica_failures`: a replica whose `file` took it offline, `back` None while it is."""
+    """One row of `replica_failures`: a replica that `file` took offline; `back` is None while it is offline."""
 
     node: int
     topic: str
@@ -125,20 +168,33 @@ class ReplicaFailure:
 
 
 @dataclass(frozen=True, slots=True)
+class Quarantined:
+    """One row of `quarantine`."""
+
+    source_file: str
+    offset: int
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that is shown, as of one time."""
+    """All values that are shown, as of one time. `moves` are the latest ones, `quarantine` has the newest rows."""
 
     as_of: str
     runs: int
     moves: tuple[Move, ...]
     phases: tuple[Phase, ...]
     summary: tuple[Attainment, ...]
+    plans: tuple[Plan, ...] = ()
     failures: tuple[Failure, ...] = ()
     replica_failures: tuple[ReplicaFailure, ...] = ()
+    quarantine: tuple[Quarantined, ...] = ()
+    quarantined: int = 0
 
     @property
     def total(self) -> Attainment:
-        """The row over all moves; all zeros where there was none."""
+        """Return the row over all moves; all zeros without moves."""
         for row in self.summary:
             if row.scope == "all":
                 return row
@@ -146,61 +202,75 @@ class Report:
 
     @property
     def nodes(self) -> tuple[Attainment, ...]:
-        """The rows per node, by the node's number."""
+        """Return the rows per node, by the node's number."""
         rows = [row for row in self.summary if row.scope == "node"]
         return tuple(
             sorted(rows, key=lambda row: (not row.value.isdigit(), int(row.value) if row.value.isdigit() else 0))
         )
 
 
-def build(
-    moves: DataFrame,
-    phases: DataFrame,
-    summary: DataFrame,
-    runs: DataFrame,
-    as_of: datetime,
-    failures: DataFrame | None = None,
-    replica_failures: DataFrame | None = None,
-) -> Report:
-    """Collect the report, oldest move and oldest failure first."""
-    named = phases.withColumn(
-        "id",
-        F.concat_ws(
-            "/",
-            "workflow_id",
-            F.substring("chain", 1, 8),
-            F.concat_ws("-", "topic", F.col("partition").cast("string")),
-        ),
-    )
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The tables of a report."""
+
+    moves: DataFrame
+    phases: DataFrame
+    summary: DataFrame
+    runs: DataFrame
+    plans: DataFrame
+    failures: DataFrame
+    replica_failures: DataFrame
+    quarantine: DataFrame
+
+
+def build(shown: Shown, as_of: datetime) -> Report:
+    """Collect the report, oldest move and oldest failure first. `MOST_MOVES` are collected: those under way, those that
+    missed their deadline, then the latest.
+    """
+    alarming = (F.desc("open"), F.desc(F.col("met_sla") == schema.NO))
+    latest = shown.moves.orderBy(*alarming, F.desc("started"), F.desc("id")).limit(MOST_MOVES)
+    phases = shown.phases.join(F.broadcast(latest.select("id")), "id", "left_semi")
     order = {phase: place for place, phase in enumerate(schema.PHASES)}
     intervals = sorted(
-        _collect(named, Phase), key=lambda phase: (phase.id, phase.began, phase.ended, order.get(phase.phase, 99))
+        _collect(phases, Phase), key=lambda phase: (phase.id, phase.began, phase.ended, order.get(phase.phase, 99))
     )
+    bad = shown.quarantine.orderBy(F.desc("sequence"), "source_file", "offset")
+    quarantined = shown.quarantine.count()
     return Report(
         as_of=to_iso(as_of),
-        runs=runs.count(),
-        moves=tuple(sorted(_collect(moves, Move), key=lambda move: (move.started, move.id))),
+        runs=shown.runs.count(),
+        moves=tuple(sorted(_collect(latest, Move), key=lambda move: (move.started, move.id))),
         phases=tuple(intervals),
-        summary=tuple(_collect(summary, Attainment)),
-        failures=() if failures is None else collect_failures(failures),
-        replica_failures=() if replica_failures is None else collect_replica_failures(replica_failures),
+        summary=tuple(_collect(shown.summary, Attainment)),
+        plans=tuple(
+            sorted(
+                _collect(shown.plans.orderBy(F.desc("started")).limit(MOST_PLANS), Plan),
+                key=lambda plan: (plan.started, plan.workflow_id),
+            )
+        ),
+        failures=collect_failures(shown.failures.orderBy(F.desc("noticed")).limit(MOST_FAILURES)),
+        replica_failures=collect_replica_failures(
+            shown.replica_failures.orderBy(F.desc("reported")).limit(MOST_FAILURES)
+        ),
+        quarantine=tuple(_collect(bad.limit(MOST_QUARANTINED), Quarantined)) if quarantined else (),
+        quarantined=quarantined,
     )
 
 
 def collect_failures(failures: DataFrame) -> tuple[Failure, ...]:
-    """The failed directories, the oldest first."""
+    """Return the failed directories, the oldest first."""
     return tuple(sorted(_collect(failures, Failure), key=lambda one: (one.noticed, one.workflow_id)))
 
 
 def collect_replica_failures(failures: DataFrame) -> tuple[ReplicaFailure, ...]:
-    """The replicas that are or were offline alone, the oldest report first."""
+    """Return the replicas that are or were offline alone, the oldest report first."""
     return tuple(sorted(_collect(failures, ReplicaFailure), key=lambda one: (one.reported, one.node, one.replica)))
 
 
 def _collect(table: DataFrame, kind: type[Any]) -> list[Any]:
     names = [field.name for field in fields(kind)]
     times = {field.name for field in table.schema.fields if field.dataType.simpleString() == "timestamp"}
-    # Times as microseconds: a collected time stamp would come in the local time zone of this process.
+    # Times as microseconds: a collected time stamp would be in the local time zone of this process.
     columns = [F.unix_micros(name).alias(name) if name in times else F.col(name) for name in names]
     return [
         kind(*[_iso(value) if name in times else value for name, value in zip(names, row, strict=True)])

@@ -1,4 +1,4 @@
-"""One quiet local Spark: no console noise, no ports that anything else could see, UTC, few tasks."""
+"""The Spark session: a cluster's, or a local one without console output or public ports, in UTC, with few tasks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from javaproperties import escape
+
 from ops.analytics.errors import AnalyticsError, JavaMissing
+from ops.analytics.jars import ensure_delta_jars
 
 OLDEST_JAVA = 17
 CORES = 2
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+#: Bytes of exports and tables up to which a second task of each stage costs more than it computes.
+SMALL = 8 << 20
+APP = "rehome analytics"
 
 _LOG4J = """\
 rootLogger.level = error
@@ -30,36 +37,59 @@ appender.file.layout.pattern = %d{{ISO8601}} %p %c{{1}}: %m%n%ex
 
 
 def java_version(java: str) -> int | None:
-    """The major version that a `java` program reports, None if it cannot be run."""
+    """Return the major version that a `java` program reports; None if it cannot be run."""
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+        shown = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    found = re.search(r'version "(?:1\.)?(\d+)', shown)
     return int(found.group(1)) if found else None
 
 
 def find_java() -> str:
-    """The `java` that Spark will use: JAVA_HOME's, else the one on the PATH. Raises JavaMissing."""
+    """Return the `java` that Spark uses: JAVA_HOME's, else the one on the PATH. Raises JavaMissing."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
     install = "install it (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
     if not java:
-        raise JavaMissing(f"the report needs Java {OLDEST_JAVA} or later and there is none on the PATH: {install}")
+        raise JavaMissing(f"the report needs Java {OLDEST_JAVA} or later, and the PATH contains none: {install}")
     version = java_version(java)
     if version is None:
-        raise JavaMissing(f"the report needs Java {OLDEST_JAVA} or later and {java} cannot be run: {install}")
+        raise JavaMissing(f"the report needs Java {OLDEST_JAVA} or later, but {java} cannot be run: {install}")
     if version < OLDEST_JAVA:
-        raise JavaMissing(f"the report needs Java {OLDEST_JAVA} or later and {java} is version {version}: {install}")
+        raise JavaMissing(f"the report needs Java {OLDEST_JAVA} or later, but {java} is version {version}: {install}")
     return java
 
 
-@contextlib.contextmanager
-def spark_session(scratch: Path, jars: Sequence[Path] = ()) -> Iterator[Any]:
-    """A SparkSession for the time of the block; one that is already there is used and left alone.
+#: What Delta Lake needs of any session; on a cluster its jars come with --packages.
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 
-    Everything that Spark says goes to `scratch/spark.log`, everything it puts down below `scratch`. `jars` are
-    added to its class path, for sources that Spark does not bring itself. Raises JavaMissing.
+
+def cluster_given() -> bool:
+    """Return whether a cluster is chosen: by SPARK_REMOTE, by spark-submit, or as spark.master in Spark's defaults."""
+    environment = os.environ
+    if environment.get("SPARK_REMOTE") or environment.get("MASTER") or environment.get("PYSPARK_GATEWAY_PORT"):
+        return True
+    if "--master" in environment.get("PYSPARK_SUBMIT_ARGS", ""):
+        return True
+    folder = environment.get("SPARK_CONF_DIR")
+    defaults = Path(folder) / "spark-defaults.conf" if folder else None
+    return bool(
+        defaults and defaults.is_file() and re.search(r"^\s*spark\.master[\s=]", defaults.read_text(), re.MULTILINE)
+    )
+
+
+@contextlib.contextmanager
+def spark_session(scratch: Path, jars: Sequence[Path] = (), tasks: int = CORES) -> Iterator[Any]:
+    """Provide a SparkSession for the block; an existing session is used and not stopped.
+
+    If a cluster is given, the session is the cluster's. Otherwise Spark runs in this process's machine by the profile
+    `local`: it writes its log to `scratch/spark.log` and all its files below `scratch`. `jars` are added to its class
+    path, for sources that Spark does not include; `tasks` is the number of partitions that its shuffles have. Raises
+    JavaMissing and DeltaMissing.
     """
     from pyspark.sql import SparkSession
 
@@ -67,18 +97,20 @@ def spark_session(scratch: Path, jars: Sequence[Path] = ()) -> Iterator[Any]:
     if active is not None:
         yield active
         return
+    if cluster_given():
+        yield from _given_session(scratch)
+        return
     find_java()
+    delta = ensure_delta_jars()
     scratch.mkdir(parents=True, exist_ok=True)
     from pyspark import SparkConf, SparkContext
-    from pyspark.errors import PySparkException
     from pyspark.java_gateway import launch_gateway
 
     log = scratch / "spark.log"
     settings = scratch / "log4j2.properties"
-    settings.write_text(_LOG4J.format(log=log))
-    conf = SparkConf(loadDefaults=False).setAll(_options(scratch, settings))
-    if jars:
-        conf.set("spark.driver.extraClassPath", os.pathsep.join(map(str, jars)))
+    settings.write_text(_LOG4J.format(log=escape(str(log.absolute())).replace("${", "$${")))
+    conf = SparkConf(loadDefaults=False).setAll(local_profile(scratch, settings, tasks))
+    conf.set("spark.driver.extraClassPath", os.pathsep.join(map(str, [*delta, *jars])))
     _workers_environment()
     with log.open("ab") as noise:
         gateway = launch_gateway(conf, popen_kwargs={"stdout": noise, "stderr": noise})
@@ -87,14 +119,40 @@ def spark_session(scratch: Path, jars: Sequence[Path] = ()) -> Iterator[Any]:
         context.setLogLevel("ERROR")
         session = SparkSession(context)
         try:
-            yield session
-        except PySparkException as error:
-            # Its text comes from Java, which is about to end.
-            raise AnalyticsError(f"Spark could not make the report: {_first_line(error)} (its log: {log})") from error
+            with _one_error(log):
+                yield session
         finally:
             session.stop()
     finally:
         _end(gateway)
+
+
+def _given_session(scratch: Path) -> Iterator[Any]:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(APP)
+    if not os.environ.get("SPARK_REMOTE"):
+        for name, value in DELTA.items():
+            builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    session.conf.set("spark.sql.session.timeZone", "UTC")
+    try:
+        with _one_error(None):
+            yield session
+    finally:
+        session.stop()
+
+
+@contextlib.contextmanager
+def _one_error(log: Path | None) -> Iterator[None]:
+    """Turn Spark's errors into one sentence, while the Java process that has their text still runs."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        where = f"; see its log {log}" if log else ""
+        raise AnalyticsError(f"the Spark job failed: {_first_line(error)}{where}") from error
 
 
 def _first_line(error: Exception) -> str:
@@ -102,11 +160,33 @@ def _first_line(error: Exception) -> str:
     return lines[0] if lines else type(error).__name__
 
 
-def _options(scratch: Path, settings: Path) -> list[tuple[str, str]]:
+def tasks_for(*folders: Path) -> int:
+    """Return how many partitions the shuffles of a local Spark have if it reads the files of these folders."""
+    size = 0
+    for folder in folders:
+        for parent, _, names in os.walk(folder):
+            for name in names:
+                with contextlib.suppress(OSError):
+                    size += os.stat(os.path.join(parent, name)).st_size  # noqa: PTH116, PTH118
+                if size > SMALL:
+                    return CORES
+    return 1
+
+
+def local_profile(scratch: Path, settings: Path, tasks: int = CORES) -> list[tuple[str, str]]:
+    """Return the settings of Spark in one process of this machine, with so many partitions in a shuffle."""
     # Small data and a short life: the first compiler and one collector thread start fastest, generated code never pays.
-    java = f"-Dlog4j2.configurationFile=file:{settings} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    java = f"-Dlog4j2.configurationFile={settings.absolute().as_uri()} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    # The first compiler's code cache is too small for Spark: cleaning it would take a tenth of the time.
+    java += " -XX:ReservedCodeCacheSize=256m"
     options = {
-        "spark.app.name": "rehome analytics",
+        "spark.app.name": APP,
+        **DELTA,
+        # Each read of a table is a job of so many tasks, and the default of 50 is for logs of large tables.
+        "spark.databricks.delta.snapshotPartitions": "1",
+        # A task with few partitions of a table writes them side by side, else it sorts its rows by partition first.
+        "spark.sql.maxConcurrentOutputFileWriters": "16",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": str(CORES),
         "spark.master": f"local[{CORES}]",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -117,8 +197,8 @@ def _options(scratch: Path, settings: Path) -> list[tuple[str, str]]:
         "spark.local.dir": str(scratch / "local"),
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.shuffle.partitions": str(CORES),
-        "spark.default.parallelism": str(CORES),
+        SHUFFLE_PARTITIONS: str(tasks),
+        "spark.default.parallelism": str(tasks),
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -132,7 +212,7 @@ def _options(scratch: Path, settings: Path) -> list[tuple[str, str]]:
 
 
 def _workers_environment() -> None:
-    """Spark's Python workers are this interpreter and find this package wherever the program was started."""
+    """Let Spark's Python workers use this interpreter and find this package, whatever the working directory."""
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     root = str(Path(__file__).resolve().parents[2])
@@ -142,7 +222,7 @@ def _workers_environment() -> None:
 
 
 def _end(gateway: Any) -> None:
-    """Stop the Java process and forget it, so that a later session can start another."""
+    """Stop the Java process and clear Spark's reference to it, so that a later session can start another."""
     from pyspark import SparkContext
 
     with contextlib.suppress(Exception):

@@ -1,4 +1,4 @@
-"""The report as a table on a terminal. Columns that do not fit are left out, the least needed first."""
+"""The report as a table on a terminal. Columns that do not fit are omitted, the least important first."""
 
 from __future__ import annotations
 
@@ -14,14 +14,18 @@ from rich.table import Table
 from rich.text import Text
 
 from ops.analytics import schema
-from ops.analytics.numbers import duration, percent, rate, shortened, size
-from ops.analytics.page import headline
+from ops.analytics.numbers import attainment, duration, percent, rate, shortened, size
+from ops.analytics.page import headline, plan_line
 from ops.analytics.report import Move, Report
 
-#: Width of a table that goes into a file or a pipe, where there is neither a terminal nor COLUMNS to ask.
+#: Width of a table in a file or a pipe, without COLUMNS.
 FILE_WIDTH = 190
-#: Rows that are printed; the page and the Parquet tables have the others.
+#: Rows that are printed; the page and the tables have the others.
 MOST = 100
+#: Plans that are printed.
+MOST_PLANS = 20
+#: Lines about what could not be read.
+MOST_BAD = 5
 
 _STYLES = {
     schema.MOVED: "green",
@@ -42,14 +46,14 @@ class _Column:
     title: str
     show: Callable[[Move], str]
     right: bool = True
-    spare: int = 0  # the higher, the sooner it is left out; 0 stays
+    spare: int = 0  # columns with a higher value are omitted first; one with 0 never
 
 
 _COLUMNS = (
     _Column("replica", lambda m: shortened(m.replica or m.workflow_id), right=False),
     _Column("node", lambda m: "–" if m.node is None else str(m.node)),
-    _Column("from", lambda m: shortened(m.source or "–"), right=False, spare=9),
-    _Column("to", lambda m: shortened(m.directory or "–"), right=False, spare=6),
+    _Column("from", lambda m: shortened(m.origin or "–"), right=False, spare=9),
+    _Column("to", lambda m: shortened(m.target or "–"), right=False, spare=6),
     _Column("outcome", lambda m: m.outcome if not m.open else f"open: {m.phase}", right=False),
     _Column("started", lambda m: m.started[11:19], spare=8),
     _Column("duration", lambda m: duration(m.duration_seconds)),
@@ -67,8 +71,8 @@ _COLUMNS = (
 
 def print_report(report: Report, console: Console | None = None) -> None:
     """Print the table of moves, the latest last, with a headline under it."""
-    asked = sys.stdout.isatty() or "COLUMNS" in os.environ
-    out = console or Console(file=sys.stdout, width=None if asked else FILE_WIDTH)
+    width_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    out = console or Console(file=sys.stdout, width=None if width_known else FILE_WIDTH)
     columns = list(_COLUMNS)
     table = _table(report, columns)
     boundless = out.options.update(width=10_000)
@@ -77,9 +81,11 @@ def print_report(report: Report, console: Console | None = None) -> None:
         columns = [column for column in columns if column.spare != most]
         table = _table(report, columns)
     out.print(table)
-    if len(report.moves) > MOST:
-        out.print(f"{len(report.moves) - MOST} older moves are not shown here.")
+    if report.total.moves > MOST:
+        out.print(f"{report.total.moves - MOST} older moves are not shown.")
     out.print(headline(report.total))
+    for plan in report.plans[-MOST_PLANS:]:
+        out.print(Text(plan_line(plan), style=_STYLES.get(plan.outcome, "")))
     for failure in report.failures:
         out.print(
             Text(
@@ -92,15 +98,20 @@ def print_report(report: Report, console: Console | None = None) -> None:
         state = f"offline until {bad.back[11:19]}" if bad.back else "offline"
         out.print(
             Text(
-                f"{bad.reported[11:19]} node {bad.node}: {bad.replica} {state}, {bad.file or 'no file named'}: "
+                f"{bad.reported[11:19]} node {bad.node}: {bad.replica} {state}, {bad.file or 'unknown file'}: "
                 f"{bad.reason}",
                 style="" if bad.back else "red",
             )
         )
+    for one in report.quarantine[:MOST_BAD]:
+        out.print(Text(f"not read: {one.message}", style="red"))
+    if report.quarantined > MOST_BAD:
+        out.print(f"{report.quarantined - MOST_BAD} more parts of the export are in the table quarantine.")
     if report.total.attainment is not None:
         total = report.total
         interval = f"95 % interval {percent(total.low)} to {percent(total.high)}"
-        out.print(f"SLA attainment {percent(total.attainment)} ({total.met} of {total.met + total.missed}; {interval})")
+        counted = total.met + total.missed
+        out.print(f"SLA attainment: {attainment(total.met, counted)} ({total.met} of {counted} met; {interval})")
 
 
 def _table(report: Report, columns: Sequence[_Column]) -> Table:

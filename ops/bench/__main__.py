@@ -1,4 +1,4 @@
-"""`make bench`: the table of measured figures, Apache Kafka's single broker and a plain copy beside us, in one run."""
+"""`make bench`: measure rehome, Apache Kafka's broker and a plain copy in one run, and print a table."""
 
 from __future__ import annotations
 
@@ -13,36 +13,20 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ops.bench import (
-    at_the_limit,
-    big_moves,
-    catch_up,
-    controller,
-    copies,
-    failover,
-    looking,
-    loop_load,
-    many_moves,
-    many_reassignments,
-    memory,
-    metadata,
-    pairs,
-    rates,
-    replica_throttles,
-    restart,
-    small_produce,
-    steps,
-    swaps,
-    throttles,
-)
+from ops.bench import restart
 from ops.bench.bench import Bench
+from ops.bench.clients import loop_load, metadata, rates, small_produce
+from ops.bench.controller import at_the_limit, load, looking, steps
 from ops.bench.hostile import bench as hostile
+from ops.bench.moves import big_moves, copies, many_moves, memory, pairs, swaps, throttles
+from ops.bench.plans import at_scale, on_clusters
+from ops.bench.replication import catch_up, failover, many_reassignments, replica_throttles
 from ops.bench.table import Figure, as_rows, print_table
-from ops.kafka.broker import KafkaUnavailable
+from ops.kafka.jars import KafkaUnavailable
 
 WIDTH = 160
 
-#: By the name that --only takes, in the order of the table.
+#: The benchmarks by their --only names, in the order of the table.
 BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
     "steps": steps.steps,
     "produce": rates.produce,
@@ -63,11 +47,13 @@ BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
     "metadata": metadata.metadata,
     "restart": restart.restart,
     "failover": failover.failover,
-    "controller": controller.controller,
+    "controller": load.controller,
     "at-the-limit": at_the_limit.at_the_limit,
     "replica-catch-up": catch_up.replica_catch_up,
     "many-reassignments": many_reassignments.many_reassignments,
     "replica-throttles": replica_throttles.replica_throttles,
+    "plans-at-scale": at_scale.plans_at_scale,
+    "plans-on-clusters": on_clusters.plans_on_clusters,
 }
 
 
@@ -76,45 +62,50 @@ def _chosen(text: str) -> list[str]:
     unknown = [name for name in names if name not in BENCHES]
     if unknown or not names:
         raise argparse.ArgumentTypeError(
-            f"no benchmark {', '.join(unknown) or 'named'}; there are {', '.join(BENCHES)}"
+            f"unknown benchmark {', '.join(unknown) or repr(text)}; choose from {', '.join(BENCHES)}"
         )
     return names
 
 
 def main() -> int:
-    """Exit code 0 with the table, 1 with a sentence that says what is missing."""
+    """Run the benchmarks and print the table; return 0, or 1 after an error message."""
     parser = argparse.ArgumentParser(prog="python -m ops.bench", description=__doc__)
     parser.add_argument("--bytes", type=int, default=2**30, help="bytes produced and consumed per round (moves: twice)")
-    parser.add_argument("--rounds", type=int, default=3, help="rounds of each; the table shows medians")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of each benchmark; the table has medians")
     parser.add_argument(
         "--topics",
         type=int,
         default=at_the_limit.ALL_TOPICS,
-        help="of a cluster at its limit; fewer for a quick look",
+        help="topics of a cluster at its limit; fewer for a quick run",
+    )
+    parser.add_argument(
+        "--moves", type=int, default=at_scale.ALL_MOVES, help="moves of a plan at scale; fewer for a quick run"
+    )
+    parser.add_argument(
+        "--partitions", type=int, default=on_clusters.ALL_PARTITIONS, help="partitions of a plan on a real broker"
     )
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
-    parser.add_argument("--only", type=_chosen, default=list(BENCHES), help=f"some of {','.join(BENCHES)}")
+    parser.add_argument("--only", type=_chosen, default=list(BENCHES), help=f"subset of {','.join(BENCHES)}")
     options = parser.parse_args()
     console = Console()
     if not console.is_terminal:
-        console = Console(width=WIDTH)  # a file has no width of its own
-    # Told to end, it ends as at Ctrl-C: with everything stopped that it has started.
+        console = Console(width=WIDTH)  # a file has no width
+    # SIGTERM stops all processes that the benchmarks have started, as Ctrl-C does.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="rehome-bench-", dir=Path.cwd()))
     figures: list[Figure] = []
     try:
         if not copies.drop_caches():
-            console.print(
-                "the page cache cannot be dropped (only root can): what is said to be cold is not, or left out"
-            )
-        with Bench(console, folder, options.bytes, options.rounds, options.topics) as bench:
+            console.print("the page cache cannot be dropped (that needs root): cold runs are warm or skipped")
+        sizes = (options.bytes, options.rounds, options.topics, options.moves, options.partitions)
+        with Bench(console, folder, *sizes) as bench:
             for name in options.only:
                 figures += BENCHES[name](bench)
     except (KafkaUnavailable, RuntimeError) as problem:
         print(f"the benchmark could not run: {problem}", file=sys.stderr)
         return 1
     finally:
-        # What was measured before one that failed is not lost.
+        # A failed benchmark does not discard the figures of those before it.
         if figures:
             print_table(console, figures)
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,11 +1,10 @@
-"""What every benchmark is given: a folder, sizes, and the servers, each started when the first one asks for it."""
+"""The environment of the benchmarks: a folder, sizes, and the servers, each started at its first use."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import os
-import random
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -15,12 +14,13 @@ from typing import Any
 
 from rich.console import Console
 
-from ops.kafka.broker import KafkaBroker
+from ops.kafka import brokers
+from ops.kafka.cluster import KafkaCluster
 from ops.stack import ports
 
 
 def rehome(folder: Path, verb: str, *options: str, environment: Mapping[str, str] | None = None) -> str:
-    """`rehome stack VERB` of the stack in a folder; its output. Raises RuntimeError when it fails."""
+    """Run `rehome stack VERB` for the stack in a folder; return its output. Raises RuntimeError."""
     command = [sys.executable, "-m", "ops.cli.main", "stack", verb, "--data", str(folder), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment)
     if done.returncode:
@@ -29,14 +29,14 @@ def rehome(folder: Path, verb: str, *options: str, environment: Mapping[str, str
 
 
 class Stack:
-    """A stack of one node with two disks, or of several nodes, in a folder of its own, by the commands of people."""
+    """A stack of one node with two disks, or of several nodes, in a folder of its own, run by `rehome stack`."""
 
     def __init__(
         self, folder: Path, environment: Mapping[str, str] | None = None, *, nodes: int = 1, dirs: int = 2
     ) -> None:
         self.folder = folder
         self._environment = {**os.environ, **(environment or {})}
-        block = ports.free_block(nodes + 2, start=random.randrange(24000, 28000))
+        block = ports.some_block(nodes + 2)
         port, temporal = block, block + nodes
         shape = ["--nodes", str(nodes), "--dirs", str(dirs)]
         self._up([*shape, "--port", str(port), "--temporal-port", str(temporal), "--detach"])
@@ -55,7 +55,7 @@ class Stack:
         self._rehome("up", *options)
 
     def pid(self, name: str) -> int:
-        """The process that has this name now."""
+        """Return the pid of a process."""
         status: list[dict[str, Any]] = json.loads(self._rehome("status", "--json"))
         return next(int(each["pid"]) for each in status if each["name"] == name)
 
@@ -64,7 +64,7 @@ class Stack:
         self._rehome("kill", name)
 
     def configure(self, properties: Mapping[str, str]) -> None:
-        """Stop the nodes, one after the other, add to their server.properties, and start them again."""
+        """Kill the nodes one after the other, append to their server.properties, and start them again."""
         for name in (f"node-{number}" for number in self.log_dirs):
             self._rehome("kill", name)
             with (self.folder / name / "server.properties").open("a", encoding="utf-8") as file:
@@ -84,37 +84,51 @@ class Stack:
 
 
 class Bench:
-    """The run of some benchmarks; use as a context manager, which stops what was started."""
+    """One run of benchmarks; a context manager that stops the servers it has started."""
 
-    def __init__(self, console: Console, folder: Path, size: int, rounds: int, topics: int = 950) -> None:
+    def __init__(
+        self,
+        console: Console,
+        folder: Path,
+        size: int,
+        rounds: int,
+        topics: int = 950,
+        moves: int = 100_000,
+        partitions: int = 2_000,
+    ) -> None:
         self.console = console
         self.folder = folder
         self.size = size
         """Bytes produced and consumed per round; moves take twice as many."""
         self.rounds = rounds
+        self.moves = moves
+        """Moves of a plan at scale; fewer for a quick run."""
+        self.partitions = partitions
+        """Partitions of a plan on a real broker; fewer for a quick run."""
         self.topics = topics
-        """Topics of a cluster at its limit; fewer for a quick look."""
+        """Topics of a cluster at its limit; fewer for a quick run."""
         self._started = contextlib.ExitStack()
         self._stack: Stack | None = None
-        self._kafka: KafkaBroker | None = None
+        self._kafka: KafkaCluster | None = None
 
     @property
     def stack(self) -> Stack:
-        """The stack that this run measures; raises RuntimeError when it does not start."""
+        """The run's stack. Raises RuntimeError if it does not start."""
         if self._stack is None:
             self._stack = Stack(self.folder / "stack")
             self._started.callback(self._stack.down)
         return self._stack
 
     @property
-    def kafka(self) -> KafkaBroker:
-        """Apache Kafka's single broker beside it; raises KafkaUnavailable."""
+    def kafka(self) -> KafkaCluster:
+        """The run's Apache Kafka broker. Raises KafkaUnavailable."""
         if self._kafka is None:
-            self._kafka = self._started.enter_context(KafkaBroker(self.folder / "kafka"))
+            one = KafkaCluster(self.folder / "kafka", log_dirs={1: 2}, quick=False, base=brokers.internal_topics(1))
+            self._kafka = self._started.enter_context(one)
         return self._kafka
 
     def say(self, text: str) -> None:
-        """Tell what is measured now."""
+        """Print a progress message."""
         self.console.print(text)
 
     def __enter__(self) -> Bench:

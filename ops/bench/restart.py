@@ -1,4 +1,4 @@
-"""Start-up after kill -9 with many partitions and much that was never flushed."""
+"""Start-up after SIGKILL with many partitions and much unflushed data."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import time
 from confluent_kafka import KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from ops.bench import clients, copies
 from ops.bench.bench import Bench
+from ops.bench.clients import librdkafka
+from ops.bench.moves import copies
 from ops.bench.table import Figure
 
 PARTITIONS = 500
@@ -22,13 +23,13 @@ LOOK = 0.02
 
 
 def restart(bench: Bench) -> list[Figure]:
-    """From the start command to the end offset of every partition, with a warm and with a cold page cache."""
+    """Measure from the start command to the end offset of every partition, with a warm and a cold page cache."""
     total, stack = 2 * bench.size, bench.stack
     bench.say(f"start-up after kill -9 with {PARTITIONS} partitions and {total / 2**30:.1f} GiB unflushed ...")
     lines = []
     for what, cold in (("in memory", False), ("on a cold disk", True)):
         topic = "restart-cold" if cold else "restart"
-        clients.create_topic(stack.bootstrap, topic, partitions=PARTITIONS)
+        librdkafka.create_topic(stack.bootstrap, topic, partitions=PARTITIONS)
         _fill(stack.bootstrap, topic, total)
         stack.kill("node-1")
         if cold and not copies.drop_caches():
@@ -39,7 +40,7 @@ def restart(bench: Bench) -> list[Figure]:
         starter = threading.Thread(target=_guarded, args=(bench, failure))
         starter.start()
         try:
-            _ask_all(stack.bootstrap, topic)
+            _wait_until_served(stack.bootstrap, topic)
             took = time.monotonic() - began
         finally:
             starter.join()
@@ -55,7 +56,7 @@ def restart(bench: Bench) -> list[Figure]:
                 None if cold else took < WANTED,
             )
         )
-        clients.delete_topic(stack.bootstrap, topic)
+        librdkafka.delete_topic(stack.bootstrap, topic)
     return lines
 
 
@@ -67,12 +68,12 @@ def _guarded(bench: Bench, failure: list[BaseException]) -> None:
 
 
 def _fill(bootstrap: str, topic: str, total: int) -> None:
-    """The same share to every partition, within the minute after which a node would flush by itself."""
+    """Produce the same amount to every partition, within the minute after which a node flushes by itself."""
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "1", "linger.ms": 50, "batch.size": 1_000_000})
     for number in range(total // len(RECORD)):
         while True:
             try:
-                # A run of records to one partition, so that batches get large.
+                # Consecutive records for the same partition fill large batches.
                 producer.produce(topic, RECORD, partition=number // 500 % PARTITIONS)
                 break
             except BufferError:
@@ -82,15 +83,15 @@ def _fill(bootstrap: str, topic: str, total: int) -> None:
         raise RuntimeError(f"not all of {total} bytes were acknowledged")
 
 
-def _ask_all(bootstrap: str, topic: str) -> None:
-    """Return when the node has told the end of every partition, none of which is empty."""
+def _wait_until_served(bootstrap: str, topic: str) -> None:
+    """Wait until the node has returned a non-zero end offset of every partition. Raises RuntimeError."""
     deadline = time.monotonic() + PATIENCE
     wanted = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
     missing = PARTITIONS
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             host, _, port = bootstrap.rpartition(":")
-            # Cheaper than a client that backs off between its attempts.
+            # A plain connect polls faster than a client, which backs off between its attempts.
             socket.create_connection((host, int(port)), timeout=1).close()
             admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
             try:

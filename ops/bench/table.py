@@ -1,4 +1,4 @@
-"""The lines of the benchmark's table."""
+"""The lines of the benchmarks' table."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ MB = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One line of the table; `ratio` is ours divided by the peer's (or by what is wanted).
+    """One line of the table; `ratio` is ours divided by the peer's (or by the target).
 
-    `wanted` says in words what must hold, `met` whether it does; both stay empty for what is only reported.
+    `wanted` is the target as text, `met` whether it is met; both are empty without a target.
     """
 
     what: str
@@ -27,25 +27,25 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """Whether what is wanted holds, as the table shows it."""
+        """The table's text for `met`."""
         return "" if self.met is None else ("met" if self.met else "NOT met")
 
 
 def milliseconds(seconds: float) -> str:
-    """A duration as the table shows it."""
+    """Format a duration for the table."""
     return f"{seconds * 1e3:.1f} ms"
 
 
 def percentile(seconds: Sequence[float], share: float) -> float:
-    """The value below which `share` (0 to 1) of the values lie; 0 without any."""
+    """Return the value below which `share` (0 to 1) of the values lie; 0 if there are none."""
     found = sorted(seconds)
     return found[min(len(found) - 1, int(len(found) * share))] if found else 0.0
 
 
 def print_table(console: Console, figures: Sequence[Figure]) -> None:
-    """Show the figures, in their order."""
+    """Print the figures in their order."""
     table = Table(title="rehome, measured")
-    for column in ("what", "rehome", "beside it", "ratio", "wanted", ""):
+    for column in ("what", "rehome", "reference", "ratio", "target", ""):
         table.add_column(column, justify="left" if column == "what" else "right")
     for f in figures:
         ratio = f"{f.ratio:.2f}" if f.ratio is not None else ""
@@ -54,7 +54,7 @@ def print_table(console: Console, figures: Sequence[Figure]) -> None:
 
 
 def as_rows(figures: Sequence[Figure]) -> list[dict[str, object]]:
-    """The figures for a JSON file."""
+    """Return the figures as rows for a JSON file."""
     return [
         {
             "what": f.what,

@@ -1,23 +1,27 @@
-"""rehome cluster: the cluster as its controller sees it, and its recovery when the controller's memory is lost."""
+"""rehome cluster: the controller's state, and the recovery of a controller that lost its state."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Annotated, Any, cast
 
 import typer
 from temporalio.client import Client, WorkflowUpdateFailedError
 from temporalio.service import RPCError
 
-from ops.cli import output, runs
-from ops.cli.options import Cluster, Data, Json, TemporalAddress
-from ops.cli.target import resolve
-from ops.stack.errors import OpsError
+from ops.cli import output
+from ops.cli.moves import runs
+from ops.cli.options import Cluster, Data, Json, TemporalAddress, group
+from ops.cli.target import Target, resolve
+from ops.stack.errors import OpsError, Refused, ResponseTimeout
 from workflows.model import names
+from workflows.model.run_progress import ClusterDescription, NodeDescription
 
-app = typer.Typer(help="The cluster as its controller sees it.", no_args_is_help=True)
+app = group("Show the controller's state; recover a controller that lost its state.")
 
-ANSWER_SECONDS = 10.0
+RESPONSE_SECONDS = 10.0
 
 
 @app.command()
@@ -25,64 +29,74 @@ def describe(
     data: Data = None, temporal_address: TemporalAddress = None, cluster: Cluster = None, json: Json = False
 ) -> None:
     """Show the controller's state: generation, nodes with their leases and directories, counts."""
-    target = resolve(data, temporal_address=temporal_address, cluster=cluster)
+    target = _controlled(data, temporal_address, cluster)
 
-    async def ask(client: Client) -> dict[str, Any]:
+    async def query(client: Client) -> ClusterDescription:
         handle = client.get_workflow_handle(names.cluster_id(target.cluster))
         try:
-            answer = await asyncio.wait_for(handle.query("describe"), ANSWER_SECONDS)
+            described = handle.query("describe", result_type=ClusterDescription)
+            return cast(ClusterDescription, await asyncio.wait_for(described, RESPONSE_SECONDS))
+        except runs.UNREADABLE as error:
+            raise OpsError(runs.unreadable(f"the state of cluster {target.cluster}", error)) from error
         except (RPCError, TimeoutError) as error:
             raise _no_controller(target.cluster, error) from error
-        return answer if isinstance(answer, dict) else {"describe": answer}
 
-    answer = runs.with_temporal(target, ask)
+    state = runs.with_temporal(target, query)
     if json:
-        output.print_json(answer)
+        output.print_json(asdict(state))
         return
-    nodes = answer.get("nodes", [])
-    for key, value in answer.items():
-        if not isinstance(value, (list, dict)):
+    for key, value in vars(state).items():
+        if not isinstance(value, list):
             typer.echo(f"{key.replace('_', ' ')}: {value}")
-    if isinstance(nodes, list) and nodes and all(isinstance(node, dict) for node in nodes):
-        columns = tuple(nodes[0])
-        output.show(nodes, False, columns, ([node.get(c, "") for c in columns] for node in nodes), "no nodes")
+    if state.nodes:
+        columns = tuple(each.name for each in fields(NodeDescription))
+        output.show([], False, columns, (list(vars(node).values()) for node in state.nodes), "no nodes")
 
 
 @app.command()
 def recover(
     without: Annotated[
-        list[int], typer.Option("--without", metavar="NODE", help="A node that will not come back; may be repeated.")
+        list[int], typer.Option("--without", metavar="NODE", help="A node that is permanently lost; may be repeated.")
     ],
     data: Data = None,
     temporal_address: TemporalAddress = None,
     cluster: Cluster = None,
     json: Json = False,
 ) -> None:
-    """Let a controller that lost its memory serve without waiting for the nodes named."""
-    target = resolve(data, temporal_address=temporal_address, cluster=cluster)
+    """Let a controller that lost its state serve without the images of permanently lost nodes."""
+    target = _controlled(data, temporal_address, cluster)
 
-    async def tell(client: Client) -> list[Any]:
+    async def request(client: Client) -> list[Any]:
         handle = client.get_workflow_handle(names.cluster_id(target.cluster))
-        answers: list[Any] = []
+        responses: list[Any] = []
         for node in without:
             try:
                 update = handle.execute_update("recover_without", {"node": node})
-                answers.append(await asyncio.wait_for(update, ANSWER_SECONDS))
+                responses.append(await asyncio.wait_for(update, RESPONSE_SECONDS))
             except WorkflowUpdateFailedError as error:
-                raise OpsError(f"the controller refused to go on without node {node}: it {runs.why(error)}") from error
+                raise Refused(
+                    f"the controller rejected the recovery without node {node}: the update {runs.why(error)}"
+                ) from error
             except (RPCError, TimeoutError) as error:
                 raise _no_controller(target.cluster, error) from error
-        return answers
+        return responses
 
-    answers = runs.with_temporal(target, tell)
+    responses = runs.with_temporal(target, request)
     if json:
-        output.print_json({"without": without, "answers": answers})
+        output.print_json({"without": without, "answers": responses})
     else:
-        typer.echo(f"the controller of {target.cluster} goes on without {', '.join(f'node {n}' for n in without)}")
+        typer.echo(f"the controller of {target.cluster} recovers without {', '.join(f'node {n}' for n in without)}")
+
+
+def _controlled(data: Path | None, temporal_address: str | None, cluster: str | None) -> Target:
+    """Return the cluster. Raises `OpsError` for Apache Kafka."""
+    target = resolve(data, temporal_address=temporal_address, cluster=cluster)
+    target.refuse_apache_kafka("its own controllers hold the metadata; see: kafka-metadata-quorum describe --status")
+    return target
 
 
 def _no_controller(cluster: str, error: Exception) -> OpsError:
-    why = getattr(error, "message", "") or "no answer"
-    return OpsError(
-        f"the controller of cluster {cluster} does not answer ({why}); is it running? see: rehome stack status"
+    why = getattr(error, "message", "") or "no response"
+    return ResponseTimeout(
+        f"the controller of cluster {cluster} does not respond ({why}); is it running? see: rehome stack status"
     )

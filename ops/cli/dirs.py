@@ -1,4 +1,4 @@
-"""rehome dirs: log directories, of running nodes and of one that is stopped."""
+"""rehome dirs: the log directories of running nodes, and of a stopped node."""
 
 from __future__ import annotations
 
@@ -9,57 +9,144 @@ from typing import Annotated, Any
 
 import typer
 
-from ops.cli import nodes, output
-from ops.cli.kafka_admin import NodeAddress
-from ops.cli.options import Bootstrap, Data, Json
-from ops.cli.target import data_folder, resolve
+from ops.cli import dirs_history, nodes, output
+from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, NodeAddress
+from ops.cli.moves.move import parse_replica
+from ops.cli.options import Bootstrap, Data, Json, group
+from ops.cli.target import Target, data_folder, resolve
 from ops.stack import state
 from ops.stack.errors import OpsError, UsageError
-from storage_node import forgetting
-from storage_node.config import ConfigError, NodeConfig
+from storage_node.config.log_dirs_file import set_log_dirs
+from storage_node.config.node_config import ConfigError, NodeConfig
 from storage_node.directories.errors import StartRefused
-from storage_node.types import TopicPartition
+from storage_node.lifecycle import forgetting
+from storage_node.model.ids import TopicPartition
 
-app = typer.Typer(help="Show log directories and what is offline in them; forget lost ones.", no_args_is_help=True)
+app = group("List log directories and their offline replicas; bring repaired disks back; forget lost ones.")
 
 Node = Annotated[int, typer.Argument(metavar="NODE", min=0, help="The node's id.")]
 DirectoryIds = Annotated[
     list[str],
-    typer.Argument(metavar="ID", help="The directory id, as the node's refusal to start, or meta.properties, has it."),
+    typer.Argument(metavar="ID", help="The directory id, from meta.properties or from the node's start-up error."),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option("--config", help="The node's server.properties (else that of the stack's node).", dir_okay=False),
+    typer.Option("--config", help="The node's server.properties (default: that of the stack's node).", dir_okay=False),
 ]
-Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+Yes = Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")]
 
-_SHOWN = 5  # replicas that are named
+#: Seconds for one response of a broker of Apache Kafka.
+BROKER_SECONDS = 5.0
+
+#: A message names so many replicas at most.
+_SHOWN = 5
 
 
 @app.command("list")
 def list_dirs(
     node: Annotated[int | None, typer.Option("--node", min=0, help="One node's directories only.")] = None,
+    log_dirs: Annotated[str, typer.Option("--log-dirs", metavar="DIR,...", help="These log directories only.")] = "",
+    topics: Annotated[str, typer.Option("--topics", metavar="TOPIC,...", help="Replicas of these topics only.")] = "",
     data: Data = None,
     bootstrap: Bootstrap = None,
     json: Json = False,
 ) -> None:
-    """List the log directories of running nodes: which are offline, which replicas are offline in good ones, why.
+    """List the log directories of running nodes, why some are offline, and offline replicas in online directories.
 
-    A node that does not respond is listed with the reason.
+    A sign behind "online" warns before a disk fails: errors (passed when they were repeated), slow (against its own
+    past), read-only.
+
+    A node that does not respond is listed with the reason. --json prints the document of KIP-113's kafka-log-dirs
+    instead: every replica with its size in bytes, its lag in records, and whether it is the copy of a move. With
+    several nodes each has one under "brokers", as Kafka's tool prints it.
     """
     target = resolve(data, bootstrap)
-    where = [nodes.address(target, node)] if node is not None else nodes.addresses(target)
-    found = [_look(each) for each in where]
-    columns = ("node", "directory", "state", "offline replicas", "reason")
-    output.show(found, json, columns, (line for each in found for line in _lines(each)), "there are no nodes")
-    for each in found if not json else ():
+    wanted = [str(Path(path)) for path in _names(log_dirs)]
+    names = frozenset(_names(topics))
+    if json:
+        document = _document(target, node, wanted, names)
+        output.print_json(document)
+        output.need_whole([each["error"] for each in document.get("brokers", ()) if each.get("error")])
+        return
+    if target.apache_kafka:
+        found = _of_brokers(target, node)
+    else:
+        where = [nodes.address(target, node)] if node is not None else nodes.addresses(target)
+        found = [_read(each) for each in where]
+    _check_known(wanted, [one["path"] for each in found for one in each["directories"]])
+    for each in found if wanted else ():
+        each["directories"] = [one for one in each["directories"] if one["path"] in wanted]
+    columns = ("node", "directory", "state", "offline replicas", "verdict", "reason")
+    output.show(found, json, columns, (line for each in found for line in _lines(each)), "no nodes")
+    for each in found:
         good = [one for one in each["directories"] if one["online"]]
-        for row in [row for one in good for row in one["offline_replicas"]] + each["offline_replicas"]:
-            typer.echo(nodes.failure_line({**row, "node": each["node"]}))
+        elsewhere = each["offline_replicas"] if not wanted else []
+        for one in good:
+            for sign in (one.get("signs") or {}).values():
+                typer.echo(f"{one['path']} of node {each['node']} may fail soon: {sign}")
+        for row in [row for one in good for row in one["offline_replicas"]] + elsewhere:
+            if not names or row["topic"] in names:
+                typer.echo(nodes.failure_line({**row, "node": each["node"]}))
+    output.need_whole([each["error"] for each in found if each["error"]])
 
 
-def _look(where: NodeAddress) -> dict[str, Any]:
-    """A node's directories, each with the replicas that are offline in it; `error` where it does not respond."""
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def _check_known(wanted: Sequence[str], known: Sequence[str]) -> None:
+    if missing := [path for path in wanted if path not in known]:
+        raise OpsError(f"no log directory {missing[0]}; the log directories are {', '.join(dict.fromkeys(known))}")
+
+
+def _document(target: Target, node: int | None, wanted: Sequence[str], topics: frozenset[str]) -> dict[str, Any]:
+    """Return KIP-113's document of one node, or of several; a node that does not respond has an "error" too."""
+    brokers: list[dict[str, Any]] = []
+    known: list[str] = []
+    with KafkaAdmin(target.need_kafka(), timeout=BROKER_SECONDS) as admin:
+        if target.apache_kafka:
+            every = [each.node for each in admin.nodes(fenced=True)]
+        else:
+            every = [each.node for each in nodes.addresses(target)]
+        if node is not None and node not in every:
+            raise OpsError(f"node {node} does not exist in this cluster; its nodes are {', '.join(map(str, every))}")
+        for each in every if node is None else [node]:
+            try:
+                views = admin.log_dirs([each])
+            except OpsError as error:
+                if node is not None:
+                    raise
+                brokers.append({"broker": each, "log_dirs": [], "error": str(error)})
+                continue
+            known += [view.path for view in views]
+            shown = [view for view in views if not wanted or view.path in wanted]
+            brokers.append({"broker": each, "log_dirs": [_log_dir(view, topics) for view in shown]})
+    _check_known(wanted, known)
+    if node is not None:
+        return {"version": 1, "log_dirs": brokers[0]["log_dirs"]}
+    return {"version": 1, "brokers": brokers}
+
+
+def _log_dir(view: LogDirectoryView, topics: frozenset[str]) -> dict[str, Any]:
+    return {
+        "is_live": not view.error,
+        "path": view.path,
+        "partitions": [
+            {
+                "topic": each.partition.topic,
+                "partition": each.partition.partition,
+                "size": each.size,
+                "offset_lag": each.offset_lag,
+                "is_temporary": each.future,
+            }
+            for each in view.replicas
+            if not topics or each.partition.topic in topics
+        ],
+    }
+
+
+def _read(where: NodeAddress) -> dict[str, Any]:
+    """Return a node's directories with their offline replicas; `error` if the node does not respond."""
     try:
         status = nodes.call(where, "status")
     except OpsError as error:
@@ -73,13 +160,38 @@ def _look(where: NodeAddress) -> dict[str, Any]:
     return {"node": where.node, "error": "", "directories": directories, "offline_replicas": elsewhere}
 
 
+def _of_brokers(target: Target, node: int | None) -> list[dict[str, Any]]:
+    """Return the same of Apache Kafka's brokers, where a replica is offline only with its log directory."""
+    found: list[dict[str, Any]] = []
+    with KafkaAdmin(target.need_kafka(), timeout=BROKER_SECONDS) as admin:
+        known = {each.node: each for each in admin.nodes(fenced=True)}
+        if node is not None and node not in known:
+            names = ", ".join(map(str, known))
+            raise OpsError(f"broker {node} does not exist in this cluster; its brokers are {names}")
+        for each in known if node is None else (node,):
+            row: dict[str, Any] = {"node": each, "error": "", "directories": [], "offline_replicas": []}
+            try:
+                row["directories"] = [
+                    {"path": view.path, "online": not view.error, "failure": view.error, "offline_replicas": []}
+                    for view in admin.log_dirs([each])
+                ]
+            except OpsError as error:
+                row["error"] = str(error)
+            found.append(row)
+    return found
+
+
 def _lines(found: dict[str, Any]) -> Iterator[tuple[object, ...]]:
     if found["error"]:
-        yield found["node"], "-", "unknown", "-", found["error"]
+        yield found["node"], "-", "unknown", "-", "-", found["error"]
     for directory in found["directories"]:
-        state = "online" if directory["online"] else "offline"
+        state = ", ".join(["online", *directory.get("signs", ())]) if directory["online"] else "offline"
         count = len(directory["offline_replicas"])
-        yield found["node"], directory["path"], state, count, directory["failure"] or "-"
+        verdict = (directory.get("evidence") or {}).get("verdict", "-")
+        yield found["node"], directory["path"], state, count, verdict, directory["failure"] or "-"
+
+
+dirs_history.register(app)
 
 
 @app.command()
@@ -91,10 +203,10 @@ def forget(
     yes: Yes = False,
     json: Json = False,
 ) -> None:
-    """Say that disks are gone for good: their ids leave directory.ids in every meta.properties of the node.
+    """Forget permanently lost disks: remove their ids from directory.ids in every meta.properties of the node.
 
-    The node must be stopped. What only these disks held is lost, and they must never come back; a new disk in the place
-    of one is formatted. Replicas of which other nodes are in sync are copied again from there.
+    The node must be stopped. Records that only these disks held are lost, and the disks must never come back; a new
+    disk in the place of a lost one is formatted. Replicas with another in-sync replica are copied again from there.
     """
     settings = _settings(node, config, data)
     beside = settings.metadata_beside
@@ -103,13 +215,121 @@ def forget(
         _confirm(node, lost, yes)
         done = forgetting.forget(settings.log_dirs, settings.cluster_id or None, node, directory_ids, beside)
     except StartRefused as error:
-        raise OpsError(f"nothing is forgotten: {error}") from error
+        raise OpsError(f"no directory was forgotten: {error}") from error
     if json:
         output.print_json({"node": node, "forgotten": [_row(each) for each in lost], "formatted": list(done.formatted)})
         return
     typer.echo(f"node {node} has forgotten {', '.join(each.directory_id for each in lost)}")
     for path in done.formatted:
-        typer.echo(f"{path} is formatted")
+        typer.echo(f"formatted {path}")
+
+
+Path_ = Annotated[str, typer.Argument(metavar="DIR", help="The path of the log directory, as in log.dirs.")]
+
+#: Seconds for opening a log directory, whose logs are scanned.
+OPENING = 600.0
+
+
+@app.command()
+def online(node: Node, directory: Path_, data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
+    """Take a log directory back after its disk was repaired, without a restart of the node.
+
+    The node checks, locks and opens it as at a start; its replicas follow their leaders and rejoin the ISR, and sole
+    replicas lead. Does nothing where the directory is online. Exit code 1, with the reason, while the disk is bad.
+    """
+    where = nodes.address(resolve(data, bootstrap), node)
+    _changed(node, nodes.call(where, "directory-online", OPENING, path=directory), json)
+
+
+@app.command()
+def replace(
+    node: Node, directory: Path_, data: Data = None, bootstrap: Bootstrap = None, yes: Yes = False, json: Json = False
+) -> None:
+    """Use a new or wiped disk at the path of an offline log directory, without a restart of the node.
+
+    The node formats it, and forgets the former disk, which must never come back. Records that only that disk held are
+    lost; replicas with another in-sync replica are copied again from there. It lists them and asks for confirmation.
+    """
+    where = nodes.address(resolve(data, bootstrap), node)
+    found = nodes.call(where, "directory-losses", path=directory)
+    held, alone = (tuple(map(parse_replica, found[name])) for name in ("replicas", "alone"))
+    if not found["online"]:
+        _confirm(node, [forgetting.Lost(found["id"], found["path"], held, known=True, alone=alone)], yes, "replace")
+    _changed(node, nodes.call(where, "directory-replace", OPENING, path=directory), json)
+
+
+@app.command()
+def add(
+    node: Node,
+    directory: Path_,
+    config: Config = None,
+    data: Data = None,
+    bootstrap: Bootstrap = None,
+    json: Json = False,
+) -> None:
+    """Use another log directory, without a restart of the node; it is created or formatted if it needs to be.
+
+    Then log.dirs in the node's server.properties is rewritten: of the stack's node, or --config; else it is printed.
+    """
+    where = nodes.address(resolve(data, bootstrap), node)
+    _changed(node, nodes.call(where, "directory-add", OPENING, path=directory), json, _properties(node, config, data))
+
+
+@app.command()
+def remove(
+    node: Node,
+    directory: Path_,
+    config: Config = None,
+    data: Data = None,
+    bootstrap: Bootstrap = None,
+    json: Json = False,
+) -> None:
+    """Stop using an empty log directory, without a restart of the node; its files are left.
+
+    Move its replicas elsewhere first; cordoned.log.dirs keeps new ones out. Then log.dirs in the node's
+    server.properties is rewritten: of the stack's node, or --config; else it is printed.
+    """
+    where = nodes.address(resolve(data, bootstrap), node)
+    file = _properties(node, config, data)
+    _changed(node, nodes.call(where, "directory-remove", OPENING, path=directory), json, file)
+
+
+def _properties(node: int, config: Path | None, data: Path | None) -> Path | None:
+    """Return the server.properties of a node, None where it is not known."""
+    if config is None and data is None and state.load(data_folder(None)) is None:
+        return None
+    _settings(node, config, data)
+    return config or _stack_file(node, data)
+
+
+_OUTCOMES = {
+    "online": "is already online",
+    "reopened": "is online again",
+    "replaced": "has a new disk",
+    "added": "is a log directory now",
+    "removed": "is no log directory any more",
+}
+
+
+def _changed(node: int, found: dict[str, Any], json: bool, file: Path | None = None) -> None:
+    """Print what became of a directory, with the folders that are left to the next start.
+
+    After a change of log.dirs (`added`, `removed`, or `online` when it was added before) the file gets it.
+    """
+    log_dirs = ",".join(found["log_dirs"])
+    written = file is not None and found["outcome"] not in ("reopened", "replaced")
+    if written and file is not None:
+        set_log_dirs(file, log_dirs)
+    if json:
+        output.print_json({"node": node, **found, "config": str(file) if written else None})
+        return
+    typer.echo(f"{found['path']} {_OUTCOMES[found['outcome']]} on node {node}, with {found['replicas']} replicas")
+    for name, why in found["left"].items():
+        typer.echo(f"{name} in it is left to the next start: {why}")
+    if written:
+        typer.echo(f"{file} has log.dirs={log_dirs}")
+    elif found["outcome"] in ("added", "removed"):
+        typer.echo(f"write log.dirs={log_dirs} into the node's server.properties: the next start reads it from there")
 
 
 def _row(lost: forgetting.Lost) -> dict[str, Any]:
@@ -128,44 +348,56 @@ def _settings(node: int, config: Path | None, data: Path | None) -> NodeConfig:
         folder = data_folder(data)
         current = state.load(folder)
         if current is None:
-            raise OpsError(f"there is no stack in {folder}; give --data DIR of a stack, or --config of the node")
+            raise OpsError(f"there is no stack in {folder}; pass --data DIR of a stack, or --config FILE of the node")
+        if current.spec.apache_kafka:
+            raise OpsError(
+                "this cluster is Apache Kafka: it does not record the ids of a broker's other log directories, so that "
+                "there is nothing to forget; format a new disk with: kafka-storage format --ignore-formatted"
+            )
         if node not in current.spec.node_ids:
-            raise OpsError(f"there is no node {node} in the stack of {folder}")
-        config = current.spec.node_home(node) / "server.properties"
+            raise OpsError(f"node {node} does not exist in the stack of {folder}")
+        config = _stack_file(node, data)
     try:
         settings = NodeConfig.load(config)
     except ConfigError as error:
         raise OpsError(str(error)) from error
     if settings.node_id != node:
-        raise UsageError(f"{config} is that of node {settings.node_id}, not of node {node}")
+        raise UsageError(f"{config} belongs to node {settings.node_id}, not to node {node}")
     return settings
 
 
-def _confirm(node: int, lost: Sequence[forgetting.Lost], yes: bool) -> None:
-    """Say what is lost, and ask; without a terminal only --yes is an answer."""
+def _stack_file(node: int, data: Path | None) -> Path:
+    current = state.load(data_folder(data))
+    assert current is not None
+    return current.spec.node_home(node) / "server.properties"
+
+
+def _confirm(node: int, lost: Sequence[forgetting.Lost], yes: bool, what: str = "forget") -> None:
+    """Show what will be lost and ask for confirmation; without a terminal --yes is required."""
     for each in lost:
         output.say(_consequence(each))
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"say --yes to let node {node} forget {', '.join(each.directory_id for each in lost)}")
-    if not typer.confirm("What is forgotten must never come back. Forget it?", default=False, err=True):
+        ids = ", ".join(each.directory_id for each in lost)
+        raise UsageError(f"--yes is required without a terminal to let node {node} {what} {ids}")
+    if not typer.confirm(f"A lost disk must never come back. {what.capitalize()} it?", default=False, err=True):
         raise OpsError("nothing was changed")
 
 
 def _consequence(lost: forgetting.Lost) -> str:
     what = lost.path or lost.directory_id
     if not lost.known:
-        return f"what only {what} held is lost; no cluster image tells what that is"
+        return f"records that only {what} held will be lost; no cluster image lists its replicas"
     if not lost.replicas:
         return f"the metadata has no replica in {what}"
-    all_of_them = f"the metadata has {len(lost.replicas)} replicas in {what}, which are lost with it: "
+    all_of_them = f"the metadata has {len(lost.replicas)} replicas in {what}, which will be lost with it: "
     if not lost.alone:
-        end = "; all are copied again from other nodes when the node starts"
+        end = "; the node copies all of them again from other nodes when it starts"
     elif len(lost.alone) < len(lost.replicas):
-        end = f"; of {len(lost.alone)} no other node is in sync, so what they held is gone: {_named(lost.alone)}"
+        end = f"; {len(lost.alone)} have no other in-sync replica, so their records are lost: {_named(lost.alone)}"
     else:
-        end = "; of none another node is in sync, so what they held is gone"
+        end = "; none has another in-sync replica, so their records are lost"
     return all_of_them + _named(lost.replicas) + end
 
 

@@ -1,4 +1,4 @@
-"""rehome node: reads the state of one node and sends commands to it, with or without Temporal."""
+"""rehome node: shows the state of one node and sends commands to it, without Temporal."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import typer
 
 from ops.cli import nodes, output
 from ops.cli.kafka_admin import NodeAddress
-from ops.cli.options import Bootstrap, Data, Json
+from ops.cli.options import Bootstrap, Data, Json, group
 from ops.cli.target import resolve
 from ops.stack import clients
 from ops.stack.errors import OpsError
 
-app = typer.Typer(help="Show the state of one node, or send a command to it, without Temporal.", no_args_is_help=True)
+app = group("Show the state of one node, or send a command to it, without Temporal.")
 
 Node = Annotated[int, typer.Argument(metavar="NODE", min=0, help="The node's id.")]
 
 
 @app.command("status")
 def status(node: Node, data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
-    """Show one node: its metadata's version, directories, replicas, moves, and its connection to Temporal."""
+    """Show a node's metadata version, directories, replicas, moves, and connection to Temporal."""
     where = nodes.address(resolve(data, bootstrap), node)
     found = nodes.call(where, "status")
     client = _client(where)
@@ -40,36 +40,36 @@ def status(node: Node, data: Data = None, bootstrap: Bootstrap = None, json: Jso
 
 
 def _client(where: NodeAddress) -> clients.State:
-    """How the node reaches Temporal; unknown if it does not report it, such as a node of an older version."""
+    """Return the state of the node's connection to Temporal; unknown if the node does not report it."""
     try:
-        return clients.of_answer(nodes.call(where, "controller-client"))
+        return clients.from_response(nodes.call(where, "controller-client"))
     except OpsError as error:
         return clients.unknown(str(error))
 
 
 @app.command("stop-moves")
 def stop_moves(node: Node, data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
-    """Stop all copying between the node's disks at once; it remembers this over a restart."""
+    """Stop all copying between the node's disks; the stop persists across restarts."""
     nodes.call(nodes.address(resolve(data, bootstrap), node), "stop-moves")
     if json:
         output.print_json({"node": node, "moves": "stopped"})
     else:
-        typer.echo(f"node {node} has stopped its moves; let it go on with: rehome node resume-moves {node}")
+        typer.echo(f"node {node} has stopped its moves; resume them with: rehome node resume-moves {node}")
 
 
 @app.command("resume-moves")
 def resume_moves(node: Node, data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
-    """Let the node copy again."""
+    """Resume copying between the node's disks."""
     nodes.call(nodes.address(resolve(data, bootstrap), node), "resume-moves")
     if json:
         output.print_json({"node": node, "moves": "running"})
     else:
-        typer.echo(f"node {node} goes on with its moves")
+        typer.echo(f"node {node} has resumed its moves")
 
 
 @app.command("connections")
 def connections(node: Node, data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
-    """Who is connected to the node: how long, how idle, what is under way, and what the limits are."""
+    """List the connections to the node with their age, idle time and requests in progress, and the limits."""
     found = nodes.call(nodes.address(resolve(data, bootstrap), node), "connections")
     if json:
         output.print_json({"node": node, **found})
@@ -86,7 +86,7 @@ def _row(row: dict[str, Any]) -> tuple[object, ...]:
     if row["queued"]:
         under_way += f", {row['queued']} more"
     if row["waits_for_room"]:
-        under_way += ", waits for room"
+        under_way += ", waits for memory"
     names = (row["client_id"] or "-", row["software"] or "-")
     times = (output.duration(row["age"]), output.duration(row["idle"]))
     return (
@@ -100,7 +100,7 @@ def _row(row: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _summary(found: dict[str, Any]) -> str:
-    """One line about all of them."""
+    """Return one line about all connections."""
     limits = found["limits"]
     idle, most = limits["connections.max.idle.ms"], limits["queued.max.request.bytes"]
     room = f"of {output.size(most)}" if most >= 0 else "without a limit"
@@ -111,5 +111,5 @@ def _summary(found: dict[str, Any]) -> str:
     return (
         f"{found['open']} of {limits['max.connections']} connections, {found['refused']} refused, "
         f"{found['closed_idle']} closed after {after} idle; requests hold {held} {room} (at most {highest} so far), "
-        f"{found['waiting_for_room']} connections wait for room; answers that were not taken hold {unsent}"
+        f"{found['waiting_for_room']} connections wait for memory; unsent responses hold {unsent}"
     )

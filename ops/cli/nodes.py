@@ -1,4 +1,4 @@
-"""Talking to nodes over their private API: what needs neither Temporal nor the rest of the cluster."""
+"""Calls of the nodes' private API, which requires neither Temporal nor the rest of the cluster."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from ops.cli.kafka_admin import KafkaAdmin, NodeAddress
 from ops.cli.target import Target
-from ops.stack.errors import OpsError
+from ops.stack.errors import OpsError, Refused, ResponseTimeout
 from ops.stack.layout import HOST
-from storage_node.protocol import private_client
+from storage_node.wire.client import private_client
 
-#: A cluster's addresses are good for so long.
+#: Seconds for which the addresses of a cluster are cached.
 ADDRESSES_SECONDS = 30.0
 
 
@@ -20,23 +20,24 @@ class Reach(StrEnum):
     """How a node responds to a call of its private API from this host."""
 
     RESPONDS = "responds"
-    REFUSED = "refused"  # its machine refuses the connection: nothing listens there
-    SILENT = "silent"  # no response: its machine is down, or cut off from here
-    CLOSED = "closed"  # it closes the connection: it responds to the hosts that its configuration allows
+    REFUSED = "refused"  # its machine refuses the connection: no process listens on the port
+    SILENT = "silent"  # no response: its machine is down, or cut off from this host
+    CLOSED = "closed"  # it closes the connection: its configuration does not allow this host
 
 
-class Unreachable(OpsError):
-    """A node that did not respond, and how."""
+class Unreachable(ResponseTimeout):
+    """A node did not respond; `reach` is how the call failed."""
 
-    def __init__(self, message: str, reach: Reach) -> None:
-        super().__init__(message)
+    def __init__(self, message: str, reach: Reach, where: str = "") -> None:
+        super().__init__(message, where=where)
         self.reach = reach
 
 
 def addresses(target: Target, *, fenced: bool = False) -> list[NodeAddress]:
-    """All nodes: those of the stack (whether they run or not), else the live ones of Kafka's metadata, or with `fenced`
-    all of it.
+    """Return the addresses of the stack's nodes, running or not; without a stack those of Kafka's metadata that are not
+    fenced, or with `fenced` all. Raises `OpsError` for Apache Kafka, whose brokers have no private API.
     """
+    target.refuse_apache_kafka("only rehome's storage nodes support this command")
     if target.stack is not None and target.bootstrap == target.stack.bootstrap:
         return [NodeAddress(node, HOST, target.stack.node_port(node)) for node in target.stack.node_ids]
     with KafkaAdmin(target.need_kafka()) as admin:
@@ -44,7 +45,7 @@ def addresses(target: Target, *, fenced: bool = False) -> list[NodeAddress]:
 
 
 class Addresses:
-    """The addresses of all nodes, fenced ones too, for a command that looks again and again.
+    """The addresses of all nodes, fenced ones too, for a command that reads repeatedly.
 
     `retry`: seconds until addresses that were never found are looked up again.
     """
@@ -54,13 +55,13 @@ class Addresses:
         self._known: list[NodeAddress] = []
         self._due = float("-inf")
         self.problem: OpsError | None = None
-        """Why the last lookup failed; None where it did not."""
+        """Why the last lookup failed; None if it succeeded."""
 
     def get(self) -> list[NodeAddress]:
-        """Return the addresses, which are looked up every half a minute.
+        """Return the addresses; they are looked up every `ADDRESSES_SECONDS`.
 
-        A lookup that fails, as while the bootstrap node restarts, leaves those that are known; `OpsError` where none
-        are.
+        If a lookup fails, for example while the bootstrap node restarts, the known addresses remain; raises `OpsError`
+        if none are known.
         """
         if time.monotonic() >= self._due:
             try:
@@ -75,18 +76,18 @@ class Addresses:
 
 
 def address(target: Target, node: int) -> NodeAddress:
-    """One node's address. Raises `OpsError` where there is no such node."""
+    """Return one node's address. Raises `OpsError` for an unknown node."""
     known = addresses(target)
     for found in known:
         if found.node == node:
             return found
     names = ", ".join(str(found.node) for found in known)
-    raise OpsError(f"there is no node {node} in this cluster; it has {names or 'none'}")
+    raise OpsError(f"node {node} does not exist in this cluster; its nodes are {names or 'unknown'}")
 
 
 def offline_replicas(target: Target, topic: str | None = None) -> list[dict[str, Any]]:
-    """Replicas that are offline alone, as the first node that responds has them, each with its node, directory, bad
-    file and reason. Raises `OpsError` when no node responds.
+    """Return the replicas that are offline alone, from the first node that responds, each with its node, directory,
+    failed file and reason. Raises `OpsError` if no node responds.
     """
     problem: OpsError | None = None
     for where in addresses(target):
@@ -95,31 +96,33 @@ def offline_replicas(target: Target, topic: str | None = None) -> list[dict[str,
             return found
         except OpsError as error:
             problem = error
-    raise problem or OpsError("there are no nodes in this cluster")
+    raise problem or OpsError("the cluster has no nodes")
 
 
 def failure_line(row: dict[str, Any]) -> str:
-    """A replica that is offline alone, for people: which file failed, where, why, and what to do. A line of its own, so
-    that long paths stay whole.
+    """Return a line about a replica that is offline alone: which file failed, where, why, and how to bring it online.
+    It is a line of its own, so that long paths are not cut.
     """
     replica = f"{row['topic']}-{row['partition']}"
     return (
-        f"{replica} is offline on node {row['node']}: {row['file'] or row['directory'] or 'no file named'}: "
+        f"{replica} is offline on node {row['node']}: {row['file'] or row['directory'] or 'unknown file'}: "
         f"{row['reason']}; after a repair: rehome replicas online {row['node']} {replica}"
     )
 
 
 def call(where: NodeAddress, op: str, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
-    """One call to one node. Raises `OpsError` when it refuses, of its kinds `Unreachable` when it does not respond."""
+    """Call one node. Raises `Unreachable` if the node does not respond, another `OpsError` if it rejects the call."""
     try:
         return private_client.call(where.host, where.port, op, timeout=timeout, **fields)
     except private_client.PrivateCallFailed as error:
-        raise OpsError(f"node {where.node} refused {op}: {error}") from error
+        raise Refused(f"node {where.node} rejected {op}: {error}", where=str(where)) from error
     except (OSError, ValueError) as error:
+        reach = _reach(error)
+        see = "is it running? see: rehome stack status"
+        if reach is Reach.CLOSED:
+            see = "it is stopping, does not allow this host, or is Apache Kafka, which does not support this call"
         raise Unreachable(
-            f"node {where.node} does not answer at {where} ({error or type(error).__name__}); "
-            "is it running? see: rehome stack status",
-            _reach(error),
+            f"node {where.node} does not respond at {where} ({error or type(error).__name__}); {see}", reach, str(where)
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""How values are shown: tables for people, JSON for programs, and the units that people type."""
+"""Output of the commands: tables, JSON, and the units of rates, sizes and durations."""
 
 from __future__ import annotations
 
@@ -12,34 +12,43 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from ops.stack.errors import UsageError
+from ops.stack.errors import PartialAnswer, UsageError
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
+_UNITS = {"": 1} | {unit: 10 ** (3 * power) for power, unit in enumerate("kmgt", 1)}
+_UNITS |= {f"{unit}i": 2 ** (10 * power) for power, unit in enumerate("kmgt", 1)}
 
 
 def console() -> Console:
-    """Standard output, for tables. Wide when nobody looks, so that lines can be searched."""
+    """Return a console for standard output; wide if that is not a terminal, so that lines are not cut."""
     screen = Console(highlight=False)
     return screen if screen.is_terminal else Console(highlight=False, width=240)
 
 
 def progress_console() -> Console:
-    """Standard error, for everything that is not the result."""
+    """Return a console for standard error: everything except the result goes there."""
     return Console(stderr=True, highlight=False)
 
 
 def say(line: str) -> None:
-    """A line of progress on standard error."""
+    """Print a line of progress to standard error."""
     print(line, file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on standard output."""
+    """Print one JSON document to standard output."""
     typer.echo(json.dumps(value, indent=2))
 
 
+def need_whole(missed: Sequence[str]) -> None:
+    """Raise `PartialAnswer` if a part of the cluster did not respond; `missed` has a sentence for each. Called at the
+    end, when the rest is printed.
+    """
+    if missed:
+        raise PartialAnswer(f"the result is partial: {'; '.join(missed)}")
+
+
 def show(value: Any, as_json: bool, columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
-    """The value as JSON, or its rows as a table; `empty` is said when there are no rows."""
+    """Print the value as JSON, or its rows as a table; `empty` if there are no rows."""
     if as_json:
         print_json(value)
         return
@@ -51,7 +60,7 @@ def show(value: Any, as_json: bool, columns: Sequence[str], rows: Iterable[Seque
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None) -> Table:
-    """A plain table."""
+    """Return a table without borders."""
     made = Table(*columns, title=title, box=None, pad_edge=False, header_style="bold", title_justify="left")
     for row in rows:
         made.add_row(*row)
@@ -59,16 +68,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], title: str | No
 
 
 def parse_rate(text: str) -> int:
-    """Bytes per second from what people type: 20MB, 20MB/s, 512KiB, 1000000. Raises `UsageError`."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmg]i?|)b?(?:/s)?\s*", text, re.IGNORECASE)
+    """Return the bytes per second of a text such as 20MB, 20MB/s, 512KiB or 1000000. Raises `UsageError`."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?(?:/s)?\s*", text, re.IGNORECASE)
     rate = int(float(found[1]) * _UNITS[found[2].lower()]) if found else 0
     if rate < 1:
-        raise UsageError(f"{text!r} is no rate; write for example 20MB (10^6 bytes per second) or 512KiB")
+        raise UsageError(f"{text!r} is not a valid rate; write for example 20MB (10^6 bytes per second) or 512KiB")
     return rate
 
 
 def size(count: float) -> str:
-    """Bytes for people: 12.3 MB (10^6)."""
+    """Format bytes: 12.3 MB (10^6)."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(count) < 1000:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
@@ -77,12 +86,12 @@ def size(count: float) -> str:
 
 
 def rate(count: float) -> str:
-    """Bytes per second for people."""
+    """Format bytes per second."""
     return f"{size(count)}/s"
 
 
 def duration(seconds: float | None) -> str:
-    """A duration for people: 0.4 s, 12 s, 3:05 min, 2:03:10 h; "-" for an unknown one."""
+    """Format a duration: 0.4 s, 12 s, 3:05 min, 2:03:10 h; "-" if unknown."""
     if seconds is None:
         return "-"
     if seconds < 10:

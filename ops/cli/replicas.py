@@ -7,14 +7,12 @@ from typing import Annotated
 import typer
 
 from ops.cli import nodes, output
-from ops.cli.move import parse_replica
-from ops.cli.options import Bootstrap, Data, Json
+from ops.cli.moves.move import parse_replica
+from ops.cli.options import Bootstrap, Data, Json, group
 from ops.cli.target import resolve
 from ops.stack.errors import OpsError
 
-app = typer.Typer(
-    help="Show replicas that are offline alone, and open them again after a repair.", no_args_is_help=True
-)
+app = group("List replicas that are offline in online log directories, and bring them online after a repair.")
 
 Node = Annotated[int, typer.Argument(metavar="NODE", min=0, help="The node's id.")]
 Replicas = Annotated[
@@ -22,17 +20,17 @@ Replicas = Annotated[
     typer.Argument(metavar="TOPIC-PARTITION", help="The replicas, for example orders-3.", show_default=False),
 ]
 
-#: Seconds for opening one replica: its log is scanned.
+#: Seconds for opening one replica, which scans its log.
 OPENING = 120.0
 
 
 @app.command()
 def online(node: Node, replicas: Replicas, data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
-    """Let a node open replicas again whose file or folder was repaired; the node goes on running.
+    """Bring replicas online again after their file or folder was repaired, without a restart of the node.
 
-    Each is checked and opened as at a start, follows the leader and joins the ISR again; a sole replica leads. A move
-    of it that is under way ends. Exit code 1 when one of them stays offline. A replica in a log directory that is
-    offline comes back when the disk is repaired and the node is started again.
+    The node checks and opens each replica as at a start; the replica then follows the leader and rejoins the ISR, and
+    a sole replica leads. A move of the replica ends. Exit code 1 if a replica stays offline. To bring back a replica
+    in an offline log directory, repair the disk and run: rehome dirs online NODE DIR
     """
     wanted = [parse_replica(text) for text in dict.fromkeys(replicas)]
     where = nodes.address(resolve(data, bootstrap), node)
@@ -43,8 +41,8 @@ def online(node: Node, replicas: Replicas, data: Data = None, bootstrap: Bootstr
     else:
         for row in found:
             if row["outcome"] != "offline":
-                word = "is online already" if row["outcome"] == "online" else "is online again"
-                typer.echo(f"{row['topic']}-{row['partition']} {word} on node {node}")
+                state = "is already online" if row["outcome"] == "online" else "is online again"
+                typer.echo(f"{row['topic']}-{row['partition']} {state} on node {node}")
     bad = [row for row in found if row["outcome"] == "offline"]
     if bad:
         raise OpsError("; ".join(row["message"] for row in bad))
@@ -52,9 +50,9 @@ def online(node: Node, replicas: Replicas, data: Data = None, bootstrap: Bootstr
 
 @app.command()
 def offline(data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
-    """List replicas that their nodes report as offline in log directories that are online: which file failed, and why.
+    """List replicas that nodes report as offline in online log directories, with the failed file and the reason.
 
-    Replicas of a failed log directory, and of a node that is down, are not among them.
+    Replicas in an offline log directory, or on a node that is down, are not listed.
     """
     rows = nodes.offline_replicas(resolve(data, bootstrap))
     if json:
@@ -63,4 +61,4 @@ def offline(data: Data = None, bootstrap: Bootstrap = None, json: Json = False) 
     for line in map(nodes.failure_line, rows):
         typer.echo(line)
     if not rows:
-        typer.echo("no replica is offline alone")
+        typer.echo("no offline replicas in online log directories")

@@ -1,4 +1,4 @@
-"""Starts the Spark job in a process of its own, which shows that it goes on; Spark's own log goes to a file."""
+"""Runs the Spark job in a process of its own and prints its progress; Spark's log is written to a file."""
 
 from __future__ import annotations
 
@@ -17,42 +17,63 @@ from typing import Any
 import psutil
 
 from ops.stack import java
-from ops.stack.errors import OpsError
+from ops.stack.errors import OpsError, ResponseTimeout
 
-#: Seconds after which a job is given up, and between two signs of life.
+#: Seconds after which the command gives a job up, and between two lines of progress.
 JOB_SECONDS = 900.0
-SIGN_SECONDS = 5.0
+PROGRESS_SECONDS = 5.0
 
-#: The checkout, from where `ops.analytics` is imported.
+#: The checkout that contains `ops.analytics`.
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the job made: its page, the table it printed, its summary (None unless it was asked for)."""
+    """Result of the job: its page, the table it printed, its summary (None unless requested)."""
 
     page: Path
     text: str
     summary: Any
 
 
-def build_report(export: Path, out: Path, *, say: Callable[[str], None], as_json: bool = False) -> Report:
-    """Run `python -m ops.analytics EXPORT OUT`; its text is a table, or with `as_json` its summary.
-
-    Raises `OpsError` with the job's last words when it fails.
-    """
+def settings() -> dict[str, str]:
+    """Return the environment variables of a process that runs Spark. Raises `NoJava`."""
     home = java.find()
     if home is None:
         raise java.NoJava(
             f"Spark needs Java {java.MIN_JAVA} or later and none was found; `make setup` installs it, or set JAVA_HOME"
         )
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {"JAVA_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths)}
+
+
+def build_report(
+    export: Path,
+    out: Path,
+    *,
+    say: Callable[[str], None],
+    as_json: bool = False,
+    sla: Path | None = None,
+    temporal_ui: str = "",
+) -> Report:
+    """Run `python -m ops.analytics EXPORT OUT`, which prints a table, or with `as_json` a summary.
+
+    `sla` is a file with rules for the SLAs of moves that come without one, `temporal_ui` the address for links to runs.
+
+    Raises `OpsError` with the last line of the job's log if the job fails.
+    """
+    environment = settings()
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OpsError(f"cannot write the report to {out}: {error.strerror}; choose another folder") from error
     command = [sys.executable, "-m", "ops.analytics", str(export), str(out), *(["--json"] if as_json else [])]
+    if sla is not None:
+        command += ["--sla", str(sla)]
+    if temporal_ui:
+        command += ["--temporal-ui", temporal_ui]
     log = out / "spark.log"
-    text = _run(command, {"JAVA_HOME": str(home)}, log, say)
+    text = _run(command, environment, log, say)
     page = out / "report.html"
     if not page.is_file():
         raise OpsError(f"the Spark job ended without a report in {out}; see its log {log}")
@@ -61,10 +82,9 @@ def build_report(export: Path, out: Path, *, say: Callable[[str], None], as_json
 
 def _run(command: list[str], settings: dict[str, str], log: Path, say: Callable[[str], None]) -> str:
     started = time.monotonic()
-    said = started
+    reported = started
     say("Spark is reading the histories")
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, **settings, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": str(_width())}
+    environment = {**os.environ, **settings, "COLUMNS": str(_width())}
     printed = log.with_name("report.txt")
     with log.open("wb") as errors, printed.open("wb") as text:
         process = subprocess.Popen(
@@ -74,29 +94,29 @@ def _run(command: list[str], settings: dict[str, str], log: Path, say: Callable[
             while process.poll() is None:
                 now = time.monotonic()
                 if now - started > JOB_SECONDS:
-                    raise OpsError(f"the Spark job has not ended after {JOB_SECONDS:.0f} s; see its log {log}")
-                if now - said >= SIGN_SECONDS:
-                    said = now
-                    say(f"Spark is at work ({now - started:.0f} s)")
+                    raise ResponseTimeout(f"the Spark job has not ended after {JOB_SECONDS:.0f} s; see its log {log}")
+                if now - reported >= PROGRESS_SECONDS:
+                    reported = now
+                    say(f"Spark is running ({now - started:.0f} s)")
                 time.sleep(0.1)
         finally:
             _end(process)
     if process.returncode:
         lines = log.read_text(errors="replace").strip().splitlines()
         raise OpsError(
-            f"the Spark job failed (exit code {process.returncode}): {lines[-1] if lines else 'it said nothing'}; "
+            f"the Spark job failed (exit code {process.returncode}): {lines[-1] if lines else 'no output'}; "
             f"its log is {log}"
         )
     return printed.read_text(errors="replace")
 
 
 def _width() -> int:
-    """The terminal's width, or room for everything where there is none."""
+    """Return the terminal's width, or 240 without a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else 240
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the job with all that it started: Java, and Python's workers, which are in a process group of their own."""
+    """End the job and its children: Java, and Python's workers, which have a process group of their own."""
     if process.poll() is not None:
         return
     with contextlib.suppress(psutil.NoSuchProcess):
@@ -114,4 +134,4 @@ def _summary(text: str, log: Path) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise OpsError(f"the Spark job's summary is not readable ({error}); see its log {log}") from error
+        raise OpsError(f"the Spark job's summary is not valid JSON ({error}); see its log {log}") from error

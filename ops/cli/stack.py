@@ -1,4 +1,4 @@
-"""rehome stack: a Temporal dev server, a controller and storage nodes on this machine."""
+"""rehome stack: Temporal, and storage nodes with a controller or Apache Kafka's brokers, on this machine."""
 
 from __future__ import annotations
 
@@ -7,39 +7,63 @@ from typing import Annotated, Any
 import typer
 
 from ops.cli import output
-from ops.cli.options import Data, Json
+from ops.cli.options import Data, Json, group
 from ops.cli.target import data_folder
+from ops.kafka.jars import VERSION
 from ops.stack import clients, foreground, state
 from ops.stack.interrupts import interruptible, uninterrupted
+from ops.stack.layout import StackKind
 from ops.stack.stack import Stack
 
-app = typer.Typer(
-    help="The embedded cluster on this machine: Temporal, a controller and storage nodes.", no_args_is_help=True
-)
+app = group("Run a cluster on this machine: Temporal, and storage nodes with a controller or Apache Kafka.")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="temporal, controller, node-1, node-2, ...")]
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="temporal, controller, node-1, node-2, ...; with Apache Kafka broker-1, ..., orchestrator.",
+    ),
+]
 
 
 @app.command()
 def up(
     data: Data = None,
-    nodes: Annotated[int | None, typer.Option("--nodes", help="Storage nodes (default 3).")] = None,
-    dirs: Annotated[int | None, typer.Option("--dirs", help="Log directories per node (default 3).")] = None,
-    port: Annotated[int | None, typer.Option("--port", help="Port of node 1, node i listens i-1 above (9092).")] = None,
+    kafka: Annotated[
+        bool,
+        typer.Option(
+            "--kafka", help=f"Run Apache Kafka {VERSION} instead of storage nodes; its jars are downloaded with Maven."
+        ),
+    ] = False,
+    nodes: Annotated[int | None, typer.Option("--nodes", help="Number of nodes or brokers (default 3).")] = None,
+    dirs: Annotated[
+        int | None, typer.Option("--dirs", help="Log directories per node (default 3, with --kafka 2).")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port",
+            help="Port of node 1; node i listens on port + i - 1 (default 9092). The controllers of Apache Kafka's "
+            "brokers listen on the ports after these.",
+        ),
+    ] = None,
     temporal_port: Annotated[
-        int | None, typer.Option("--temporal-port", help="Temporal's port; its UI is 1000 above (default 7233).")
+        int | None,
+        typer.Option("--temporal-port", help="Temporal's port; its UI listens on port + 1000 (default 7233)."),
     ] = None,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Return when everything is up, and leave it running.")
+        bool, typer.Option("--detach", help="Return when all processes are ready, and leave them running.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Start what is missing and wait until it works; then stay until Ctrl-C, which stops everything in order."""
+    """Start all processes that do not run yet and wait until they are ready; Ctrl-C stops the stack in order."""
     stack = Stack(data_folder(data), output.say)
     stack.make_folder()
     with interruptible(), state.owning(stack.data):
         try:
-            stack.prepare({"nodes": nodes, "dirs": dirs, "port": port, "temporal_port": temporal_port})
+            kind = StackKind.APACHE_KAFKA if kafka else None
+            settings = {"kind": kind, "nodes": nodes, "dirs": dirs, "port": port, "temporal_port": temporal_port}
+            stack.prepare(settings)
             started = stack.up()
             _announce(stack, started, json, detach)
             if not detach:
@@ -53,22 +77,22 @@ def up(
 
 @app.command()
 def down(data: Data = None, json: Json = False) -> None:
-    """Stop everything: nodes, controller, Temporal. What is on disk stays; doing it twice does no harm."""
+    """Stop the nodes or brokers, the controller and Temporal. All data on disk is kept; stopping twice is harmless."""
     stack = Stack(data_folder(data), output.say)
     with uninterrupted():
         stopped = stack.down()
     if json:
         output.print_json({"data": str(stack.data), "stopped": stopped})
     elif not stopped:
-        typer.echo(f"nothing runs in {stack.data}")
+        typer.echo(f"no process is running in {stack.data}")
     else:
         typer.echo(f"stopped: {', '.join(stopped)}")
 
 
 @app.command()
 def status(data: Data = None, json: Json = False) -> None:
-    """Show each process with its pid, addresses and directories, and its connection to Temporal. With --json also the
-    command line that restarts it.
+    """Show each process with its pid, addresses, directories and connection to Temporal; with --json also the command
+    line that restarts it.
     """
     rows = Stack(data_folder(data)).status()
     output.show(
@@ -96,19 +120,19 @@ def status(data: Data = None, json: Json = False) -> None:
 
 @app.command()
 def start(name: Name, data: Data = None, json: Json = False) -> None:
-    """Start one process and wait until it works."""
+    """Start one process and wait until it is ready."""
     _one(Stack(data_folder(data), output.say), name, "start", json)
 
 
 @app.command()
 def stop(name: Name, data: Data = None, json: Json = False) -> None:
-    """Let one process end in order."""
+    """Stop one process in order."""
     _one(Stack(data_folder(data), output.say), name, "stop", json)
 
 
 @app.command()
 def kill(name: Name, data: Data = None, json: Json = False) -> None:
-    """Kill one process with SIGKILL, as a crash would."""
+    """Kill one process with SIGKILL, like a crash."""
     _one(Stack(data_folder(data), output.say), name, "kill", json)
 
 
@@ -118,8 +142,8 @@ def _one(stack: Stack, name: str, action: str, as_json: bool) -> None:
         output.print_json({"name": name, "action": action, "changed": done})
         return
     past = {"start": "started", "stop": "stopped", "kill": "killed"}[action]
-    nothing = "runs already" if action == "start" else "does not run"
-    typer.echo(f"{name} {past if done else nothing}")
+    unchanged = "is already running" if action == "start" else "is not running"
+    typer.echo(f"{name} {past if done else unchanged}")
 
 
 def _announce(stack: Stack, started: list[str], as_json: bool, detached: bool) -> None:
@@ -132,12 +156,13 @@ def _announce(stack: Stack, started: list[str], as_json: bool, detached: bool) -
             "temporal": spec.temporal_address,
             "ui": spec.ui_url,
             "cluster": spec.cluster,
+            "kind": spec.kind,
             "processes": stack.status(),
         }
         output.print_json(value)
         return
-    typer.echo(f"the stack in {stack.data} is up{'' if started else ' (all of it ran already)'}")
-    typer.echo(f"  Kafka        {spec.bootstrap}")
+    typer.echo(f"the stack in {stack.data} is up{'' if started else ' (all processes were already running)'}")
+    typer.echo(f"  Kafka        {spec.bootstrap}{f' (Apache Kafka {VERSION})' if spec.apache_kafka else ''}")
     typer.echo(f"  Temporal     {spec.temporal_address}")
     typer.echo(f"  Temporal UI  {spec.ui_url}")
     if detached:

@@ -1,4 +1,4 @@
-"""Which cluster a command works on: a stack's folder, or addresses; options go before the environment."""
+"""The cluster that a command works on: a stack's folder, or addresses; options override the environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_DATA = Path(".rehome")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A cluster's addresses; "" where unknown. `stack` is set when it is one of ours."""
+    """A cluster's addresses; "" if unknown. `stack` is set for a cluster of `rehome stack`."""
 
     bootstrap: str
     temporal_address: str
@@ -25,27 +25,56 @@ class Target:
     stack: StackSpec | None = None
     temporal_binary: str = ""
 
+    @property
+    def apache_kafka(self) -> bool:
+        """Whether the cluster is the Apache Kafka of a stack: its brokers have no private API, and no controller of
+        ours, which would run moves and hold throttles on lease.
+        """
+        return self.stack is not None and self.stack.apache_kafka and self.bootstrap == self.stack.bootstrap
+
+    @property
+    def storage_nodes(self) -> bool:
+        """Whether the cluster is known to be storage nodes, those of a stack."""
+        return self.stack is not None and not self.stack.apache_kafka and self.bootstrap == self.stack.bootstrap
+
+    @property
+    def has_runs(self) -> bool:
+        """Whether runs of the cluster's controller move replicas and hold throttles."""
+        return bool(self.temporal_address) and not self.apache_kafka
+
+    @property
+    def without_runs(self) -> str:
+        """A clause for messages: why there are no such runs."""
+        return "on Apache Kafka" if self.apache_kafka else "without Temporal"
+
+    def refuse_apache_kafka(self, what: str) -> None:
+        """Raise `OpsError` if the cluster is Apache Kafka; `what` is a clause: why the command cannot work there."""
+        if self.apache_kafka:
+            raise OpsError(f"this cluster is Apache Kafka: {what}")
+
     def need_kafka(self) -> str:
+        """Return the bootstrap servers. Raises `OpsError` if they are unknown."""
         if not self.bootstrap:
-            raise OpsError(f"{_NOWHERE}; or give --bootstrap-server HOST:PORT")
+            raise OpsError(f"{_NOWHERE}; or pass --bootstrap-server HOST:PORT")
         return self.bootstrap
 
     def need_temporal(self) -> str:
+        """Return Temporal's address. Raises `OpsError` if it is unknown."""
         if not self.temporal_address:
-            raise OpsError(f"{_NOWHERE}; or give --temporal-address HOST:PORT")
+            raise OpsError(f"{_NOWHERE}; or pass --temporal-address HOST:PORT")
         return self.temporal_address
 
 
 _NOWHERE = (
-    f"there is no stack in {DEFAULT_DATA}, so it is not known which cluster is meant; give --data DIR of a stack "
+    f"no cluster is selected, and there is no stack in {DEFAULT_DATA}; pass --data DIR of a stack "
     "(start one with: rehome stack up)"
 )
 
 
 def data_folder(data: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
-    """The data folder that is meant, absolute."""
+    """Return the absolute path of the selected data folder."""
     chosen = data or Path(environment.get("REHOME_DATA") or DEFAULT_DATA)
-    return Path(os.path.abspath(chosen.expanduser()))  # noqa: PTH100 - symbolic links stay as the user knows them
+    return Path(os.path.abspath(chosen.expanduser()))  # noqa: PTH100 - keeps symbolic links as the user typed them
 
 
 def resolve(
@@ -55,7 +84,7 @@ def resolve(
     cluster: str | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Target:
-    """Options first; then the stack of `--data`; then the environment; then the stack of the default folder."""
+    """Resolve each address from the options, then the stack of `--data`, the environment, and the default stack."""
     folder = data_folder(data, environment)
     current = state.load(folder)
     if data is not None and current is None:

@@ -1,4 +1,4 @@
-"""rehome topic: topics through Kafka's own protocol."""
+"""rehome topic: manages topics through Kafka's API."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import typer
 
 from ops.cli import nodes, output
 from ops.cli.kafka_admin import KafkaAdmin
-from ops.cli.options import Bootstrap, Data, Json
+from ops.cli.options import Bootstrap, Data, Json, group
 from ops.cli.target import Target, resolve
 from ops.stack.errors import OpsError, UsageError
-from storage_node.types import TopicPartition
+from storage_node.model.ids import TopicPartition
 
-app = typer.Typer(help="Create, list, describe and delete topics.", no_args_is_help=True)
+app = group("Create, list, describe and delete topics.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 
@@ -50,8 +50,8 @@ def list_topics(data: Data = None, bootstrap: Bootstrap = None, json: Json = Fal
 
 @app.command()
 def describe(name: Name, data: Data = None, bootstrap: Bootstrap = None, json: Json = False) -> None:
-    """Show each partition's leader, replicas, in-sync and offline replicas, those that are added and removed by a
-    reassignment, and each replica's directory and size; below, which file took a replica offline alone, and why.
+    """Show each partition's leader, replicas, in-sync and offline replicas, those that a reassignment adds and removes,
+    and each replica's directory and size; then each failed file that took a replica offline, and why.
     """
     target = resolve(data, bootstrap)
     with KafkaAdmin(target.need_kafka()) as admin:
@@ -109,11 +109,15 @@ def describe(name: Name, data: Data = None, bootstrap: Bootstrap = None, json: J
 
 
 def _failed(target: Target, name: str) -> list[dict[str, Any]]:
-    """Replicas that are offline alone; nothing where no node may be asked from here."""
+    """Return the replicas that are offline alone; [] if no node responds to this host, and for Apache Kafka, where a
+    replica is offline only with its log directory.
+    """
+    if target.apache_kafka:
+        return []
     try:
         return nodes.offline_replicas(target, name)
     except OpsError as error:
-        output.say(f"which files failed is not known here: {error}")
+        output.say(f"cannot read which files failed: {error}")
         return []
 
 
@@ -129,7 +133,7 @@ def delete(name: Name, data: Data = None, bootstrap: Bootstrap = None, json: Jso
 
 
 def parse_configs(pairs: list[str]) -> dict[str, str]:
-    """NAME=VALUE pairs as a mapping. Raises `UsageError` for anything else."""
+    """Return NAME=VALUE pairs as a mapping. Raises `UsageError` for anything else."""
     configs: dict[str, str] = {}
     for pair in pairs:
         key, separator, value = pair.partition("=")

@@ -1,4 +1,4 @@
-"""rehome torture: moves, cancels, kills and clients on a stack of its own, and one verdict."""
+"""rehome torture: clients and a nemesis on a stack of its own, and one verdict."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MAX_MINUTES = 24 * 60
 
 
 class Violated(OpsError):
-    """Something that must hold did not."""
+    """A check of the run found a violation."""
 
 
 class Unchecked(OpsError):
-    """Nothing was found, but something that was to be looked at could not be."""
+    """No check found a violation, but a check had no evidence to examine."""
 
 
 def register(app: typer.Typer) -> None:
@@ -30,31 +30,28 @@ def register(app: typer.Typer) -> None:
 
 
 def torture(
-    minutes: Annotated[float, typer.Option("--minutes", help="How long the nemesis is at work.")] = 10.0,
+    minutes: Annotated[float, typer.Option("--minutes", help="Minutes for which the nemesis injects faults.")] = 10.0,
     seed: Annotated[
         int | None,
         typer.Option(
             "--seed",
-            help="Fixes what the nemesis decides and in which order. When each decision meets what state is up to the "
-            "machine: times differ from run to run, so a finding may take several runs to come again. "
-            "(Default: a new one, told at the end.)",
+            help="Seed of the nemesis's decisions and their order. Their timing depends on the machine, so that a "
+            "violation may take several runs to reproduce. (Default: a random seed, printed at the end.)",
         ),
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option("--data", file_okay=False, help="An empty folder to work in (default: a temporary one)."),
+        typer.Option("--data", file_okay=False, help="An empty working folder (default: a temporary one)."),
     ] = None,
-    keep: Annotated[
-        bool, typer.Option("--keep", help="Keep the folder; it is kept anyway when something is found.")
-    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the folder; after a violation it is always kept.")] = False,
     replication_factor: Annotated[
         int,
         typer.Option(
             "--replication-factor",
             min=1,
             max=5,
-            help="How many replicas each partition has. With one nothing moves between nodes; with more there is a "
-            "node more than replicas, and leaders are killed and frozen, replicas reassigned.",
+            help="Replicas per partition. With 1 no replica moves between nodes; with more the cluster has one more "
+            "node than replicas, leaders are killed and frozen, and replicas are reassigned.",
         ),
     ] = 3,
     idle_partitions: Annotated[
@@ -63,8 +60,8 @@ def torture(
             "--idle-partitions",
             min=0,
             max=6_000,
-            help="How many further partitions the cluster has, which no client uses: the controller and the nodes "
-            "carry the metadata of a large cluster.",
+            help="Additional partitions that no client uses, so that the controller and the nodes carry the metadata "
+            "of a large cluster.",
         ),
     ] = 0,
     kill_controller_every: Annotated[
@@ -72,29 +69,30 @@ def torture(
         typer.Option(
             "--kill-controller-every",
             min=0,
-            help="Kill the controller's process every so many seconds, beside what the seed decides (0: do not).",
+            help="Kill the controller's process every so many seconds, in addition to the seed's decisions (0: never).",
         ),
     ] = 0.0,
     containers: Annotated[
         bool,
         typer.Option(
             "--containers",
-            help="Each process in a container of its own: the Docker engine kills, freezes, limits memory and cuts "
-            "networks, and log directories are volumes. Needs a Docker engine, or root, dockerd and debootstrap.",
+            help="Run each process in a container of its own: the Docker engine kills, freezes, limits memory and cuts "
+            "networks, and log directories are volumes. Requires a Docker engine, or root, dockerd and debootstrap.",
         ),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", help="Show every event on standard error.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print every event to standard error.")] = False,
     json: Json = False,
 ) -> None:
-    """Torture a stack of its own: clients that record everything, and a nemesis that starts, cancels and re-targets
-    moves and reassignments, changes limits, deletes records and topics, kills and freezes every process, and lets
-    disks fail. Then heal, read everything back, scan the disks, and check the history (C1 to C19). Exit code 0: no
-    violation; 1: findings, or a check that had nothing to look at because of an error. Ctrl-C ends it early, with a
-    verdict on what was done so far.
+    """Run a torture test on a stack of its own, and print one verdict.
+
+    Clients record every operation, and a nemesis starts, cancels and retargets moves and reassignments, changes limits,
+    deletes records and topics, kills and freezes every process, and fails disks. Then the run heals the stack, reads
+    everything back, scans the disks, and checks the history (C1 to C19). Exit code 0: no violation; 1: violations, or a
+    check without evidence because of an error. Ctrl-C ends the run early, with a verdict on what was done so far.
     """
     if not 0 < minutes <= MAX_MINUTES:
         raise UsageError(f"--minutes must be a positive number of minutes, at most {MAX_MINUTES}, not {minutes:g}")
-    # Imported here: the clients and failpoints it needs take most of a second.
+    # Imported here: the clients and failpoints take most of a second to import.
     from ops.torture import report
     from ops.torture.run import Options, Torture
 

@@ -1,29 +1,29 @@
-"""Step 6 of the demo: replicas move between nodes under a throttle, and one of the reassignments is cancelled."""
+"""Step 6 of the demo: replicas move between nodes, throttled, and one of the reassignments is cancelled."""
 
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
-import sys
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ops.cli import output, reassignments
+from ops.cli import output
 from ops.cli.kafka_admin import KafkaAdmin
-from ops.cli.reassign_plan import Line, measured
-from ops.cli.reassignments import Gathered
+from ops.cli.reassign import reassignments
+from ops.cli.reassign.comparing import Line, measured
+from ops.cli.reassign.reassignments import Gathered
 from ops.cli.target import Target
-from ops.demo import plan
+from ops.demo import choice
+from ops.demo.choice import Reassigned
+from ops.demo.commands import rehome
 from ops.demo.moving import ROOT
-from ops.demo.plan import Reassigned
 from ops.demo.screen import Screen
 from ops.stack.errors import OpsError
 from ops.stack.stack import Stack
 
-#: Seconds that all of it may take, and a cancelled copy to be off its disk.
+#: The timeout of the whole step in seconds.
 SECONDS = 90.0
 LOOK_SECONDS = 0.5
 COMMAND_FAILED = 1
@@ -31,7 +31,7 @@ COMMAND_FAILED = 1
 
 @dataclass(slots=True)
 class Between:
-    """Reassigns replicas of the topic and shows it; `wanted` has what is to hold at the end."""
+    """Reassign replicas of the topic and show the progress; `wanted` has the expected result."""
 
     stack: Stack
     target: Target
@@ -39,14 +39,14 @@ class Between:
     wanted: Sequence[Reassigned]
 
     def run(self) -> None:
-        """Submit, look on, cancel the one that is to be cancelled, wait for the rest. Raises `OpsError`."""
+        """Submit the reassignments, show them, cancel one, and wait for the others. Raises `OpsError`."""
         chosen = [each for each in self.wanted if each.cancelled]
         file = self._file("reassign.json", self.wanted)
-        throttle = f"{plan.REASSIGN_THROTTLE // 1_000_000}MB"
-        line = f"rehome reassign {file} --throttle {throttle} --wait --data {self.stack.data}"
-        self.screen.command(line)
+        throttle = f"{choice.REASSIGN_THROTTLE // 1_000_000}MB"
+        command = rehome("reassign", file, "--throttle", throttle, "--wait", "--data", self.stack.data)
+        self.screen.command(str(command))
         process = subprocess.Popen(
-            self._command(line),
+            command.argv,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -63,18 +63,20 @@ class Between:
                 process.terminate()
                 process.wait()
         self.screen.plain(out)
-        # It fails by design: one of its partitions did not get where the file says.
+        # The command must fail: the cancelled partition is not on the replicas of the file.
         if process.returncode != COMMAND_FAILED or "cancelled: back on node" not in " ".join((out + err).split()):
-            said = (err or out).strip()[-300:]
-            raise OpsError(f"rehome reassign ended unexpectedly (exit code {process.returncode}): {said}")
-        self.screen.line(f"exit code {COMMAND_FAILED}: {chosen[0]} did not get where the file says, by the cancel")
+            printed = (err or out).strip()[-300:]
+            raise OpsError(f"rehome reassign ended unexpectedly (exit code {process.returncode}): {printed}")
+        self.screen.line(
+            f"exit code {COMMAND_FAILED}: {chosen[0]} was cancelled, so it is not on the replicas of the file"
+        )
 
     def _watch(self, process: subprocess.Popen[str], chosen: Sequence[Reassigned]) -> None:
-        """Show what is under way until the command ends; cancel when the chosen one is on its way."""
+        """Show the reassignments until the command exits; cancel the chosen one once its copy is in progress."""
         until, open_ = time.monotonic() + SECONDS, list(chosen)
         with (
             KafkaAdmin(self.target.bootstrap) as admin,
-            reassignments.Looking(admin, self.target, again=True) as looking,
+            reassignments.ReassignmentReader(admin, self.target, again=True) as looking,
         ):
             shown: Gathered | None = None
             while process.poll() is None:
@@ -85,7 +87,7 @@ class Between:
                         if before is not None:
                             lines = measured(lines, before.lines, shown.at - before.at)
                         show(reassignments.table(lines), summary(lines))
-                        if open_ and _on_its_way(lines, open_[0]):
+                        if open_ and _in_progress(lines, open_[0]):
                             break
                         if time.monotonic() > until:
                             raise OpsError(f"the reassignments did not end within {SECONDS:.0f} s: {summary(lines)}")
@@ -93,27 +95,27 @@ class Between:
                 if open_ and process.poll() is None:
                     self._cancel(open_.pop())
         if open_:
-            raise OpsError(f"{open_[0]} could not be cancelled: it was over before it was seen on its way")
+            raise OpsError(f"{open_[0]} could not be cancelled: it completed before its copy was seen in progress")
 
     def _cancel(self, one: Reassigned) -> None:
         file = self._file("cancel.json", [one])
-        line = f"rehome reassign {file} --cancel --data {self.stack.data}"
-        self.screen.command(line)
+        command = rehome("reassign", file, "--cancel", "--data", self.stack.data)
+        self.screen.command(str(command))
         done = subprocess.run(
-            self._command(line), capture_output=True, text=True, timeout=60, cwd=ROOT, stdin=subprocess.DEVNULL
+            command.argv, capture_output=True, text=True, timeout=60, cwd=ROOT, stdin=subprocess.DEVNULL
         )
         self.screen.plain(done.stdout)
         if done.returncode:
             raise OpsError(f"the cancel failed (exit code {done.returncode}): {done.stderr.strip()[-300:]}")
 
     def problems(self) -> list[str]:
-        """One sentence for everything that is not as it is to be: replicas, who is in sync, what lies on the disks."""
+        """Return a sentence for each difference from the expected result: replicas, ISR, replicas on disk."""
         with KafkaAdmin(self.target.bootstrap) as admin:
-            rows = {row["partition"]: row for row in admin.describe([plan.TOPIC])[0]["partitions"]}
+            rows = {row["partition"]: row for row in admin.describe([choice.TOPIC])[0]["partitions"]}
             held: dict[int, set[int]] = {each.partition: set() for each in self.wanted}
             for view in admin.log_dirs():
                 for replica in view.replicas:
-                    if replica.partition.topic == plan.TOPIC and replica.partition.partition in held:
+                    if replica.partition.topic == choice.TOPIC and replica.partition.partition in held:
                         held[replica.partition.partition].add(view.node)
             going = admin.reassignments()
         found = [f"{tp} is still being reassigned" for tp in going]
@@ -124,18 +126,14 @@ class Between:
     def _file(self, name: str, rows: Sequence[Reassigned]) -> Path:
         file = self.stack.data / name
         partitions = [
-            {"topic": plan.TOPIC, "partition": each.partition, "replicas": list(each.replicas)} for each in rows
+            {"topic": choice.TOPIC, "partition": each.partition, "replicas": list(each.replicas)} for each in rows
         ]
         file.write_text(json.dumps({"version": 1, "partitions": partitions}, indent=2) + "\n")
         return file
 
-    @staticmethod
-    def _command(line: str) -> list[str]:
-        return [sys.executable, "-m", "ops.cli.main", *shlex.split(line)[1:]]
-
 
 def wrong(each: Reassigned, row: Mapping[str, object], held: Collection[int]) -> list[str]:
-    """What of one partition is not as it is to be."""
+    """Return a sentence for each difference of one partition from its expected result."""
     expected = each.before if each.cancelled else each.replicas
     replicas, isr = row["replicas"], row["isr"]
     assert isinstance(replicas, list | tuple) and isinstance(isr, list | tuple)
@@ -143,14 +141,14 @@ def wrong(each: Reassigned, row: Mapping[str, object], held: Collection[int]) ->
     if tuple(replicas) != expected:
         found.append(f"{each} is on nodes {list(replicas)}, not on {list(expected)}")
     if sorted(isr) != sorted(expected):
-        found.append(f"of {each} nodes {sorted(isr)} are in sync, not {sorted(expected)}")
+        found.append(f"the ISR of {each} is {sorted(isr)}, not {sorted(expected)}")
     if sorted(held) != sorted(expected):
-        found.append(f"of {each} there is data on nodes {sorted(held)}, not on {sorted(expected)}")
+        found.append(f"{each} has data on nodes {sorted(held)}, not on {sorted(expected)}")
     return found
 
 
 def summary(lines: Sequence[Line]) -> str:
-    """All reassignments in one line."""
+    """Format all reassignments in one line."""
     parts = []
     for line in lines:
         share = f" {100 * line.bytes_copied // line.bytes_total}%" if line.bytes_total else ""
@@ -160,8 +158,8 @@ def summary(lines: Sequence[Line]) -> str:
     return "; ".join(parts) or "no reassignments"
 
 
-def _on_its_way(lines: Sequence[Line], one: Reassigned) -> bool:
+def _in_progress(lines: Sequence[Line], one: Reassigned) -> bool:
     for line in lines:
         if line.partition == one.partition and line.bytes_total:
-            return line.bytes_copied / line.bytes_total >= plan.CANCEL_FROM
+            return line.bytes_copied / line.bytes_total >= choice.CANCEL_FROM
     return False

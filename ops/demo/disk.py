@@ -1,4 +1,4 @@
-"""What is left on the disks of a stack by name."""
+"""The folders of moves and deletions that are left on a stack's disks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ SUFFIXES = (".move", ".delete")
 
 
 def leftovers(directories: Iterable[Path]) -> list[Path]:
-    """Directories named `.move` or `.delete` in the log directories."""
+    """Return the `.move` and `.delete` folders in the log directories."""
     entries = (entry for directory in directories for entry in directory.iterdir())
     return sorted(entry for entry in entries if entry.is_dir() and entry.suffix in SUFFIXES)
 
 
 def wait_until_clean(directories: list[Path], seconds: float) -> list[Path]:
-    """What is still left after at most `seconds`; returns as soon as nothing is."""
+    """Wait up to `seconds` until no such folder is left; return those that are."""
     until = time.monotonic() + seconds
     while (left := leftovers(directories)) and time.monotonic() < until:
         time.sleep(0.2)

@@ -1,7 +1,7 @@
-"""The demo's clients as evidence for the checks of the torture: what was acknowledged against what is read at the end.
+"""The demo's clients as evidence for the checks of the torture: acknowledged records against the final read.
 
-A value is unique: nobody sends the same twice. So every kind of damage shows: an acknowledged record that is gone or
-has another offset, a record that is there twice, an offset that is missing, a record that nobody sent.
+Values are unique, so the checks find every kind of damage: an acknowledged record that is lost or has another offset, a
+duplicate, a gap in the offsets, a record that no client sent.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from ops.torture.checks import check
-from ops.torture.facts import Evidence, FinalRead, TopicFact
+from ops.torture.checks.facts import Evidence, FinalRead, TopicFact
+from ops.torture.checks.table import check
 from ops.torture.history import ASSIGN, INFO, OK, POLL, SEND, Event
 
 TOPIC = "orders"
@@ -19,7 +19,7 @@ TOPIC = "orders"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record by its place and its unique value."""
+    """A record with its partition, offset and unique value."""
 
     partition: int
     offset: int
@@ -28,7 +28,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was compared, and every damage found in one sentence each; sound when there is none."""
+    """The counts of the compared records, and a sentence for each damage; sound without any."""
 
     acknowledged: int
     read: int
@@ -48,10 +48,10 @@ def judge(
     sent: Collection[str],
     ends: Mapping[int, int],
 ) -> Verdict:
-    """Compare acknowledgements with the final read from the beginning, and with what the running consumer saw.
+    """Compare the acknowledged records with the final read and with the live consumer's records.
 
-    `sent` are all values handed to idempotent producers, acknowledged or not, the acknowledged ones in the order of
-    their acknowledgement; `ends` the end offset of each partition before the final read.
+    `acknowledged` is in the order of the acknowledgements; `sent` are the values of all sends, acknowledged or not;
+    `ends` are the end offsets of the partitions before the final read.
     """
     acks, final, live = list(acknowledged), list(read), list(consumed)
     known = {record.value for record in acks}
@@ -76,10 +76,10 @@ def judge(
     return Verdict(len(acks), len(final), len(live), problems)
 
 
-#: The checks that need nothing but what clients saw.
+#: The checks that need only clients' operations.
 RECORDS = ("C1", "C2", "C3", "C4", "C5")
 
 
 def _sent(value: str, number: int, kind: str, partition: int, offset: int) -> Event:
-    # Loading and running producer are two: each keeps its own order.
+    # The loading and the live producer are two, each with an order of its own.
     return Event(value.split("-", 1)[0], SEND, TOPIC, partition, kind, number, number, value=value, offset=offset)

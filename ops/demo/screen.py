@@ -1,4 +1,4 @@
-"""What the demo shows: steps, lines, progress. A live display on a terminal, a line now and then elsewhere."""
+"""The demo's output: steps, lines, progress. A live display on a terminal, periodic lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from rich.text import Text
 from ops.cli import output
 
 STEPS = 9
-#: Seconds between two lines of progress where there is no terminal.
+#: Seconds between two lines of progress without a terminal.
 LINE_SECONDS = 3.0
 
 
 class Screen:
-    """Everything goes to standard output."""
+    """Print to standard output."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, console: Console | None = None, steps: int = STEPS) -> None:
         self.console = console or output.console()
+        self._steps = steps
         self._started = time.monotonic()
 
     @property
@@ -31,32 +32,32 @@ class Screen:
         return time.monotonic() - self._started
 
     def step(self, number: int, title: str) -> None:
-        """A new step begins."""
+        """Print the title of a step."""
         stamp = output.duration(self.elapsed)
-        self.console.print(f"\n[bold cyan]{number}/{STEPS}[/] [bold]{escape(title)}[/]  [dim]({stamp})[/]")
+        self.console.print(f"\n[bold cyan]{number}/{self._steps}[/] [bold]{escape(title)}[/]  [dim]({stamp})[/]")
 
     def line(self, text: str) -> None:
         self.console.print(f"    {escape(text)}")
 
     def good(self, text: str) -> None:
-        """Something was proved."""
+        """Print a successful proof."""
         self.console.print(f"    [green]ok[/]  {escape(text)}")
 
     def bad(self, text: str) -> None:
-        """Something was disproved."""
+        """Print a failed proof."""
         self.console.print(f"    [red]NOT OK[/]  {escape(text)}")
 
     def command(self, line: str) -> None:
-        """A command line that is run now, as a person would type it."""
+        """Print a command line that is executed now."""
         self.console.print(f"    [bold]$[/] {escape(line)}")
 
     def plain(self, text: str) -> None:
-        """Text as another program printed it."""
+        """Print another program's output unchanged."""
         self.console.print(Text(text.rstrip()), soft_wrap=True)
 
     @contextlib.contextmanager
     def progress(self, what: str) -> Iterator[Callable[[float, float, str], None]]:
-        """Progress of one thing: called with (done, total, unit text) as often as wanted."""
+        """Yield a function that shows progress; its arguments are done, total and a text."""
         last = 0.0
         with _maybe_live(self.console) as live:
 
@@ -74,7 +75,7 @@ class Screen:
 
     @contextlib.contextmanager
     def live(self) -> Iterator[Callable[[RenderableType, str], None]]:
-        """A display that is replaced: called with the display and the line that stands for it without a terminal."""
+        """Yield a function that replaces the display; its arguments are the display and its line without a terminal."""
         last = 0.0
         with _maybe_live(self.console) as live:
 

@@ -1,4 +1,4 @@
-"""Traffic through librdkafka: the load, a producer and a consumer that keep running, the final read."""
+"""Traffic by librdkafka: the load, a live producer and consumer, the final read."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ _SILENT.addHandler(logging.NullHandler())
 _SILENT.propagate = False
 
 DELIVERY_SECONDS = 120
-AWAY_SECONDS = 30  # that a broker may be away while its offsets are asked for
+#: Seconds for which ListOffsets is retried while a broker is unavailable.
+UNAVAILABLE_SECONDS = 30
 
 
 def payload(value: str, size: int) -> bytes:
-    """The value, filled up to `size` bytes with something that depends on it."""
+    """Return the value, padded to `size` bytes with a filler that depends on it."""
     head = value.encode() + b" "
     filler = (value.encode() * (size // max(1, len(value)) + 1))[: max(0, size - len(head))]
     return head + filler
 
 
 def value_of(raw: bytes | None) -> str:
-    """The unique value in a record's bytes."""
+    """Return the unique value in a record's bytes."""
     return (raw or b"").split(b" ", 1)[0].decode(errors="replace")
 
 
 class Acknowledged:
-    """An idempotent producer with acks=all that notes every value it was handed and every acknowledgement."""
+    """An idempotent producer with acks=all that records every send and every acknowledgement."""
 
     def __init__(self, bootstrap: str, topic: str, *, linger_ms: int) -> None:
         self._topic = topic
@@ -59,7 +60,7 @@ class Acknowledged:
         )
 
     def send(self, value: str, partition: int, size: int) -> None:
-        """Hand one record over; waits while the producer's queue is full."""
+        """Send one record; wait while the producer's queue is full."""
         self.sent.add(value)
         raw = payload(value, size)
         while True:
@@ -74,7 +75,7 @@ class Acknowledged:
         self._producer.poll(seconds)
 
     def flush(self, seconds: float = DELIVERY_SECONDS) -> None:
-        """Wait until everything is acknowledged or has failed. Raises `OpsError` when neither happens in time."""
+        """Wait until every record is acknowledged or has failed. Raises `OpsError` after `seconds`."""
         left = self._producer.flush(seconds)
         if left:
             raise OpsError(f"{left} records were not acknowledged within {seconds:.0f} s; see the nodes' logs")
@@ -90,7 +91,7 @@ class Acknowledged:
 def load(
     producer: Acknowledged, partitions: int, bytes_each: int, record_bytes: int, progress: Callable[[int], None]
 ) -> int:
-    """Fill every partition with about `bytes_each` bytes; the bytes handed over. `progress` gets the bytes so far."""
+    """Produce about `bytes_each` bytes to every partition; return the total. `progress` receives the bytes so far."""
     done = 0
     for number in range(bytes_each // record_bytes):
         for partition in range(partitions):
@@ -122,22 +123,22 @@ class LiveTraffic:
         ]
 
     def start(self) -> None:
-        """Return when the consumer knows where it begins, or has met a problem: whatever comes then disturbs both."""
+        """Start both; return once the consumer has its start offsets or has failed: later faults affect both."""
         for thread in self._threads:
             thread.start()
-        self._begun.wait(2 * AWAY_SECONDS)
+        self._begun.wait(2 * UNAVAILABLE_SECONDS)
 
     def stop(self) -> None:
-        """End the producer with everything acknowledged, then the consumer when it has seen all. Raises `OpsError`."""
+        """Stop the producer after its last acknowledgement, the consumer after the last record. Raises `OpsError`."""
         self._stop.set()
         self._threads[0].join(DELIVERY_SECONDS + 10)
         self._stop_consumer.set()
         self._threads[1].join(60)
         if self._problems:
-            raise OpsError(f"the running clients had a problem: {self._problems[0]}")
+            raise OpsError(f"a live client failed: {self._problems[0]}")
 
     def abandon(self) -> None:
-        """End both without waiting for anything: the run was interrupted."""
+        """Stop both without waiting, after an interrupt."""
         self._stop.set()
         self._stop_consumer.set()
 
@@ -154,7 +155,7 @@ class LiveTraffic:
             partition = number % self._partitions
             self.producer.send(f"live-{partition}-{number}", partition, self._record_bytes)
             number += 1
-            due = max(due + self._interval, time.monotonic() - 1.0)  # after a standstill it does not make up for it
+            due = max(due + self._interval, time.monotonic() - 1.0)  # it skips the sends that a pause has delayed
             self.producer.poll(max(0.0, due - time.monotonic()))
         self.producer.flush()
         for record in self.producer.acks:
@@ -177,7 +178,7 @@ class LiveTraffic:
                     if all(position[p] >= end for p, end in self._ends.items()):
                         return
                     if time.monotonic() > until:
-                        raise OpsError("the consumer has not caught up 30 s after the last record")
+                        raise OpsError("the consumer had not caught up 30 s after the last record")
         finally:
             self._begun.set()
             consumer.close()
@@ -186,10 +187,10 @@ class LiveTraffic:
 def read_all(
     bootstrap: str, topic: str, partitions: int, progress: Callable[[int, int], None], *, silence: float = 30.0
 ) -> tuple[list[Record], dict[int, int]]:
-    """Everything in the topic from the beginning, and the end offsets as they were before.
+    """Read the topic from the beginning; return its records, and the end offsets from before the read.
 
-    `progress` gets the number of records read, and of how many. Raises `OpsError` when nothing comes for `silence`
-    seconds although something is left.
+    `progress` receives the number of records read and the total. Raises `OpsError` after `silence` seconds without
+    records.
     """
     consumer = _consumer(bootstrap)
     try:
@@ -211,7 +212,7 @@ def read_all(
                 quiet = time.monotonic()
                 progress(len(records), total)
             elif time.monotonic() - quiet > silence:
-                raise OpsError(f"nothing could be read of partitions {sorted(left)} of {topic} for {silence:.0f} s")
+                raise OpsError(f"no records of partitions {sorted(left)} of {topic} for {silence:.0f} s")
         return records, ends
     finally:
         consumer.close()
@@ -236,8 +237,8 @@ def _consumer(bootstrap: str) -> Any:
 
 
 def _watermarks(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
-    """Raises `OpsError` when they cannot be read: at once, or of a broker that stays away for `AWAY_SECONDS`."""
-    until = time.monotonic() + AWAY_SECONDS
+    """Return log start and end offset. Raises `OpsError`, for an unavailable broker after `UNAVAILABLE_SECONDS`."""
+    until = time.monotonic() + UNAVAILABLE_SECONDS
     while True:
         try:
             low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=15)
@@ -249,7 +250,7 @@ def _watermarks(consumer: Any, topic: str, partition: int) -> tuple[int, int]:
             return int(low), int(high)
 
 
-#: Errors of a broker that is away for a moment: the client connects again by itself.
+#: Errors of a broker that is temporarily unavailable: the client reconnects by itself.
 _PASSING = {
     KafkaError._TRANSPORT,
     KafkaError._ALL_BROKERS_DOWN,
@@ -269,5 +270,5 @@ def _poll(consumer: Any, seconds: float) -> list[Record]:
         if error is None:
             found.append(Record(message.partition(), message.offset(), value_of(message.value())))
         elif error.code() not in _PASSING:
-            raise OpsError(f"the consumer was told: {error.str()}")
+            raise OpsError(f"the consumer failed: {error.str()}")
     return found

@@ -1,1 +1,1 @@
-"""A file system that fails, hangs and slows down on demand, for tests and for the torture."""
+"""A file system with fault injection (errors, hangs, slow disks) for the tests and the torture."""

@@ -1,4 +1,4 @@
-"""The client of the faulty file system: mounts it, puts rules in force, unmounts it."""
+"""The client of the faulty file system: mount it, set its rules, unmount it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ROOT = Path(__file__).resolve().parents[2]
 UP_SECONDS = 60.0
 _PR_SET_PDEATHSIG = 1
 
-#: What reads, and what changes a disk.
+#: The operations that read a disk, and those that change it.
 READS = ("getattr", "open", "opendir", "readdir", "read", "statfs")
 FLUSHES = ("fsync", "fdatasync", "fsyncdir")
 CHANGES = ("create", "write", "truncate", "rename", "unlink", "mkdir", "rmdir", *FLUSHES)
 
 
 def missing() -> str:
-    """Return why there is no faulty file system here, "" when there is."""
+    """Return why the faulty file system is not available on this machine, "" if it is."""
     if not os.access("/dev/fuse", os.R_OK | os.W_OK):
         return "needs /dev/fuse"
     if not shutil.which("fusermount3"):
@@ -44,10 +44,10 @@ def missing() -> str:
 
 
 class Disk:
-    """A faulty file system mounted at `path`, its data in a folder beside it; from any thread."""
+    """A faulty file system mounted at `path`, with its data in a folder beside it. Thread-safe."""
 
     def __init__(self, root: Path, name: str) -> None:
-        """Mount it. Raises `OpsError` when it cannot be mounted."""
+        """Mount it. Raises `OpsError`."""
         self.backing, self.path = root / f"{name}.backing", root / name
         for folder in (self.backing, self.path):
             folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ class Disk:
         self._lines = self._socket.makefile("rw", encoding="utf-8")
         self._guard = threading.Lock()
         self._log = (root / f"{name}.log").open("wb")
-        # In a session of its own: an interrupt at the terminal is not meant for the disk.
+        # In a session of its own: Ctrl-C must not unmount the disk.
         self._process = subprocess.Popen(
             [sys.executable, "-m", "ops.faults.faulty_fs", str(self.backing), str(self.path), str(control.fileno())],
             cwd=ROOT,
@@ -73,23 +73,23 @@ class Disk:
                 raise OpsError(f"cannot mount the faulty file system {self.path}; see {self._log.name}")
             time.sleep(0.01)
 
-    def _ask(self, **command: Any) -> Any:
+    def _request(self, **command: Any) -> Any:
         with self._guard:
             self._lines.write(json.dumps(command) + "\n")
             self._lines.flush()
             return json.loads(self._lines.readline())
 
     def rules(self, *rules: Mapping[str, Any]) -> None:
-        """Put exactly these rules in force (see `rules.Rule`)."""
-        self._ask(rules=rules)
+        """Replace all rules by these (see `rules.Rule`)."""
+        self._request(rules=rules)
 
     def heal(self) -> None:
-        """Remove all rules: what hangs goes on."""
+        """Remove all rules; operations that hang continue."""
         self.rules()
 
     @contextlib.contextmanager
     def failing(self, *ops: str, **rule: Any) -> Iterator[Disk]:
-        """Put one rule in force while the block runs; it fails with EIO unless another fault is given."""
+        """Apply one rule while the block runs; its fault is EIO by default."""
         if not {"errno", "delay", "hang", "rate"} & set(rule):
             rule["errno"] = errno.EIO
         self.rules({"ops": ops, **rule})
@@ -100,30 +100,30 @@ class Disk:
 
     @property
     def hits(self) -> int:
-        """How many operations the rules in force have hit."""
-        return int(sum(self._ask()["hits"]))
+        """The number of operations that the current rules have affected."""
+        return int(sum(self._request()["hits"]))
 
     @property
     def hanging(self) -> int:
-        """How many operations hang now."""
-        return int(self._ask()["hanging"])
+        """The number of operations that hang."""
+        return int(self._request()["hanging"])
 
     def trace(self, on: bool = True) -> list[tuple[str, str]]:
-        """Begin or end to note operations; return (operation, path) of what was noted."""
-        return [(op, path) for op, path in self._ask(trace=on)]
+        """Start or stop recording operations; return the recorded (operation, path) pairs."""
+        return [(op, path) for op, path in self._request(trace=on)]
 
     def evict(self) -> int:
-        """Let what failed flushes dropped be read as zeros from now on; return the bytes."""
-        return int(self._ask(evict=True))
+        """Replace the data that failed flushes have dropped by zeros; return the number of bytes."""
+        return int(self._request(evict=True))
 
     def close(self) -> None:
-        """Unmount; what still hangs in it gets an error."""
+        """Unmount; operations that still hang fail."""
         with contextlib.suppress(OSError, ValueError):
             self.heal()
         with contextlib.suppress(OSError):
             self._lines.close()
         self._socket.close()
-        self._process.terminate()  # it then unmounts by itself
+        self._process.terminate()  # it unmounts on SIGTERM
         try:
             self._process.wait(5)
         except subprocess.TimeoutExpired:

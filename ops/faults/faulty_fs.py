@@ -1,12 +1,12 @@
-"""A file system that passes everything through to a folder, and fails, hangs, slows down or loses data by rules.
+"""A pass-through file system over a folder that fails, hangs, slows down or loses data by rules.
 
-`python -m ops.faults.faulty_fs BACKING MOUNT FD` serves MOUNT in the foreground until it is unmounted. The rules
-come as JSON lines over the socket that it inherits as FD, each answered by one line; `ops.faults.disk.Disk` is the
-client.
+`python -m ops.faults.faulty_fs BACKING MOUNT FD` serves MOUNT in the foreground until it is unmounted. It receives
+commands as JSON lines over the socket that it inherits as FD, and sends a line in response to each;
+`ops.faults.disk.Disk` is the client.
 
-Data that was written and not flushed is remembered by file: a flush that fails with `drop` marks it clean without
-having written it, as Linux does, so that the next flush succeeds and the bytes are still read back; `evict` is the
-moment when the cache lets go and zeros come to light.
+It tracks the unflushed data of each file. A flush that fails with `drop` marks this data clean without writing it, as
+Linux does: the next flush succeeds, and reads still return the data from the page cache until `evict` replaces it by
+zeros.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ops.faults.rules import Rule
 
 
 class Faults:
-    """The rules in force, what they hit, and the operations seen when asked to note them."""
+    """The current rules, their hits, and the recorded operations."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -38,7 +38,7 @@ class Faults:
         self._hanging = 0
 
     def before(self, op: str, path: str, size: int = 0) -> bool:
-        """Called before every operation; raises what it is to fail with. Answers whether a flush drops its data."""
+        """Apply the rules before an operation: wait, or raise OSError. Return whether a flush drops its data."""
         with self._changed:
             if self._trace is not None:
                 self._trace.append((op, path))
@@ -59,7 +59,7 @@ class Faults:
             try:
                 while self._version == version:
                     self._changed.wait(0.05)
-                    # The kernel kills nobody whose request is with us: who was killed is let go here.
+                    # The kernel cannot end a killed process before its FUSE request has a response.
                     if mfusepy._libfuse.fuse_interrupted():
                         raise InterruptedError(errno.EINTR, os.strerror(errno.EINTR))
             finally:
@@ -73,19 +73,19 @@ class Faults:
             self._changed.wait(left)
 
     def drop_errno(self, op: str, path: str) -> int:
-        """The errno of the rule that dropped a flush's data."""
+        """Return the errno of the rule that dropped a flush's data."""
         with self._changed:
             return next((rule.errno for rule in self._rules if rule.drop), errno.EIO) or errno.EIO
 
     def set(self, rules: list[dict[str, Any]]) -> None:
-        """Put other rules in force; what hangs or waits under the old ones goes on."""
+        """Replace the rules; operations that hang or wait under the old ones continue."""
         with self._changed:
             self._rules = [Rule(**rule) for rule in rules]
             self._version += 1
             self._changed.notify_all()
 
     def trace(self, on: bool) -> list[tuple[str, str]]:
-        """Begin (anew) or end noting operations; answers what was noted."""
+        """Restart or stop recording operations; return those recorded so far."""
         with self._changed:
             noted, self._trace = self._trace or [], [] if on else None
             return noted
@@ -96,7 +96,7 @@ class Faults:
 
 
 class Unflushed:
-    """Which bytes of which file were written and not flushed, or lost by a flush that failed; by inode."""
+    """The byte ranges of each file, by inode, that are unflushed, or lost by a failed flush."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -112,7 +112,7 @@ class Unflushed:
             self._dirty.pop(inode, None)
 
     def dropped(self, inode: int, fd: int) -> None:
-        """A flush failed: what was dirty is clean now, and not on the disk."""
+        """Mark a file's dirty ranges as lost after a failed flush; `fd` is an open descriptor of it."""
         with self._lock:
             ranges = self._dirty.pop(inode, [])
             if not ranges:
@@ -123,7 +123,7 @@ class Unflushed:
             self._lost[inode] = (held, [*before, *ranges])
 
     def evict(self) -> int:
-        """The cache lets go of what was lost; answers how many bytes are zeros now."""
+        """Overwrite the lost ranges with zeros, as an eviction from the page cache does; return the number of bytes."""
         with self._lock:
             lost, self._lost = self._lost, {}
         total = 0
@@ -138,7 +138,7 @@ class Unflushed:
 
 
 class FaultyFs(mfusepy.Operations):  # type: ignore[misc]
-    """See the module. Names of operations are FUSE's; fdatasync is told from fsync."""
+    """The FUSE operations. Rules use FUSE's operation names, with fdatasync and fsync distinguished."""
 
     use_ns = True
     flag_nopath = True
@@ -190,7 +190,7 @@ class FaultyFs(mfusepy.Operations):  # type: ignore[misc]
         return os.readlink(self._real(path))
 
     def rename(self, old: str, new: str) -> int:
-        # RENAME_NOREPLACE was looked after by the kernel, which knows that the new name is free.
+        # The kernel has checked RENAME_NOREPLACE: it knows that the new name does not exist.
         self.faults.before("rename", old)
         os.rename(self._real(old), self._real(new))
         return 0
@@ -283,22 +283,22 @@ class FaultyFs(mfusepy.Operations):  # type: ignore[misc]
 
 
 class Fuse(mfusepy.FUSE):  # type: ignore[misc]
-    """The binding, which else knows no file handle at ftruncate."""
+    """The FUSE binding, with the file handle passed to ftruncate."""
 
     def truncate_fuse_3(self, path: bytes | None, length: int, fip: Any) -> int:
-        """As the binding's, for a file that has no name any more too."""
+        """Truncate a file, also one that has been unlinked."""
         handle = fip.contents.fh if fip else None
         return int(self.operations.truncate(path.decode() if path is not None else None, length, handle))
 
 
-def answer(fs: FaultyFs, asked: dict[str, Any]) -> Any:
-    """Carry out one command: rules, stats, trace, evict."""
-    if "rules" in asked:
-        fs.faults.set(asked["rules"])
+def respond(fs: FaultyFs, command: dict[str, Any]) -> Any:
+    """Execute a command (rules, trace, evict, or stats) and return its response."""
+    if "rules" in command:
+        fs.faults.set(command["rules"])
         return True
-    if "trace" in asked:
-        return fs.faults.trace(asked["trace"])
-    if asked.get("evict"):
+    if "trace" in command:
+        return fs.faults.trace(command["trace"])
+    if command.get("evict"):
         return fs.unflushed.evict()
     return fs.faults.stats()
 
@@ -307,7 +307,7 @@ def listen(fs: FaultyFs, client: socket.socket) -> None:
     """Respond to commands until the client closes the socket."""
     with client, client.makefile("rw", encoding="utf-8") as lines, contextlib.suppress(OSError):
         for line in lines:
-            lines.write(json.dumps(answer(fs, json.loads(line))) + "\n")
+            lines.write(json.dumps(respond(fs, json.loads(line))) + "\n")
             lines.flush()
 
 

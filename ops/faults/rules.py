@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Rule:
-    """What happens to operations of the kinds `ops` (none: all) on paths that match `path`.
+    """A fault of the operations `ops` (empty: all) on paths that match `path`.
 
-    The first `after` matches are let through; `count` (0: all) are then hit. A hit waits for `delay` seconds, and as
-    long as `rate` bytes per second ask for, or until the rules change (`hang`), and then fails with `errno` (0: not).
-    `drop`: a flush that fails forgets what it should have written.
+    It skips the first `after` matches and affects the next `count` (0: all). An affected operation waits for `delay`
+    seconds and for its share of `rate` bytes per second, or hangs until the rules change (`hang`), and then fails with
+    `errno` (0: does not fail). `drop`: a failed flush loses its data.
     """
 
     ops: tuple[str, ...] = ()
@@ -34,7 +34,7 @@ class Rule:
         self.pattern = re.compile(self.path)
 
     def hit(self, op: str, path: str) -> bool:
-        """Whether this operation is hit; counted."""
+        """Return whether the rule affects this operation, and count it."""
         if (self.ops and op not in self.ops) or not self.pattern.search(path):
             return False
         self.seen += 1

@@ -1,6 +1,5 @@
-"""Containers for the roles: the engine they run in, and the base image they run on.
+"""Containers for the roles: the Docker engine and the base image.
 
-An image holds an operating system only. The checkout, its virtual environment and Temporal's binary are mounted
-read-only at the paths they have on the host, so that a role in a container starts with the very command line that
-starts it outside of one.
+The image contains only an operating system. The checkout, its virtual environment and Temporal's binary are mounted
+read-only at their host paths, so that a role has the same command line in a container as outside.
 """

@@ -1,7 +1,7 @@
-"""The base image: an operating system that can run this checkout's interpreter, which is mounted into it.
+"""The base image: an operating system for this checkout's interpreter, which is mounted into the container.
 
-A pull is tried first, with a short timeout; where no registry of images is reached, Debian's packages make one
-(`debootstrap`, as root). Either is made once per engine, and kept by this user as an archive.
+The image is pulled, with a short timeout; without access to a registry it is built from Debian's packages
+(`debootstrap`, as root) and archived in this user's cache. Either happens once per engine.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from ops.stack.temporal_server import cache_folder
 SUITE = "bookworm"
 TAG = f"rehome-base:{SUITE}"
 PULL = "python:{version}-slim-" + SUITE
-#: What the interpreter's modules need besides a minimal system; python3 brings the libraries of an interpreter that is
-#: mounted from elsewhere, too.
+#: The packages that the interpreter's modules need beside a minimal system; python3 includes the libraries of a mounted
+#: interpreter.
 PACKAGES = ("python3", "ca-certificates")
 
 PULL_SECONDS = 60.0
@@ -35,18 +35,18 @@ Say = Callable[[str], None]
 
 
 class NoImage(OpsError):
-    """The base image could not be had."""
+    """The base image can be neither pulled nor built."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder or file of the host that a container sees read-only at the same path."""
+    """A folder or file of the host that is mounted read-only at the same path."""
 
     path: Path
 
 
 def ensure(say: Say) -> str:
-    """The tag of the base image in the engine that DOCKER_HOST names, made where needed. Raises `NoImage`."""
+    """Return the tag of the base image in the engine at DOCKER_HOST, pulled or built if necessary. Raises `NoImage`."""
     if _docker("image", "inspect", TAG).returncode == 0:
         return TAG
     archive = cache_folder().parent / "images" / f"{SUITE}.tar"
@@ -61,17 +61,18 @@ def ensure(say: Say) -> str:
     built = _build(archive, say)
     if built:
         raise NoImage(
-            f"there is no base image: the pull of {name} failed ({pulled}), Debian's packages made none ({built}); "
-            f"make an image with Python {sys.version_info.major}.{sys.version_info.minor} reachable as {TAG}"
+            f"cannot create the base image: the pull of {name} failed ({pulled}), the build from Debian's packages "
+            f"failed ({built}); "
+            f"provide an image with Python {sys.version_info.major}.{sys.version_info.minor} as {TAG}"
         )
     return TAG
 
 
 def mounts(project: Path, *more: Path) -> list[Mount]:
-    """What a role needs of the host: the checkout, its virtual environment, the interpreter behind it, and `more`.
+    """Return the host paths that a role needs: the checkout, its virtual environment, the interpreter, and `more`.
 
-    The interpreter of the host's own system (below /usr) is not mounted: the image has one at the same path. A path
-    that is a link is followed: what it leads to is mounted where it stands, so that the link works inside as well.
+    The system's interpreter (below /usr) is not mounted: the image has one at the same path. Targets of links are
+    mounted at their own paths, so that the links work inside the container as well.
     """
     wanted = [project, Path(sys.prefix), *more]
     base = Path(sys.base_prefix)
@@ -85,10 +86,10 @@ def mounts(project: Path, *more: Path) -> list[Mount]:
 
 
 def interpreter(tag: str, project: Path) -> tuple[str, dict[str, str]]:
-    """The program that runs this checkout's code in the image, and the environment it needs. Raises `NoImage`.
+    """Return the interpreter for this checkout in the image, and the environment that it needs. Raises `NoImage`.
 
-    That is our own interpreter, mounted; or, where ours is the system's and the image keeps its own elsewhere, the
-    image's of the same version with our packages.
+    It is this process' interpreter, mounted; if that is the system's and the image has its own at another path, the
+    image's interpreter of the same version with this process' packages.
     """
     if Path(sys.base_prefix) != Path("/usr"):
         return sys.executable, {}
@@ -103,11 +104,11 @@ def interpreter(tag: str, project: Path) -> tuple[str, dict[str, str]]:
         if done.returncode == 0:
             return program, settings
         why = _last(done)
-    raise NoImage(f"{tag} runs neither {sys.executable} nor {own}: {why}")
+    raise NoImage(f"neither {sys.executable} nor {own} runs in {tag}: {why}")
 
 
 def _followed(path: Path) -> list[Path]:
-    """A path and what it leads to, where it or a folder above it is a link."""
+    """Return a path, and its resolved path if it contains a link."""
     path, real = path.absolute(), path.resolve()
     return [path] if real == path else [path, real]
 
@@ -116,18 +117,18 @@ def _pull(name: str) -> str:
     try:
         done = _docker("pull", "--quiet", name, seconds=PULL_SECONDS)
     except subprocess.TimeoutExpired:
-        return f"no answer within {PULL_SECONDS:.0f} s"
+        return f"no response within {PULL_SECONDS:.0f} s"
     return _last(done) if done.returncode else ""
 
 
 def _build(archive: Path, say: Say) -> str:
-    """Make the archive and import it; answers why that did not work, or ""."""
+    """Build the archive and import it; return the reason of a failure, or ""."""
     debootstrap = shutil.which("debootstrap") or shutil.which("debootstrap", path="/usr/sbin:/sbin")
     if debootstrap is None or os.geteuid() != 0:
-        return "that takes root and debootstrap"
-    say(f"making a base image of Debian's packages ({SUITE}; under a minute)")
+        return "it needs root and debootstrap"
+    say(f"building a base image from Debian's packages ({SUITE}; under a minute)")
     with _work_folder(archive.parent) as work:
-        # In a mount namespace of its own, so that what it mounts goes with it however it ends: the folder is removed.
+        # In a mount namespace of its own, so that its mounts disappear with it before the folder is removed.
         command = ["unshare", "--mount", debootstrap, "--variant=minbase", f"--include={','.join(PACKAGES)}"]
         try:
             done = _run_whole([*command, SUITE, str(work / "root")], BUILD_SECONDS)
@@ -146,7 +147,7 @@ def _build(archive: Path, say: Say) -> str:
 
 
 def _run_whole(command: list[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run a command that has children of its own: whoever ends it early ends all of them, and waits for that."""
+    """Run a command with children; on a timeout or interrupt, kill all of them and wait until they have exited."""
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:

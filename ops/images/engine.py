@@ -1,6 +1,4 @@
-"""The Docker engine: the one that answers, or, for root on a machine that has `dockerd`, one of our own for as long as
-it is needed.
-"""
+"""The Docker engine: a running one, or, as root on a machine with `dockerd`, a temporary one."""
 
 from __future__ import annotations
 
@@ -21,11 +19,11 @@ STOP_SECONDS = 20.0
 
 
 class NoEngine(OpsError):
-    """There is no Docker engine, and none could be started."""
+    """No Docker engine is running, and none can be started."""
 
 
 def answers(host: str | None = None) -> bool:
-    """Whether an engine answers at `host` (None: where DOCKER_HOST or Docker's default says)."""
+    """Return whether an engine responds at `host` (None: DOCKER_HOST or Docker's default)."""
     docker = shutil.which("docker")
     if docker is None:
         return False
@@ -40,9 +38,9 @@ def answers(host: str | None = None) -> bool:
 
 @contextlib.contextmanager
 def engine() -> Iterator[None]:
-    """Make sure that an engine answers while the block runs, at DOCKER_HOST where it is one of our own.
+    """Provide an engine while the block runs; a temporary one has its address in DOCKER_HOST.
 
-    Our own keeps everything below one temporary folder, which goes with it. Raises `NoEngine`.
+    All files of a temporary engine are in a temporary folder that is removed at the end. Raises `NoEngine`.
     """
     if answers():
         yield
@@ -50,7 +48,7 @@ def engine() -> Iterator[None]:
     dockerd = shutil.which("dockerd")
     if dockerd is None or os.geteuid() != 0:
         raise NoEngine(
-            "no Docker engine answers, and none can be started here (that takes root and dockerd); "
+            "no Docker engine responds, and none can be started (that needs root and dockerd); "
             "start Docker, or set DOCKER_HOST to an engine"
         )
     folder = Path(tempfile.mkdtemp(prefix="rehome-docker-"))
@@ -92,8 +90,8 @@ def _wait(process: subprocess.Popen[bytes], folder: Path, host: str) -> None:
     while not answers(host):
         if process.poll() is not None or time.monotonic() > until:
             log = (folder / "dockerd.log").read_text(errors="replace").strip().splitlines()
-            last = log[-1] if log else "it said nothing"
-            raise NoEngine(f"dockerd could not be started: {last}; start Docker, or set DOCKER_HOST to an engine")
+            last = log[-1] if log else "its log is empty"
+            raise NoEngine(f"cannot start dockerd: {last}; start Docker, or set DOCKER_HOST to an engine")
         time.sleep(0.1)
 
 
@@ -108,7 +106,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def _unmount_below(folder: Path) -> None:
-    """What an engine that was killed leaves mounted, innermost first."""
+    """Unmount the mounts that a killed engine has left, innermost first."""
     lines = Path("/proc/self/mounts").read_text(errors="replace").splitlines()
     mounts = [line.split()[1] for line in lines]
     for mount in sorted((m for m in mounts if m.startswith(f"{folder}/")), reverse=True):

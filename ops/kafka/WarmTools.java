@@ -16,14 +16,14 @@ import org.apache.kafka.common.utils.Exit;
 import org.slf4j.LoggerFactory;
 
 /**
- * Runs the main classes of Apache Kafka's command-line tools one after the other in one virtual machine.
+ * Runs the main classes of Apache Kafka's command-line tools sequentially in one JVM.
  *
- * A request on standard input: a count, then that many strings (main class, arguments, and last what the tool reads
- * from its standard input); a string is its length in bytes and UTF-8. The answer on standard output: exit code,
- * standard output and standard error of the tool. Ends when standard input does.
+ * A request on standard input: a count, then that many strings (main class, arguments, and finally the tool's standard
+ * input); a string is its length in bytes and UTF-8. The response on standard output: exit code, standard output and
+ * standard error of the tool. Exits at the end of standard input.
  */
 public final class WarmTools {
-    /** Thrown where a tool ends the process; no tool means to catch it. */
+    /** Thrown instead of an exit of the process; an Error, since tools catch exceptions. */
     private static final class Ended extends Error {
         Ended(int code) {
             super("exit " + code, null, false, false);
@@ -36,7 +36,7 @@ public final class WarmTools {
     private static final List<Runnable> hooks = new ArrayList<>();
 
     public static void main(String[] arguments) throws Exception {
-        // It complains once, to standard error: not as part of the first tool's.
+        // slf4j warns once on standard error: before the first tool, not in its output.
         LoggerFactory.getLogger(WarmTools.class);
         DataInputStream in = new DataInputStream(System.in);
         DataOutputStream out = new DataOutputStream(System.out);
@@ -59,18 +59,18 @@ public final class WarmTools {
             for (int i = 0; i < count; i++) {
                 strings[i] = new String(in.readNBytes(in.readInt()), StandardCharsets.UTF_8);
             }
-            answer(out, strings);
+            respond(out, strings);
         }
     }
 
-    private static void answer(DataOutputStream out, String[] strings) throws IOException {
-        ByteArrayOutputStream told = new ByteArrayOutputStream();
-        ByteArrayOutputStream complained = new ByteArrayOutputStream();
+    private static void respond(DataOutputStream out, String[] strings) throws IOException {
+        ByteArrayOutputStream output = new ByteArrayOutputStream();
+        ByteArrayOutputStream errors = new ByteArrayOutputStream();
         PrintStream before = System.out;
         PrintStream beforeErr = System.err;
         System.setIn(new ByteArrayInputStream(strings[strings.length - 1].getBytes(StandardCharsets.UTF_8)));
-        PrintStream toOut = new PrintStream(told, true, StandardCharsets.UTF_8);
-        PrintStream toErr = new PrintStream(complained, true, StandardCharsets.UTF_8);
+        PrintStream toOut = new PrintStream(output, true, StandardCharsets.UTF_8);
+        PrintStream toErr = new PrintStream(errors, true, StandardCharsets.UTF_8);
         System.setOut(toOut);
         System.setErr(toErr);
         int status = run(strings[0], Arrays.copyOfRange(strings, 1, strings.length - 1));
@@ -79,7 +79,7 @@ public final class WarmTools {
         System.setOut(before);
         System.setErr(beforeErr);
         out.writeInt(status);
-        for (ByteArrayOutputStream text : new ByteArrayOutputStream[] {told, complained}) {
+        for (ByteArrayOutputStream text : new ByteArrayOutputStream[] {output, errors}) {
             out.writeInt(text.size());
             text.writeTo(out);
         }
@@ -112,7 +112,7 @@ public final class WarmTools {
         }
     }
 
-    /** What counts from the start of the process (records already consumed) counts from the start of each run. */
+    /** Reset a tool's static counters (the console consumer's record count), which otherwise span several runs. */
     private static void reset(Class<?> tool) throws ReflectiveOperationException {
         if (tool.getName().endsWith(".ConsoleConsumer")) {
             Field count = tool.getDeclaredField("messageCount");
@@ -139,8 +139,7 @@ public final class WarmTools {
         }
     }
 
-    /** The process would be gone now: what some tools make of the exception, which they catch, is neither heard
-     *  nor does it change the code. */
+    /** Ends a run. Some tools catch the Error: their later output is discarded, and the first exit code counts. */
     private static void end(int status) {
         synchronized (hooks) {
             if (code == null) {

@@ -1,1 +1,1 @@
-"""Apache Kafka from its Maven artifacts: one broker or several beside our nodes, and its own tools."""
+"""Apache Kafka from its Maven artifacts: brokers for comparison, and its command-line tools."""

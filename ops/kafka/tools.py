@@ -1,6 +1,6 @@
-"""Apache Kafka's command-line tools by the names of their scripts, run in a warm virtual machine or a process each.
+"""Apache Kafka's command-line tools by the names of their scripts, run in a warm JVM or in a process each.
 
-A tool takes one and a half to two seconds to start; in a virtual machine that is already warm, a fraction of one.
+A tool takes up to two seconds to start in a new JVM, a fraction of that in a warm one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import contextlib
 import ctypes
 import os
 import select
-import shutil
 import signal
 import struct
 import subprocess
@@ -18,7 +17,7 @@ import time
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from ops.kafka.broker import QUIET_LOGGING, KafkaUnavailable, ensure_libs, java_command
+from ops.kafka.jars import QUICK, SERVER, KafkaUnavailable, Runtime, runtime
 
 SOURCE = Path(__file__).with_name("WarmTools.java")
 
@@ -48,7 +47,7 @@ TOOLS = {
     "kafka-verifiable-producer": "org.apache.kafka.tools.VerifiableProducer",
 }
 
-#: Tools that work on files, without a server.
+#: Tools that use files, without a server.
 LOCAL = frozenset({"kafka-dump-log", "kafka-storage"})
 
 _SERVER = ("--bootstrap-server", "--bootstrap-controller")
@@ -58,7 +57,7 @@ _INT = struct.Struct(">i")
 
 
 class Ran(NamedTuple):
-    """What a tool did: exit code, standard output, standard error."""
+    """A tool's exit code, standard output and standard error."""
 
     code: int
     out: str
@@ -66,16 +65,16 @@ class Ran(NamedTuple):
 
 
 class ToolStuck(Exception):
-    """A tool did not end in time; the message has its command line."""
+    """A tool timed out; the message has its command line."""
 
 
 def main_class(tool: str) -> str:
-    """The main class of a script's name; a class name with dots is taken as it is. Raises KeyError."""
+    """Return the main class of a script; a class name with dots is returned unchanged. Raises KeyError."""
     return tool if "." in tool else TOOLS[tool]
 
 
 def with_server(tool: str, arguments: tuple[str, ...], bootstrap: str | None) -> tuple[str, ...]:
-    """The arguments with `--bootstrap-server` where it is wanted and not given."""
+    """Return the arguments, with `--bootstrap-server` added if the tool needs it and has none."""
     given = any(argument.split("=")[0] in _SERVER for argument in arguments)
     if bootstrap is None or tool in LOCAL or given:
         return arguments
@@ -83,14 +82,20 @@ def with_server(tool: str, arguments: tuple[str, ...], bootstrap: str | None) ->
 
 
 def die_with_parent() -> None:
-    """Between fork and exec: the kernel kills the child when the thread that started it is gone."""
+    """Let the kernel kill this process when the thread that started it exits; called between fork and exec."""
     _LIBC.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 
 
-def start(tool: str, *arguments: str, bootstrap: str | None = None, heap: str = "256m") -> subprocess.Popen[str]:
-    """A process of its own for a tool that runs on; the caller ends it."""
+def start(
+    tool: str, *arguments: str, bootstrap: str | None = None, heap: str = "256m", java: Runtime | None = None
+) -> subprocess.Popen[str]:
+    """Start a tool in a process of its own, which the caller must end; `java` is that of the PATH by default."""
+    options = QUICK if tool in LOCAL else SERVER
+    command = (java or runtime()).command(
+        main_class(tool), *with_server(tool, arguments, bootstrap), heap=heap, options=options
+    )
     return subprocess.Popen(
-        java_command(main_class(tool), *with_server(tool, arguments, bootstrap), heap=heap),
+        command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -100,13 +105,20 @@ def start(tool: str, *arguments: str, bootstrap: str | None = None, heap: str = 
     )
 
 
-def run(tool: str, *arguments: str, bootstrap: str | None = None, stdin: str = "", timeout: float = 60) -> Ran:
-    """Run a tool to its end in a process of its own. Raises ToolStuck after `timeout` seconds."""
-    process = start(tool, *arguments, bootstrap=bootstrap)
+def run(
+    tool: str,
+    *arguments: str,
+    bootstrap: str | None = None,
+    stdin: str = "",
+    timeout: float = 60,
+    java: Runtime | None = None,
+) -> Ran:
+    """Run a tool in a process of its own until it exits. Raises ToolStuck after `timeout` seconds."""
+    process = start(tool, *arguments, bootstrap=bootstrap, java=java)
     try:
         out, err = process.communicate(stdin, timeout=timeout)
     except subprocess.TimeoutExpired as late:
-        raise ToolStuck(f"{tool} {' '.join(arguments)} did not end within {timeout:.0f} s") from late
+        raise ToolStuck(f"{tool} {' '.join(arguments)} did not exit within {timeout:.0f} s") from late
     finally:
         if process.poll() is None:
             process.kill()
@@ -115,10 +127,10 @@ def run(tool: str, *arguments: str, bootstrap: str | None = None, stdin: str = "
 
 
 class WarmTools:
-    """One virtual machine for all tools, started with the first; they run one at a time. Use as a context manager."""
+    """A JVM for all tools, started with the first one; tools run one at a time. A context manager."""
 
     def __init__(self, folder: Path, *, heap: str = "256m") -> None:
-        """`folder` takes what the virtual machine itself logs."""
+        """`folder` gets the JVM's own log."""
         self._folder = folder
         self._heap = heap
         self._process: subprocess.Popen[bytes] | None = None
@@ -131,14 +143,14 @@ class WarmTools:
         self.close()
 
     def close(self) -> None:
-        """End the virtual machine."""
+        """Stop the JVM."""
         with self._lock:
             self._end()
 
     def run(
         self, tool: str, *arguments: str, bootstrap: str | None = None, stdin: str = "", timeout: float = 60
     ) -> Ran:
-        """Run a tool to its end. Raises ToolStuck after `timeout` seconds, KafkaUnavailable without a JDK."""
+        """Run a tool until it exits. Raises ToolStuck after `timeout` seconds, KafkaUnavailable without a JDK."""
         strings = [main_class(tool), *with_server(tool, arguments, bootstrap), stdin]
         parts = [text.encode() for text in strings]
         frame = _INT.pack(len(parts)) + b"".join(_INT.pack(len(part)) + part for part in parts)
@@ -152,11 +164,11 @@ class WarmTools:
                 out, err = (_receive(process.stdout, _receive_int(process.stdout, until), until) for _ in range(2))
             except TimeoutError as late:
                 self._end()
-                raise ToolStuck(f"{tool} {' '.join(arguments)} did not end within {timeout:.0f} s") from late
+                raise ToolStuck(f"{tool} {' '.join(arguments)} did not exit within {timeout:.0f} s") from late
             except OSError as broken:
                 self._end()
                 log = (self._folder / "warm-tools.log").read_text(errors="replace")[-1000:]
-                raise KafkaUnavailable(f"the virtual machine for Kafka's tools ended: {log}") from broken
+                raise KafkaUnavailable(f"the JVM of Kafka's tools exited: {log}") from broken
         return Ran(code, out.decode(errors="replace"), err.decode(errors="replace"))
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -164,11 +176,7 @@ class WarmTools:
             return self._process
         self._end()
         self._folder.mkdir(parents=True, exist_ok=True)
-        java = shutil.which("java") or "java"
-        command = [
-            *(java, f"-Xmx{self._heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"),
-            *(f"-Dlog4j2.configurationFile={QUIET_LOGGING}", "-cp", f"{ensure_libs()}/*", str(SOURCE)),
-        ]
+        command = runtime().command(str(SOURCE), heap=self._heap, options=QUICK)
         with (self._folder / "warm-tools.log").open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -176,7 +184,7 @@ class WarmTools:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 bufsize=0,
-                start_new_session=True,  # ends with its standard input
+                start_new_session=True,  # it exits at the end of its standard input
             )
         return self._process
 
@@ -193,7 +201,7 @@ class WarmTools:
 
 
 def _receive(pipe: IO[bytes], size: int, until: float) -> bytes:
-    """`size` bytes; raises TimeoutError, or ConnectionError at the end of the pipe."""
+    """Receive `size` bytes. Raises TimeoutError, or ConnectionError at the end of the pipe."""
     found = bytearray()
     while len(found) < size:
         if not select.select([pipe], [], [], max(0.0, until - time.monotonic()))[0]:

@@ -1,4 +1,4 @@
-"""A stack in the foreground: looked after until Ctrl-C."""
+"""A stack in the foreground: its processes are monitored until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from collections.abc import Callable
 
 from ops.stack.stack import Stack
 
-#: How often (seconds) the processes are looked at.
+#: Seconds between two checks of the processes.
 LOOK_SECONDS = 0.5
 
 
 def watch(stack: Stack, say: Callable[[str], None]) -> None:
-    """Tell when a process goes or comes back; returns when none is left. KeyboardInterrupt goes through."""
+    """Report when a process exits or starts; return when none is left. Ctrl-C raises KeyboardInterrupt."""
     before = set(stack.running())
     while before:
         time.sleep(LOOK_SECONDS)
         now = set(stack.running())
         for name in sorted(before - now):
-            say(f"{name} has ended; start it again with: rehome stack start {name} --data {stack.data}")
+            say(f"{name} has exited; restart it with: rehome stack start {name} --data {stack.data}")
         for name in sorted(now - before):
-            say(f"{name} is back")
+            say(f"{name} is running again")
         before = now
-    say("all processes have ended")
+    say("all processes have exited")

@@ -1,4 +1,4 @@
-"""What Ctrl-C, SIGTERM and SIGHUP do while a stack is started or stopped."""
+"""Handling of Ctrl-C, SIGTERM and SIGHUP during the start and stop of a stack."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGTERM and SIGHUP interrupt as Ctrl-C does, so that a stopped terminal or job stops its stack too.
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP as on Ctrl-C, so that the end of a terminal or job stops its stack.
 
-    Only the first of them does: those that follow would hit the one who is cleaning up.
+    Only the first signal does so: later ones would interrupt the cleanup.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -32,7 +32,7 @@ def interruptible() -> Iterator[None]:
 
 @contextlib.contextmanager
 def uninterrupted() -> Iterator[None]:
-    """While everything is stopped in order, an impatient second Ctrl-C does not leave half of it running."""
+    """Ignore these signals, so that a second Ctrl-C during an orderly stop does not leave processes running."""
     before = {number: signal.signal(number, signal.SIG_IGN) for number in _NUMBERS}
     try:
         yield

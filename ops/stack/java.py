@@ -1,7 +1,7 @@
-"""Where Java comes from, which Spark needs: version 17 or later.
+"""Find or install Java 17 or later, which Spark and Apache Kafka need.
 
-JAVA_HOME, then the PATH, then the distribution's folders; else, as root on Debian or Ubuntu, the distribution's own.
-`python -m ops.stack.java` makes sure there is one and prints its home.
+The search order is JAVA_HOME, the PATH, the distribution's folders; without any, root on Debian or Ubuntu installs the
+distribution's package. `python -m ops.stack.java` does this and prints Java's home.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from ops.stack.errors import OpsError
 from ops.stack.programs import Say, last_word, provide
 
 MIN_JAVA = 17
-#: By preference: a distribution has one or the other.
+#: In order of preference: a distribution has one or the other.
 PACKAGES = ("openjdk-17-jre-headless", "openjdk-21-jre-headless")
 _JVMS = Path("/usr/lib/jvm")
 
 
 class NoJava(OpsError):
-    """There is no Java that Spark can use, and it cannot be installed from here."""
+    """No Java that Spark and Apache Kafka can use is installed, and it cannot be installed automatically."""
 
 
 def major_version(text: str) -> int | None:
-    """The major version in the output of `java -version` ("1.8.0_392" is 8), or None for anything else."""
+    """Parse the major version in the output of `java -version` ("1.8.0_392" is 8); None for other text."""
     found = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if not found:
         return None
@@ -36,7 +36,7 @@ def major_version(text: str) -> int | None:
 
 
 def find() -> Path | None:
-    """The home of a Java that is new enough, or None. Nothing is installed."""
+    """Return the home of an installed Java of at least `MIN_JAVA`, or None."""
     for java in _candidates():
         if _version(java) >= MIN_JAVA:
             return java.resolve().parents[1]
@@ -44,14 +44,14 @@ def find() -> Path | None:
 
 
 def ensure(say: Say) -> Path:
-    """The home of a Java that is new enough, installed where that is possible; else `NoJava`, which says how."""
+    """Return the home of a Java of at least `MIN_JAVA`, installed if necessary. Raises `NoJava`."""
     home = find()
     if home:
         return home
     if not (shutil.which("apt-get") and os.geteuid() == 0):
         raise NoJava(
-            f"Spark needs Java {MIN_JAVA} or later and none was found in JAVA_HOME or on the PATH; install one, "
-            f"for example with: sudo apt-get install {PACKAGES[0]}"
+            f"Spark and Apache Kafka need Java {MIN_JAVA} or later and none was found in JAVA_HOME or on the PATH; "
+            f"install one, for example with: sudo apt-get install {PACKAGES[0]}"
         )
     say(f"installing Java with apt-get ({PACKAGES[0]})")
     if _apt("install", "-y", "--no-install-recommends", PACKAGES[0]):
@@ -85,16 +85,16 @@ def _version(java: Path) -> int:
     if not os.access(java, os.X_OK):
         return 0
     try:
-        answer = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run([str(java), "-version"], capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return 0
-    return major_version(answer.stderr + answer.stdout) or 0
+    return major_version(done.stderr + done.stdout) or 0
 
 
 def _apt(*arguments: str) -> str:
-    """Run apt-get; "" on success, else the last line of what it said."""
+    """Run apt-get; return "" on success, else the last line of its output."""
     command = ["apt-get", "-q", "-o", "DPkg::Lock::Timeout=120", *arguments]
-    answer = subprocess.run(
+    done = subprocess.run(
         command,
         env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
         stdin=subprocess.DEVNULL,
@@ -102,7 +102,7 @@ def _apt(*arguments: str) -> str:
         text=True,
         check=False,
     )
-    return last_word(answer.stderr.strip() or answer.stdout, answer.returncode) if answer.returncode else ""
+    return last_word(done.stderr.strip() or done.stdout, done.returncode) if done.returncode else ""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""Are the ports free? Asked before anything starts, so that a busy one is a sentence and not a half-started stack."""
+"""Port checks before a start: a busy port is an error message instead of a half-started stack."""
 
 from __future__ import annotations
 
+import random
 import socket
 from collections.abc import Iterable, Mapping
 
@@ -12,11 +13,11 @@ from ops.stack.layout import HOST
 
 
 class PortBusy(OpsError):
-    """A port the stack needs is taken by another program."""
+    """Another program uses a port that the stack needs."""
 
 
 def is_free(port: int, host: str = HOST) -> bool:
-    """Whether a listener could be opened on the port now. Connections in TIME_WAIT do not count."""
+    """Return whether a listener can be opened on the port. Connections in TIME_WAIT do not count."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -27,8 +28,8 @@ def is_free(port: int, host: str = HOST) -> bool:
         return True
 
 
-def answers(port: int, host: str = HOST, timeout: float = 0.5) -> bool:
-    """Whether somebody accepts connections on the port."""
+def accepts(port: int, host: str = HOST, timeout: float = 0.5) -> bool:
+    """Return whether a process accepts connections on the port."""
     try:
         with socket.create_connection((host, port), timeout=timeout):
             return True
@@ -37,7 +38,7 @@ def answers(port: int, host: str = HOST, timeout: float = 0.5) -> bool:
 
 
 def holder(port: int) -> str:
-    """The program that listens on the port, as far as this user may know it: "name (pid 12)" or ""."""
+    """Return the program that listens on the port as "name (pid 12)", or "" if this user cannot read it."""
     try:
         for connection in psutil.net_connections("tcp"):
             here = connection.laddr
@@ -49,7 +50,7 @@ def holder(port: int) -> str:
 
 
 def require_free(ports: Mapping[int, str], data: str) -> None:
-    """Raise `PortBusy` for the first port that is taken."""
+    """Raise `PortBusy` for the first port in use."""
     for port, what in sorted(ports.items()):
         if not is_free(port):
             by = holder(port)
@@ -61,12 +62,20 @@ def require_free(ports: Mapping[int, str], data: str) -> None:
 
 
 def free_block(size: int, start: int = 19092, taken: Iterable[int] = ()) -> int:
-    """The first port of `size` free ones in a row, from `start` on and none of `taken`."""
+    """Return the first of `size` consecutive free ports from `start` on, none of them in `taken`."""
     avoid = set(taken)
     for first in range(start, 60000 - size, size):
         block = range(first, first + size)
         if avoid.isdisjoint(block) and all(is_free(port) for port in block):
             return first
     raise PortBusy(
-        f"no {size} free ports in a row between {start} and 60000 on {HOST}; end some listeners and try again"
+        f"no {size} consecutive ports between {start} and 60000 on {HOST} are free; stop some listeners and try again"
     )
+
+
+def some_block(size: int) -> int:
+    """Return the first of `size` consecutive free ports below the ephemeral ones, from a random place on.
+
+    Of a fixed place two processes that begin at once would both find the same block free.
+    """
+    return free_block(size, start=random.randrange(20_000, 30_000))

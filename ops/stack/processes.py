@@ -1,4 +1,4 @@
-"""The thin shell over the operating system's processes: start, find again, stop, kill."""
+"""Start, find, stop and kill operating system processes."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ops.stack.errors import OpsError
 from ops.stack.layout import ProcessSpec
 from ops.stack.state import ProcessRecord
 
-#: How far a process's creation time may be from the one noted (seconds): clocks are read in ticks.
+#: The tolerance (seconds) when creation times are compared: the kernel reports them in ticks.
 _CREATED_TOLERANCE = 0.05
 
 
 class StartFailed(OpsError):
-    """A process ended, or did not answer, before it was ready."""
+    """A process exited, or did not respond, before it was ready."""
 
 
 def launch(spec: ProcessSpec) -> ProcessRecord:
-    """Start a process in a session of its own: Ctrl-C in the terminal reaches only the one who stops it in order."""
+    """Start a process in a session of its own: Ctrl-C reaches only `rehome`, which stops it in order."""
     spec.log.parent.mkdir(parents=True, exist_ok=True)
     with spec.log.open("ab") as log:
         try:
@@ -39,16 +39,16 @@ def launch(spec: ProcessSpec) -> ProcessRecord:
             )
         except OSError as error:
             raise StartFailed(f"cannot start {spec.name} ({spec.command[0]}): {error.strerror}") from error
-    # Not waited for here: whoever stops it reaps it, or init does.
+    # Popen must not wait for it: `_reap` or init collects its exit code.
     process.returncode = 0
     try:
         return ProcessRecord(process.pid, psutil.Process(process.pid).create_time())
     except psutil.NoSuchProcess as error:
-        raise StartFailed(f"{spec.name} ended at once; {last_words(spec.log)}") from error
+        raise StartFailed(f"{spec.name} exited at once; {last_words(spec.log)}") from error
 
 
 def alive(record: ProcessRecord | None) -> psutil.Process | None:
-    """The very process that was noted, if it still runs: a pid that was given to another since does not count."""
+    """Return the recorded process if it is running; None if its pid belongs to another process now."""
     if record is None:
         return None
     _reap(record.pid)
@@ -63,11 +63,11 @@ def alive(record: ProcessRecord | None) -> psutil.Process | None:
 
 
 def find(specs: tuple[ProcessSpec, ...]) -> dict[str, ProcessRecord]:
-    """Processes that run with the command lines and environments of `specs`, however they were started.
+    """Return the running processes with the command lines and environments of `specs`, however they were started.
 
-    A process that was started by hand, or by someone who was killed before the pid was noted, belongs to the stack too.
+    This includes processes started by hand, or by a command that was killed before it recorded the pid.
     """
-    # One interpreter has several names, so that the program itself is not compared.
+    # The interpreter is not compared: the same one may have several paths.
     wanted = {spec.command[1:]: spec for spec in specs}
     found: dict[str, ProcessRecord] = {}
     for process in psutil.process_iter(["cmdline"]):
@@ -84,12 +84,12 @@ def find(specs: tuple[ProcessSpec, ...]) -> dict[str, ProcessRecord]:
 
 
 def terminate(record: ProcessRecord, *, deadline: float) -> bool:
-    """Ask a process to end, and kill it after `deadline` seconds; whether it ended by itself (or was dead already)."""
+    """Terminate a process, and kill it after `deadline` seconds; return whether it exited by itself."""
     return end([record], deadline=deadline)
 
 
 def end(records: list[ProcessRecord], *, deadline: float) -> bool:
-    """Ask several processes to end at once; those that still run after `deadline` seconds are killed (then False)."""
+    """Send SIGTERM to all processes, and SIGKILL after `deadline` seconds; return whether all exited by themselves."""
     for record in records:
         send(record, signal.SIGTERM)
     until = time.monotonic() + deadline
@@ -103,7 +103,7 @@ def end(records: list[ProcessRecord], *, deadline: float) -> bool:
 
 
 def kill(record: ProcessRecord) -> None:
-    """Kill a process (SIGKILL) and wait until it is gone."""
+    """Kill a process (SIGKILL) and wait until it has exited."""
     send(record, signal.SIGKILL)
     until = time.monotonic() + 10
     while alive(record) and time.monotonic() < until:
@@ -111,7 +111,7 @@ def kill(record: ProcessRecord) -> None:
 
 
 def send(record: ProcessRecord, number: signal.Signals) -> None:
-    """Send a signal to the very process that was noted, or to nobody."""
+    """Send a signal to the recorded process, if it is running."""
     process = alive(record)
     if process is not None:
         try:
@@ -119,27 +119,27 @@ def send(record: ProcessRecord, number: signal.Signals) -> None:
         except psutil.NoSuchProcess:
             pass
         except psutil.AccessDenied as error:
-            raise OpsError(f"may not end process {record.pid}: it belongs to another user") from error
+            raise OpsError(f"cannot send a signal to process {record.pid}: it belongs to another user") from error
 
 
-#: Lines of a process's last words that are shown, at most.
+#: The maximum number of log lines in an error message.
 _LAST_LINES = 20
 
 
 def last_words(log: Path) -> str:
-    """Where to look, and the last line that the process wrote, with the indented ones that belong to it."""
+    """Return a clause with the log's path and its last line, including the indented lines that continue it."""
     try:
         lines = log.read_text(errors="replace").strip().splitlines()
     except OSError:
         lines = []
     if not lines:
         return f"its log {log} is empty"
-    begin = next((at for at in range(len(lines) - 1, -1, -1) if not lines[at].startswith(" ")), len(lines) - 1)
-    said = "\n".join(lines[max(begin, len(lines) - _LAST_LINES) :])
-    return f"it last said: {said.strip()} (log: {log})"
+    begin = next((at for at in range(len(lines) - 1, -1, -1) if not lines[at].startswith((" ", "\t"))), len(lines) - 1)
+    end = "\n".join(lines[max(begin, len(lines) - _LAST_LINES) :])
+    return f"its log ends with: {end.strip()} (log: {log})"
 
 
 def _reap(pid: int) -> None:
-    """Collect the exit code if it is our own child; else it would stay a zombie for as long as we run."""
+    """Collect the exit code of a child process, which would otherwise remain a zombie."""
     with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)

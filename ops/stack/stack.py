@@ -1,59 +1,62 @@
-"""The dev stack: starts what is missing, in order, and stops it in the reverse order. A shell on `layout`'s values."""
+"""The dev stack, of storage nodes or of Apache Kafka: start its processes in order, and stop them in reverse order."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import javaproperties
 
-from ops.stack import clients, health, layout, ports, processes, state, temporal_server
+from ops.kafka import jars
+from ops.kafka.jars import Runtime
+from ops.stack import clients, health, java, kafka_storage, layout, ports, processes, state, temporal_server
 from ops.stack.errors import OpsError, UsageError
 from ops.stack.interrupts import uninterrupted
-from ops.stack.layout import CONTROLLER, TEMPORAL, ProcessSpec, StackSpec
+from ops.stack.layout import TEMPORAL, ProcessSpec, StackKind, StackSpec
 from ops.stack.state import ProcessRecord, StackState
 from storage_node.directories.errors import StartRefused
 from storage_node.directories.formatting import format_directories
 
-#: Seconds a process gets to end by itself.
+#: Seconds before a process that does not exit on SIGTERM is killed.
 STOP_SECONDS = 20.0
+
+_DEFAULT_KIND = StackKind.STORAGE_NODES
 
 Say = Callable[[str], None]
 
 
 def quiet(line: str) -> None:
-    """Say nothing."""
+    """Discard progress messages."""
 
 
 class Stack:
-    """One stack in one data folder. Every method reads stack.json anew: several commands may work on it in turn."""
+    """A stack in a data folder. Every method reads stack.json again, since other commands may change it."""
 
     def __init__(
         self, data: Path, say: Say = quiet, environment: Mapping[str, Mapping[str, str]] | None = None
     ) -> None:
-        """`environment` adds settings to the processes named."""
+        """`environment` adds variables to processes, by their names."""
         self.data = data
         self._say = say
         self._extra = environment or {}
 
-    # What there is
+    # Reading
 
     def spec(self) -> StackSpec:
-        """Raises `NoStack` where there is none."""
+        """Return the stack's settings. Raises `NoStack`."""
         return state.require(self.data).spec
 
     def processes(self) -> tuple[ProcessSpec, ...]:
         return self._layout(state.require(self.data))
 
     def running(self) -> dict[str, ProcessRecord]:
-        """The processes of the stack that run now, by name, however they were started."""
+        """Return the running processes of the stack by name, however they were started."""
         return self._running(state.require(self.data))
 
     def status(self) -> list[dict[str, Any]]:
-        """One row per process, as `rehome stack status --json` prints it."""
+        """Return a row per process, as `rehome stack status --json` prints it."""
         current = state.require(self.data)
         running = self._running(current)
         rows: list[dict[str, Any]] = []
@@ -76,10 +79,10 @@ class Stack:
             )
         return rows
 
-    # Changing it
+    # Changing
 
     def make_folder(self) -> None:
-        """Make the data folder, which everything else needs."""
+        """Create the data folder."""
         try:
             (self.data / "logs").mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -88,9 +91,13 @@ class Stack:
             ) from error
 
     def prepare(self, changes: Mapping[str, Any]) -> StackSpec:
-        """Make or adapt the folder; nothing is started. `changes` are the fields of `StackSpec` that were asked for."""
+        """Create or update the stack's files without starting it. `changes` are the requested fields of `StackSpec`.
+
+        Without a requested kind, a new stack has storage nodes. Temporal's server, and for Apache Kafka Java and the
+        jars, are installed if they are missing.
+        """
         current = state.load(self.data)
-        before = current.spec if current else StackSpec(self.data)
+        before = current.spec if current else layout.first_spec(self.data, changes.get("kind") or _DEFAULT_KIND)
         spec = dataclasses.replace(before, **{key: value for key, value in changes.items() if value is not None})
         why = layout.problem(spec)
         if why:
@@ -98,14 +105,15 @@ class Stack:
         if current and spec != before:
             self._check_change(current, spec)
         binary = temporal_server.ensure(self._say)
-        self._format(spec)
+        runtime = self._runtime() if spec.apache_kafka else None
+        self._format(spec, runtime)
         with state.changing(self.data):
             latest = state.load(self.data)
-            state.save(StackState(spec, binary, latest.records if latest else {}))
+            state.save(StackState(spec, binary, latest.records if latest else {}, runtime))
         return spec
 
     def up(self) -> list[str]:
-        """Start what does not run, in order, and wait until it works; the names of what was started."""
+        """Start the processes that are not running, in order, and wait until they work; return their names."""
         with state.changing(self.data):
             current = state.require(self.data)
             running = self._running(current)
@@ -119,9 +127,9 @@ class Stack:
             for process in todo:
                 self._say(f"starting {process.name}")
                 waiting.append((process, self._launch(process)))
-                if process.name == TEMPORAL:  # everything else needs it
+                if process.name == TEMPORAL:  # all other processes need it
                     self._wait(current, *waiting.pop())
-            for process, record in waiting:  # side by side
+            for process, record in waiting:  # they start concurrently
                 self._wait(current, process, record)
         except BaseException:
             with uninterrupted():
@@ -130,7 +138,7 @@ class Stack:
         return [process.name for process in todo]
 
     def start(self, name: str) -> bool:
-        """Start one process and wait until it works; False if it ran already."""
+        """Start a process and wait until it works; return False if it was running."""
         process = self._process(name)
         if name in self.running():
             return False
@@ -139,23 +147,27 @@ class Stack:
             {port: what for port, what in current.spec.ports().items() if _serves(what, [process])}, str(self.data)
         )
         self._say(f"starting {name}")
-        self._wait(current, process, self._launch(process))
+        record = self._launch(process)
+        if layout.lacks_quorum(current.spec, name, self.running()):
+            self._say(f"{name} is starting; it serves when more than half of the brokers run")
+        else:
+            self._wait(current, process, record)
         return True
 
     def stop(self, name: str) -> bool:
-        """Let one process end (SIGTERM), and kill it if it does not; False if it did not run."""
+        """Terminate a process, and kill it after `STOP_SECONDS`; return False if it was not running."""
         self._process(name)
         record = self.running().get(name)
         if record is None:
             return False
         self._say(f"stopping {name}")
         if not processes.terminate(record, deadline=STOP_SECONDS):
-            self._say(f"{name} did not end within {STOP_SECONDS:.0f} s and was killed")
+            self._say(f"{name} did not exit within {STOP_SECONDS:.0f} s and was killed")
         self._note(name, None)
         return True
 
     def kill(self, name: str) -> bool:
-        """Kill one process (SIGKILL), as a power failure would; False if it did not run."""
+        """Kill a process (SIGKILL); return False if it was not running."""
         self._process(name)
         record = self.running().get(name)
         if record is None:
@@ -165,7 +177,10 @@ class Stack:
         return True
 
     def down(self) -> list[str]:
-        """Stop everything: the nodes side by side, the controller, Temporal. The names of what ran."""
+        """Stop the nodes concurrently, then the controller, then Temporal; return the names of what was running.
+
+        Of Apache Kafka's stack the orchestrator is stopped first: it is a client of the brokers.
+        """
         current = state.load(self.data)
         if current is None:
             return []
@@ -177,7 +192,7 @@ class Stack:
     # Inside
 
     def _layout(self, current: StackState) -> tuple[ProcessSpec, ...]:
-        specs = layout.processes(current.spec, current.temporal_binary)
+        specs = layout.processes(current.spec, current.temporal_binary, current.java)
         return tuple(
             dataclasses.replace(spec, environment={**spec.environment, **self._extra.get(spec.name, {})})
             for spec in specs
@@ -190,21 +205,25 @@ class Stack:
         return found | processes.find(rest) if rest else found
 
     def _end(self, names: list[str]) -> None:
-        """End the processes named, in the order of a stop."""
+        """Stop the named processes in stopping order."""
         running = {name: record for name, record in self.running().items() if name in names}
-        nodes = [name for name in running if name not in (TEMPORAL, CONTROLLER)]
-        for group in (nodes, [CONTROLLER], [TEMPORAL]):
-            present = sorted(name for name in group if name in running)
-            if not present:
-                continue
+        for present in layout.stopping_order(running):
             self._say(f"stopping {', '.join(present)}")
             if not processes.end([running[name] for name in present], deadline=STOP_SECONDS):
-                self._say(f"not ended within {STOP_SECONDS:.0f} s, killed: {', '.join(present)}")
+                self._say(f"killed, as not all exited within {STOP_SECONDS:.0f} s: {', '.join(present)}")
             for name in present:
-                self._note(name, None)
+                # On a full disk the others are stopped all the same: the record of a process that has ended is ignored.
+                try:
+                    self._note(name, None)
+                except OpsError as error:
+                    self._say(str(error))
 
     def _check_change(self, current: StackState, spec: StackSpec) -> None:
         before = current.spec
+        if spec.kind is not before.kind:
+            raise OpsError(
+                f"the stack in {self.data} has {before.kind} and cannot change to {spec.kind}; choose another --data"
+            )
         how = (
             f"it has --nodes {before.nodes} --dirs {before.dirs} "
             f"--port {before.port} --temporal-port {before.temporal_port}"
@@ -212,23 +231,31 @@ class Stack:
         if self._running(current):
             raise OpsError(
                 f"a stack runs in {self.data} with other settings ({how}); "
-                f"end it first with: rehome stack down --data {self.data}, or choose another --data"
+                f"stop it first with: rehome stack down --data {self.data}, or choose another --data"
             )
-        if spec.dirs != before.dirs or spec.nodes < before.nodes or spec.cluster != before.cluster:
-            raise OpsError(
-                f"the stack in {self.data} keeps its shape ({how}): nodes can only be added; choose another --data"
-            )
+        fewer = spec.nodes != before.nodes if spec.apache_kafka else spec.nodes < before.nodes
+        if spec.dirs != before.dirs or fewer or spec.cluster != before.cluster:
+            only = "" if spec.apache_kafka else ", only add nodes"
+            raise OpsError(f"the stack in {self.data} cannot change its shape ({how}){only}; choose another --data")
 
-    def _format(self, spec: StackSpec) -> None:
-        """Folders, server.properties and (once) meta.properties of every node."""
+    def _runtime(self) -> Runtime:
+        """Return what runs Apache Kafka's brokers, installed if it is missing."""
+        home = java.ensure(self._say)
+        return jars.logging_runtime(str(home / "bin" / "java"), self._say)
+
+    def _format(self, spec: StackSpec, runtime: Runtime | None) -> None:
+        """Create the folders and server.properties of every node, and format its log directories once."""
         for folder in (spec.database.parent, spec.exports):
             folder.mkdir(parents=True, exist_ok=True)
+        if runtime is not None:
+            kafka_storage.make(spec, runtime, self._say)
+            return
         for node in spec.node_ids:
             dirs = spec.log_dirs(node)
             for path in dirs:
                 path.mkdir(parents=True, exist_ok=True)
             file = spec.node_home(node) / "server.properties"
-            _write_properties(file, layout.server_properties(spec, node))
+            kafka_storage.write_properties(file, {**layout.server_properties(spec, node), **_changed_log_dirs(file)})
             if not (dirs[0] / "meta.properties").exists():
                 try:
                     format_directories(dirs, spec.cluster, node)
@@ -258,17 +285,12 @@ class Stack:
             state.save(state.require(self.data).with_record(name, record))
 
 
+def _changed_log_dirs(file: Path) -> dict[str, str]:
+    """Return the log.dirs that `rehome dirs add` and `remove` have left in a node's file, unless it was moved."""
+    found = javaproperties.loads(file.read_text()).get("log.dirs", "") if file.exists() else ""
+    return {"log.dirs": found} if found and all(Path(each).parent.is_dir() for each in found.split(",")) else {}
+
+
 def _serves(what: str, todo: list[ProcessSpec]) -> bool:
     names = {process.name for process in todo}
-    return what in names or (TEMPORAL in names and "Temporal" in what)
-
-
-def _write_properties(path: Path, values: Mapping[str, str]) -> None:
-    """Only what the stack decides; lines that a user added stay."""
-    kept: dict[str, str] = {}
-    if path.exists():
-        kept = {k: v for k, v in javaproperties.loads(path.read_text()).items() if k not in values}
-    text = javaproperties.dumps({**values, **kept}, timestamp=False)
-    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    temporary.replace(path)
+    return any(what.endswith(name) for name in names) or (TEMPORAL in names and "Temporal" in what)

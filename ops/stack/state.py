@@ -1,4 +1,4 @@
-"""stack.json: what a stack is and which processes it started, and the folder's lock."""
+"""stack.json, with the stack's settings and the processes it has started, and the folder's lock."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ops.kafka.jars import Runtime
 from ops.stack.errors import OpsError
-from ops.stack.layout import StackSpec
+from ops.stack.layout import StackKind, StackSpec
 
 STATE = "stack.json"
 LOCK = ".lock"
 
 
 class StackLocked(OpsError):
-    """Another `stack up` looks after this folder."""
+    """Another `rehome stack up` manages this folder."""
 
 
 class NoStack(OpsError):
-    """The folder holds no stack."""
+    """The folder contains no stack."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """A process that was started: its pid is only good together with its creation time (seconds since the epoch)."""
+    """A started process: its pid identifies it only together with its creation time (seconds since the epoch)."""
 
     pid: int
     created: float
@@ -36,14 +37,15 @@ class ProcessRecord:
 
 @dataclass(frozen=True, slots=True)
 class StackState:
-    """The stack and its processes by name, as written in stack.json."""
+    """The stack and its processes by name, as in stack.json; `java` runs Apache Kafka's brokers."""
 
     spec: StackSpec
     temporal_binary: str = ""
     records: dict[str, ProcessRecord] = field(default_factory=dict)
+    java: Runtime | None = None
 
     def with_record(self, name: str, record: ProcessRecord | None) -> StackState:
-        """This state with one process noted, or (None) forgotten."""
+        """Return this state with a process added, or (None) removed."""
         records = {key: value for key, value in self.records.items() if key != name}
         return replace(self, records=records | ({name: record} if record else {}))
 
@@ -54,17 +56,21 @@ def to_json(state: StackState) -> dict[str, Any]:
         "version": 1,
         "data": str(spec.data),
         "cluster": spec.cluster,
+        "kind": spec.kind,
         "nodes": spec.nodes,
         "dirs": spec.dirs,
         "port": spec.port,
         "temporal_port": spec.temporal_port,
         "temporal_binary": state.temporal_binary,
+        "java": {"program": state.java.java, "classpath": state.java.classpath, "logging": state.java.logging}
+        if state.java
+        else None,
         "processes": {name: {"pid": r.pid, "created": r.created} for name, r in sorted(state.records.items())},
     }
 
 
 def from_json(raw: dict[str, Any], data: Path) -> StackState:
-    """Raises KeyError, TypeError or ValueError for anything that `to_json` would not have written."""
+    """Parse the output of `to_json`. Raises KeyError, TypeError or ValueError for other values."""
     if raw["version"] != 1:
         raise ValueError(f"version {raw['version']}")
     spec = StackSpec(
@@ -74,16 +80,19 @@ def from_json(raw: dict[str, Any], data: Path) -> StackState:
         port=int(raw["port"]),
         temporal_port=int(raw["temporal_port"]),
         cluster=str(raw["cluster"]),
+        kind=StackKind(raw.get("kind", StackKind.STORAGE_NODES)),
     )
+    java = raw.get("java")
     records = {
         str(name): ProcessRecord(int(record["pid"]), float(record["created"]))
         for name, record in dict(raw["processes"]).items()
     }
-    return StackState(spec, str(raw["temporal_binary"]), records)
+    runtime = Runtime(str(java["program"]), str(java["classpath"]), str(java["logging"])) if java else None
+    return StackState(spec, str(raw["temporal_binary"]), records, runtime)
 
 
 def load(data: Path) -> StackState | None:
-    """The stack of a folder, or None where there is none."""
+    """Return the stack of a folder, None if there is none. Raises `OpsError`."""
     path = data / STATE
     try:
         text = path.read_text()
@@ -95,13 +104,13 @@ def load(data: Path) -> StackState | None:
         return from_json(json.loads(text), data)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise OpsError(
-            f"the stack's state {path} is not readable ({type(error).__name__}: {error}); "
-            "remove the file after making sure that no process of the stack runs"
+            f"the stack's state {path} is not valid ({type(error).__name__}: {error}); "
+            "remove the file once no process of the stack is running"
         ) from error
 
 
 def require(data: Path) -> StackState:
-    """The stack of a folder; raises `NoStack` where there is none."""
+    """Return the stack of a folder. Raises `NoStack` if there is none."""
     state = load(data)
     if state is None:
         raise NoStack(f"there is no stack in {data}; start one with: rehome stack up --data {data}")
@@ -109,16 +118,20 @@ def require(data: Path) -> StackState:
 
 
 def save(state: StackState) -> None:
-    """Write stack.json so that a reader sees the old or the new one, never half of it."""
+    """Write stack.json atomically. Raises `OpsError`, for a full disk for example; the file stays as it was."""
     path = state.spec.data / STATE
     temporary = path.with_name(f"{STATE}.{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(to_json(state), indent=2) + "\n")
-    temporary.replace(path)
+    try:
+        temporary.write_text(json.dumps(to_json(state), indent=2) + "\n")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OpsError(f"cannot write the stack's state {path}: {error.strerror}") from error
 
 
 @contextlib.contextmanager
 def changing(data: Path) -> Iterator[None]:
-    """A short exclusive section over stack.json: commands on one folder take turns."""
+    """Lock stack.json for a change: concurrent commands on a folder wait for each other."""
     with (data / ".state.lock").open("w") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -126,9 +139,9 @@ def changing(data: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def owning(data: Path) -> Iterator[None]:
-    """Hold the folder's lock, as `up` does for as long as it looks after the stack.
+    """Hold the folder's lock, as `rehome stack up` does while it manages the stack.
 
-    Raises `StackLocked` at once when another process holds it.
+    Raises `StackLocked` at once if another process holds it.
     """
     with (data / LOCK).open("a+") as handle:
         try:
@@ -137,12 +150,12 @@ def owning(data: Path) -> Iterator[None]:
             handle.seek(0)
             owner = handle.read().strip()
             raise StackLocked(
-                f"the stack in {data} is looked after by another `rehome stack up`"
-                f"{' (pid ' + owner + ')' if owner else ''}; end that one, or choose another folder with --data"
+                f"the stack in {data} is managed by another `rehome stack up`"
+                f"{' (pid ' + owner + ')' if owner else ''}; stop that one, or choose another folder with --data"
             ) from error
         handle.seek(0)
         handle.truncate()
         handle.write(f"{os.getpid()}\n")
         handle.flush()
-        # The file stays: removing it would let a third process lock another inode of the same name.
+        # The file is not removed: otherwise a third process could lock another inode of the same name.
         yield

@@ -1,1 +1,1 @@
-"""A history checker in the manner of Jepsen's Kafka test, and the seeded faults that give it something to find."""
+"""A history checker modelled on Jepsen's Kafka test, and seeded fault injection for it."""

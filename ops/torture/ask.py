@@ -1,4 +1,4 @@
-"""One question to one node in Kafka's protocol: what it says itself, not what a client makes of several answers."""
+"""Metadata requests to one chosen node: its own response, not a client's view merged from several nodes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ops.stack.errors import OpsError
-from storage_node.protocol.codec import id_of
-from storage_node.protocol.kafka_client import ask
-from storage_node.protocol.table import METADATA
+from storage_node.wire.client.kafka_client import ask
+from storage_node.wire.codec import id_of
+from storage_node.wire.table import METADATA
 
 VERSION = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Led:
-    """A partition as a node's Metadata answer has it; `leader` -1 without one."""
+    """A partition in a node's Metadata response; `leader` is -1 without a leader."""
 
     topic: str
     topic_id: str
@@ -27,13 +27,13 @@ class Led:
 
 
 def metadata(host: str, port: int, timeout: float = 3.0, topics: Sequence[str] | None = None) -> list[Led]:
-    """The partitions of these topics, or of all, as this node knows them. Raises `OpsError`."""
+    """Return the partitions of `topics`, or of all topics, from this node's metadata. Raises `OpsError`."""
     wanted = None if topics is None else [{"topic_id": None, "name": name} for name in topics]
-    asked = {"topics": wanted, "allow_auto_topic_creation": False}
+    request = {"topics": wanted, "allow_auto_topic_creation": False}
     try:
-        answer = ask(host, port, METADATA, VERSION, timeout=timeout, client="rehome-torture", **asked)
+        response = ask(host, port, METADATA, VERSION, timeout=timeout, client="rehome-torture", **request)
     except OSError as error:
-        raise OpsError(f"{host}:{port} does not tell its metadata: {error or type(error).__name__}") from error
+        raise OpsError(f"the Metadata request to {host}:{port} failed: {error or type(error).__name__}") from error
     return [
         Led(
             str(topic.name),
@@ -44,6 +44,6 @@ def metadata(host: str, port: int, timeout: float = 3.0, topics: Sequence[str] |
             tuple(int(node) for node in row.replica_nodes),
             tuple(int(node) for node in row.isr_nodes),
         )
-        for topic in answer.topics
+        for topic in response.topics
         for row in topic.partitions
     ]

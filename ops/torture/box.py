@@ -1,4 +1,4 @@
-"""One container of a torture, by testcontainers: started and started again, killed, paused, squeezed, cut off."""
+"""A role's container, by testcontainers: start, restart, kill, pause, limit its memory, disconnect its network."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from testcontainers.core.container import DockerContainer
 
 from ops.stack.errors import OpsError
 
-# Its reaper is an image of its own, which cannot be had everywhere; what is made here carries a label by which it is
-# removed again.
+# testcontainers' reaper needs an image of its own, which is not available on every machine; the run removes its
+# containers, volumes and networks by their label instead.
 testcontainers_config.ryuk_disabled = True
 
-#: What marks everything of a run in the engine; the value is the run's name.
+#: The label of a run's containers, volumes and networks in the Docker engine; its value is the run's name.
 LABEL = "rehome.torture"
-#: Bytes of memory that a container has as long as nothing squeezes it: the engine lifts no limit, it only moves it.
+#: A container's memory limit (bytes) while no fault lowers it: the engine can change a limit but not remove it.
 ROOMY = 2 << 30
-#: Seconds that a killed container gets to be gone.
+#: Seconds within which a killed container must have stopped.
 GONE_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a container is. `volumes` maps names of the engine's volumes, `folders` folders of the host (read-only),
-    to paths inside.
+    """A container's parameters. `volumes` maps the engine's volume names, `folders` host folders (mounted read-only),
+    to paths inside the container.
     """
 
     name: str
@@ -46,16 +46,16 @@ class Plan:
 
 @contextlib.contextmanager
 def engine_errors(what: str) -> Iterator[None]:
-    """What the engine refuses, or does not answer to, becomes `OpsError`."""
+    """Raise an error or a timeout of the Docker engine as `OpsError`."""
     try:
         yield
     except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        told = getattr(error, "explanation", None) or str(error) or type(error).__name__
-        raise OpsError(f"the Docker engine: {what}: {str(told).strip()}") from error
+        reason = getattr(error, "explanation", None) or str(error) or type(error).__name__
+        raise OpsError(f"the Docker engine: {what}: {str(reason).strip()}") from error
 
 
 class Box:
-    """A container that keeps its address, its volumes and its log over every restart. Raises `OpsError`."""
+    """A container that keeps its address, volumes and log across restarts. Raises `OpsError`."""
 
     def __init__(self, plan: Plan, image: str, network: Any, run: str) -> None:
         """`network` is the engine's network as docker-py has it."""
@@ -67,7 +67,7 @@ class Box:
         for folder, path in plan.folders.items():
             made.with_volume_mapping(folder, path, "ro")
         self._made = made.with_envs(**plan.environment).with_kwargs(
-            # Without an init of the engine's the role would be process 1, which cannot even kill itself.
+            # Without the engine's init the role is process 1, which cannot send itself SIGKILL at a failpoint.
             init=True,
             user=plan.user,
             hostname=plan.name,
@@ -80,7 +80,7 @@ class Box:
         self._container: Any = None
 
     def start(self) -> None:
-        """Make it the first time, start it; nothing if it runs."""
+        """Create the container if necessary and start it; do nothing if it is running."""
         with engine_errors(f"cannot start {self.plan.name}"):
             if self._container is None:
                 self._made.start()
@@ -89,25 +89,25 @@ class Box:
                 self._container.start()
 
     def alive(self) -> bool:
-        """Whether it runs, paused or not."""
+        """Return whether the container is running, also while it is paused."""
         return bool(self._state().get("Running"))
 
     def kill(self) -> bool:
-        """SIGKILL to all in it, and wait until it is gone; False if it did not run."""
+        """Kill the container with SIGKILL and wait until it has stopped; return False if it was not running."""
         if not self.alive():
             return False
         with engine_errors(f"cannot kill {self.plan.name}"):
             try:
                 self._container.kill("SIGKILL")
             except docker.errors.APIError:
-                if self.alive():  # else it ended by itself just then
+                if self.alive():  # otherwise it exited by itself just before
                     raise
                 return False
             self._container.wait(timeout=GONE_SECONDS)
         return True
 
     def end(self) -> bool:
-        """SIGTERM, and SIGKILL if that does not help; False if it did not run."""
+        """Send SIGTERM, then SIGKILL after `GONE_SECONDS`; return False if it was not running."""
         if not self.alive():
             return False
         with engine_errors(f"cannot stop {self.plan.name}"):
@@ -115,7 +115,7 @@ class Box:
         return True
 
     def pause(self) -> None:
-        """Freeze it; nothing if it does not run or is paused already."""
+        """Freeze the container; do nothing if it is not running or is paused already."""
         if self.alive() and not self._state().get("Paused"):
             with engine_errors(f"cannot pause {self.plan.name}"):
                 self._container.pause()
@@ -126,42 +126,42 @@ class Box:
                 self._container.unpause()
 
     def disconnect(self) -> None:
-        """Take its network away; nothing if it has none."""
+        """Disconnect the container from the network; do nothing if it is disconnected."""
         if self._connected():
-            with engine_errors(f"cannot cut {self.plan.name} off"):
+            with engine_errors(f"cannot disconnect {self.plan.name} from the network"):
                 self._network.disconnect(self._container)
 
     def connect(self) -> None:
-        """Give it back its network, with the address it had; nothing if it has it."""
+        """Reconnect the container with its address; do nothing if it is connected."""
         if self._container is not None and not self._connected():
             with engine_errors(f"cannot connect {self.plan.name}"):
                 self._network.connect(self._container, ipv4_address=self.plan.address)
 
     def limit(self, size: int) -> None:
-        """Its memory, page cache included and without swap, from now on (bytes)."""
+        """Set the memory limit to `size` bytes, page cache included, without swap."""
         with engine_errors(f"cannot limit the memory of {self.plan.name}"):
             self._container.update(mem_limit=size, memswap_limit=size)
 
     def died_of_memory(self) -> bool:
-        """Whether the kernel's memory killer struck in it since its last start."""
+        """Return whether the kernel's OOM killer killed a process of it since its last start."""
         return bool(self._state().get("OOMKilled"))
 
     def log(self) -> bytes:
-        """All it ever said."""
+        """Return the whole log, of all its starts."""
         if self._container is None:
             return b""
         with engine_errors(f"cannot read the log of {self.plan.name}"):
             return bytes(self._container.logs())
 
     def remove(self) -> None:
-        """Remove the container, running or not, and let go of the engine."""
+        """Remove the container, running or not, and close its engine client."""
         with engine_errors(f"cannot remove {self.plan.name}"):
             self._made.stop()
 
     def last_words(self) -> str:
-        """The last line it said, for a sentence."""
+        """Return a clause with the last line of its log."""
         lines = self.log().decode(errors="replace").strip().splitlines()
-        return f"it last said: {lines[-1].strip()}" if lines else "it said nothing"
+        return f"its last log line: {lines[-1].strip()}" if lines else "its log is empty"
 
     def _connected(self) -> bool:
         if self._container is None:
@@ -172,5 +172,5 @@ class Box:
         return dict(self._inspect()["State"]) if self._container is not None else {}
 
     def _inspect(self) -> dict[str, Any]:
-        with engine_errors(f"cannot look at {self.plan.name}"):
+        with engine_errors(f"cannot inspect {self.plan.name}"):
             return dict(self._container.client.api.inspect_container(self._container.id))

@@ -1,10 +1,10 @@
-"""The clients, each a process of its own, so that nothing of rehome can take them along.
+"""The clients, each a process of its own, which no fault of a role can stop.
 
     python -m ops.torture.clients '{"role": "producer", ...}'
 
-They run until standard input says "stop" or ends (also when whoever started them was killed), and write all that they
-asked and were told into their history. A consumer told "stop" goes on until it has read up to the ends given:
-`stop {"orders": [12, 7]}`. When all is written a client prints "done" with its counts and leaves.
+A client runs until it reads "stop" from standard input, or its end (also when the parent process is killed), and writes
+every operation with its outcome to its history. A consumer that reads `stop {"orders": [12, 7]}` continues up to these
+end offsets. A primed producer prints "primed" when it begins. Before it exits, a client prints "done" with its counts.
 """
 
 from __future__ import annotations
@@ -15,83 +15,28 @@ import logging
 import os
 import random
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from ops.torture.history import ASSIGN, FAIL, INFO, MARKS, OK, OUT_OF_RANGE, POLL, SEND, SESSION, Event, Recorder, now
+from ops.torture.orders import REFUSED, SILENT, Orders, Stopping
+from ops.torture.steady import run
 
-SILENT = logging.getLogger("rehome.torture.librdkafka")
-SILENT.addHandler(logging.NullHandler())
-SILENT.propagate = False
-
-#: A send that ends with one of these was certainly not written; every other failure leaves it open.
-REFUSED = {
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.RECORD_LIST_TOO_LARGE,
-    KafkaError.INVALID_CONFIG,
-}
-#: Above the topic's max.message.bytes, below the client's own limit: the broker refuses it.
+#: Above the topic's max.message.bytes, below the client's message.max.bytes: the broker rejects it.
 TOO_LARGE = 1_100_000
 DELIVERY_SECONDS = 90
 MARKS_SECONDS = 1.0
 EXCURSION_RECORDS = 3000
 
 
-@dataclass(frozen=True, slots=True)
-class Orders:
-    """What a client is told at the start. `topics` maps labels to (name, partitions); one-shot producers send `count`.
-
-    `scale` makes its records larger; `acks` is the producer's setting.
-    """
-
-    role: str
-    process: str
-    bootstrap: str
-    history: Path
-    topics: dict[str, tuple[str, int]]
-    per_second: float = 50.0
-    idempotent: bool = True
-    seed: int = 0
-    count: int = 0
-    scale: int = 1
-    acks: str = "all"
-
-    @staticmethod
-    def parse(text: str) -> Orders:
-        row = json.loads(text)
-        topics = {label: (str(name), int(count)) for label, (name, count) in row.pop("topics").items()}
-        return Orders(history=Path(row.pop("history")), topics=topics, **row)
-
-
-class Stopping:
-    """Standard input: says when to stop, and what was said."""
-
-    def __init__(self) -> None:
-        self.asked = threading.Event()
-        self.ends: dict[str, list[int]] = {}
-        self.hurried = False
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    def _listen(self) -> None:
-        line = sys.stdin.readline()
-        word, _, rest = line.strip().partition(" ")
-        self.hurried = word != "stop"  # whoever started it is gone
-        if rest:
-            self.ends = json.loads(rest)
-        self.asked.set()
-
-
 class Sessions(logging.Handler):
-    """Notes when an idempotent producer begins a new epoch, which only its log tells.
+    """Record the producer epoch bumps of an idempotent producer, which librdkafka only logs.
 
-    librdkafka does so after a later request in flight was out of order because an earlier one was refused. What was
-    sent in the old epoch, of any partition, is sent once more in the new one, also what a leader had appended by then.
+    librdkafka bumps the epoch when a rejected request leaves a later one in flight out of order (KIP-360). It then
+    resends every unacknowledged record of all partitions in the new epoch, also those that a leader has appended.
     """
 
     def __init__(self, process: str, recorder: Recorder) -> None:
@@ -99,20 +44,20 @@ class Sessions(logging.Handler):
         self._process, self._recorder = process, recorder
 
     def emit(self, record: logging.LogRecord) -> None:
-        said = record.getMessage()
-        if "epoch bump" in said:
+        message = record.getMessage()
+        if "epoch bump" in message:
             at = now()
-            self._recorder.note(Event(self._process, SESSION, "", -1, INFO, at, at, time.time_ns(), error=said))
+            self._recorder.note(Event(self._process, SESSION, "", -1, INFO, at, at, time.time_ns(), error=message))
 
     def logger(self) -> logging.Logger:
-        """The logger to give to the producer; what it says goes nowhere else."""
+        """Return a logger for the producer, whose messages no other handler receives."""
         logger = logging.Logger(f"rehome.torture.{self._process}", logging.DEBUG)
         logger.addHandler(self)
         return logger
 
 
 class Sender:
-    """A producer that notes every send; `run` keeps a rate, `once` sends a number of records as fast as it goes."""
+    """A producer that records every send; `run` keeps a rate, `once` sends `count` records at full speed."""
 
     def __init__(self, orders: Orders, recorder: Recorder) -> None:
         self._orders, self._recorder = orders, recorder
@@ -125,7 +70,7 @@ class Sender:
                 "bootstrap.servers": orders.bootstrap,
                 "enable.idempotence": orders.idempotent,
                 "acks": orders.acks,
-                # A plain producer keeps its order only with one request at a time.
+                # Without idempotence, only one request in flight preserves the order.
                 "max.in.flight.requests.per.connection": 5 if orders.idempotent else 1,
                 "retries": 1_000_000,
                 "linger.ms": 10,
@@ -135,10 +80,9 @@ class Sender:
                 "socket.timeout.ms": 12_000,
                 "queue.buffering.max.messages": 5_000,
                 "reconnect.backoff.max.ms": 500,
-                # So slow that no batch is sent more than 25 times in its life: librdkafka computes the pause before the
-                # next time as 2^retries * retry.backoff.ms in 32 bits. Beyond, what is negative counts as no pause, the
-                # batch's later messages are still held back, and the producer ends with a fatal error: "Unable to
-                # reconstruct MessageSet".
+                # The backoff limits a batch to 25 attempts before its delivery timeout: librdkafka computes it as
+                # 2^retries * retry.backoff.ms in 32 bits. After an overflow it retries at once while the batch's later
+                # messages still wait, and the producer fails with the fatal error "Unable to reconstruct MessageSet".
                 "retry.backoff.ms": 100,
                 "retry.backoff.max.ms": 8_000,
                 "topic.metadata.refresh.interval.ms": 3000,
@@ -149,10 +93,16 @@ class Sender:
 
     def run(self, stopping: Stopping) -> None:
         with self._noting_what_is_open():
+            if self._orders.primed:
+                for label, (_, partitions) in sorted(self._orders.topics.items()):
+                    for partition in range(partitions):
+                        self.send(label, partition)
+                self._producer.flush(DELIVERY_SECONDS + 20)
+                print("primed", flush=True)
             interval, due = 1.0 / self._orders.per_second, time.monotonic()
             while not stopping.asked.is_set():
                 self.send()
-                due = max(due + interval, time.monotonic() - 0.5)  # after a standstill it does not make up for it
+                due = max(due + interval, time.monotonic() - 0.5)  # it skips the sends that a pause has delayed
                 self._producer.poll(max(0.0, due - time.monotonic()))
             self._producer.flush(0 if stopping.hurried else DELIVERY_SECONDS + 20)
 
@@ -164,7 +114,7 @@ class Sender:
 
     @contextlib.contextmanager
     def _noting_what_is_open(self) -> Iterator[None]:
-        """A producer that dies of a fatal error leaves sends without an outcome: their records may be in the logs."""
+        """Record the open sends of a producer that fails with a fatal error: a leader may have appended them."""
         try:
             yield
         except KafkaException as error:
@@ -172,10 +122,11 @@ class Sender:
                 note(error.args[0], None)
             raise
 
-    def send(self) -> None:
-        label = self._random.choice(sorted(self._orders.topics))
+    def send(self, label: str | None = None, partition: int | None = None) -> None:
+        """Send one record, by default to a random partition."""
+        label = label or self._random.choice(sorted(self._orders.topics))
         name, partitions = self._orders.topics[label]
-        partition = self._random.randrange(partitions)
+        partition = self._random.randrange(partitions) if partition is None else partition
         size = self._orders.scale * int(self._random.choice((100, 400, 1000, 1000, 4000)))
         if not self._orders.idempotent and self._random.random() < 0.004:
             size = TOO_LARGE
@@ -221,7 +172,7 @@ class Sender:
 
 
 class Reader:
-    """A consumer of all partitions that notes every poll. A `tail` follows; a `wanderer` goes back now and then."""
+    """A consumer of all partitions that records every poll. A `tail` follows the log end; a `wanderer` also seeks."""
 
     def __init__(self, orders: Orders, recorder: Recorder) -> None:
         self._orders, self._recorder = orders, recorder
@@ -284,7 +235,7 @@ class Reader:
             records.setdefault((message.topic(), message.partition()), []).append((message.offset(), value))
         for (name, number), rows in records.items():
             if self._position.get((name, number), -1) < 0:
-                continue  # taken off between two assignments
+                continue  # unassigned meanwhile
             self.counts["records"] += len(rows)
             self._position[name, number] = rows[-1][0] + 1
             self._since_put[name, number] = self._since_put.get((name, number), 0) + len(rows)
@@ -308,7 +259,7 @@ class Reader:
             return
         at = self._position[name, number]
         if offset is not None and 0 <= offset != at:
-            # Of a fetch that was sent before the last assignment, from where the log may have ended or begun.
+            # The response of a fetch from before the last assignment, whose offset may have been out of range then.
             self._note(POLL, name, number, INFO, invoked, completed, wall, error=f"{error.name()} at {offset}")
             return
         marks = self._watermarks(name, number, timeout=60) or (-1, -1)
@@ -319,7 +270,7 @@ class Reader:
         self._put(name, number, marks)
 
     def _put(self, name: str, number: int, marks: tuple[int, int] | None, offset: int | None = None) -> None:
-        """Assign one partition anew, at its log start or at `offset`."""
+        """Reassign one partition at `offset`, by default at its log start."""
         marks = marks or self._watermarks(name, number, timeout=60)
         if marks is None or marks[0] < 0:
             return
@@ -334,7 +285,7 @@ class Reader:
         self._note(ASSIGN, name, number, OK, invoked, now(), time.time_ns(), offset=target)
 
     def _wander(self, name: str, number: int, *, home: bool = False) -> None:
-        """Go to some earlier record, or `home` to the end."""
+        """Seek to a random earlier record, with `home` to the log end."""
         marks = self._watermarks(name, number, timeout=3)
         if marks is None or marks[1] <= marks[0]:
             return
@@ -382,8 +333,6 @@ def main(arguments: list[str]) -> int:
             sender.once() if orders.role == "once" else sender.run(stopping)
             counts = sender.counts
         elif orders.role == "steady":
-            from ops.torture.steady import run
-
             counts = run(orders, recorder, stopping)
         else:
             reader = Reader(orders, recorder)

@@ -1,8 +1,7 @@
-"""The roles under torture, each in a container of its own: faults are the Docker engine's, log directories its volumes.
+"""The roles under torture, each in a container: the Docker engine injects the faults, log directories are its volumes.
 
-Everything that a run makes in the engine carries its label and is removed by it. Volumes of the engine's local driver
-lead to folders below the run's own, so that disks can be read from outside while and after the containers work on
-them.
+A run labels all that it creates in the engine and removes it by this label. Volumes of the engine's local driver are
+bind mounts of folders below the run's own, so that the checks read the disks while containers use them and afterwards.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from ops.stack.errors import OpsError
 from ops.stack.interrupts import uninterrupted
 from ops.stack.layout import CONTROLLER, NAMESPACE, TEMPORAL, WORKER, node_name
 from ops.torture.box import LABEL, ROOMY, Box, Plan, engine_errors
+from ops.torture.observers.witness import Witness
 from ops.torture.roles import DIRS, NODES, PROPERTIES, FailpointFiles, private_call
-from ops.torture.witness import Witness
 from storage_node.directories.formatting import format_directories
 
 KAFKA_PORT, TEMPORAL_PORT, UI_PORT = 9092, 7233, 8233
 CLUSTER = "rehome"
-#: Where roles find their things inside.
+#: The folder of a role's files inside its container.
 INSIDE = Path("/var/lib/rehome")
-#: The last part of the first address, Temporal's; the engine's own is lower.
+#: The last byte of the first address, Temporal's; the engine's gateway has a lower one.
 FIRST_ADDRESS = 16
 READY_SECONDS = 120.0
 ENGINE_SECONDS = 60
@@ -47,13 +46,13 @@ Say = Callable[[str], None]
 
 
 class ContainerRoles:
-    """Containers of one run on a network of their own."""
+    """The containers of one run, on a network of their own."""
 
     by_engine = True
     disks_cannot_fail = "log directories are volumes of the engine's"
 
     def __init__(self, data: Path, say: Say, count: int = NODES) -> None:
-        """`count`: how many nodes."""
+        """`count`: the number of nodes."""
         self._data, self._say, self._count = data, say, count
         self._run = f"rehome-{uuid4().hex[:8]}"
         self._points = FailpointFiles(data / "failpoints")
@@ -85,26 +84,26 @@ class ContainerRoles:
     # Start and end
 
     def up(self) -> None:
-        """An engine, the image, a network, volumes, containers. Raises `OpsError` when one of them cannot be had."""
+        """Find or start an engine, create image, network, volumes and containers, and start them. Raises `OpsError`."""
         for path in (self._data, WORKER.parent):
             if ":" in str(path):
-                raise OpsError(f"{path} cannot be mounted into a container: its name has a colon in it")
+                raise OpsError(f"{path} cannot be mounted into a container: its path has a colon; choose another")
         self._binary = temporal_server.ensure(self._say)
         self._cleanup.enter_context(engine())
         image = base.ensure(self._say)
-        with engine_errors("it does not answer"):
+        with engine_errors("it does not respond"):
             client = DockerClient(timeout=ENGINE_SECONDS).client
         self._cleanup.callback(client.close)
         self._cleanup.callback(self._remove_all, client)
-        with engine_errors("cannot make a network"):
+        with engine_errors("cannot create a network"):
             network = self._network(client)
-        with engine_errors("cannot make volumes"):
+        with engine_errors("cannot create volumes"):
             plans = self._plans(client, *base.interpreter(image, WORKER.parent))
-        with engine_errors("cannot listen to its events"):
+        with engine_errors("cannot subscribe to its events"):
             self._witness = Witness(DockerClient(timeout=None).client, self._run, network.name)
             self._cleanup.callback(self._witness.stop)
             self._witness.start()
-        with engine_errors("cannot make the containers"):
+        with engine_errors("cannot create the containers"):
             self._boxes = {plan.name: Box(plan, image, network, self._run) for plan in plans}
         self._cleanup.callback(self._end)
         self._say(f"starting {len(plans)} containers")
@@ -117,7 +116,7 @@ class ContainerRoles:
             self._cleanup.close()
 
     def _network(self, client: Any) -> Any:
-        """A network whose addresses are ours to give, in a range that the engine found free."""
+        """Create a network with a subnet that the engine found free; static addresses need an explicit subnet."""
         labels = {"labels": {LABEL: self._run}}
         trial = Network(docker_network_kw=dict(labels)).create()
         try:
@@ -132,7 +131,7 @@ class ContainerRoles:
         return client.networks.get(made.id)
 
     def _volume(self, client: Any, role: str, name: str) -> str:
-        """A volume of the engine for one folder of a role; its name."""
+        """Create a volume for one folder of a role; return its name."""
         folder = self._folder(role, name)
         folder.mkdir(parents=True, exist_ok=True)
         chosen = f"{self._run}-{role}-{name}"
@@ -145,11 +144,11 @@ class ContainerRoles:
         return chosen
 
     def _folder(self, role: str, name: str) -> Path:
-        """Where a role's volume can be seen from outside."""
+        """Return the host folder of a role's volume."""
         return self._data / "volumes" / role / name
 
     def _plans(self, client: Any, program: str, settings: dict[str, str]) -> list[Plan]:
-        """What each container is, and the volumes it needs, made."""
+        """Create the volumes and return the parameters of each container."""
         user = f"{os.getuid()}:{os.getgid()}"
         environment = {
             "TEMPORAL_ADDRESS": self.temporal_address,
@@ -203,13 +202,13 @@ class ContainerRoles:
         return plans
 
     def _configure(self, node: int) -> Path:
-        """Format a node's directories, write its server.properties; answers where that is."""
+        """Format a node's log directories and write its server.properties; return the file's path."""
         name = node_name(node)
         format_directories([self.disk(node, directory) for directory in self.log_dirs(node)], CLUSTER, node)
         self._points.arm(node, "")
         values = {
             "node.id": str(node),
-            # Bound to every address: a node that is started, or goes on, while it is cut off has none of its own.
+            # Bound to every address: a disconnected container, in which the node may start or run, has no address.
             "listeners": f"PLAINTEXT://0.0.0.0:{KAFKA_PORT}",
             "advertised.listeners": f"PLAINTEXT://{self._addresses[name]}:{KAFKA_PORT}",
             "log.dirs": ",".join(self.log_dirs(node)),
@@ -222,7 +221,7 @@ class ContainerRoles:
         return path
 
     def _remove_all(self, client: Any) -> None:
-        """Containers, volumes and networks of this run, whoever was making them when it ended."""
+        """Remove all containers, volumes and networks with this run's label, also those of an interrupted start."""
         ours = {"label": f"{LABEL}={self._run}"}
         for container in client.containers.list(all=True, filters=ours, ignore_removed=True):
             with contextlib.suppress(docker.errors.NotFound):
@@ -235,7 +234,7 @@ class ContainerRoles:
                 network.remove()
 
     def _end(self) -> None:
-        """What the containers said goes where the logs of a run are; then they go. `_remove_all` sees what is left."""
+        """Write the containers' logs to the run's folder and remove them; `_remove_all` removes what fails here."""
         folder = self._data / "logs"
         folder.mkdir(parents=True, exist_ok=True)
 
@@ -248,7 +247,7 @@ class ContainerRoles:
         with ThreadPoolExecutor(len(self._boxes)) as pool:
             list(pool.map(end, self._boxes.values()))
 
-    # Power over the roles
+    # Faults
 
     def kill(self, name: str) -> bool:
         return self._box(name).kill()
@@ -265,12 +264,12 @@ class ContainerRoles:
         pause = 0.05
         while not self._ready(name):
             if not box.alive():
-                raise OpsError(f"{name} ended while it started; {box.last_words()}")
+                raise OpsError(f"{name} exited during its start; {box.last_words()}")
             if time.monotonic() > until:
                 raise OpsError(
-                    f"{name} was not ready at {self._addresses[name]} after {READY_SECONDS:.0f} s; {box.last_words()} "
-                    "(this machine must reach the engine's networks, which an engine in a virtual machine keeps to "
-                    "itself)"
+                    f"{name} was not ready at {self._addresses[name]} within {READY_SECONDS:.0f} s; {box.last_words()} "
+                    "(this machine must reach the engine's networks, which an engine in a virtual machine does not "
+                    "expose)"
                 )
             time.sleep(pause)
             pause = min(pause * 1.5, 0.5)
@@ -308,18 +307,18 @@ class ContainerRoles:
     def _ready(self, name: str) -> bool:
         host = self._addresses[name]
         if name == TEMPORAL:
-            return ports.answers(TEMPORAL_PORT, host) and health.temporal_works(self.temporal_address, self._binary)
+            return ports.accepts(TEMPORAL_PORT, host) and health.temporal_works(self.temporal_address, self._binary)
         if name == CONTROLLER:
             return health.controller_works(self.temporal_address, CLUSTER, self._binary)
-        return ports.answers(KAFKA_PORT, host) and health.registered(KAFKA_PORT, host)
+        return ports.accepts(KAFKA_PORT, host) and health.registered(KAFKA_PORT, host)
 
     def _box(self, name: str) -> Box:
         try:
             return self._boxes[name]
         except KeyError:
-            raise OpsError(f"there is no container of {name}") from None
+            raise OpsError(f"the container of {name} does not exist") from None
 
-    # Disks and calls
+    # Disks and requests
 
     def log_dirs(self, node: int) -> tuple[str, ...]:
         return tuple(str(INSIDE / f"disk-{letter}") for letter in string.ascii_lowercase[:DIRS])
@@ -334,7 +333,7 @@ class ContainerRoles:
         raise OpsError(f"the disks of node {node} were not made to fail")
 
     def mend_disk(self, node: int) -> None:
-        """Nothing: none was made to fail."""
+        """Do nothing: `fail_disk` is not supported."""
 
     def call(self, node: int, op: str, timeout: float = 3.0, **fields: Any) -> dict[str, Any]:
         return private_call(*self.address(node), node, op, timeout, **fields)

@@ -1,4 +1,4 @@
-"""Log start and end of a partition from outside: asked for, and moved by DeleteRecords."""
+"""ListOffsets and DeleteRecords of a partition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SILENT.propagate = False
 
 
 def marks(bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
-    """Log start and end. Raises `OpsError`."""
+    """Return log start and end offset. Raises `OpsError`."""
     admin = _admin(bootstrap)
     place = TopicPartition(topic, partition)
     found = []
@@ -32,9 +32,9 @@ def marks(bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
 
 
 def delete_records(bootstrap: str, topic: str, partition: int, offset: int) -> str:
-    """DeleteRecords below `offset`; the error, or "" when it was done."""
+    """Delete the records below `offset`; return the error, or ""."""
     place = TopicPartition(topic, partition, offset)
-    admin = _admin(bootstrap)  # held until the answer is there: the request ends with its client
+    admin = _admin(bootstrap)  # kept until the response: closing the client cancels its requests
     try:
         futures = admin.delete_records([place], request_timeout=ANSWER_SECONDS)
         for future in futures.values():

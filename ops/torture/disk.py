@@ -1,4 +1,4 @@
-"""The log directories as they stand on the disks: batches, records, folders, swaps. Reads only, and only files."""
+"""Read log directories from disk: batches, records, folders, markers. Read-only, and without the node."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from ops.torture.facts import Batch, Place, Scan
+from ops.torture.checks.facts import Batch, Place, Scan
 from storage_node.errors import CorruptRecord
-from storage_node.log import batch as batches
-from storage_node.move import marker as markers
+from storage_node.log.batches import batch as batches
+from storage_node.replicas import marker as markers
 
 REPLICA = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)")
 SWAPPED_AWAY = re.compile(r"(?P<replica>.+)\.[0-9a-f]{32}\.delete")
 
 
 def place_of(folder: str) -> Place | None:
-    """Topic name and partition of a replica's folder."""
+    """Return the topic name and partition of a replica's folder, None for any other folder."""
     found = REPLICA.fullmatch(folder)
     return (found["topic"], int(found["partition"])) if found else None
 
 
 def folders(directory: Path) -> tuple[str, ...]:
-    """The folders in a log directory, sorted."""
+    """Return the names of the folders in a log directory, sorted."""
     try:
         with os.scandir(directory) as entries:
             return tuple(sorted(entry.name for entry in entries if entry.is_dir()))
@@ -33,12 +33,12 @@ def folders(directory: Path) -> tuple[str, ...]:
 
 
 def segments(folder: Path) -> list[Path]:
-    """The segment files of a replica, in order."""
+    """Return the segment files of a replica, by base offset."""
     return sorted(folder.glob("*.log"))
 
 
 def scan(node: int, directory: str, folder: Path, place: Place, *, values: bool = True) -> Scan:
-    """Every batch of a replica, with its records if `values`; what is no batch, or has another CRC, is a problem."""
+    """Read every batch of a replica, with its records if `values`; invalid batches and CRC mismatches are problems."""
     found: list[Batch] = []
     records: list[tuple[int, str]] = []
     problems: list[str] = []
@@ -64,9 +64,9 @@ def scan(node: int, directory: str, folder: Path, place: Place, *, values: bool 
 
 
 def live_end(folder: Path) -> tuple[tuple[Batch, ...], int, int]:
-    """The batches of a folder that may be written to meanwhile, its first offset and its end.
+    """Return the batches of a replica that the node may be appending to, its first offset and its end.
 
-    A last batch that is not whole yet is left out.
+    An incomplete last batch is omitted.
     """
     found: list[Batch] = []
     base = 0
@@ -75,7 +75,7 @@ def live_end(folder: Path) -> tuple[tuple[Batch, ...], int, int]:
             base = int(file.stem)
         try:
             data = file.read_bytes()
-        except FileNotFoundError:  # retention was faster
+        except FileNotFoundError:  # retention has deleted the segment meanwhile
             continue
         try:
             for position, header in batches.headers(data):
@@ -88,21 +88,21 @@ def live_end(folder: Path) -> tuple[tuple[Batch, ...], int, int]:
 
 
 def state(folder: Path) -> str:
-    """One line on what a replica's folder holds: marker, first and last offset, a digest of all its batches."""
+    """Return one line on a replica's folder: marker, first and last offset, a digest of all batches."""
     found = scan(0, "", folder, ("", 0), values=False)
     try:
         marker = markers.read(folder)
     except markers.MarkerCorrupt as error:
-        marker, word = None, str(error)
+        marker, what = None, str(error)
     else:
-        word = f"{marker.state} generation {marker.generation}" if marker else "no marker"
+        what = f"{marker.state} generation {marker.generation}" if marker else "no marker"
     digest = zlib.crc32(repr(found.batches).encode())
     ends = f"{found.batches[0].base} to {found.batches[-1].last}" if found.batches else "empty"
-    return f"{word}, {ends}, {len(found.batches)} batches {digest:#010x}"
+    return f"{what}, {ends}, {len(found.batches)} batches {digest:#010x}"
 
 
 def _records(data: bytes, position: int, header: batches.BatchHeader) -> Iterator[tuple[int, str]]:
-    """(offset, unique value) of an uncompressed batch's records: the value's first word."""
+    """Yield (offset, unique value) of an uncompressed batch's records; the unique value is the value's first word."""
     if header.compression:
         raise ValueError(f"the batch at offset {header.base_offset} is compressed")
     at = position + batches.HEADER_SIZE

@@ -1,4 +1,4 @@
-"""The end of a run: wait until all is quiet, restart everything twice, and gather what the checks look at."""
+"""The end of a run: wait for its moves, restart every node twice, and gather the evidence for the checks."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView
 from ops.stack.errors import OpsError
 from ops.stack.layout import node_name
 from ops.torture import disk
-from ops.torture.checks_moves import SUFFIXES
-from ops.torture.facts import Boot, DirectoryFact, Home, Place, RoleFact, Scan, ThrottleFact, TopicFact
-from ops.torture.moving import Moving
-from ops.torture.reassigning import Reassigning
+from ops.torture.checks.facts import Boot, DirectoryFact, Home, Place, RoleFact, Scan, ThrottleFact, TopicFact
+from ops.torture.checks.moves import SUFFIXES
+from ops.torture.nemesis.moving import Moving
+from ops.torture.nemesis.reassigning import Reassigning
 from ops.torture.roles import Roles, all_names
-from storage_node.config_table import MOVE_RATE
-from workflows.model.state import ClusterState
+from storage_node.config.table import MOVE_RATE
+from workflows.model.metadata.state import ClusterState
 
 LOOK_SECONDS = 0.5
-#: How long disks must look the same to be at rest: longer than retention's and the checkpoints' intervals.
+#: Seconds without a change after which disks are at rest: longer than the intervals of retention and checkpoints.
 REST_SECONDS = 2.5
 REST_LIMIT = 30.0
 
@@ -28,18 +28,18 @@ Say = Callable[[str], None]
 
 
 def wait_quiet(roles: Roles, moving: Moving, reassigning: Reassigning | None, seconds: float, say: Say) -> str:
-    """Wait until no run is open, no folder of a move or of a dropped replica is left, and, with `reassigning`, no
-    reassignment is under way and all replicas are in sync; what is still there after `seconds`, or "".
+    """Wait until no run is open, no folder of a move or of a dropped replica exists, and, with `reassigning`, no
+    reassignment is in progress and all replicas are in sync; return what is left after `seconds`, or "".
     """
     until = time.monotonic() + seconds
-    told = time.monotonic() + 10
+    reported = time.monotonic() + 10
     while True:
         left = _unquiet(roles, moving, reassigning)
         if not left or time.monotonic() > until:
             return left
-        if time.monotonic() > told:
-            say(f"waiting for the end of {left}")
-            told = time.monotonic() + 10
+        if time.monotonic() > reported:
+            say(f"waiting for {left}")
+            reported = time.monotonic() + 10
         time.sleep(LOOK_SECONDS)
 
 
@@ -56,16 +56,16 @@ def _unquiet(roles: Roles, moving: Moving, reassigning: Reassigning | None) -> s
         for folder in disk.folders(roles.disk(node, directory))
         if folder.endswith(SUFFIXES)
     ]
-    words = replicas
+    waiting = replicas
     if runs:
-        words.append(f"{len(runs)} runs ({runs[0]})")
+        waiting.append(f"{len(runs)} runs ({runs[0]})")
     if folders:
-        words.append(f"{len(folders)} folders ({folders[0]})")
-    return " and ".join(words)
+        waiting.append(f"{len(folders)} folders ({folders[0]})")
+    return " and ".join(waiting)
 
 
 def _unsettled(roles: Roles, reassigning: Reassigning) -> list[str]:
-    """What is not yet at rest of replicas."""
+    """Return the reassignments, replicas out of sync and dropped replicas that are left."""
     words = []
     if runs := reassigning.open_runs():
         words.append(f"{len(runs)} reassignments ({runs[0]})")
@@ -89,7 +89,7 @@ def _unsettled(roles: Roles, reassigning: Reassigning) -> list[str]:
 
 
 def boot(roles: Roles) -> Boot:
-    """Kill every node with -9, start them, and say what stands on the disks once at rest. Raises `OpsError`."""
+    """Kill every node with SIGKILL, start them, and return the state of the disks at rest. Raises `OpsError`."""
     for node in roles.nodes:
         roles.kill(node_name(node))
     with ThreadPoolExecutor(len(roles.nodes)) as pool:
@@ -98,18 +98,18 @@ def boot(roles: Roles) -> Boot:
 
 
 def at_rest(roles: Roles) -> Boot:
-    """What stands on the disks once nothing changes any more, or after a limit."""
+    """Return the state of the disks once nothing changes, at the latest after `REST_LIMIT`."""
     until = time.monotonic() + REST_LIMIT
-    before = _standing(roles)
+    before = _on_disk(roles)
     while True:
         time.sleep(REST_SECONDS)
-        after = _standing(roles)
+        after = _on_disk(roles)
         if after == before or time.monotonic() > until:
             return Boot(after)
         before = after
 
 
-def _standing(roles: Roles) -> dict[tuple[int, str, str], str]:
+def _on_disk(roles: Roles) -> dict[tuple[int, str, str], str]:
     found = {}
     for node in roles.nodes:
         for directory in roles.log_dirs(node):
@@ -117,13 +117,13 @@ def _standing(roles: Roles) -> dict[tuple[int, str, str], str]:
             for folder in disk.folders(here):
                 try:
                     found[node, directory, folder] = disk.state(here / folder)
-                except OSError:  # it was removed meanwhile: the next look will say so
+                except OSError:  # removed meanwhile; the next round confirms it
                     found[node, directory, folder] = "going"
     return found
 
 
 def scans(roles: Roles, topics: Iterable[TopicFact]) -> list[Scan]:
-    """Every replica's segments, batch by batch and record by record."""
+    """Return the batches and records of every replica's segments."""
     labels = {topic.name: topic.label for topic in topics}
     found = []
     for node in roles.nodes:
@@ -137,7 +137,7 @@ def scans(roles: Roles, topics: Iterable[TopicFact]) -> list[Scan]:
 
 
 def directories(roles: Roles, topics: Iterable[TopicFact]) -> list[DirectoryFact]:
-    """Each log directory as DescribeLogDirs and its disk show it. Raises `OpsError`."""
+    """Return each log directory as DescribeLogDirs and its disk have it. Raises `OpsError`."""
     labels = {topic.name: topic.label for topic in topics}
     with KafkaAdmin(roles.bootstrap) as admin:
         views = {(view.node, view.path): view for view in admin.log_dirs(roles.nodes)}
@@ -167,7 +167,7 @@ def directories(roles: Roles, topics: Iterable[TopicFact]) -> list[DirectoryFact
 
 
 def homes(roles: Roles, moving: Moving, topics: Iterable[TopicFact]) -> dict[Place, Home]:
-    """Where each partition is by the controller's metadata. Raises `OpsError`."""
+    """Return each partition's assignment in the controller's metadata. Raises `OpsError`."""
     state = ClusterState.of(moving.metadata())
     labels = {topic.name: topic.label for topic in topics}
     paths: dict[str, str] = {}
@@ -177,7 +177,7 @@ def homes(roles: Roles, moving: Moving, topics: Iterable[TopicFact]) -> dict[Pla
     return {
         (labels[topic.name], partition.index): Home(
             partition.replicas,
-            tuple(paths.get(each, each or "a directory not known") for each in partition.directories),
+            tuple(paths.get(each, each or "an unknown directory") for each in partition.directories),
             partition.generations,
             partition.isr,
             partition.leader,
@@ -190,7 +190,7 @@ def homes(roles: Roles, moving: Moving, topics: Iterable[TopicFact]) -> dict[Pla
 
 
 def throttles(roles: Roles, allowed: dict[int, list[int]]) -> list[ThrottleFact]:
-    """Each node's limit for moves as DescribeConfigs says it, and what was last set. Raises `OpsError`."""
+    """Return each node's move limit by DescribeConfigs, and the values last set. Raises `OpsError`."""
     with KafkaAdmin(roles.bootstrap) as admin:
         known = admin.configs("broker", [str(node) for node in roles.nodes])
     return [
@@ -201,10 +201,10 @@ def throttles(roles: Roles, allowed: dict[int, list[int]]) -> list[ThrottleFact]
 
 
 def roles_at_end(roles: Roles) -> list[RoleFact]:
-    """Whether each process works: it runs, and a node answers, knows the controller and has nothing offline."""
+    """Return whether each process works: it runs, and a node responds, has the metadata and nothing offline."""
     found = []
     for name in all_names(roles):
-        works, why = roles.alive(name), "it does not run"
+        works, why = roles.alive(name), "it is not running"
         if works and name.startswith("node-"):
             try:
                 status = roles.call(int(name.removeprefix("node-")), "status", timeout=10)
@@ -222,7 +222,7 @@ def _trouble(status: dict[str, Any]) -> str:
     if status.get("moves_stopped"):
         offline.append("its moves are stopped")
     if not status.get("generation"):
-        offline.append("it has not heard from the controller")
+        offline.append("it has no metadata from the controller")
     if found := status.get("metadata", {}).get("last_difference"):
-        offline.append(f"its metadata was found to differ from the controller's: {found}")
+        offline.append(f"its metadata differed from the controller's: {found}")
     return "; ".join(offline)

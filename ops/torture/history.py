@@ -1,7 +1,7 @@
-"""The recorder: everything a client asked and was told, as one JSON line each, and the reader of such files.
+"""The history: each operation of a client with its outcome, one JSON line each; recorder and reader.
 
 Times are nanoseconds: `invoked` and `completed` of the machine's monotonic clock, which all processes share, `wall`
-since the epoch, for people. An operation whose outcome is not known (a timeout above all) is of type "info".
+since the epoch, for operators. An operation with an unknown outcome (such as a timeout) has the type "info".
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from typing import IO, Any
 OK, FAIL, INFO = "ok", "fail", "info"
 
 SEND = "send"  # one record: `value`, and its `offset` when it was acknowledged
-POLL = "poll"  # what one poll gave of one partition: `records`; or an error, at the position `offset`
-ASSIGN = "assign"  # the consumer was put to `offset` on purpose
+POLL = "poll"  # one poll's `records` of one partition; or its error, at the position `offset`
+ASSIGN = "assign"  # the consumer was assigned the partition at `offset`
 MARKS = "marks"  # ListOffsets: log start (`low`) and end (`high`)
-DELETE = "delete-records"  # the log start was asked to become `offset`
-SESSION = "session"  # an idempotent producer began a new producer epoch by itself: `error` says why
+DELETE = "delete-records"  # a DeleteRecords request up to `offset`
+SESSION = "session"  # an idempotent producer bumped its epoch: `error` is librdkafka's log message
 
-#: The error of a poll below the log start or beyond the end.
+#: The error of a poll below the log start or beyond the log end.
 OUT_OF_RANGE = "OFFSET_OUT_OF_RANGE"
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One operation. `topic` is the label of one life of a topic: a topic made again under its name has another.
+    """One operation. `topic` is the label of one life of a topic: a recreated topic has a new label.
 
-    `sound` marks a send by an idempotent producer. Offsets are -1 where there are none: an idempotent producer takes
-    the acknowledgement of a later request for one of an earlier whose own was lost, and nobody told it the offset.
+    `sound` marks a send by an idempotent producer. `offset` is -1 if unknown: if the response to a batch is lost, an
+    idempotent producer infers from a later batch's acknowledgement that it was appended.
     """
 
     process: str
@@ -86,7 +86,7 @@ _LEAVE_OUT: dict[str, Any] = {
 
 
 def to_line(event: Event) -> str:
-    """The event as one line of JSON, without what says nothing."""
+    """Return the event as one line of JSON, without fields that have their default."""
     row = {}
     for key, name in _KEYS.items():
         value = getattr(event, name)
@@ -96,7 +96,7 @@ def to_line(event: Event) -> str:
 
 
 def from_line(line: str) -> Event:
-    """The event of one line. Raises ValueError, KeyError or TypeError for a line that `to_line` would not write."""
+    """Parse a line of `to_line`. Raises ValueError, KeyError or TypeError for any other line."""
     row = json.loads(line)
     values = {_KEYS[key]: value for key, value in row.items()}
     if "records" in values:
@@ -105,7 +105,7 @@ def from_line(line: str) -> Event:
 
 
 class Recorder:
-    """Appends events to a file; a line is written whole or, if the process is killed, missing at the end."""
+    """Append events to a file; a process that is killed may leave an incomplete last line."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -130,7 +130,7 @@ class Recorder:
 
 
 def read(paths: Iterable[Path]) -> Iterator[Event]:
-    """The events of some files, file by file in the order written. A last line that was cut short is left out."""
+    """Yield the events of the files, file by file in the order written. An incomplete last line is skipped."""
     for path in paths:
         with path.open(encoding="utf-8") as file:
             for line in file:
@@ -139,5 +139,5 @@ def read(paths: Iterable[Path]) -> Iterator[Event]:
 
 
 def now() -> int:
-    """The monotonic clock of all events, ns."""
+    """Return the monotonic clock of all events, ns."""
     return time.monotonic_ns()

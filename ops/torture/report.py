@@ -1,4 +1,4 @@
-"""What a run comes to: the verdict, the summary, how to repeat it. Values and their rendering."""
+"""The report of a run: verdict, summary, the command that repeats it. Values and their rendering."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 from rich.console import Console
 
 from ops.cli import output
-from ops.torture import checks_disks
-from ops.torture.checks import CHECKS, Finding
-from ops.torture.facts import Evidence
+from ops.torture.checks import beside_disks
+from ops.torture.checks.facts import Evidence
+from ops.torture.checks.index import Index
+from ops.torture.checks.table import CHECKS, Finding
 from ops.torture.history import ASSIGN, DELETE, INFO, MARKS, OK, POLL, SEND, SESSION
-from ops.torture.index import Index
+from storage_node.model.moves import Outcome
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcome of one run. `problems` say what the torture itself could not do; `again` repeats it."""
+    """The outcome of one run. `problems` are errors of the torture itself; `again` is the command that repeats it."""
 
     seed: int
     minutes: float
@@ -34,29 +35,29 @@ class Report:
     folder: str
     again: str
     engine: Mapping[str, int] = field(default_factory=dict)
-    """What the container engine itself counted of the faults, where there is one."""
+    """The faults by the container engine's own count, with `--containers`."""
     replicas: Mapping[str, int] = field(default_factory=dict)
-    """Reassignments and terms of leaders, where partitions are replicated."""
+    """Reassignments and leader epochs, where partitions are replicated."""
     unchecked: Mapping[str, str] = field(default_factory=dict)
-    """Of checks that had nothing to look at because of an error, by id: what they lacked, and why."""
+    """The checks whose evidence could not be gathered, by id, with the reason."""
     disks: Mapping[str, int] = field(default_factory=dict)
-    """The disks that were made to fail, by deed and outcome."""
+    """The disk faults, by action and outcome."""
 
     @property
     def verdict(self) -> str:
-        """One sentence."""
+        """The verdict in one sentence."""
         if self.findings:
             broken = _ids(finding.check for finding in self.findings)
-            said = f"{len(self.findings)} findings in {self.operations:,} operations ({broken})"
+            verdict = f"{len(self.findings)} findings in {self.operations:,} operations ({broken})"
         else:
-            said = f"no violation in {self.operations:,} operations, {len(CHECKS) - len(self.unchecked)} checks" + (
+            verdict = f"no violation in {self.operations:,} operations, {len(CHECKS) - len(self.unchecked)} checks" + (
                 ", interrupted" if self.interrupted else ""
             )
         reasons: dict[str, list[str]] = {}
         for check, why in self.unchecked.items():
             reasons.setdefault(why, []).append(check)
         lacking = ", ".join(f"{_ids(ids)} ({why})" for why, ids in reasons.items())
-        return f"{said}; not checked: {lacking}" if lacking else said
+        return f"{verdict}; not checked: {lacking}" if lacking else verdict
 
     def as_json(self) -> dict[str, Any]:
         row = asdict(self)
@@ -71,7 +72,7 @@ def _ids(checks: Iterable[str]) -> str:
 
 
 def count(evidence: Evidence) -> tuple[int, dict[str, int]]:
-    """The operations of a history, and what they were."""
+    """Return the number of operations in the history, and the counts by kind."""
     kinds: Counter[str] = Counter()
     for event in evidence.history:
         if event.op == SEND:
@@ -86,71 +87,71 @@ def count(evidence: Evidence) -> tuple[int, dict[str, int]]:
         elif event.op == ASSIGN:
             kinds["assignments"] += 1
         elif event.op == SESSION:
-            kinds["producer epochs that clients began anew"] += 1
+            kinds["producer epoch bumps"] += 1
         elif event.op == DELETE:
-            kinds["deletions of records" + (" (outcome open)" if event.type == INFO else "")] += 1
+            kinds["deletions of records" + (" (outcome unknown)" if event.type == INFO else "")] += 1
     kinds["records read at the end"] = sum(len(read.records) for read in evidence.final.values())
     kinds["batches compared at swaps"] = sum(swap.compared for swap in evidence.swaps)
     kinds["swaps compared byte by byte"] = len(evidence.swaps)
-    if beside := checks_disks.judged(Index(evidence)):
+    if beside := beside_disks.judged(Index(evidence)):
         kinds["sends judged beside a failing disk"] = beside
     if evidence.batches:
-        kinds["batches told apart by leader epoch"] = evidence.batches
+        kinds["batches compared by leader epoch"] = evidence.batches
     return len(evidence.history), dict(kinds)
 
 
 def replicas(evidence: Evidence) -> dict[str, int]:
-    """Reassignments as they were asked for and as their runs ended, and how often leaders changed."""
+    """Return counts of reassignment requests by response, of runs by status, and of leader epochs."""
     found: Counter[str] = Counter()
     for fact in evidence.asked:
         what = "cancels by Temporal" if fact.by != "api" else "cancels" if fact.target is None else "reassignments"
-        word = {OK: "taken", INFO: "without an answer"}.get(fact.type, "refused")
-        found[what if fact.by != "api" else f"{what} {word}"] += 1
+        outcome = {OK: "accepted", INFO: "without a response"}.get(fact.type, "rejected")
+        found[what if fact.by != "api" else f"{what} {outcome}"] += 1
     for run in evidence.reassignments:
         found[f"runs {run.status}"] += 1
     terms = {(fact.place, fact.topic_id, fact.epoch) for fact in evidence.leaders}
     if any(topic.replicas > 1 for topic in evidence.topics.values()):
-        found["leaders' terms seen"] = len(terms)
+        found["leader epochs seen"] = len(terms)
     return dict(found)
 
 
 def disks(evidence: Evidence) -> dict[str, int]:
-    """Return how often disks were made to fail, by deed and what the node made of it."""
+    """Return counts of the disk faults, by action and the node's reaction."""
     return dict(
-        Counter(f"{fault.kind}: {fault.outcome if fault.hits else 'nothing met it'}" for fault in evidence.faults)
+        Counter(f"{fault.kind}: {fault.outcome if fault.hits else 'no operation failed'}" for fault in evidence.faults)
     )
 
 
 def moves(evidence: Evidence) -> dict[str, int]:
-    """Runs and replicas by what became of them."""
+    """Return counts of runs by status and of replicas by outcome."""
     found: Counter[str] = Counter()
     for run in evidence.runs:
         found[f"runs {run.status}"] += 1
         for row in run.rows:
-            word = f"replicas {row.outcome}"
-            found[f"{word} ({row.error})" if row.outcome == "failed" else word] += 1
+            what = f"replicas {row.outcome}"
+            found[f"{what} ({row.error})" if row.outcome == Outcome.FAILED else what] += 1
     return dict(found)
 
 
 def unseen(evidence: Evidence) -> list[str]:
-    """What a check had nothing to look at in, though there was something: its silence says nothing then."""
-    told: list[str] = []
-    swapped = sum(row.outcome in ("swapped", "deleted") for run in evidence.runs for row in run.rows)
+    """Return a sentence for each check whose evidence is empty although the run should have produced some."""
+    blind: list[str] = []
+    swapped = sum(row.outcome in (Outcome.SWAPPED, Outcome.DELETED) for run in evidence.runs for row in run.rows)
     if swapped and not any(swap.compared for swap in evidence.swaps):
-        told.append(f"{swapped} replicas were swapped, and not one could be compared with its source: C6 saw only CRCs")
+        blind.append(f"{swapped} replicas were swapped, and none could be compared with its source: C6 saw only CRCs")
     if swapped and not evidence.samples:
-        told.append(f"{swapped} replicas were copied, and no node told how fast: C10 saw nothing")
+        blind.append(f"{swapped} replicas were copied, and no node reported a rate: C10 saw nothing")
     if not evidence.leaders and any(topic.replicas > 1 for topic in evidence.topics.values()):
-        told.append("nobody was seen to lead: C15 saw only what the disks hold")
+        blind.append("no node reported a leader: C15 saw only the batches on disk")
     if not evidence.faults:
-        told.append("no log directory was made to fail: C9 saw only that none was offline by itself, C19 nothing")
-    elif not checks_disks.judged(Index(evidence)):
-        told.append("no client sent beside a failing disk while nothing else had trouble: C19 saw only moves and disks")
-    return told
+        blind.append("no disk fault was injected: C9 saw only that no directory was offline without one, C19 nothing")
+    elif not beside_disks.judged(Index(evidence)):
+        blind.append("no client sent during a disk fault without other faults: C19 saw only moves and directories")
+    return blind
 
 
 def show(report: Report, screen: Console) -> None:
-    """The tables, the findings, the verdict, and how to repeat it."""
+    """Print the table, the findings, the verdict, and the command that repeats the run."""
     groups = (
         ("operations", report.counts),
         ("moves", report.moves),
@@ -164,7 +165,7 @@ def show(report: Report, screen: Console) -> None:
         for name, values in groups
         for number, (what, amount) in enumerate(sorted(values.items()))
     ]
-    lines.append(["minutes", "in all", f"{report.seconds / 60:.1f}"])
+    lines.append(["minutes", "total", f"{report.seconds / 60:.1f}"])
     screen.print(output.table(("", "what", "number"), lines))
     for finding in report.findings:
         screen.print(f"VIOLATION {finding}", soft_wrap=True, markup=False)

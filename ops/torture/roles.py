@@ -1,4 +1,4 @@
-"""The processes under torture, behind one small protocol: local processes here, anything else by another class."""
+"""The processes under torture behind one protocol, and its implementation by local processes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ops.stack.errors import OpsError
 from ops.stack.interrupts import uninterrupted
 from ops.stack.layout import CONTROLLER, TEMPORAL, node_name
 from ops.stack.stack import Stack
-from storage_node.protocol import private_client
+from storage_node.wire.client import private_client
 
 NODES, DIRS = 3, 3
 
-#: What a node's server.properties has beside the stack's own lines: short delays, so that much happens in a minute.
+#: Further lines of a node's server.properties: short delays, so that each minute has many events.
 PROPERTIES = {
     "file.delete.delay.ms": "5000",
     "log.retention.check.interval.ms": "2000",
@@ -28,7 +28,7 @@ PROPERTIES = {
     "replica.high.watermark.checkpoint.interval.ms": "1000",
     "replica.lag.time.max.ms": "5000",
 }
-#: What it has besides where its last disk can be made to fail: a disk that hangs is soon known.
+#: Further lines of nodes with disk faults: a node detects a hanging disk soon.
 FAILURE_SECONDS = 10
 ON_FAULTY_DISKS = {
     "log.dir.failure.timeout.ms": str(FAILURE_SECONDS * 1000),
@@ -37,10 +37,10 @@ ON_FAULTY_DISKS = {
 
 
 class Roles(Protocol):
-    """What the torture needs of a cluster: its addresses and folders, and power over its processes.
+    """A cluster under torture: its addresses, folders and processes, and the faults that can be injected into them.
 
-    Roles are named `temporal`, `controller`, `node-1`, ...; directories are named as on their node. Every method may
-    be called from any thread, of one role from one thread at a time. What cannot be done raises `OpsError`.
+    Roles are named `temporal`, `controller`, `node-1`, ...; directories are the paths on their node. Methods are
+    thread-safe, for one role by one thread at a time. Failures raise `OpsError`.
     """
 
     @property
@@ -48,10 +48,10 @@ class Roles(Protocol):
 
     @property
     def bootstrap(self) -> str:
-        """Kafka bootstrap servers, as clients outside the cluster reach them."""
+        """The bootstrap servers for clients outside the cluster."""
 
     def address(self, node: int) -> tuple[str, int]:
-        """Host and port of a node's listener, as it is reached from here."""
+        """Return host and port of a node's listener, for this process."""
 
     @property
     def temporal_address(self) -> str: ...
@@ -61,82 +61,82 @@ class Roles(Protocol):
 
     @property
     def by_engine(self) -> bool:
-        """Whether a container engine holds the processes: whether `cut`, `mend`, `squeeze` and `loosen` work here."""
+        """Whether the roles run in containers: whether `cut`, `mend`, `squeeze` and `loosen` are supported."""
 
     def up(self) -> None:
-        """Make and start everything; returns when it works."""
+        """Create and start all roles; return when they work."""
 
     def down(self) -> None:
-        """Stop everything and leave the data; doing it twice does no harm. Never interrupted half-way."""
+        """Stop all roles and keep the data. Idempotent; not interruptible by Ctrl-C."""
 
     def kill(self, name: str) -> bool:
-        """SIGKILL; False if it did not run."""
+        """Send SIGKILL; return False if the role was not running."""
 
     def stop(self, name: str) -> bool:
-        """Let it end by itself (SIGTERM); False if it did not run."""
+        """Shut the role down cleanly (SIGTERM); return False if it was not running."""
 
     def start(self, name: str) -> None:
-        """Start a role that does not run, and wait until it works; nothing if it runs."""
+        """Start the role and wait until it works; do nothing if it is running."""
 
     def freeze(self, name: str) -> None:
-        """Let it stand still (SIGSTOP) until `thaw`."""
+        """Freeze the role (SIGSTOP) until `thaw`."""
 
     def thaw(self, name: str) -> None: ...
 
     def cut(self, name: str) -> None:
-        """Cut a role off the network until `mend`."""
+        """Disconnect the role from the network until `mend`."""
 
     def mend(self, name: str) -> None: ...
 
     def squeeze(self, name: str, size: int) -> None:
-        """Kill a role and start it again with so many bytes of memory, without waiting until it works."""
+        """Kill the role and start it with a memory limit of `size` bytes, without waiting until it works."""
 
     def starved(self, name: str) -> bool:
-        """Whether the kernel killed something in it for want of memory since its last start."""
+        """Return whether the OOM killer killed a process of the role since its last start."""
 
     def loosen(self, name: str) -> None:
-        """Give a role back its memory; it need not run any more."""
+        """Remove the role's memory limit, whether it is running or not."""
 
     def witnessed(self) -> dict[str, int]:
-        """What the engine itself counted of all this, by event; empty where there is none."""
+        """Return the faults by the container engine's own count; empty without an engine."""
 
     def alive(self, name: str) -> bool:
-        """Whether its process is there, frozen or not."""
+        """Return whether the role's process exists, frozen or not."""
 
     def log_dirs(self, node: int) -> tuple[str, ...]:
-        """The node's log directories as it names them itself."""
+        """Return the node's log.dirs."""
 
     def disk(self, node: int, directory: str) -> Path:
-        """Where a log directory of a node can be read from here."""
+        """Return the path at which this process can read a log directory of a node."""
 
     @property
     def disks_cannot_fail(self) -> str:
-        """Why no disk can be made to fail here; "" where the last log directory of each node can be."""
+        """Why disk faults are not supported; "" if the last log directory of each node supports them."""
 
     def fail_disk(self, node: int, *rules: Mapping[str, Any]) -> None:
-        """Let the node's last log directory fail by these rules (see `ops.faults.rules.Rule`) until `mend_disk`."""
+        """Apply these rules (see `ops.faults.rules.Rule`) to the node's last log directory until `mend_disk`."""
 
     def disk_hits(self, node: int) -> int:
-        """How many operations the rules in force have hit."""
+        """Return how many operations the current rules have affected."""
 
     def mend_disk(self, node: int) -> None:
-        """Let it work again; what hung in it goes on."""
+        """Remove the rules; operations that hang continue."""
 
     def call(self, node: int, op: str, timeout: float = 3.0, **fields: Any) -> dict[str, Any]:
-        """The node's private API. Raises `OpsError`."""
+        """Send a request to the node's private API and return the response. Raises `OpsError`."""
 
     def arm(self, node: int, points: str) -> None:
         """Arm failpoints of a running node (`name=action`, see storage_node.failpoints); "" disarms."""
 
 
 class FailpointFiles:
-    """The files by which running nodes are armed (see storage_node.failpoints), one per node in one folder."""
+    """The files that arm failpoints of running nodes (see storage_node.failpoints), one per node in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def environment(self, node: int) -> dict[str, str]:
-        """What a node's process must be started with."""
+        """Return the environment variables that a node's process needs."""
         return {"REHOME_FAILPOINTS": f"@{self._file(node)}"}
 
     def arm(self, node: int, points: str) -> None:
@@ -150,7 +150,7 @@ class FailpointFiles:
 
 
 @contextlib.contextmanager
-def _asking(node: int) -> Iterator[None]:
+def _disk_errors(node: int) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as error:
@@ -158,24 +158,24 @@ def _asking(node: int) -> Iterator[None]:
 
 
 def private_call(host: str, port: int, node: int, op: str, timeout: float, **fields: Any) -> dict[str, Any]:
-    """A node's private API. Raises `OpsError`."""
+    """Send a request to a node's private API and return the response. Raises `OpsError`."""
     try:
         return private_client.call(host, port, op, timeout=timeout, **fields)
     except (OSError, ValueError, private_client.PrivateCallFailed) as error:
-        raise OpsError(f"node {node} does not answer {op}: {error or type(error).__name__}") from error
+        raise OpsError(f"the request {op} to node {node} failed: {error or type(error).__name__}") from error
 
 
 class LocalRoles:
-    """Processes of this machine, by the dev stack."""
+    """Local processes, started by the dev stack."""
 
     by_engine = False
 
     def __init__(self, data: Path, say: Callable[[str], None], count: int = NODES) -> None:
-        """`count`: how many nodes."""
+        """`count`: the number of nodes."""
         self._say, self._count = say, count
         self._points = FailpointFiles(data / "failpoints")
         environment = {node_name(node): self._points.environment(node) for node in range(1, count + 1)}
-        self._stack = Stack(data / "stack", environment=environment)  # every restart would be told, too
+        self._stack = Stack(data / "stack", environment=environment)  # not `say`, for each restart
         self._frozen: set[str] = set()
         self.disks_cannot_fail = missing()
         self._faulty: dict[int, Disk] = {}
@@ -203,7 +203,7 @@ class LocalRoles:
 
     @property
     def stack(self) -> Stack:
-        """The dev stack that these processes are."""
+        """The dev stack of these processes."""
         return self._stack
 
     def up(self) -> None:
@@ -211,7 +211,7 @@ class LocalRoles:
         self._stack.make_folder()
         for node in range(1, self._count + 1):
             self._points.arm(node, "")
-        block = ports.free_block(self._count + 1, start=27000)
+        block = ports.some_block(self._count + 1)
         spec = self._stack.prepare(
             {
                 "nodes": self._count,
@@ -227,7 +227,7 @@ class LocalRoles:
             path.write_text("\n".join([*kept, *(f"{key}={value}" for key, value in ours.items())]) + "\n")
             if not self.disks_cannot_fail:
                 last = spec.log_dirs(node)[-1]
-                last.rename(last.with_name(f"{last.name}.backing"))  # what was formatted goes onto the disk
+                last.rename(last.with_name(f"{last.name}.backing"))  # the faulty disk stores its files there
                 self._faulty[node] = Disk(last.parent, last.name)
         self._stack.up()
 
@@ -236,9 +236,9 @@ class LocalRoles:
             for name in tuple(self._frozen):
                 self.thaw(name)
             for node in tuple(self._faulty):
-                with contextlib.suppress(OpsError):  # a node cannot end while its disk hangs
+                with contextlib.suppress(OpsError):  # a node cannot exit while its disk hangs
                     self.mend_disk(node)
-            while self._stack.down():  # a node that was just being started counts too
+            while self._stack.down():  # again, for a node whose start was in progress
                 pass
             for node in tuple(self._faulty):
                 self._faulty.pop(node).close()
@@ -266,13 +266,13 @@ class LocalRoles:
             self._frozen.discard(name)
 
     def cut(self, name: str) -> None:
-        raise OpsError(f"the network of {name} cannot be cut: it is a process of this machine")
+        raise OpsError(f"{name} cannot be disconnected: it is a local process")
 
     def mend(self, name: str) -> None:
-        raise OpsError(f"the network of {name} was not cut")
+        raise OpsError(f"{name} was not disconnected")
 
     def squeeze(self, name: str, size: int) -> None:
-        raise OpsError(f"the memory of {name} cannot be limited: it is a process of this machine")
+        raise OpsError(f"the memory of {name} cannot be limited: it is a local process")
 
     def starved(self, name: str) -> bool:
         return False
@@ -294,21 +294,21 @@ class LocalRoles:
         return faulty.backing if faulty is not None and directory == str(faulty.path) else Path(directory)
 
     def fail_disk(self, node: int, *rules: Mapping[str, Any]) -> None:
-        with _asking(node):
+        with _disk_errors(node):
             self._disk(node).rules(*rules)
 
     def disk_hits(self, node: int) -> int:
-        with _asking(node):
+        with _disk_errors(node):
             return self._disk(node).hits
 
     def mend_disk(self, node: int) -> None:
-        with _asking(node):
+        with _disk_errors(node):
             self._disk(node).heal()
 
     def _disk(self, node: int) -> Disk:
         if node not in self._faulty:
             raise OpsError(
-                f"the disks of node {node} cannot be made to fail: {self.disks_cannot_fail or 'it has none yet'}"
+                f"the disks of node {node} cannot be made to fail: {self.disks_cannot_fail or 'it was not started'}"
             )
         return self._faulty[node]
 
@@ -325,5 +325,5 @@ class LocalRoles:
 
 
 def all_names(roles: Roles) -> tuple[str, ...]:
-    """Every role, in the order in which they are started."""
+    """Return the names of all roles, in starting order."""
     return (TEMPORAL, CONTROLLER, *(node_name(node) for node in roles.nodes))

@@ -1,4 +1,4 @@
-"""One run of the torture, from an empty folder to a verdict."""
+"""A run of the torture, from an empty folder to the verdict."""
 
 from __future__ import annotations
 
@@ -15,10 +15,9 @@ from typing import TypeVar
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.stack.errors import OpsError
 from ops.stack.interrupts import interruptible, uninterrupted
-from ops.torture import checks, cut, ending, history, report
-from ops.torture.book import Book
-from ops.torture.epochs import LeaderWatch, WriteWatch
-from ops.torture.facts import (
+from ops.torture import cut, ending, history, report
+from ops.torture.checks import table
+from ops.torture.checks.facts import (
     Boot,
     DirectoryFact,
     Evidence,
@@ -30,24 +29,26 @@ from ops.torture.facts import (
     ThrottleFact,
     TopicFact,
 )
-from ops.torture.moving import Moving
-from ops.torture.nemesis import Nemesis
+from ops.torture.nemesis.book import Book
+from ops.torture.nemesis.moving import Moving
+from ops.torture.nemesis.nemesis import Nemesis
+from ops.torture.observers.epochs import LeaderWatch, WriteWatch
+from ops.torture.observers.swaps import RateWatch, SwapWatch
+from ops.torture.observers.watching import Observers
 from ops.torture.roles import NODES, LocalRoles, Roles
 from ops.torture.topics import MAIN, SHORT, Side, configs, idle
-from ops.torture.watch import RateWatch, SwapWatch
-from ops.torture.watching import Watch
 from ops.torture.workload import Workload, read_all
 
 T = TypeVar("T")
 
-#: Seconds after the healing within which everything must have come to an end (C12).
+#: Seconds after the healing within which every move and reassignment must have ended (C12).
 QUIET_SECONDS = 150.0
 GATHER_SECONDS = 60.0
-#: Seconds between two signs that the torture goes on.
+#: Seconds between two progress messages.
 SIGN_SECONDS = 20.0
 EVIDENCE = "evidence.pickle"
 
-#: What is gathered at the end -> the checks that say nothing without it.
+#: Evidence gathered at the end -> the checks that need it.
 CHECKS_OF = {
     "log directories": ("C8", "C9"),
     "replicas' places": ("C8", "C16", "C17", "C18"),
@@ -61,7 +62,7 @@ CHECKS_OF = {
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked for. `folder` None: a temporary one, removed at the end unless `keep` or something was found."""
+    """The run's options. `folder` None: a temporary one, removed at the end unless `keep` or there are findings."""
 
     minutes: float
     seed: int
@@ -73,14 +74,14 @@ class Options:
     kill_controller_every: float = 0.0
     """Seconds; 0: only as the seed decides."""
     nodes: int | None = None
-    """None: one node more than replicas, so that a replica has somewhere to go, and at least three."""
+    """None: one node more than replicas, as a target of reassignments, and at least three."""
     more: str = field(default="")
-    """Further options of the command, for the line that repeats the run."""
+    """Further options for the command that repeats the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watches:
-    """What is looked at while the run goes on."""
+    """The watches of one run."""
 
     swaps: SwapWatch
     rates: RateWatch
@@ -88,16 +89,16 @@ class Watches:
     writes: WriteWatch
 
     @property
-    def all(self) -> list[Watch]:
+    def all(self) -> list[Observers]:
         return [self.swaps, self.rates, self.leaders, self.writes]
 
     @staticmethod
-    def of(roles: Roles) -> Watches:
-        return Watches(SwapWatch(roles), RateWatch(roles), LeaderWatch(roles), WriteWatch(roles))
+    def of(roles: Roles, folder: Path) -> Watches:
+        return Watches(SwapWatch(roles, folder / "differing"), RateWatch(roles), LeaderWatch(roles), WriteWatch(roles))
 
 
 class Torture:
-    """One run. `say` is told of progress, `tell` of every event."""
+    """One run. `say` receives progress messages, `tell` every event."""
 
     def __init__(self, options: Options, say: Callable[[str], None], tell: Callable[[str], None]) -> None:
         self._options, self._say = options, say
@@ -121,16 +122,17 @@ class Torture:
         self._missing: dict[str, str] = {}
 
     def run(self) -> report.Report:
-        """Torture, heal, look, judge. Ctrl-C ends it early, with a verdict on what was done so far; a second one at
-        once.
+        """Torture, heal, gather the evidence, and check it.
+
+        Ctrl-C ends the torture early, with a verdict on what was done so far; a second one ends the run at once.
         """
         began = time.monotonic()
         try:
             evidence = self._everything()
-            # Before it is judged: what took so long to gather is there to be looked at, whatever comes of that.
+            # Before the checks: an error in a check must not lose evidence that took so long to gather.
             (self._folder / EVIDENCE).write_bytes(pickle.dumps(evidence))
             self._say("checking")
-            findings = checks.check(evidence)
+            findings = table.check(evidence)
         except BaseException:
             self._clean(keep=self._options.keep or self._options.folder is not None)
             raise
@@ -161,12 +163,12 @@ class Torture:
         return made
 
     def _everything(self) -> Evidence:
-        watches: list[Watch] = []
+        watches: list[Observers] = []
         try:
             with interruptible():
                 try:
                     self._start()
-                    seen = Watches.of(self._roles)
+                    seen = Watches.of(self._roles, self._folder)
                     watches = seen.all
                     nemesis = Nemesis(
                         self._roles,
@@ -179,17 +181,17 @@ class Torture:
                         self._options.kill_controller_every,
                     )
                 except KeyboardInterrupt as error:
-                    raise OpsError("interrupted while starting: there is nothing to judge yet") from error
+                    raise OpsError("interrupted during the start: there is nothing to check yet") from error
                 try:
                     self._torment(nemesis, watches)
                 except KeyboardInterrupt:
                     self._interrupted = True
                     self._say(
-                        "interrupted: judging what was done so far (once more ends it at once, without a verdict)"
+                        "interrupted: checking what was done so far (Ctrl-C again ends it at once, without a verdict)"
                     )
-            # Whoever interrupts again wants it to end now, without a verdict.
+            # A second interrupt ends the run without a verdict.
             with interruptible():
-                return self._look(nemesis, seen)
+                return self._gather(nemesis, seen)
         finally:
             with uninterrupted():
                 for watch in watches:
@@ -210,51 +212,50 @@ class Torture:
                 self._say(f"creating {self._options.idle_partitions:,} idle partitions")
             for topic in self._idle:
                 admin.create_topic(topic.name, topic.partitions, topic.replicas, {})
-        self._say("filling the topics")
+        self._say("producing the initial records")
         self._workload.load()
 
-    def _torment(self, nemesis: Nemesis, watches: list[Watch]) -> None:
+    def _torment(self, nemesis: Nemesis, watches: list[Observers]) -> None:
         for watch in watches:
             watch.start()
         self._workload.start()
         if why := self._roles.disks_cannot_fail:
-            self._say(f"no disk is made to fail: {why}")
-            self._book.problems.append(f"no disk was made to fail: {why}")
+            self._say(f"no disk fault is injected: {why}")
+            self._book.problems.append(f"no disk fault was injected: {why}")
         self._say(f"torturing for {self._options.minutes:g} minutes with seed {self._options.seed}")
-        began = told = time.monotonic()
+        began = reported = time.monotonic()
 
         def tick() -> None:
-            nonlocal told
-            if time.monotonic() - told >= SIGN_SECONDS:
-                told = time.monotonic()
+            nonlocal reported
+            if time.monotonic() - reported >= SIGN_SECONDS:
+                reported = time.monotonic()
                 done, faults = self._book.done()
-                self._say(
-                    f"{(told - began) / 60:.1f} of {self._options.minutes:g} minutes: {done} deeds, {faults} faults"
-                )
+                minutes = (reported - began) / 60
+                self._say(f"{minutes:.1f} of {self._options.minutes:g} minutes: {done} actions, {faults} faults")
 
         nemesis.run(began + self._options.minutes * 60, tick)
 
-    def _look(self, nemesis: Nemesis, seen: Watches) -> Evidence:
+    def _gather(self, nemesis: Nemesis, seen: Watches) -> Evidence:
         swaps, replicated = seen.swaps, self._options.replicas > 1
         self._say("healing")
         nemesis.heal()
-        self._book.note("quiet", "waiting for the end of all moves")
+        self._book.note("quiet", "waiting until all moves have ended")
         reassigning = nemesis.reassigning if replicated else None
         left = ending.wait_quiet(self._roles, self._moving, reassigning, QUIET_SECONDS, self._say)
-        self._book.note("quiet", left or "nothing is left", "given up" if left else "reached")
+        self._book.note("quiet", left or "all moves have ended", "timed out" if left else "reached")
         seen.rates.stop()
         swaps.stop()
         if swaps.missed:
             for folder in swaps.missed:
-                self._book.note("missed", folder, "gone before it could be compared")
-            self._book.problems.append(f"{len(swaps.missed)} sources were gone before they could be compared")
+                self._book.note("missed", folder, "deleted before the comparison")
+            self._book.problems.append(f"{len(swaps.missed)} sources were deleted before they could be compared")
         self._say("stopping the clients")
         self._trying(self._workload.stop_producers, _nothing)
         self._trying(self._stop_consumers, _nothing)
         lives = [*self._topics, *self._side.lives]
         used = [topic for topic in lives if not topic.deleted]
         present = [*used, *self._idle]
-        # Before the restarts: what a start would put right is to be seen.
+        # Before the restarts, whose recovery could hide a violation.
         roles, moving = self._roles, self._moving
         directories: list[DirectoryFact] = self._trying(
             lambda: ending.directories(roles, present), list, "log directories"
@@ -318,9 +319,9 @@ class Torture:
         return final
 
     def _trying(self, do: Callable[[], T], otherwise: Callable[[], T], what: str = "") -> T:
-        """What must not keep the verdict back: tried again for a while, a failure is told beside it.
+        """Return `do()`, retried for `GATHER_SECONDS`; after that record the error and return `otherwise()`.
 
-        `what` was to be gathered for checks (see `CHECKS_OF`): the verdict names them.
+        If `what` names evidence (see `CHECKS_OF`), the verdict lists the checks that lack it.
         """
         until = time.monotonic() + GATHER_SECONDS
         while True:
@@ -341,4 +342,4 @@ class Torture:
 
 
 def _nothing() -> None:
-    """What is known when nothing came of something that answers nothing."""
+    """Do nothing: the fallback of a step without a result."""

@@ -1,7 +1,7 @@
-"""Clients of one partition each: a producer and a consumer that share nothing with any other partition.
+"""Clients of one partition each: a producer and a consumer that share no connection with any other partition.
 
-A request with batches of several partitions is answered when the slowest of them is done. What one disk does to the
-partitions on others is seen by these clients alone.
+A node responds to a request with batches of several partitions when the slowest of them is appended. So only these
+clients show whether one disk delays partitions on others.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
-from ops.torture.clients import REFUSED, SILENT, Orders, Stopping
 from ops.torture.history import ASSIGN, FAIL, INFO, OK, POLL, SEND, Event, Recorder, now
+from ops.torture.orders import REFUSED, SILENT, Orders, Stopping
 
 ROUND_SECONDS = 0.05
 SIZE = 100
-#: With pauses of up to a second no batch is sent more than 25 times (see `clients.Sender`).
+#: With a backoff of up to a second this allows at most 25 attempts per batch (see `clients.Sender`).
 DELIVERY_SECONDS = 20
 
 
 def run(orders: Orders, recorder: Recorder, stopping: Stopping) -> dict[str, int]:
-    """Send to and read from every partition until it is time to stop; return counts."""
+    """Produce to and consume from every partition until `stopping` is set; return counts."""
     counts = {OK: 0, FAIL: 0, INFO: 0, "records": 0}
     places = [(label, name, number) for label, (name, count) in orders.topics.items() for number in range(count)]
     pairs = [_Pair(orders, recorder, counts, *place) for place in places]
@@ -86,17 +86,17 @@ class _Pair:
         )
 
     def step(self) -> None:
-        """Do what is due."""
+        """Consume, and send if the next record is due."""
         if not self._assigned:
             self._assign()
         self._read()
         if (clock := time.monotonic()) >= self.due:
-            self.due = max(self.due + self._interval, clock)  # after a standstill it does not make up for it
+            self.due = max(self.due + self._interval, clock)  # it skips the sends that a pause has delayed
             self._send()
         self._producer.poll(0)
 
     def close(self, until: float) -> None:
-        """Wait for what was sent."""
+        """Wait until `until` for the outcomes of all sends, and close both clients."""
         self._producer.flush(max(0.0, until - time.monotonic()))
         self._consumer.close()
 
@@ -117,13 +117,13 @@ class _Pair:
             kind = OK if error is None else FAIL if error.code() in REFUSED else INFO
             offset = -1 if error is not None or message.offset() is None else message.offset()
             self._counts[kind] += 1
-            said = "" if error is None else str(error.name())
-            self._note(SEND, kind, invoked, wall, value=value, offset=offset, error=said, sound=False)
+            name = "" if error is None else str(error.name())
+            self._note(SEND, kind, invoked, wall, value=value, offset=offset, error=name, sound=False)
 
         return note
 
     def _assign(self) -> None:
-        """Begin at the end of the log; the consumer looks it up: a call that waits would hold up the others."""
+        """Assign the partition at OFFSET_END, which the consumer resolves: a blocking call would delay the others."""
         invoked, wall = now(), time.time_ns()
         self._consumer.assign([TopicPartition(self._name, self._number, OFFSET_END)])
         self._assigned = True

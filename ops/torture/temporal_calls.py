@@ -1,4 +1,4 @@
-"""Calls of Temporal from threads that block."""
+"""Blocking calls of Temporal from threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TypeVar
 from temporalio.client import Client
 from temporalio.exceptions import TemporalError
 
-from activities import connection
+from activities.temporal import connection
 from ops.stack.errors import OpsError
 
 T = TypeVar("T")
@@ -21,19 +21,19 @@ SLACK_SECONDS = 5.0
 
 
 class TemporalCalls:
-    """One client on an event loop of its own, which is never closed: the SDK's threads may end a call that timed out
-    much later, and would report a closed loop as an error.
+    """A client on an event loop of its own, which is never closed: the SDK's threads may complete a call long after its
+    timeout, and would report a closed loop as an error.
     """
 
     def __init__(self, address: Callable[[], str]) -> None:
-        """`address`: host and port of the server at present."""
+        """`address` returns the server's current host and port."""
         self._address = address
         self._guard = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._client: tuple[str, Client] | None = None
 
     def call(self, work: Callable[[Client], Awaitable[T]], seconds: float) -> T:
-        """Return what `work` does with the client. Raises `OpsError`, also after `seconds`."""
+        """Return the result of `work` with the client. Raises `OpsError`, also after `seconds`."""
         running = asyncio.run_coroutine_threadsafe(self._do(work, seconds), self._started())
         try:
             with connection.silent_sdk():

@@ -1,4 +1,4 @@
-"""The topics under torture: one for long moves, one with short retention, and one that comes and goes."""
+"""The topics under torture: one for long moves, one with short retention, one that is created and deleted."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import replace
 
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.stack.errors import OpsError
-from ops.torture.facts import TopicFact
+from ops.torture.checks.facts import TopicFact
 from ops.torture.roles import Roles
 
 MAIN = TopicFact("orders", "orders", 6, segment_bytes=2 << 20)
 SHORT = TopicFact("ticks", "ticks", 3, retention_bytes=1 << 20, segment_bytes=256 << 10)
 SIDE = "visits"
-#: Topics that no client uses: they give the controller and the nodes the metadata of a large cluster.
+#: Topics that no client uses: with them the controller and the nodes have the metadata of a large cluster.
 IDLE, IDLE_PARTITIONS = "idle-", 7
 #: The topics that clients use.
 USED = (MAIN.name, SHORT.name, SIDE)
 SIDE_PARTITIONS = 2
 ANSWER_SECONDS = 10.0
-KNOWN_SECONDS = 30.0  # in which every node hears of a new life, or it is not filled
+KNOWN_SECONDS = 30.0  # for every node to receive a new life's metadata; otherwise it stays empty
 LOOK_SECONDS = 0.2
 
 
 def idle(partitions: int, replicas: int) -> list[TopicFact]:
-    """Return idle topics with so many partitions in all."""
+    """Return idle topics with `partitions` partitions in total."""
     sizes = [IDLE_PARTITIONS] * (partitions // IDLE_PARTITIONS)
     if rest := partitions % IDLE_PARTITIONS:
         sizes.append(rest)
@@ -34,7 +34,7 @@ def idle(partitions: int, replicas: int) -> list[TopicFact]:
 
 
 def configs(topic: TopicFact) -> dict[str, str]:
-    """The topic configs by which it is made."""
+    """Return the configs for the topic's creation."""
     found = {"segment.bytes": str(topic.segment_bytes)}
     if topic.retention_bytes is not None:
         found["retention.bytes"] = str(topic.retention_bytes)
@@ -44,21 +44,21 @@ def configs(topic: TopicFact) -> dict[str, str]:
 
 
 class Side:
-    """The topic that comes and goes: each life has a label of its own. From one thread at a time."""
+    """The topic that is created and deleted: each life has a label of its own. Not thread-safe."""
 
     def __init__(self, roles: Roles, replicas: int = 1) -> None:
         self._roles, self._replicas = roles, replicas
         self.guard = threading.Lock()
         self.lives: list[TopicFact] = []
-        self._doubtful: TopicFact | None = None  # asked for, without an answer, and not there when it was looked for
+        self._doubtful: TopicFact | None = None  # created without a response, and missing right after
 
     @property
     def current(self) -> TopicFact | None:
-        """The life that is there now."""
+        """The current life; None while the topic does not exist."""
         return self.lives[-1] if self.lives and not self.lives[-1].deleted else None
 
     def create(self) -> TopicFact | None:
-        """A new life; None when it is not there, as yet at least. Raises `OpsError` when that is not known."""
+        """Create the topic; return its life, None if it does not exist (yet). Raises `OpsError` if that is unknown."""
         label = f"{SIDE}@{len(self.lives) + 1}"
         made = TopicFact(label, SIDE, SIDE_PARTITIONS, segment_bytes=128 << 10, replicas=self._replicas)
         with KafkaAdmin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
@@ -73,10 +73,10 @@ class Side:
         return made
 
     def known_everywhere(self) -> bool:
-        """Wait until no node takes records for an earlier life any more.
+        """Wait until no node accepts records for an earlier life; return whether that was in time.
 
-        A node that is cut off goes on with the metadata it has, and Produce names a topic, not its id: what it
-        acknowledges meanwhile belongs to the topic that was deleted, here as with Apache Kafka.
+        A disconnected node keeps its metadata, and Produce has the topic's name, not its id: as in Apache Kafka, the
+        records that it acknowledges belong to the deleted topic.
         """
         deadline = time.monotonic() + KNOWN_SECONDS
         wanted = (0, 0)
@@ -92,13 +92,13 @@ class Side:
 
     def _image_of(self, node: int) -> tuple[int, int] | None:
         try:
-            told = self._roles.call(node, "incarnation")
-            return int(told["generation"]), int(told["version"])
+            response = self._roles.call(node, "incarnation")
+            return int(response["generation"]), int(response["version"])
         except (OpsError, OSError, KeyError):
             return None
 
     def delete(self) -> bool:
-        """End the life; whether it is gone. Raises `OpsError` when that is not known."""
+        """Delete the topic; return whether it is deleted. Raises `OpsError` if that is unknown."""
         try:
             with KafkaAdmin(self._roles.bootstrap, ANSWER_SECONDS) as admin:
                 admin.delete_topic(SIDE)
@@ -109,7 +109,7 @@ class Side:
         return True
 
     def settle(self) -> None:
-        """Bring what is known in line with what is there, when nothing is under way any more."""
+        """Reconcile the lives with the existing topics, once no request is in progress."""
         there = self._is_there()
         if self.current is not None and not there:
             self.lives[-1] = replace(self.lives[-1], deleted=True)

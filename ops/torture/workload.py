@@ -1,4 +1,4 @@
-"""Starts the clients' processes, tells them to stop, and reads everything at the end by a fresh consumer."""
+"""Start and stop the clients' processes, and read all partitions at the end by a new consumer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from ops.stack.errors import OpsError
-from ops.torture.facts import FinalRead, Place, TopicFact
+from ops.torture.checks.facts import FinalRead, Place, TopicFact
 from ops.torture.roles import Roles
 from ops.torture.topics import MAIN, SHORT
 
@@ -22,13 +22,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 #: Records per second of each producer.
 PER_SECOND = 60.0
-#: The same of each partition's own client.
+#: Records per second of each single-partition client.
 STEADY_PER_SECOND = 3.0
-#: Seconds that a client gets to end: a producer's last records may have to wait for their delivery timeout.
+#: Seconds for a client to exit: a producer's last records may wait for their delivery timeout.
 STOP_SECONDS = 130.0
 SILENCE_SECONDS = 20.0
 PATIENCE_SECONDS = 90.0
-#: Records that fill the partitions at the start, and how much larger than others they are: 5 MB each in all.
+#: The initial records, and the factor of their size: together 5 MB per partition.
 LOADED, LARGER = 6000, 6
 
 
@@ -52,11 +52,11 @@ class Workload:
 
     @property
     def histories(self) -> list[Path]:
-        """The files of all clients, the nemesis' operations included."""
+        """The history files of all clients and of the nemesis."""
         return sorted((self._folder / "histories").glob("*.jsonl"))
 
     def load(self) -> None:
-        """Fill the partitions, so that moves have something to copy. Raises `OpsError`."""
+        """Produce the initial records, which give moves something to copy. Raises `OpsError`."""
         client = self._start("once", "loader", self._topics, count=LOADED, scale=LARGER)
         self._end([client], STOP_SECONDS)
 
@@ -71,30 +71,30 @@ class Workload:
         self._clients.append(self._start("steady", "steady", self._topics, per_second=STEADY_PER_SECOND))
 
     def fill(self, topic: TopicFact, count: int) -> None:
-        """Send some records to a topic by a producer of their own; returns at once."""
+        """Start a producer that sends `count` records to a topic; return at once."""
         self._fillers[topic.label] = self._start("once", f"filler-{topic.label}", [topic], count=count)
 
     def filling(self, label: str) -> bool:
-        """Whether the producer of `fill` is still at it."""
+        """Return whether the producer of `fill` is still running."""
         client = self._fillers.get(label)
         return client is not None and client.process.poll() is None
 
     def stop_producers(self) -> None:
-        """Everything acknowledged or given up. Raises `OpsError` when a producer does not end."""
+        """Stop the producers after the outcome of every send. Raises `OpsError` if a producer does not exit."""
         producers = [c for c in self._clients if not c.name.startswith(("tail", "wanderer"))]
         for client in producers:
-            _tell(client, "stop")
+            _write_line(client, "stop")
         self._end([*producers, *self._fillers.values()], STOP_SECONDS)
 
     def stop_consumers(self, ends: dict[str, list[int]]) -> None:
-        """Let the tail read up to the ends first. Raises `OpsError` when a consumer does not end."""
+        """Stop the consumers, the tail once it has read up to `ends`. Raises `OpsError` if one does not exit."""
         consumers = [c for c in self._clients if c.name.startswith(("tail", "wanderer"))]
         for client in consumers:
-            _tell(client, f"stop {json.dumps(ends)}" if client.name.startswith("tail") else "stop")
+            _write_line(client, f"stop {json.dumps(ends)}" if client.name.startswith("tail") else "stop")
         self._end(consumers, STOP_SECONDS)
 
     def abandon(self) -> None:
-        """End every client at once; what they wrote so far is kept."""
+        """Terminate every client at once; their histories so far remain."""
         for client in [*self._clients, *self._fillers.values()]:
             if client.process.poll() is None:
                 client.process.terminate()
@@ -128,7 +128,7 @@ class Workload:
             "seed": self._seed + len(self._clients),
             "count": count,
             "scale": scale,
-            # With one replica the leader's word is as good as all.
+            # With one replica, acks=1 and acks=all are equivalent.
             "acks": "all" if idempotent or any(topic.replicas > 1 for topic in topics) else "1",
         }
         (self._folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -150,13 +150,13 @@ class Workload:
             try:
                 code = client.process.wait(max(0.1, until - time.monotonic()))
             except subprocess.TimeoutExpired as error:
-                raise OpsError(f"the client {client.name} did not end within {seconds:.0f} s") from error
+                raise OpsError(f"the client {client.name} did not exit within {seconds:.0f} s") from error
             if code:
                 log = self._folder / "logs" / f"{client.name}.log"
-                raise OpsError(f"the client {client.name} ended with exit code {code}; see {log}")
+                raise OpsError(f"the client {client.name} exited with code {code}; see {log}")
 
 
-def _tell(client: Client, line: str) -> None:
+def _write_line(client: Client, line: str) -> None:
     with contextlib.suppress(OSError):
         assert client.process.stdin is not None
         client.process.stdin.write(f"{line}\n")
@@ -164,14 +164,14 @@ def _tell(client: Client, line: str) -> None:
 
 
 def read_all(bootstrap: str, topics: Iterable[TopicFact]) -> tuple[dict[Place, FinalRead], list[str]]:
-    """Every partition from the beginning by a fresh consumer, and a sentence for each that could not be read."""
+    """Read every partition from its log start by a new consumer; return them, and a sentence for each that failed."""
     found: dict[Place, FinalRead] = {}
     problems: list[str] = []
     for topic in topics:
         for number in range(topic.partitions):
             until = time.monotonic() + PATIENCE_SECONDS
             while True:
-                # A client that once met a cluster that was just starting may remember that for long.
+                # A new client per attempt: one that connected to a starting cluster may keep old metadata for long.
                 consumer = _consumer(bootstrap)
                 try:
                     found[topic.label, number] = _read_one(consumer, topic.name, number)
@@ -218,7 +218,7 @@ def _read_one(consumer: Consumer, name: str, number: int) -> FinalRead:
             records.append((message.offset(), value))
             position = message.offset() + 1
         if time.monotonic() - quiet > SILENCE_SECONDS:
-            raise OpsError(f"nothing came of {name}-{number} from offset {position} of {high} for {SILENCE_SECONDS} s")
+            raise OpsError(f"no records of {name}-{number} from offset {position} of {high} for {SILENCE_SECONDS} s")
     return FinalRead(low, high, tuple(records))
 
 

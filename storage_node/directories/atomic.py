@@ -1,6 +1,6 @@
-"""Durable steps on small files: either the old or the new content is there after any crash, never a part.
+"""Durable updates of small files: after any crash a file has its old or its new content, never a part.
 
-These functions raise plain OSError; `io_errors` wraps it, once, with the log directory.
+These functions raise plain OSError; `io_errors` wraps it once, with the log directory.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _RENAME_NOREPLACE: Final = 1
 
 
 class NoRoom(OSError):
-    """The disk is full (ENOSPC, EDQUOT), found before anything was flushed: the old content is whole.
+    """The disk was full (ENOSPC, EDQUOT) before anything was flushed: the old content is intact.
 
-    Unlike a flush that reports the same, this says nothing about the health of the disk.
+    Unlike the same error from a flush, this does not indicate a failed disk.
     """
 
 
@@ -74,14 +74,14 @@ REMOVED: Final = failpoints.register("atomic.removed")
 def write_atomic(
     path: Path | str, data: bytes | Iterable[bytes], points: WritePoints = _GENERIC, *, name: bool = True
 ) -> None:
-    """Replace a file durably: `<name>.tmp` written and flushed, renamed over the file, the folder flushed.
+    """Replace a file durably: write and flush `<name>.tmp`, rename it over the file, flush the directory.
 
-    `data` may be pieces, which are written as they come, so that a large file is never in memory as a whole.
+    `data` may be an iterable of pieces, written one by one, so that a large file is never in memory as a whole.
 
-    Without `name` the folder is not flushed: a crash may then bring the old content back (or no file, where there was
-    none), never a part, until somebody flushes the folder. On an error the old content is still there, unless only the
-    folder's flush failed, after which either may be. The caller takes care that no two threads write the same file.
-    Raises OSError, `NoRoom` when the disk is full before the flush.
+    Without `name` the directory is not flushed: until the caller flushes it, a crash may restore the old content (or
+    the file's absence), but never leave a part. After an error the file has its old content; only if the flush of the
+    directory failed, it may have either. The caller ensures that no two threads write the same file. Raises OSError,
+    and `NoRoom` if the disk is full before the flush.
     """
     path = Path(path)
     tmp = path.with_name(path.name + TMP_SUFFIX)
@@ -114,7 +114,7 @@ def write_atomic(
 
 
 def fsync_dir(path: Path | str) -> None:
-    """Make the names inside a folder durable. Raises OSError; after that their state is unknown."""
+    """Flush a directory, which makes the names in it durable. Raises OSError; their state is then unknown."""
     failpoint(FSYNC_DIR)
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -124,7 +124,7 @@ def fsync_dir(path: Path | str) -> None:
 
 
 def remove(path: Path | str) -> bool:
-    """Remove a file durably; False when it was not there. Raises OSError."""
+    """Remove a file durably; return whether it existed. Raises OSError."""
     path = Path(path)
     try:
         path.unlink()
@@ -136,7 +136,7 @@ def remove(path: Path | str) -> bool:
 
 
 def make_directory(path: Path | str) -> None:
-    """Create a folder with the parents it lacks, each name flushed; one that is there is fine. Raises OSError."""
+    """Create a directory and its missing parents, each name flushed; it may exist already. Raises OSError."""
     path = Path(path)
     if path.is_dir():
         return
@@ -149,7 +149,7 @@ def make_directory(path: Path | str) -> None:
 
 
 def read_bytes(path: Path | str, limit: int) -> bytes:
-    """Read a small regular file without following a symlink; raises OSError, EFBIG above `limit` bytes."""
+    """Read a small regular file without following a symlink; raises OSError, with EFBIG above `limit` bytes."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -165,16 +165,17 @@ def read_bytes(path: Path | str, limit: int) -> bytes:
 
 
 def rename_new(source: Path | str, target: Path | str) -> None:
-    """Rename to a name that must be free; a plain rename would silently replace an empty directory.
+    """Rename to a name that must not exist; a plain rename would silently replace an empty directory.
 
-    Flushes nothing. Raises OSError: EEXIST (as FileExistsError) when the target is there.
+    Flushes nothing. Raises OSError: EEXIST (FileExistsError) if the target exists.
     """
     renameat2 = _renameat2()
     if renameat2 is not None:
         if renameat2(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:
             return
         code = ctypes.get_errno()
-        # Some file systems do not know the flag; the caller's lock then has to make the look before the rename enough.
+        # Some file systems do not support the flag. The caller's lock then makes the check before the rename
+        # sufficient.
         if code not in (errno.EINVAL, errno.ENOSYS):
             raise OSError(code, os.strerror(code), str(source), None, str(target))
     if os.path.lexists(target):
@@ -198,7 +199,7 @@ def _renameat2() -> Callable[..., int] | None:
 
 @contextmanager
 def full_is_no_room() -> Iterator[None]:
-    """Around what takes room without flushing (creating, writing, renaming): a full disk is then `NoRoom`."""
+    """Raise `NoRoom` for a full disk during operations that allocate but do not flush (create, write, rename)."""
     try:
         yield
     except OSError as exc:
@@ -208,13 +209,13 @@ def full_is_no_room() -> Iterator[None]:
 
 
 def is_no_room(error: BaseException) -> bool:
-    """Whether an error, or the one it wraps, is `NoRoom`: the step failed, the directory is still good."""
+    """Return whether an error is or wraps `NoRoom`: the operation failed, but the directory is healthy."""
     return isinstance(error, NoRoom) or isinstance(error.__cause__, NoRoom)
 
 
 @contextmanager
 def io_errors(directory: Path | str, doing: str, error: type[StorageError] = MetadataIOError) -> Iterator[None]:
-    """Wrap an OSError from the block into `error` with the log directory and what was being done."""
+    """Wrap an OSError of the block into `error`, with the log directory and the operation `doing`."""
     try:
         yield
     except OSError as exc:

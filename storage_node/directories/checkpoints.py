@@ -1,7 +1,7 @@
 """Kafka's offset checkpoints: one small text file per log directory and kind.
 
 Line 1 is the version `0`, line 2 the number of entries, then one `topic partition offset` per line. An empty file has
-no entries. The copy under way of a partition shares the files with the replicas: both are never in the same directory.
+no entries. A partition's moving copy shares the files with the replicas: both are never in the same directory.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 
 from storage_node.directories import atomic
 from storage_node.directories.errors import MalformedCheckpoint
-from storage_node.errors import HighWatermarkIOError
-from storage_node.types import TopicPartition
+from storage_node.errors import CheckpointIOError
+from storage_node.model.ids import TopicPartition
 
 __all__ = [
     "HIGH_WATERMARKS",
@@ -36,25 +36,25 @@ _POINTS: Final = atomic.points("checkpoint")
 
 
 def encode(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """A checkpoint file's content, entries sorted by topic and partition."""
+    """Return a checkpoint file's content, entries sorted by topic and partition."""
     lines = ["0", str(len(offsets))]
     lines += [f"{tp.topic} {tp.partition} {offsets[tp]}" for tp in sorted(offsets)]
     return ("\n".join(lines) + "\n").encode("ascii")
 
 
 def decode(data: bytes, path: Path | str = "checkpoint") -> dict[TopicPartition, int]:
-    """Read a checkpoint file's content; raises MalformedCheckpoint that names `path`, the line and what is wrong."""
+    """Parse a checkpoint file's content; raises MalformedCheckpoint with `path`, the line and the reason."""
     if not data:
         return {}
     try:
         lines = data.decode("ascii").splitlines()
     except UnicodeDecodeError:
-        raise MalformedCheckpoint(path, "it is not a text file") from None
+        raise MalformedCheckpoint(path, "it is not an ASCII text file") from None
     if lines[0].strip() != "0":
         raise MalformedCheckpoint(path, f"line 1: unknown version {lines[0][:40]!r}")
     count = _number(lines[1]) if len(lines) > 1 else None
     if count is None:
-        raise MalformedCheckpoint(path, "line 2: no number of entries")
+        raise MalformedCheckpoint(path, "line 2: not a number of entries")
     offsets: dict[TopicPartition, int] = {}
     for number, line in enumerate(lines[2:], start=3):
         fields = line.split()
@@ -63,7 +63,7 @@ def decode(data: bytes, path: Path | str = "checkpoint") -> dict[TopicPartition,
             raise MalformedCheckpoint(path, f"line {number}: not 'topic partition offset': {line[:80]!r}")
         offsets[TopicPartition(fields[0], partition)] = offset
     if len(lines) - 2 != count:
-        raise MalformedCheckpoint(path, f"it announces {count} entries and has {len(lines) - 2}")
+        raise MalformedCheckpoint(path, f"line 2 declares {count} entries, but the file has {len(lines) - 2}")
     return offsets
 
 
@@ -73,20 +73,20 @@ def _number(text: str) -> int | None:
 
 
 class OffsetCheckpoint:
-    """One checkpoint file of one log directory; safe to use from several threads.
+    """A checkpoint file of a log directory; thread-safe.
 
-    Reading and writing raise HighWatermarkIOError on I/O errors.
+    Reading and writing raise CheckpointIOError on I/O errors.
     """
 
     def __init__(self, directory: Path | str, name: str) -> None:
         self.directory = str(directory)
         self.path = Path(directory) / name
         self._lock = threading.Lock()
-        self._written: bytes | None = None  # what the file holds for certain, once this has written it
+        self._written: bytes | None = None  # the content, once this object has written it
 
     def read(self) -> dict[TopicPartition, int]:
-        """The offsets in the file, none when it is not there; raises MalformedCheckpoint."""
-        with atomic.io_errors(self.directory, f"reading {self.path.name}", HighWatermarkIOError):
+        """Return the file's offsets, none if it does not exist; raises MalformedCheckpoint."""
+        with atomic.io_errors(self.directory, f"reading {self.path.name}", CheckpointIOError):
             try:
                 data = atomic.read_bytes(self.path, _LIMIT)
             except FileNotFoundError:
@@ -94,9 +94,9 @@ class OffsetCheckpoint:
         return decode(data, self.path)
 
     def read_lenient(self) -> tuple[dict[TopicPartition, int], str | None]:
-        """Like `read`, but a malformed file counts as empty; the second value then says what is wrong with it.
+        """Read the file; a malformed one counts as empty, and the second value is the reason.
 
-        This is right for recovery points and log start offsets, where 0 is only slower or more generous.
+        Suits recovery points and log start offsets, for which 0 only costs recovery time or keeps more records.
         """
         try:
             return self.read(), None
@@ -109,7 +109,7 @@ class OffsetCheckpoint:
             self._write(offsets)
 
     def update(self, put: Mapping[TopicPartition, int], drop: Iterable[TopicPartition] = ()) -> None:
-        """Change some entries durably and keep the others; writes nothing when nothing changes."""
+        """Change some entries durably and keep the others; write nothing if nothing changes."""
         with self._lock:
             before, problem = self.read_lenient()
             after = {**before, **put}
@@ -119,9 +119,9 @@ class OffsetCheckpoint:
                 self._write(after)
 
     def lower(self, limits: Mapping[TopicPartition, int]) -> None:
-        """Let these entries be no higher than this, durably, also on a full disk: the whole file goes there.
+        """Lower entries to at most these offsets, durably; on a full disk, remove the whole file instead.
 
-        For recovery points, where a missing file is only slower.
+        For recovery points, whose loss only makes the recovery slower.
         """
         with self._lock:
             before, _ = self.read_lenient()
@@ -130,11 +130,11 @@ class OffsetCheckpoint:
                 return
             try:
                 self._write({**before, **low})
-            except HighWatermarkIOError as error:
+            except CheckpointIOError as error:
                 if not atomic.is_no_room(error):
                     raise
                 self._written = None
-                with atomic.io_errors(self.directory, f"removing {self.path.name}", HighWatermarkIOError):
+                with atomic.io_errors(self.directory, f"removing {self.path.name}", CheckpointIOError):
                     atomic.remove(self.path)
 
     def _write(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -143,12 +143,12 @@ class OffsetCheckpoint:
             self._written = data
 
     def _replace(self, offsets: Mapping[TopicPartition, int], *, name: bool) -> bytes | None:
-        """Replace the file and answer what it holds now; None where it held just that."""
+        """Replace the file and return its new content; None if it was unchanged."""
         data = encode(offsets)
         if data == self._written:
             return None
         self._written = None
-        with atomic.io_errors(self.directory, f"writing {self.path.name}", HighWatermarkIOError):
+        with atomic.io_errors(self.directory, f"writing {self.path.name}", CheckpointIOError):
             atomic.write_atomic(self.path, data, _POINTS, name=name)
         return data
 
@@ -156,9 +156,9 @@ class OffsetCheckpoint:
 def write_together(
     directory: Path | str, files: Iterable[tuple[OffsetCheckpoint, Mapping[TopicPartition, int]]]
 ) -> None:
-    """Replace several files of one log directory durably, in this order, with one flush of their names.
+    """Replace several files of a log directory durably, in this order, with one flush of the directory.
 
-    Raises HighWatermarkIOError; each file then holds what it held before, or what it was to hold.
+    Raises CheckpointIOError; each file then has its old or its new content.
     """
     with contextlib.ExitStack() as locks:
         replaced: list[tuple[OffsetCheckpoint, bytes]] = []
@@ -168,7 +168,7 @@ def write_together(
             if data is not None:
                 replaced.append((file, data))
         if replaced:
-            with atomic.io_errors(directory, "flushing the names of its checkpoints", HighWatermarkIOError):
+            with atomic.io_errors(directory, "flushing the names of its checkpoints", CheckpointIOError):
                 atomic.fsync_dir(directory)
             for file, data in replaced:
                 file._written = data

@@ -1,4 +1,4 @@
-"""`.kafka_cleanshutdown`: left by a clean stop, read and removed by the next start, before anything else is done."""
+"""`.kafka_cleanshutdown`: written by a clean shutdown; the next start first reads and removes it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEFORE_REMOVAL: Final = failpoints.register("clean_shutdown.before_removal")
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
-    """What a directory says about the last stop; `broker_epoch` is -1 where it does not tell."""
+    """A directory's record of the last shutdown; `broker_epoch` is -1 if it has none."""
 
     clean: bool
     broker_epoch: int = -1
@@ -34,12 +34,12 @@ NOT_CLEAN: Final = CleanShutdown(False)
 
 
 def encode(broker_epoch: int) -> bytes:
-    """The marker's content."""
+    """Return the marker's content."""
     return json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
 
 
 def decode(data: bytes) -> CleanShutdown:
-    """Read a marker; an empty one (old Kafka) is clean with an unknown epoch, garbage is not clean."""
+    """Parse a marker; an empty one (older Kafka) is clean with an unknown epoch, an invalid one is not clean."""
     if not data.strip():
         return CleanShutdown(True)
     try:
@@ -53,13 +53,13 @@ def decode(data: bytes) -> CleanShutdown:
 
 
 def previous_broker_epoch(directories: Sequence[CleanShutdown]) -> int:
-    """The epoch with which the node stopped cleanly; -1 unless all directories agree on one (KIP-966)."""
+    """Return the broker epoch of the last clean shutdown; -1 unless all directories have the same one (KIP-966)."""
     epochs = {each.broker_epoch if each.clean else -1 for each in directories}
     return epochs.pop() if len(epochs) == 1 else -1
 
 
 def take(directory: Path | str) -> CleanShutdown:
-    """Read the marker and remove it durably: a power failure must not bring it back. Raises MetadataIOError."""
+    """Read the marker and remove it durably, so that a power loss does not restore it. Raises MetadataIOError."""
     path = Path(directory) / FILE
     with atomic.io_errors(directory, f"taking {FILE}"):
         try:
@@ -69,13 +69,13 @@ def take(directory: Path | str) -> CleanShutdown:
         except OSError as exc:
             if exc.errno != errno.EFBIG:
                 raise
-            data = b"too large to be one"
+            data = b"too large to be a marker"
         failpoint(BEFORE_REMOVAL)
         atomic.remove(path)
     return decode(data)
 
 
 def write(directory: Path | str, broker_epoch: int) -> None:
-    """Leave the marker, after all logs of the directory were closed and flushed. Raises MetadataIOError."""
+    """Write the marker, after all logs of the directory were closed and flushed. Raises MetadataIOError."""
     with atomic.io_errors(directory, f"writing {FILE}"):
         atomic.write_atomic(Path(directory) / FILE, encode(broker_epoch), _POINTS)

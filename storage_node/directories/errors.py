@@ -1,4 +1,4 @@
-"""Why a start is refused, and files of a log directory that can be read but make no sense."""
+"""Errors of log directories: why a start is refused, and files that are readable but malformed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong with one log directory (`says`), and what the operator does about it (`advice`)."""
+    """A problem of one log directory (`says`), and what the operator can do about it (`advice`)."""
 
     path: str
     says: str
@@ -20,17 +20,17 @@ class Problem:
 
 
 class StartRefused(Exception):
-    """The node does not start (or its directories are not formatted): what, where, why, what next.
+    """The node does not start, or its directories are not formatted: what, where, why, what to do.
 
-    One sentence, or a line per directory where several are to blame; `problems` are the same as values, empty where no
-    single directory is to blame.
+    One sentence, or a line per directory if several have problems; `problems` has them as values, and is empty if the
+    cause is not a single directory.
     """
 
     problems: tuple[Problem, ...] = ()
 
     @classmethod
     def because(cls, what: str, problems: Sequence[Problem], of: int) -> StartRefused:
-        """Refused for these problems of `of` directories; `what` begins the sentence."""
+        """Build the refusal for these problems of `of` directories; `what` begins the sentence."""
         bad = len({problem.path for problem in problems})
         if len(problems) == 1:
             refused = cls(f"{what}: {problems[0]}")
@@ -42,7 +42,7 @@ class StartRefused(Exception):
 
 
 class DirectoryInUse(StartRefused):
-    """Another process holds the `.lock` of a log directory; `pid` is None when the file does not tell."""
+    """Another process holds the `.lock` of a log directory; `pid` is None if the file does not have it."""
 
     def __init__(self, path: str, pid: int | None) -> None:
         who = f"process {pid}" if pid is not None else "another process"
@@ -55,7 +55,7 @@ class DirectoryInUse(StartRefused):
 
 
 class MalformedFile(Exception):
-    """A file was read without an I/O error, but is not in its format. The directory itself is not to blame."""
+    """A file that was read without an I/O error does not have its format. The directory itself is healthy."""
 
     def __init__(self, path: Path | str, reason: str) -> None:
         super().__init__(f"{path} is malformed: {reason}")
@@ -64,12 +64,12 @@ class MalformedFile(Exception):
 
 
 class MalformedCheckpoint(MalformedFile):
-    """An offset checkpoint with a wrong version, a bad line or a wrong count."""
+    """An offset checkpoint with an unknown version, an invalid line or a wrong count."""
 
 
 class MalformedMetaProperties(MalformedFile):
-    """A meta.properties with an unknown version, or without what its version needs."""
+    """A meta.properties with an unknown version, or without a property that its version requires."""
 
 
 class MalformedPartitionMetadata(MalformedFile):
-    """A partition.metadata that does not tell a topic id."""
+    """A partition.metadata without a valid topic id."""

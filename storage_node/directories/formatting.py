@@ -1,4 +1,4 @@
-"""Looks at the configured directories, locks them, and makes their meta.properties what `meta_plan` decides."""
+"""Inspects and locks the configured directories, and writes the meta.properties that `meta.ensemble` decides on."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage_node import failpoints
-from storage_node.directories import atomic, health, layout, meta_properties, names
+from storage_node.directories import atomic, health, layout, names
 from storage_node.directories.directory import reason_of
 from storage_node.directories.errors import MalformedMetaProperties, Problem, StartRefused
 from storage_node.directories.lock import DirectoryLock
-from storage_node.directories.meta_plan import Found, Plan, plan
-from storage_node.directories.meta_properties import MetaProperties
+from storage_node.directories.meta import properties as meta_properties
+from storage_node.directories.meta.ensemble import EnsembleDecision, Found, decide
+from storage_node.directories.meta.properties import MetaProperties
 from storage_node.directories.names import CLUSTER_METADATA
 from storage_node.errors import MetadataIOError
 from storage_node.failpoints import failpoint
@@ -30,8 +31,8 @@ WRITTEN = failpoints.register("directories.meta_properties_written")
 
 @dataclass(frozen=True, slots=True)
 class FormatResult:
-    """What a format did: `formatted` got their first meta.properties, `kept` had one, `rewritten` are those of them
-    whose file was brought in step; `ids`: path, directory id; `metadata`: the path of the metadata directory.
+    """The result of a format: `formatted` got their first meta.properties, `kept` had one, `rewritten` are those of
+    `kept` whose file was updated; `ids`: (path, directory id); `metadata`: the path of the metadata directory.
     """
 
     cluster_id: str
@@ -44,14 +45,14 @@ class FormatResult:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Directories whose files are in step with `plan`, and the locks held on them (by path)."""
+    """Directories whose files match `decision`, and the locks held on them (by path)."""
 
-    plan: Plan
+    decision: EnsembleDecision
     locks: dict[str, DirectoryLock]
 
 
 def inspect(path: str) -> Found:
-    """Look at one configured path; never raises, an error becomes a Found of state "error"."""
+    """Inspect a configured path; never raises: an error becomes a Found of state "error"."""
     directory = Path(path)
     try:
         if not directory.exists():
@@ -75,7 +76,7 @@ def inspect(path: str) -> Found:
 
 @dataclass(slots=True)
 class _Changes:
-    """What a format has changed so far, so that one that fails leaves nothing behind."""
+    """The changes of a format so far, to be undone if it fails."""
 
     created: list[Path] = field(default_factory=list)
     written: list[tuple[str, bytes | None]] = field(default_factory=list)
@@ -87,7 +88,7 @@ class _Changes:
         atomic.make_directory(path)
 
     def write(self, path: str, properties: MetaProperties) -> None:
-        """Write a directory's file. Raises OSError, MetadataIOError."""
+        """Write a directory's meta.properties. Raises OSError, MetadataIOError."""
         try:
             before: bytes | None = (Path(path) / meta_properties.FILE).read_bytes()
         except FileNotFoundError:
@@ -96,7 +97,7 @@ class _Changes:
         meta_properties.write(path, properties)
 
     def take_back(self) -> None:
-        """Put every file back as it was; what the disk refuses now stays, and is said."""
+        """Restore every file; log an error for each that cannot be restored."""
         while self.written:
             path, before = self.written.pop()
             file = Path(path) / meta_properties.FILE
@@ -106,10 +107,10 @@ class _Changes:
                 else:
                     atomic.write_atomic(file, before)
             except OSError as exc:
-                _log.error("%s cannot be put back as it was: %s", file, reason_of(exc))
+                _log.error("restoring %s failed: %s", file, reason_of(exc))
 
     def remove_created(self) -> None:
-        """Remove the directories that were created; one that has something in it by now stays."""
+        """Remove the created directories that are still empty."""
         while self.created:
             with contextlib.suppress(OSError):
                 self.created.pop().rmdir()
@@ -127,11 +128,11 @@ def prepare(
     version: int = meta_properties.VERSION,
     fresh: bool = False,
 ) -> Prepared:
-    """Check, lock and bring in step all of log.dirs; on success the caller owns the locks.
+    """Check and lock all of log.dirs, and update their meta.properties; on success the caller owns the locks.
 
-    A directory (not the metadata directory) that fails while it is locked or written is in the plan's `offline`; so is
-    one that does not answer within `patience` seconds (None: however long it takes), which is not touched again. A
-    `format` that fails leaves nothing behind. `metadata`, `version`, `fresh`: see `meta_plan.plan`.
+    A directory (but not a metadata.log.dir beside log.dirs) that fails while it is locked or written is in the
+    decision's `offline`; so is one that does not respond within `patience` seconds (None: no limit), which is not
+    accessed again. A failed `format` leaves no changes behind. `metadata`, `version`, `fresh`: see `ensemble.decide`.
     Raises StartRefused, also as DirectoryInUse; then no lock is held.
     """
     what = "the directories are not formatted" if format else f"node {node_id} does not start"
@@ -140,7 +141,7 @@ def prepare(
     locks: dict[str, DirectoryLock] = {}
     broken: dict[str, str] = {}
     if patience is not None:
-        reason = f"it did not answer within {patience:g} s when the node started: the disk hangs"
+        reason = f"it did not respond within {patience:g} s when the node started: the disk hangs"
         broken = dict.fromkeys(health.unanswering(ordered, patience), reason)
     facts = layout.look([path for path in ordered if path not in broken])
     if facts or not broken:
@@ -152,10 +153,10 @@ def prepare(
         undo.callback(_release, locks)
         if format:
             undo.callback(changes.take_back)
-        # Every pass either succeeds or finds one more broken directory, and decides again without it.
+        # Every pass either succeeds or finds another failed directory, and plans again without it.
         while True:
             found = [_found(path, locks, broken) for path in ordered]
-            decided = plan(
+            decided = decide(
                 found,
                 node_id=node_id,
                 cluster_id=cluster_id,
@@ -206,8 +207,8 @@ def _lock(path: str, locks: dict[str, DirectoryLock]) -> None:
     locks[path] = lock
 
 
-def _carry_out(decided: Plan, locks: dict[str, DirectoryLock], changes: _Changes) -> tuple[str, str] | None:
-    """Create and write; answers the directory in which that failed, and why."""
+def _carry_out(decided: EnsembleDecision, locks: dict[str, DirectoryLock], changes: _Changes) -> tuple[str, str] | None:
+    """Create directories and write files; return the directory in which that failed and the reason, or None."""
     path = ""
     try:
         for path in decided.create:
@@ -231,12 +232,13 @@ def format_directories(
     version: int = meta_properties.VERSION,
     fresh: bool = False,
 ) -> FormatResult:
-    """First set-up: give every directory of log.dirs that has none its meta.properties, and bring all in step.
+    """Format: write a meta.properties to every directory of log.dirs without one, and update the others.
 
-    All must exist or be creatable; those with an id keep it; formatting again changes nothing, and is refused with
-    `fresh`. `forget` names directory ids that the operator declares gone for good; `metadata` is the path of a
-    metadata.log.dir that is none of log.dirs; `version` 1 is the way back to Apache Kafka. Raises StartRefused; then
-    all is as before, as far as the disks allow. After a crash in between, doing it again finishes it (without `fresh`).
+    Every directory must exist or be creatable; those with an id keep it. Formatting again changes nothing, and is
+    refused with `fresh`. `forget` has the directory ids that the operator declares permanently lost; `metadata` is the
+    path of a metadata.log.dir that is not in log.dirs; `version` 1 is for a return to Apache Kafka. Raises
+    StartRefused; all changes are then undone, as far as the disks allow. A format interrupted by a crash can be
+    repeated (without `fresh`).
     """
     prepared = prepare(
         paths,
@@ -249,7 +251,7 @@ def format_directories(
         fresh=fresh,
     )
     _release(prepared.locks)
-    done = prepared.plan
+    done = prepared.decision
     kept = tuple(path for path, _ in done.ids if path not in done.formatted)
     written = {path for path, _ in done.writes}
     first = layout.normalise(metadata or next(iter(paths)))

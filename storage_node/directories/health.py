@@ -1,73 +1,40 @@
-"""Finds disks that are dead or hang although nobody writes to them: a small file is written, flushed and removed.
+"""Health checks, which find failed or hanging disks even without traffic: they probe each directory.
 
-Each directory has a thread of its own for that, since a disk that hangs keeps the thread that asks it for ever. Another
-thread watches the clock: no answer within the deadline counts as a failure.
+Each directory has its own thread for that, since a hanging disk blocks its caller indefinitely. Another thread watches
+the clock: a check that does not finish by the deadline counts as a failure.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
-from storage_node import failpoints
-from storage_node.directories.atomic import full_is_no_room, io_errors
+from storage_node.directories import probing
+from storage_node.directories.directory import LogDirectory
 from storage_node.errors import StorageError
-from storage_node.failpoints import failpoint
+from storage_node.model.evidence import Evidence, Verdict
 
-if TYPE_CHECKING:
-    from storage_node.directories.directory import LogDirectory
-
-__all__ = ["FILE", "Watch", "probe", "silent", "unanswering", "waits"]
+__all__ = ["Watch", "silent", "unanswering", "waits"]
 
 _T = TypeVar("_T")
 
 _log = logging.getLogger(__name__)
 
-FILE: Final = "health-check"
-START: Final = failpoints.register("health.start")
-WRITTEN: Final = failpoints.register("health.written")
-FLUSHED: Final = failpoints.register("health.flushed")
-
-_LOOK: Final = 0.5  # seconds between two looks at the clock, at most
-_BLOCK: Final = b"written, flushed and removed to see whether the disk answers\n"
-
-
-def probe(path: Path, name: str = FILE, directory: str = "") -> None:
-    """Write, flush and remove a small file in a log directory, or in a replica's folder of `directory`.
-
-    Raises MetadataIOError; one that says "no room" or "no descriptor" tells nothing about the disk (see `latch`).
-    """
-    file = path / name
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    with io_errors(directory or path, f"the health check of {path}" if directory else "the health check"):
-        failpoint(START)
-        with full_is_no_room():
-            fd = os.open(file, flags, 0o644)
-        try:
-            with full_is_no_room():
-                os.write(fd, _BLOCK)
-            failpoint(WRITTEN)
-            os.fsync(fd)
-            failpoint(FLUSHED)
-        finally:
-            os.close(fd)
-            # Also after an error; what cannot be removed now is written over next time.
-            with contextlib.suppress(OSError):
-                file.unlink()
+_TICK: Final = 0.5  # maximum seconds between two checks of the clock
 
 
 class Watch:
-    """Asks every directory every `interval` seconds; one that does not answer within `deadline` is taken offline.
+    """Probes every directory every `interval` seconds, and takes those offline that do not respond within `deadline`.
 
-    `asked` are questions of others that must not take longer either: the directory, what was asked, and since when
-    (`time.monotonic`). A disk may answer health checks while one call hangs in it.
+    `asked` returns other operations with the same deadline: directory, operation, and start time (`time.monotonic`). A
+    disk may pass health checks while another call hangs in it. `on_sign(directory, sign)` is called when a sign of
+    trouble begins (`LogDirectory.signs`).
     """
 
     def __init__(
@@ -76,36 +43,55 @@ class Watch:
         interval: float,
         deadline: float,
         asked: Callable[[], Iterable[tuple[LogDirectory, str, float]]] = tuple,
+        on_sign: Callable[[LogDirectory, str], None] = lambda *_: None,
     ) -> None:
-        self._directories = tuple(directories)
+        self._directories = list(directories)
         self._interval, self._deadline = interval, deadline
-        self._asked = asked
+        self._operations = asked
+        self._on_sign = on_sign
+        self._signs: dict[str, frozenset[str]] = {}
         self._began: dict[str, float] = {}
         self._stopping = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Begin; nothing is asked in the first interval."""
+        """Start the threads; the first probe follows after one interval."""
         runs: list[tuple[str, Callable[[], None]]] = [
-            (directory.path.name, partial(self._ask, directory)) for directory in self._directories
+            (directory.path.name, partial(self._probe, directory)) for directory in self._directories
         ]
-        for name, run in [*runs, ("clock", self._look)]:
+        for name, run in [*runs, ("clock", self._check_deadlines)]:
             thread = threading.Thread(target=run, name=f"health-{name}", daemon=True)
             thread.start()
             self._threads.append(thread)
 
+    def add(self, directory: LogDirectory) -> None:
+        """Probe another directory too, perhaps in the place of one that failed."""
+        self._directories = [*(each for each in self._directories if each.name != directory.name), directory]
+        self._began.pop(directory.name, None)
+        name = f"health-{directory.path.name}"
+        thread = threading.Thread(target=self._probe, args=(directory,), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def remove(self, directory: LogDirectory) -> None:
+        """Probe a directory no longer."""
+        self._directories = [each for each in self._directories if each is not directory]
+
     def stop(self, timeout: float = 5.0) -> None:
-        """End; a thread that a disk keeps is left behind."""
+        """Stop the threads; one that is blocked in a disk is abandoned."""
         self._stopping.set()
         until = time.monotonic() + timeout
         for thread in self._threads:
             thread.join(max(0.0, until - time.monotonic()))
 
-    def _ask(self, directory: LogDirectory) -> None:
-        while not self._stopping.wait(self._interval) and directory.online:
-            self._began[directory.name] = time.monotonic()
+    def _probe(self, directory: LogDirectory) -> None:
+        while not self._stopping.wait(self._interval) and directory.online and directory in self._directories:
+            self._began[directory.name] = began = time.monotonic()
             try:
-                probe(directory.path)
+                probing.probe(directory.path, name=probing.FILE)
+                directory.latency.add(time.monotonic() - began)
+                self._began.pop(directory.name, None)  # What follows does not wait for the disk.
+                self._look(directory)
             except StorageError as error:
                 directory.fail_on(error)
             except Exception:
@@ -113,31 +99,41 @@ class Watch:
             finally:
                 self._began.pop(directory.name, None)
 
-    def _look(self) -> None:
-        pause = min(_LOOK, self._deadline / 4)
-        waited: dict[tuple[str, str], tuple[float, float]] = {}  # when what is under way began, seconds since then
+    def _look(self, directory: LogDirectory) -> None:
+        """Report each sign of trouble of a directory when it begins."""
+        known, signs = self._signs.get(directory.name, frozenset()), directory.signs()
+        self._signs[directory.name] = frozenset(signs)
+        for word, text in signs.items():
+            if word not in known:
+                _log.warning("log directory %s is not healthy: %s", directory.path, text)
+                self._on_sign(directory, f"{word}: {text}")
+
+    def _check_deadlines(self) -> None:
+        pause = min(_TICK, self._deadline / 4)
+        waited: dict[tuple[str, str], tuple[float, float]] = {}  # start time of each operation, seconds since
         looked = time.monotonic()
         while not self._stopping.wait(pause):
-            # A process that was stopped for a while (or its machine) has not waited for its disks meanwhile.
+            # Time during which the process or its machine was suspended does not count as waiting for a disk.
             passed, looked = min(time.monotonic() - looked, 2 * pause), time.monotonic()
             before, waited = waited, {}
-            for directory, what, began in [*self._checks(), *self._asked()]:
+            for directory, what, began in [*self._checks(), *self._operations()]:
                 since, seconds = before.get((directory.name, what), (began, 0.0))
                 seconds = seconds + passed if since == began else min(looked - began, passed)
                 waited[directory.name, what] = began, seconds
                 if seconds > self._deadline:
-                    directory.fail(f"{what} did not answer within {self._deadline:g} s: the disk hangs")
+                    text = f"{what} did not respond within {self._deadline:g} s: the disk hangs"
+                    directory.fail(text, Evidence(Verdict.HUNG, what, directory.name, time=time.time()))
 
     def _checks(self) -> list[tuple[LogDirectory, str, float]]:
-        """The health checks that are under way."""
+        """Return the health checks in progress."""
         began = [(directory, self._began.get(directory.name)) for directory in self._directories]
         return [(directory, "the health check", since) for directory, since in began if since is not None]
 
 
-def waits(seconds: float, look: float = _LOOK) -> Iterator[float]:
-    """How long to wait for a disk's answer until the next look, again and again until `seconds` have gone by.
+def waits(seconds: float, look: float = _TICK) -> Iterator[float]:
+    """Yield how long to wait for a disk until the next check, until `seconds` have passed.
 
-    A process that was stopped for a while (or its machine) has not waited for its disks meanwhile.
+    Time during which the process or its machine was suspended does not count.
     """
     while seconds > 0:
         began, pause = time.monotonic(), min(look, seconds)
@@ -146,43 +142,45 @@ def waits(seconds: float, look: float = _LOOK) -> Iterator[float]:
 
 
 def silent(directories: Iterable[LogDirectory], seconds: float) -> list[LogDirectory]:
-    """Those of the directories that are online and do not answer a health check within `seconds`, side by side.
+    """Probe the online directories side by side; return those that do not respond within `seconds`.
 
-    For who waited in vain for something that touches several disks and must not blame the wrong one.
+    For a caller whose operation on several disks timed out and that must take the right one offline.
     """
-    return _unheard(_ask, [(directory.path.name, directory) for directory in directories if directory.online], seconds)
+    return _unresponsive(_probe, [(each.path.name, each) for each in directories if each.online], seconds)
 
 
 def unanswering(paths: Iterable[str], seconds: float) -> list[str]:
-    """Those of the paths that do not answer at all within `seconds`, asked side by side before a start touches them.
+    """Probe the paths side by side before a start uses them; return those that do not respond within `seconds`.
 
-    One that answers with an error is for whoever uses it to judge. Only a directory that was formatted is written to.
+    An error counts as a response, and later steps handle it. Only formatted directories are written to.
     """
-    return _unheard(_touch, [(Path(path).name, path) for path in paths], seconds)
+    return _unresponsive(_touch, [(Path(path).name, path) for path in paths], seconds)
 
 
-def _unheard(ask: Callable[[_T], None], those: Iterable[tuple[str, _T]], seconds: float) -> list[_T]:
-    """Whom asking, in a thread each of that name, takes longer than this."""
-    asked = [(one, threading.Thread(target=ask, args=(one,), name=f"asked-{name}", daemon=True)) for name, one in those]
-    for _, thread in asked:
+def _unresponsive(call: Callable[[_T], None], those: Iterable[tuple[str, _T]], seconds: float) -> list[_T]:
+    """Call `call` for each of `those` in its own thread; return those whose call takes longer than `seconds`."""
+    running = [
+        (one, threading.Thread(target=call, args=(one,), name=f"probe-{name}", daemon=True)) for name, one in those
+    ]
+    for _, thread in running:
         thread.start()
     for pause in waits(seconds):
-        waiting = next((thread for _, thread in asked if thread.is_alive()), None)
+        waiting = next((thread for _, thread in running if thread.is_alive()), None)
         if waiting is None:
             break
         waiting.join(pause)
-    return [one for one, thread in asked if thread.is_alive()]
+    return [one for one, thread in running if thread.is_alive()]
 
 
 def _touch(name: str) -> None:
     path = Path(name)
     with contextlib.suppress(OSError, StorageError):
         if (path / "meta.properties").is_file() and not path.is_symlink():
-            probe(path)
+            probing.probe(path)
 
 
-def _ask(directory: LogDirectory) -> None:
+def _probe(directory: LogDirectory) -> None:
     try:
-        probe(directory.path, f"{FILE}.{threading.get_ident()}")
+        probing.probe(directory.path)
     except StorageError as error:
         directory.fail_on(error)

@@ -1,4 +1,4 @@
-"""Small JSON files of a log directory for what is worth keeping over a restart, and no reason not to start without."""
+"""Small JSON files of a log directory, for state that outlives a restart but that a start can do without."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _LIMIT: Final = 64 << 20
 
 
 def read(directory: LogDirectory, name: str, parse: Callable[[Any], _T], empty: type[_T]) -> _T | None:
-    """What `parse` makes of a file; with a warning, an `empty` one where it cannot. None where there is no file.
+    """Return `parse` of a file's content; None if the file does not exist; an `empty` one if it is invalid.
 
-    `parse` may raise ValueError, TypeError and KeyError. An I/O error is a warning, None, and the directory's own: it
-    may be offline then.
+    `parse` may raise ValueError, TypeError, KeyError and ArithmeticError; they are logged. An I/O error is logged, may
+    take the directory offline, and returns None.
     """
     path = directory.path / name
     try:
@@ -34,10 +34,10 @@ def read(directory: LogDirectory, name: str, parse: Callable[[Any], _T], empty: 
     except StorageError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             directory.fail_on(error)
-            _log.warning("%s is ignored: %s", path, error)
+            _log.warning("ignoring %s: %s", path, error)
         return None
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        _log.warning("%s is ignored: %s", path, error)
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
+        _log.warning("ignoring %s: %s", path, error)
         return empty()
 
 

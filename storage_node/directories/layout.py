@@ -1,4 +1,4 @@
-"""The paths of log.dirs: absolute, all different, none inside another, none led elsewhere by a symlink."""
+"""The paths of log.dirs: absolute, all different, none inside another, none redirected by a symlink."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["PathFacts", "check", "look", "normalise"]
 class PathFacts:
     """A path of log.dirs.
 
-    `path` as configured (made absolute), `real` where it leads; `leaves`: it is itself a symlink, out of its folder.
+    `path` as configured (made absolute), `real` resolved; `leaves`: it is itself a symlink out of its parent directory.
     """
 
     path: str
@@ -25,12 +25,12 @@ class PathFacts:
 
 
 def normalise(path: str | Path) -> str:
-    """The absolute path without a trailing slash, `.` or `..`; symlinks are kept. This is how directories are named."""
+    """Return the absolute path without trailing slash, `.` and `..`, symlinks kept: the name of a log directory."""
     return os.path.abspath(path)  # noqa: PTH100 - Path.absolute keeps `..`
 
 
 def look(paths: Sequence[str | Path]) -> list[PathFacts]:
-    """Look at the paths on disk; one that is not there leads to itself."""
+    """Resolve the paths on disk; a path that does not exist resolves to itself."""
     facts = []
     for path in paths:
         absolute = normalise(path)
@@ -44,18 +44,18 @@ def _is_symlink(path: str) -> bool:
     try:
         return Path(path).is_symlink()
     except OSError:
-        return False  # a disk that does not even answer this is found out, and taken offline, when it is locked
+        return False  # locking the directory will fail as well and take it offline
 
 
 def check(facts: Sequence[PathFacts], what: str) -> None:
-    """Raise StartRefused, beginning with `what`, when the paths cannot be used together."""
+    """Raise StartRefused, beginning with `what`, if the paths cannot be used together."""
     if not facts:
-        raise StartRefused(f"{what}: log.dirs names no directory; name at least one")
+        raise StartRefused(f"{what}: log.dirs is empty; configure at least one directory")
     for fact in facts:
         if fact.leaves:
             raise StartRefused(
-                f"{what}: {fact.path} (log.dirs) is a symlink that leads out of its folder, to {fact.real}, and "
-                f"could be turned elsewhere under a running node; write {fact.real} into log.dirs"
+                f"{what}: {fact.path} (log.dirs) is a symlink out of its parent directory, to {fact.real}, and could "
+                f"be redirected under a running node; configure {fact.real} in log.dirs"
             )
     for index, one in enumerate(facts):
         for other in facts[:index]:
@@ -67,7 +67,7 @@ def check(facts: Sequence[PathFacts], what: str) -> None:
                 if _inside(inner.real, outer.real):
                     raise StartRefused(
                         f"{what}: {inner.path} (log.dirs) lies inside the log directory {outer.path}; "
-                        f"use directories beside each other"
+                        f"configure directories that do not contain each other"
                     )
 
 

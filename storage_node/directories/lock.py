@@ -1,4 +1,4 @@
-"""`.lock`: one process per log directory, held by flock for as long as the process lives."""
+"""`.lock`: one process per log directory, held by flock for the life of the process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILE: Final = ".lock"
 
 
 class DirectoryLock:
-    """The lock of one log directory; the kernel releases it when the process dies, however it dies."""
+    """The lock of a log directory; the kernel releases it when the process dies."""
 
     def __init__(self, directory: Path | str) -> None:
         self.directory = str(directory)
@@ -29,14 +29,14 @@ class DirectoryLock:
         return self._fd is not None
 
     def acquire(self) -> None:
-        """Take the lock and leave our pid in the file. Raises DirectoryInUse, OSError."""
+        """Take the lock and write the process id to the file. Raises DirectoryInUse, OSError."""
         while self._fd is None:
             fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             try:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                # The last holder removes the file: the lock counts only if this is still the file of that name.
+                # The previous holder removes the file: the lock counts only if the name still leads to this file.
                 if self._is_current(fd):
-                    # Who holds it is only for people: on a full disk it is not said.
+                    # The process id only serves diagnostics, so a full disk must not prevent the lock.
                     with contextlib.suppress(OSError):
                         os.ftruncate(fd, 0)
                         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
@@ -48,7 +48,7 @@ class DirectoryLock:
                     os.close(fd)
 
     def release(self) -> None:
-        """Remove the file and give the lock up; nothing happens when it is not held."""
+        """Remove the file and release the lock, if it is held."""
         fd, self._fd = self._fd, None
         if fd is None:
             return

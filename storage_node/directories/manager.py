@@ -1,4 +1,4 @@
-"""All log directories of the node: opened and locked at the start, asked where a new replica goes."""
+"""All log directories of the node: opens and locks them at the start, and places new replicas."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from storage_node.directories import (
-    clean_shutdown,
-    placement,
-)
+from storage_node.directories import clean_shutdown, placement, reopening
 from storage_node.directories.atomic import io_errors
 from storage_node.directories.clean_shutdown import CleanShutdown
 from storage_node.directories.directory import LogDirectory
@@ -20,20 +17,21 @@ from storage_node.directories.formatting import prepare
 from storage_node.directories.image_store import ImageStore
 from storage_node.directories.layout import normalise
 from storage_node.directories.lock import DirectoryLock
+from storage_node.directories.reopening import Expected
 from storage_node.errors import LogDirectoryOffline, LogDirNotFound, MetadataIOError, StorageError
 
 __all__ = ["DirectoryManager"]
 
 _log = logging.getLogger(__name__)
 
-#: Seconds that all directories together have to let go of their threads and locks, and one that is offline.
+#: Seconds that all directories together have to stop their threads and release their locks; and an offline one.
 _CLOSING: Final = 30.0
 _CLOSING_OFFLINE: Final = 1.0
-_CLOSING_BESIDE: Final = 5.0  # while another is offline: a thread of this one may hang in that one
+_CLOSING_BESIDE: Final = 5.0  # while another is offline: this one's threads may hang in that one
 
 
 class DirectoryManager:
-    """The node's log directories, in the order of log.dirs; the first is the metadata directory."""
+    """The node's log directories, in the order of log.dirs."""
 
     def __init__(
         self,
@@ -44,8 +42,11 @@ class DirectoryManager:
         directory_ids: Sequence[str],
         formatted: Sequence[str] = (),
         metadata_lock: DirectoryLock | None = None,
+        beside: str = "",
     ) -> None:
         self.directories = tuple(directories)
+        self._beside = beside
+        """The directory id of a metadata.log.dir that is not among log.dirs."""
         self.cluster_id = cluster_id
         self.node_id = node_id
         self.directory_ids = tuple(directory_ids)
@@ -65,17 +66,17 @@ class DirectoryManager:
         patience: float | None = None,
         metadata: str = "",
     ) -> DirectoryManager:
-        """Check log.dirs, take the locks, bring every meta.properties in step. Directories in error are there, offline.
+        """Check and lock log.dirs, and update every meta.properties; directories with errors are included, offline.
 
-        `cluster_id` is checked where it is given, else the files tell it; `threads` are the I/O threads per directory;
-        `patience`: seconds that a directory has to answer, or it counts as one that hangs (None: as many as it likes);
-        `metadata`: a metadata.log.dir that is none of log.dirs, which holds nothing but its meta.properties.
-        Raises StartRefused (also as DirectoryInUse) with the sentence for the operator.
+        `cluster_id` is checked if it is given, else taken from the files; `threads` are the I/O threads per directory;
+        `patience`: seconds after which a directory that does not respond counts as hanging (None: no limit);
+        `metadata`: a metadata.log.dir that is not in log.dirs, and holds only its meta.properties.
+        Raises StartRefused (also as DirectoryInUse) with the message for the operator.
         """
         prepared = prepare(paths, node_id=node_id, cluster_id=cluster_id, patience=patience, metadata=metadata)
-        ids = dict(prepared.plan.ids)
+        ids = dict(prepared.decision.ids)
         beside = normalise(metadata) if metadata else ""
-        failures = dict(prepared.plan.offline)
+        failures = dict(prepared.decision.offline)
         directories = [
             LogDirectory(
                 path,
@@ -88,27 +89,24 @@ class DirectoryManager:
         ]
         return cls(
             directories,
-            cluster_id=prepared.plan.cluster_id,
+            cluster_id=prepared.decision.cluster_id,
             node_id=node_id,
-            directory_ids=[id for id in prepared.plan.directory_ids if id != ids.get(beside)],
-            formatted=prepared.plan.formatted,
+            directory_ids=[id for id in prepared.decision.directory_ids if id != ids.get(beside)],
+            formatted=prepared.decision.formatted,
             metadata_lock=prepared.locks.get(beside),
+            beside=ids.get(beside, ""),
         )
 
-    @property
-    def metadata_directory(self) -> LogDirectory:
-        return self.directories[0]
-
     def online(self) -> tuple[LogDirectory, ...]:
-        """The directories that are online now, in the order of log.dirs."""
+        """Return the directories that are online now, in the order of log.dirs."""
         return tuple(directory for directory in self.directories if directory.online)
 
     def missing_ids(self) -> frozenset[str]:
-        """Known directory ids that no directory online now has: disks that failed, are not mounted or were replaced."""
+        """Return known ids that no online directory has: disks that failed, are not mounted or were replaced."""
         return frozenset(self.directory_ids) - {directory.id for directory in self.online()}
 
     def by_path(self, path: str | Path) -> LogDirectory:
-        """The directory with this path of log.dirs (a trailing slash does not matter, a symlink to it is another path).
+        """Return the directory with this path of log.dirs; a trailing slash is ignored, symlinks are not resolved.
 
         Raises LogDirNotFound.
         """
@@ -121,21 +119,81 @@ class DirectoryManager:
         return found
 
     def by_id(self, directory_id: str) -> LogDirectory | None:
-        """The directory with this directory id, None when it is not one of this node's (or could not be read)."""
+        """Return the directory with this directory id; None if this node has none, or could not read its id."""
         return next((d for d in self.directories if d.id and d.id == directory_id), None)
 
+    # Decision at run time
+
+    def open_again(self, old: LogDirectory, *, threads: int, patience: float, format: bool = False) -> LogDirectory:
+        """Return a new, locked object for an offline directory whose disk is good again; `put` uses it.
+
+        `format`: the disk is another one, or was wiped, so that the id of the old one is forgotten. Raises
+        RequestRefused.
+        """
+        known = tuple(each for each in self.directory_ids if not format or each != old.id)
+        return reopening.open_again(
+            Expected(
+                old.name,
+                self.cluster_id,
+                self.node_id,
+                (*known, *filter(None, [self._beside])),
+                tuple(each.name for each in self.directories if each is not old),
+                threads,
+                old,
+                format,
+            ),
+            patience,
+        )
+
+    def open_new(self, path: str, *, threads: int, patience: float) -> LogDirectory:
+        """Return a new, locked object for a path that is not in use, formatted if it needs to be; `put` uses it.
+
+        Raises RequestRefused.
+        """
+        ids = (*self.directory_ids, *filter(None, [self._beside]))
+        paths = tuple(each.name for each in self.directories)
+        expected = Expected(path, self.cluster_id, self.node_id, ids, paths, threads, format=True)
+        return reopening.open_again(expected, patience)
+
+    def drop(self, directory: LogDirectory) -> None:
+        """Use a directory no longer, whose id stays known until `forget`."""
+        self.directories = tuple(each for each in self.directories if each is not directory)
+        self._by_path = {each.name: each for each in self.directories}
+        self.images.directories_are(self.directories)
+
+    def forget(self, directory_id: str) -> None:
+        """Forget the id of a directory that is not in use any more, on all disks."""
+        self.directory_ids = tuple(each for each in self.directory_ids if each != directory_id)
+        self._use(self.directories)
+
+    def put(self, directory: LogDirectory, forget: Collection[str] = ()) -> None:
+        """Use a directory from now on, in the place of the one with its path; `forget` has ids of lost disks."""
+        kept = [each for each in self.directory_ids if each not in forget]
+        self.directory_ids = tuple(dict.fromkeys((*kept, directory.id)))
+        if directory.name in self._by_path:
+            every = [directory if each.name == directory.name else each for each in self.directories]
+        else:
+            every = [*self.directories, directory]
+        self._use(every)
+
+    def _use(self, every: Sequence[LogDirectory]) -> None:
+        self.directories = tuple(every)
+        self._by_path = {each.name: each for each in every}
+        self.images.directories_are(every)
+        reopening.list_ids(every, (*self.directory_ids, *filter(None, [self._beside])))
+
     def on_failure(self, listener: Callable[[LogDirectory, str], None]) -> None:
-        """Call `listener(directory, reason)` once for each directory that fails, or already has."""
+        """Call `listener(directory, reason)` once for each directory that fails or has failed already."""
         for directory in self.directories:
             directory.on_failure(listener)
 
     def handle(self, error: StorageError) -> bool:
-        """The one place for storage errors: takes the directory that the error names offline if the error says so."""
+        """Take the directory that the error names offline if the error indicates that; return whether it was taken."""
         directory = self._by_path.get(error.directory)
         return directory.fail_on(error) if directory is not None else False
 
     def take_clean_shutdowns(self) -> dict[str, CleanShutdown]:
-        """Read and remove the clean-shutdown markers, by path; where that fails, the directory goes offline."""
+        """Read and remove the clean shutdown markers, by path; a directory where that fails is taken offline."""
         taken: dict[str, CleanShutdown] = {}
         for directory in self.directories:
             taken[directory.name] = clean_shutdown.NOT_CLEAN
@@ -147,12 +205,12 @@ class DirectoryManager:
         return taken
 
     def flush_found_names(self) -> None:
-        """Have on the disk what the directories show; where that fails, the directory goes offline.
+        """Flush the names that each directory shows; a directory where that fails is taken offline.
 
-        A process that was killed between a rename and its flush leaves a name that a power loss takes back. A start
-        decides by what all directories show together, and writes in one what a name in another allows: a copy becomes
-        the replica since its source has a new name. Would that one get its old name back, the next start without the
-        copy's disk would take it for the replica, and never take the records that the copy has got since.
+        A process killed between a rename and its flush leaves a name that a power loss reverts. A start decides by the
+        names in all directories, and acts in one on a name in another: a copy becomes the replica because its source
+        was renamed. If that rename were reverted, a later start without the copy's disk would serve the source as the
+        replica, without the records that the copy has received since.
         """
         for directory in self.online():
             try:
@@ -164,10 +222,10 @@ class DirectoryManager:
     def place(
         self, replicas: Iterable[tuple[LogDirectory, int]], count: int = 1, avoid: Collection[str] = ()
     ) -> list[LogDirectory]:
-        """Where `count` new replicas go; `replicas` is the directory and size in bytes of every replica and copy now.
+        """Return the directories for `count` new replicas.
 
-        `avoid`: paths of directories that get some only if there are no others.
-        Raises LogDirectoryOffline when no directory is online.
+        `replicas` has the directory and size in bytes of every existing replica and copy; `avoid` has paths of
+        directories that get a replica only if there are no others. Raises LogDirectoryOffline if none is online.
         """
         held: dict[str, list[int]] = {directory.name: [] for directory in self.online()}
         for directory, size in replicas:
@@ -181,9 +239,9 @@ class DirectoryManager:
         return [self._by_path[path] for path in placement.assign(open_ or loads, count)]
 
     def close(self) -> None:
-        """Stop the directories' threads and give the locks up; the caller leaves clean-shutdown markers before.
+        """Stop the directories' threads and release the locks; the caller writes clean shutdown markers before.
 
-        A directory that hangs is left behind, with its lock.
+        A directory that hangs is abandoned with its lock.
         """
         self.images.flush(timeout=10.0)
         if self._metadata_lock is not None:
@@ -197,7 +255,7 @@ class DirectoryManager:
         for directory, thread in closing:
             thread.join(max(0.0, until - time.monotonic()) if directory.online else _CLOSING_OFFLINE)
             if thread.is_alive():
-                _log.error("log directory %s does not let go and is left behind", directory.path)
+                _log.error("log directory %s did not close in time; its threads and lock are abandoned", directory.path)
 
 
 def _load(directory: LogDirectory, sizes: Sequence[int]) -> placement.DirectoryLoad:

@@ -1,8 +1,8 @@
-"""Names of replicas' directories inside a log directory, and the rules for topics' names.
+"""Names of replicas' directories inside a log directory, and the rules for topic names.
 
-`<topic>-<partition>` is the replica that serves, `<topic>-<partition>.move` its copy under way (KIP-113), and
-`<topic>-<partition>.<32 lowercase hex>.delete` one that waits for its removal; a bare `.delete` is read as well. Apache
-Kafka's own `-future` and `-delete` are recognised, but are not ours: they are reported and left alone.
+`<topic>-<partition>` is the replica that serves, `<topic>-<partition>.move` its moving copy (KIP-113), and
+`<topic>-<partition>.<32 lowercase hex>.delete` one that awaits deletion; a bare `.delete` is parsed too. Apache Kafka's
+own `-future` and `-delete` are recognised but not used: they are reported and left alone.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import uuid
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from storage_node.errors import ErrorCode, InvalidTopic
-from storage_node.types import TopicPartition
+from storage_node.errors import InvalidTopic
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.ids import TopicPartition
 
 __all__ = [
     "CLUSTER_METADATA",
@@ -30,8 +31,8 @@ __all__ = [
     "validate_topic",
 ]
 
-CLUSTER_METADATA: Final = "__cluster_metadata-0"  # Apache Kafka's own log beside the replicas: never a replica of ours
-NAME_MAX: Final = 255  # bytes, the longest name of a file on Linux
+CLUSTER_METADATA: Final = "__cluster_metadata-0"  # Apache Kafka's metadata log, which is not a replica of this node
+NAME_MAX: Final = 255  # bytes, the limit of a file name on Linux
 TOPIC_MAX: Final = 249  # characters, Kafka's limit
 
 Kind = Literal["current", "move", "delete", "stray", "other"]
@@ -44,17 +45,17 @@ _WITH_ID = re.compile(r"(.*)\.([0-9a-f]{32})", re.DOTALL)
 _MOVE: Final = ".move"
 _DELETE: Final = ".delete"
 _KAFKA_SUFFIXES: Final = ("-future", "-delete", "-stray")
-# No topic's name may hold this character, so a name that has it was shortened and does not tell its topic.
+# Topic names cannot contain this character: a name that does was shortened, and its topic is unknown.
 _CUT: Final = "~"
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaName:
-    """What a directory's name says.
+    """The meaning of a directory's name.
 
-    `tp` is None where the name does not tell it (a shortened `.delete`, whose marker holds the full name, and foreign
-    names); `id` is the 32 hexadecimal characters, "" where there are none. "stray" is Kafka's `-stray`; "other" is
-    everything that is not a replica of ours.
+    `tp` is None if the name does not have it (a shortened `.delete`, whose marker holds the full name, and foreign
+    names); `id` is the 32 hexadecimal characters, "" if there are none. "stray" is Kafka's `-stray`; "other" is any
+    name that is not that of a replica of this node.
     """
 
     tp: TopicPartition | None
@@ -63,24 +64,24 @@ class ReplicaName:
 
 
 def replica_name(tp: TopicPartition) -> str:
-    """The directory of a replica that serves: `<topic>-<partition>`."""
+    """Return the directory name of a replica that serves: `<topic>-<partition>`."""
     return f"{tp.topic}-{tp.partition}"
 
 
 def move_name(tp: TopicPartition) -> str:
-    """The directory of a copy under way: `<topic>-<partition>.move`; ask `movable` first whether it is short enough."""
+    """Return the directory name of a moving copy, `<topic>-<partition>.move`; `movable` checks its length."""
     return f"{tp.topic}-{tp.partition}{_MOVE}"
 
 
 def new_delete_id() -> str:
-    """A fresh id for `delete_name`: one topic can be deleted, created and deleted again before the first is gone."""
+    """Return a new id for `delete_name`: a topic may be deleted again while an earlier deletion is pending."""
     return uuid.uuid4().hex
 
 
 def delete_name(tp: TopicPartition, hex32: str) -> str:
-    """The directory of a replica that waits for its removal; always possible, for a long topic by shortening it.
+    """Return the directory name of a replica that awaits deletion; a long topic name is shortened.
 
-    Raises ValueError when `hex32` is not 32 lowercase hexadecimal characters.
+    Raises ValueError if `hex32` is not 32 lowercase hexadecimal characters.
     """
     if not _ID.fullmatch(hex32):
         raise ValueError(f"not 32 lowercase hexadecimal characters: {hex32!r}")
@@ -92,7 +93,7 @@ def delete_name(tp: TopicPartition, hex32: str) -> str:
 
 
 def movable(tp: TopicPartition) -> None:
-    """Refuse a move whose `.move` would be longer than a file's name may be; raises InvalidTopic."""
+    """Raise InvalidTopic if the name of the moving copy would exceed the limit of a file name."""
     longest = NAME_MAX - len(f"-{tp.partition}{_MOVE}")
     if len(tp.topic) > longest:
         raise InvalidTopic(
@@ -102,16 +103,14 @@ def movable(tp: TopicPartition) -> None:
 
 
 def is_valid_topic(name: str) -> bool:
-    """Whether a topic may have this name (see `validate_topic`, whose sentence costs more)."""
+    """Return whether a topic may have this name, without building the message of `validate_topic`."""
     return len(name) <= TOPIC_MAX and name not in (".", "..") and _TOPIC.fullmatch(name) is not None
 
 
 def validate_topic(name: str) -> None:
-    """Check a topic's name as Kafka does, with its words: 1 to 249 of `a-zA-Z0-9._-`, not `.` or `..`.
+    """Check a topic name as Kafka does, with Kafka's messages: 1 to 249 of `a-zA-Z0-9._-`, not `.` or `..`.
 
-    Raises InvalidTopic.
-
-    `__cluster_metadata` is refused with INVALID_REQUEST, as Kafka's controller does.
+    Raises InvalidTopic; `__cluster_metadata` is rejected with INVALID_REQUEST, as by Kafka's controller.
     """
     if not name:
         raise InvalidTopic("Topic name is invalid: the empty string is not allowed")
@@ -131,7 +130,7 @@ def validate_topic(name: str) -> None:
 
 
 def parse(name: str) -> ReplicaName:
-    """Say what a directory's name means; never raises, a name that means nothing is of kind "other"."""
+    """Return the meaning of a directory's name; never raises: an unknown name is of kind "other"."""
     if name.endswith(_MOVE):
         tp = _replica(name.removesuffix(_MOVE))
         return ReplicaName(tp, "move") if tp else _OTHER
@@ -140,7 +139,7 @@ def parse(name: str) -> ReplicaName:
     for suffix in _KAFKA_SUFFIXES:
         matched = _WITH_ID.fullmatch(name.removesuffix(suffix)) if name.endswith(suffix) else None
         if matched:
-            # Kafka shortens the topic without a trace, so at full length the topic is not certain.
+            # Kafka shortens the topic without a mark, so a name of full length does not determine the topic.
             tp = _replica(matched[1]) if len(name) < NAME_MAX else None
             return ReplicaName(tp, "stray" if suffix == "-stray" else "other", matched[2])
     tp = _replica(name)
@@ -174,7 +173,7 @@ def _replica(text: str) -> TopicPartition | None:
 
 
 def _partition(text: str) -> int | None:
-    # Only the one spelling that replica_name writes: else two directories could mean the same replica.
+    # Only the spelling that `replica_name` writes; otherwise two directories could name the same replica.
     if not re.fullmatch(r"0|[1-9][0-9]{0,9}", text):
         return None
     value = int(text)

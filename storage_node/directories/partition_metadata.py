@@ -1,4 +1,4 @@
-"""`partition.metadata`: the topic id of the partition whose directory it lies in, as Kafka writes it."""
+"""`partition.metadata`: the topic id of the partition in whose directory it lies, in Kafka's format."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _POINTS: Final = atomic.points("partition_metadata")
 
 
 def encode(topic_id: str) -> bytes:
-    """The file's content; raises ValueError for what is not 22 characters of URL-safe base64."""
+    """Return the file's content; raises ValueError for an id that is not 22 characters of URL-safe base64."""
     if not _TOPIC_ID.fullmatch(topic_id):
         raise ValueError(f"not a topic id: {topic_id!r}")
     return f"version: 0\ntopic_id: {topic_id}\n".encode("ascii")
 
 
 def decode(data: bytes, path: Path | str = FILE) -> str:
-    """The topic id in the file's content; raises MalformedPartitionMetadata."""
+    """Return the topic id in the file's content; raises MalformedPartitionMetadata."""
     fields: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").splitlines():
         key, colon, value = line.partition(":")
@@ -42,7 +42,7 @@ def decode(data: bytes, path: Path | str = FILE) -> str:
 
 
 def read(partition_directory: Path, *, directory: Path | str) -> str | None:
-    """The topic id, None when there is no file or an empty one (an unclean stop just after creation leaves that).
+    """Return the topic id; None if the file does not exist or is empty, as after a crash during the creation.
 
     `directory` is the log directory that errors name. Raises MalformedPartitionMetadata, MetadataIOError.
     """

@@ -1,7 +1,7 @@
-"""Where a new replica goes. Pure: decisions on values, no look at a disk.
+"""Placement of new replicas. Pure: decides on values, without I/O.
 
-The directory with the fewest bytes gets it, where a replica without data counts as much as it is expected to grow to;
-without that, five hundred replicas created in one request would all go to the disk with the fewest bytes now.
+A replica is placed in the directory with the fewest bytes, where an empty replica counts as the size it is expected to
+reach; otherwise five hundred replicas created by one request would all be placed on the presently emptiest disk.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Final
 
 __all__ = ["MIN_ALLOWANCE", "DirectoryLoad", "assign", "choose", "expected_size"]
 
-MIN_ALLOWANCE: Final = 64 * 1024 * 1024  # bytes that an empty replica counts for at least
+MIN_ALLOWANCE: Final = 64 * 1024 * 1024  # bytes; the minimum that an empty replica counts for
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryLoad:
-    """What a directory holds: bytes of data, number of replicas (with copies under way), how many of these are empty.
+    """A directory's load: bytes of data, number of replicas (including moving copies), how many of these are empty.
 
-    `usable` is the free space in bytes, None when it is not known.
+    `usable` is the free space in bytes, None if it is unknown.
     """
 
     path: str
@@ -30,19 +30,19 @@ class DirectoryLoad:
 
 
 def expected_size(loads: Sequence[DirectoryLoad]) -> int:
-    """What an empty replica is expected to grow to, in bytes: the mean of those with data, at least `MIN_ALLOWANCE`."""
+    """Return the expected size of an empty replica: the mean of the non-empty ones, at least `MIN_ALLOWANCE` bytes."""
     with_data = sum(load.replicas - load.empty for load in loads)
     return max(MIN_ALLOWANCE, sum(load.bytes for load in loads) // with_data if with_data > 0 else 0)
 
 
 def choose(loads: Sequence[DirectoryLoad], allowance: int | None = None) -> str:
-    """The path that gets the next replica; raises ValueError without any directory.
+    """Return the path for the next replica; raises ValueError if there is no directory.
 
     Ordered by: not full (room for one allowance), fewest bytes with `allowance` (default: `expected_size`) per empty
-    replica, fewest replicas, then the order given.
+    replica, fewest replicas, then the given order.
     """
     if not loads:
-        raise ValueError("there is no directory to place a replica in")
+        raise ValueError("no directory is available to place a replica")
     each = expected_size(loads) if allowance is None else allowance
 
     def rank(load: DirectoryLoad) -> tuple[bool, int, int]:
@@ -53,7 +53,7 @@ def choose(loads: Sequence[DirectoryLoad], allowance: int | None = None) -> str:
 
 
 def assign(loads: Sequence[DirectoryLoad], count: int, allowance: int | None = None) -> list[str]:
-    """The paths for `count` new, empty replicas, each choice counted before the next one."""
+    """Return the paths for `count` new, empty replicas; each choice counts for the next one."""
     current = {load.path: load for load in loads}
     each = expected_size(loads) if allowance is None else allowance
     chosen: list[str] = []

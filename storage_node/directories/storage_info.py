@@ -1,7 +1,7 @@
-"""What `rehome storage info` says of the directories, in kafka-storage's words. Pure, but for `see`.
+"""The output of `rehome storage info`, in kafka-storage's words. Pure, except for `see`.
 
-For files of version 0 and 1 these are kafka-storage's lines. What it cannot know is said besides: version 2's
-directory.ids, and an id that is in the lists but on no disk.
+For files of version 0 and 1 these are kafka-storage's lines. Added are version 2's directory.ids, and ids that a file
+lists but no directory has.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from storage_node.directories import meta_properties
 from storage_node.directories.errors import MalformedMetaProperties
-from storage_node.directories.latch import reason_of
-from storage_node.directories.meta_properties import FILE, MetaProperties
+from storage_node.directories.io_faults import reason_of
+from storage_node.directories.meta import properties as meta_properties
+from storage_node.directories.meta.properties import FILE, MetaProperties
 from storage_node.errors import MetadataIOError
 
 __all__ = ["Info", "Seen", "info", "lines", "see"]
@@ -32,7 +32,7 @@ _LEGACY_IN_KRAFT = (
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is at one path; `reason` says why a file is malformed or cannot be read."""
+    """The state of one path; `reason`: why a file is malformed or cannot be read."""
 
     path: str
     state: Literal["ok", "unformatted", "missing", "no directory", "malformed"]
@@ -42,7 +42,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """The directories that are there, keys and values of the first readable file (empty without one), what is wrong."""
+    """The existing directories, keys and values of the first readable file (empty if there is none), the problems."""
 
     directories: tuple[str, ...]
     metadata: dict[str, str]
@@ -50,7 +50,7 @@ class Info:
 
 
 def see(path: str) -> Seen:
-    """Look at one path; never raises and changes nothing."""
+    """Inspect one path; never raises and changes nothing."""
     if not Path(path).is_dir():
         return Seen(path, "no directory" if os.path.lexists(path) else "missing")
     try:
@@ -62,7 +62,7 @@ def see(path: str) -> Seen:
 
 
 def info(seen: Sequence[Seen], mode: str) -> Info:
-    """What is said of the directories, sorted by path; `mode` says what the configuration file is for."""
+    """Summarise the directories, sorted by path; `mode` is that of the configuration file (kraft or legacy)."""
     ordered = sorted(seen, key=lambda each: each.path)
     problems: list[str] = []
     first: MetaProperties | None = None
@@ -94,7 +94,7 @@ def info(seen: Sequence[Seen], mode: str) -> Info:
 
 
 def _ids(seen: Sequence[Seen]) -> list[str]:
-    """Directory ids that two directories have, and those that no directory has."""
+    """Return the problems of ids that two directories have, and of listed ids that no directory has."""
     problems: list[str] = []
     present: dict[str, str] = {}
     listed: dict[str, str] = {}
@@ -103,14 +103,15 @@ def _ids(seen: Sequence[Seen]) -> list[str]:
             continue
         id = each.properties.directory_id
         if id is not None and id in present:
-            problems.append(f"Duplicate directory ID {id}: {present[id]} has it, and {each.path} as well.")
+            problems.append(f"Duplicate directory ID {id} in {present[id]} and {each.path}.")
         elif id is not None:
             present[id] = each.path
         for other in each.properties.directory_ids:
             listed.setdefault(other, each.path)
     for id in sorted(listed.keys() - present.keys()):
         problems.append(
-            f"No directory has the directory ID {id}, which {listed[id]}/{FILE} lists: its disk is not mounted or gone."
+            f"Directory ID {id} is listed in {listed[id]}/{FILE}, but no directory has it: "
+            f"its disk is not mounted or lost."
         )
     return problems
 
@@ -129,15 +130,15 @@ def _metadata(properties: MetaProperties) -> dict[str, str]:
 
 
 def lines(found: Info) -> list[str]:
-    """The lines that kafka-storage prints; a directory that is not there is among the problems alone."""
-    told: list[str] = []
+    """Return the lines that kafka-storage prints; a missing directory appears among the problems only."""
+    printed: list[str] = []
     if found.directories:
-        told.append("Found log directory:" if len(found.directories) == 1 else "Found log directories:")
-        told += [*(f"  {path}" for path in found.directories), ""]
+        printed.append("Found log directory:" if len(found.directories) == 1 else "Found log directories:")
+        printed += [*(f"  {path}" for path in found.directories), ""]
     if found.metadata:
         pairs = ", ".join(f"{key}={value}" for key, value in found.metadata.items())
-        told += [f"Found metadata: {{{pairs}}}", ""]
+        printed += [f"Found metadata: {{{pairs}}}", ""]
     if found.problems:
-        told.append("Found problem:" if len(found.problems) == 1 else "Found problems:")
-        told += [*(f"  {problem}" for problem in found.problems), ""]
-    return told
+        printed.append("Found problem:" if len(found.problems) == 1 else "Found problems:")
+        printed += [*(f"  {problem}" for problem in found.problems), ""]
+    return printed

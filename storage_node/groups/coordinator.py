@@ -1,8 +1,8 @@
-"""The groups that this node coordinates: drives their state machines with the listener's clock, and keeps what they and
-their offsets come to.
+"""The coordinator of this node's groups: it drives their state machines with the listener's clock, and writes their
+memberships and offsets.
 
-All of it happens on the listener's loop, which it never blocks: entries are written in the metadata directory's pool.
-A group in which nobody is has no state machine, only what is on disk.
+It runs on the listener's loop, which it never blocks: threads of the log directories write the entries. A group without
+members has no state machine, only its data on disk.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from storage_node.errors import ErrorCode, StorageError
+from storage_node.errors import StorageError
 from storage_node.groups.expiry import OffsetExpiry
 from storage_node.groups.giving import Giver
 from storage_node.groups.group import Group
 from storage_node.groups.handover import Handover
+from storage_node.groups.host import CoordinatorHost
 from storage_node.groups.offsets import MEMBERS, Entry, GroupData, Offset, replaced_ids
+from storage_node.groups.pending_replies import PendingReplies, deliver, without_assignments
 from storage_node.groups.placement import Placement
 from storage_node.groups.room import Commit, Room
 from storage_node.groups.store import GroupStore
-from storage_node.groups.telling import Untold, deliver, without_assignments
 from storage_node.groups.values import (
     GroupRefused,
     GroupState,
@@ -36,10 +37,9 @@ from storage_node.groups.values import (
     Sync,
     SyncAnswer,
 )
-from storage_node.metadata import ClusterImage, NodeImage
-
-if TYPE_CHECKING:
-    from storage_node.node import Node
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.image import ClusterImage
+from storage_node.model.metadata import NodeImage
 
 __all__ = ["GroupCoordinator"]
 
@@ -47,25 +47,25 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-AGAIN: Final = 5.0  # seconds until what could not be kept is tried again
+AGAIN: Final = 5.0  # seconds until a failed write is retried
 
 
 class GroupCoordinator:
-    """From `attach` to `detach`; every method but `close` is called on the loop."""
+    """The coordinator, which runs from `attach` to `detach`. Only the loop may call its methods, except `close`."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: CoordinatorHost) -> None:
         self._node = node
         self._limits = node.config.groups
         self._placement = Placement()
         self._groups: dict[str, Group] = {}
         self._timers: dict[str, tuple[float, asyncio.Handle]] = {}
         self._writing: set[asyncio.Future[None]] = set()
-        self._untold = Untold()
+        self._pending_replies = PendingReplies()
         self.room = Room(self._limits.state_bytes, lambda: self._store.state if self._store is not None else None)
         self._evicted: frozenset[int] = frozenset()
-        """The nodes among which groups were last divided."""
+        """The nodes of the last `evict`."""
         self.adoptions = 0
-        """How often a group has come from another node."""
+        """How many groups this node has adopted from other nodes."""
         self._tasks: list[asyncio.Task[None]] = []
         self._seen = ClusterImage()
         self._stack = ExitStack()
@@ -79,15 +79,15 @@ class GroupCoordinator:
     # From start to stop
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begin to read what is on disk; until that is done, groups are answered COORDINATOR_LOAD_IN_PROGRESS."""
+        """Begin to load the groups; until they are loaded, requests fail with COORDINATOR_LOAD_IN_PROGRESS."""
         self._loop = loop
-        self._store = GroupStore(self._node.dirs.directories)
+        self._store = GroupStore(self._node.dirs.online)
         listener = self._node.metadata.listening(lambda _: self._soon(self._image_changed))
         self._stack.enter_context(listener)
         self._tasks = [loop.create_task(self._run(self._store), name="groups")]
 
     def detach(self) -> None:
-        """The listener stops: whoever waits loses the connection."""
+        """Stop; the listener closes the connections of the clients that wait."""
         self._stack.close()
         for task in self._tasks:
             task.cancel()
@@ -95,9 +95,14 @@ class GroupCoordinator:
             timer.cancel()
 
     def close(self) -> None:
-        """What is being written is finished, as long as the disk answers; called by any thread, after `detach`."""
+        """Finish the writes under way, if the disk responds; any thread may call it, after `detach`."""
         if self._store is not None:
             self._store.close()
+
+    def directories_changed(self) -> None:
+        """Keep a copy of the groups in a directory that has come online; any thread may call it."""
+        if self._store is not None:
+            self._store.directories_changed()
 
     def _soon(self, call: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the loop has ended
@@ -105,13 +110,13 @@ class GroupCoordinator:
 
     async def _run(self, store: GroupStore) -> None:
         try:
-            await asyncio.wrap_future(store.directory.submit(store.load))
+            await asyncio.to_thread(store.load)
         except StorageError as error:
-            # The metadata directory's failure ends the node; until then nothing is served that may be old.
-            _log.error("the groups' offsets cannot be read: %s", error)
+            # The failure of the last log directory stops the node; until then it must not serve stale offsets.
+            _log.error("loading the groups' offsets failed: %s", error)
             return
         except Exception:
-            _log.exception("the groups' offsets cannot be read")
+            _log.exception("loading the groups' offsets failed")
             return
         self.loaded = True
         await self._forget_replaced(self._node.metadata.image)
@@ -121,7 +126,7 @@ class GroupCoordinator:
         await self.handover.run()
 
     def revive(self) -> None:
-        """Memberships that came from the disk or from another node get their state machines: time runs for them."""
+        """Create the state machines of memberships from the disk or another node: their session timeouts begin."""
         for name, data in list(self.data.items()):
             if (
                 data.row is not None
@@ -135,30 +140,30 @@ class GroupCoordinator:
 
     @property
     def data(self) -> dict[str, GroupData]:
-        """What is on disk, by group."""
+        """The data on disk, by group."""
         return self._store.state.groups if self._store is not None else {}
 
     @property
     def settled(self) -> int:
-        """The cluster generation for which this node has all its groups."""
+        """The cluster generation in which this node has all its groups."""
         return self._store.state.settled if self._store is not None else -1
 
     def owner(self, group: str) -> int | None:
-        """The node that coordinates a group, among all that are registered."""
+        """Return which of the registered nodes coordinates a group."""
         return self._placement.coordinator(group, self._node.metadata.image.nodes.keys())
 
     def is_own(self, group: str) -> bool:
-        """Whether this node coordinates a group."""
+        """Return whether this node coordinates a group."""
         return self.owner(group) == self._node.id
 
     def find(self, group: str) -> NodeImage | None:
-        """The coordinator, None while it is down or there is none."""
+        """Return a group's coordinator; None if it is fenced or no node is registered."""
         owner = self.owner(group)
         row = self._node.metadata.image.nodes.get(owner) if owner is not None else None
         return None if row is None or row.fenced else row
 
     def check(self, group: str) -> None:
-        """Raises GroupRefused for a group that is not served here, or not yet."""
+        """Raise GroupRefused for a group that this node does not serve, or not yet."""
         owner = self.owner(group)
         if owner is None:
             raise GroupRefused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -171,22 +176,22 @@ class GroupCoordinator:
         return group in self._groups or group in self.data
 
     def look(self, group: str) -> Group | None:
-        """A group as it is; None when there is none. Changes to one without members are not kept."""
+        """Return a group; None if it does not exist. Changes of a group without members are not written."""
         return self._groups.get(group) or self.at_rest(group)
 
     def at_rest(self, group: str) -> Group | None:
-        """A group as it is on disk; None when it is not there. May be called by any thread."""
+        """Return a group from its data on disk; None if it has none. Any thread may call it."""
         return self._make(group) if group in self.data else None
 
     def listed(self) -> tuple[dict[str, tuple[GroupState, str]], list[tuple[str, GroupData]]]:
-        """State and protocol type ("" for none) of groups with members, and what is on disk of all; of other nodes' as
-        well. Neither changes any more, but for what it refers to.
+        """Return the state and protocol type ("" for none) of groups with members, and the data on disk of all groups,
+        those of other nodes included. Both are shallow copies.
         """
         live = {name: (group.state, group.protocol_type or "") for name, group in self._groups.items()}
         return live, list(self.data.items())
 
     def live(self, name: str) -> Group | None:
-        """A group that has members, or is about to; None for any other."""
+        """Return a group with members or a member that is joining; None for any other group."""
         return self._groups.get(name)
 
     def _make(self, name: str) -> Group:
@@ -201,10 +206,10 @@ class GroupCoordinator:
             group = self._groups[name] = self._make(name)
         return group
 
-    # What members ask
+    # The members' requests
 
     async def join(self, name: str, ask: Join) -> JoinAnswer:
-        """JoinGroup; raises GroupRefused."""
+        """Handle JoinGroup; raises GroupRefused."""
         self.check(name)
         if not self._limits.min_session <= ask.session <= self._limits.max_session:
             return JoinAnswer(ErrorCode.INVALID_SESSION_TIMEOUT, ask.member_id)
@@ -218,7 +223,7 @@ class GroupCoordinator:
         return await self._wait(group, token)
 
     async def sync(self, name: str, ask: Sync) -> SyncAnswer:
-        """SyncGroup; raises GroupRefused."""
+        """Handle SyncGroup; raises GroupRefused."""
         self.check(name)
         group = self._groups.get(name)
         if group is None:
@@ -237,7 +242,7 @@ class GroupCoordinator:
             raise
 
     def heartbeat(self, name: str, member: str, instance: str | None, generation: int) -> ErrorCode:
-        """Heartbeat; raises GroupRefused."""
+        """Handle Heartbeat; raises GroupRefused."""
         self.check(name)
         group = self._groups.get(name)
         if group is None:
@@ -245,7 +250,7 @@ class GroupCoordinator:
         return group.heartbeat(member, instance, generation, self._loop.time())
 
     def leave(self, name: str, leaving: list[Leaving]) -> list[ErrorCode]:
-        """LeaveGroup: a result for each; raises GroupRefused."""
+        """Handle LeaveGroup; returns a result for each member. Raises GroupRefused."""
         self.check(name)
         group = self._groups.get(name)
         if group is None:
@@ -257,16 +262,16 @@ class GroupCoordinator:
     # Offsets
 
     def may_commit(self, name: str, member: str, instance: str | None, generation: int) -> ErrorCode:
-        """Whether offsets may be committed to a group; raises GroupRefused."""
+        """Return the error of a commit by a member, NONE if it is allowed; raises GroupRefused."""
         self.check(name)
         group = self.look(name)
         if group is None:
-            # An admin client or a consumer that only assigns makes a group by committing to it.
+            # A commit by an admin client, or by a consumer without a subscription, creates the group.
             return ErrorCode.NONE if generation < 0 else ErrorCode.GROUP_ID_NOT_FOUND
         return group.may_commit(member, instance, generation, self._loop.time())
 
     async def commit(self, name: str, commit: Commit) -> ErrorCode:
-        """Keep offsets; NONE when they are on disk, INVALID_COMMIT_OFFSET_SIZE when there is no room for new ones."""
+        """Write offsets; returns NONE once they are on disk, INVALID_COMMIT_OFFSET_SIZE without room for new ones."""
         if not commit.rows:
             return ErrorCode.NONE
         if not self.room.has(commit.more, commit.host):
@@ -275,19 +280,19 @@ class GroupCoordinator:
             return await self.keep(["o", name, commit.rows])
 
     async def remove_offsets(self, name: str, keys: Iterable[tuple[str, int]]) -> ErrorCode:
-        """Remove offsets of a group."""
+        """Remove offsets of a group; returns NONE once that is on disk."""
         rows = [list(key) for key in keys]
         return await self.keep(["x", name, rows]) if rows else ErrorCode.NONE
 
     async def delete(self, name: str) -> ErrorCode:
-        """Delete a group without members, with its offsets."""
+        """Delete a group without members, with its offsets; returns NONE once that is on disk."""
         group = self._groups.get(name)
         if group is not None and group.idle:
             self._close(group, ErrorCode.UNKNOWN_MEMBER_ID)
         return await self.keep(["d", name])
 
     def offsets(self, name: str) -> dict[tuple[str, int], Offset]:
-        """A group's committed offsets, of topics that are still the same."""
+        """Return a group's committed offsets, except those of topics that were deleted and created again."""
         data = self.data.get(name)
         if data is None:
             return {}
@@ -298,27 +303,27 @@ class GroupCoordinator:
             del found[key]
         return found
 
-    # Keeping
+    # Writing
 
     async def adopt(self, row: list[Any]) -> ErrorCode:
-        """Keep a group that comes from another node: its id, membership and offsets."""
+        """Write a group of another node: its id, membership and offsets."""
         self.adoptions += 1
         return await self.keep(["a", *row])
 
     async def keep(self, entry: Entry) -> ErrorCode:
-        """Write an entry; NONE once it is on disk, else what a client is told."""
+        """Write an entry; returns NONE once it is on disk, else the error for the client."""
         try:
             await asyncio.shield(self._put(entry))
         except StorageError as error:
-            _log.error("a group's entry is not kept: %s", error)
-            full = error.__cause__ is not None and self._node.dirs.metadata_directory.online
+            _log.error("writing a group's entry failed: %s", error)
+            full = error.__cause__ is not None and bool(self._node.dirs.online())
             return ErrorCode.COORDINATOR_NOT_AVAILABLE if full else ErrorCode.NOT_COORDINATOR
         return ErrorCode.NONE
 
     def put(self, entry: Entry) -> asyncio.Future[None]:
-        """Write an entry; the future is done once it is on disk, with a StorageError when it cannot be."""
+        """Write an entry; the future is done once it is on disk, with a StorageError if the write fails."""
         future = self._put(entry)
-        future.add_done_callback(_look_at)
+        future.add_done_callback(_log_failure)
         return future
 
     def _put(self, entry: Entry) -> asyncio.Future[None]:
@@ -330,46 +335,46 @@ class GroupCoordinator:
         return future
 
     async def drain(self) -> None:
-        """Wait for what is being written."""
+        """Wait for the writes under way."""
         if self._writing:
             await asyncio.wait(list(self._writing))
 
     def _conclude(self, group: Group, replies: list[Reply] | None = None) -> None:
-        """Tell whom a step concerns, once what it came to is on disk, and see to it that time runs on."""
+        """Send the responses of a step, once the new membership is on disk, and schedule the next deadline."""
         if self._groups.get(group.name) is group:
             self.room.takes(group)
         if group.dirty:
             group.dirty = False
-            untold = self._untold.begin(group.name, replies or [])
+            pending = self._pending_replies.begin(group.name, replies or [])
             kept = self._put(["g", group.name, group.row(self.expiry.now())])
-            kept.add_done_callback(partial(self._kept, group, group.generation, untold))
+            kept.add_done_callback(partial(self._kept, group, group.generation, pending))
         else:
-            deliver(self._untold.later(group.name, replies or []))
-            self._rest(group)
+            deliver(self._pending_replies.later(group.name, replies or []))
+            self._close_if_idle(group)
         self._arm(group)
 
     def _kept(self, group: Group, generation: int, replies: list[Reply], kept: asyncio.Future[None]) -> None:
-        self._untold.end(group.name, replies)
+        self._pending_replies.end(group.name, replies)
         error = kept.exception()
         if error is None:
             deliver(replies)
-            self._rest(group)
+            self._close_if_idle(group)
             return
-        _log.error("the membership of group %.100r is not kept: %s", group.name, error)
+        _log.error("writing the membership of group %.100r failed: %s", group.name, error)
         deliver(without_assignments(replies))
         if group.generation == generation and self._groups.get(group.name) is group:
             if group.idle:
-                self._loop.call_later(AGAIN, self._keep_again, group)  # on disk its members are still there
+                self._loop.call_later(AGAIN, self._retry_write, group)  # the disk still has its former members
             else:
                 self._conclude(group, group.rebalance(self._loop.time()))
 
-    def _keep_again(self, group: Group) -> None:
+    def _retry_write(self, group: Group) -> None:
         if self._groups.get(group.name) is group:
             group.dirty = True
             self._conclude(group)
 
-    def _rest(self, group: Group) -> None:
-        """A group in which nobody is any more needs no state machine."""
+    def _close_if_idle(self, group: Group) -> None:
+        """Drop the state machine of a group without members."""
         if group.idle and not group.dirty and self._groups.get(group.name) is group:
             self._close(group, ErrorCode.UNKNOWN_MEMBER_ID)
 
@@ -382,9 +387,9 @@ class GroupCoordinator:
         deliver(group.abandon(error))
 
     def _arm(self, group: Group) -> None:
-        """Wake up when the group needs it; a deadline that was put off meanwhile is found out then."""
+        """Schedule a group's next deadline; `_tick` detects one that was extended meanwhile."""
         deadline = group.deadline
-        # What uvloop is to call at once does not know when: that stands beside it.
+        # The time is kept beside the handle, since uvloop's handle of an immediate callback has none.
         when, timer = self._timers.get(group.name, (math.inf, None))
         if deadline is None or self._groups.get(group.name) is not group or when <= deadline:
             return
@@ -397,7 +402,7 @@ class GroupCoordinator:
             self._timers.pop(group.name, None)
             self._conclude(group, group.tick(self._loop.time()))
 
-    # What changes around it
+    # Changes of the metadata
 
     def _image_changed(self) -> None:
         if not self.loaded:
@@ -408,23 +413,23 @@ class GroupCoordinator:
         self._seen = image
         gone = {topic_id for topic_id in image.gone if topic_id not in before.gone}
         if image.topics is not before.topics:
-            # A deletion may be on record no more: another topic of the name says the same.
+            # The image may not record the deletion any more: a new topic with the same name shows it too.
             known = image.topics
             gone |= {one.id for name, one in before.topics.items() if name in known and known[name].id != one.id}
         self._forget(gone)
 
     def _forget(self, ids: set[str]) -> None:
         if ids and self.data:
-            self._put(["t", sorted(ids)]).add_done_callback(_look_at)
+            self._put(["t", sorted(ids)]).add_done_callback(_log_failure)
 
     async def _forget_replaced(self, image: ClusterImage) -> None:
-        """Offsets of topics that were deleted while this node was down, and of which there is another by that name."""
+        """Remove the offsets of topics that were deleted and created again while this node was down."""
         topics, self._seen = image.topics, replace(image, gone={})
 
         self._forget(await asyncio.to_thread(replaced_ids, self.data, topics))
 
     def evict(self) -> None:
-        """Groups that another node coordinates from now on are let go; it will ask for what is on disk."""
+        """Close the groups that another node coordinates now; it will request their data on disk."""
         nodes = frozenset(self._node.metadata.image.nodes)
         if nodes == self._evicted:
             return
@@ -442,7 +447,7 @@ def _resolve(future: asyncio.Future[None], error: BaseException | None) -> None:
             future.set_exception(error)
 
 
-def _look_at(future: asyncio.Future[None]) -> None:
+def _log_failure(future: asyncio.Future[None]) -> None:
     error = future.exception()
     if error is not None:
-        _log.error("the groups' offsets: %s", error)
+        _log.error("writing the groups' offsets failed: %s", error)

@@ -1,4 +1,4 @@
-"""When each member of a group is due, in a heap: the earliest is known at once, however many there are."""
+"""The deadlines of a group's members, in a heap."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Final
 
 __all__ = ["Deadlines"]
 
-_SLACK: Final = 64  # entries of a heap that may be stale before it is built anew
+_SLACK: Final = 64  # stale entries of the heap before it is rebuilt
 
 
 class Deadlines:
     """Deadlines by id, in seconds of any clock.
 
-    A deadline that is put off, as heartbeats do all the time, leaves its entry where it is: only when that comes up the
-    new time is looked at. So each id has an entry that is not later than its deadline.
+    A heartbeat extends a deadline without moving its entry in the heap: the entry is moved once it is the earliest. So
+    each id has an entry that is not later than its deadline.
     """
 
     def __init__(self) -> None:
         self._due: dict[str, float] = {}
         self._queued: dict[str, float] = {}
-        """The entry of each id that counts; the others in the heap are stale."""
+        """The valid entry of each id; the others in the heap are stale."""
         self._heap: list[tuple[float, str]] = []
 
     def __len__(self) -> int:
         return len(self._due)
 
     def set(self, id_: str, when: float) -> None:
-        """The id is due then."""
+        """Set the deadline of an id."""
         self._due[id_] = when
         queued = self._queued.get(id_)
         if queued is None or when < queued:
@@ -37,11 +37,11 @@ class Deadlines:
                 self._rebuild()
 
     def clear(self, id_: str) -> None:
-        """The id is not due any more."""
+        """Remove the deadline of an id."""
         self._due.pop(id_, None)
 
     def earliest(self) -> float | None:
-        """When the next id is due; None while none is."""
+        """Return the earliest deadline; None without any."""
         heap = self._heap
         while heap:
             when, id_ = heap[0]
@@ -59,7 +59,7 @@ class Deadlines:
         return None
 
     def take_due(self, now: float) -> list[str]:
-        """The ids whose deadline has passed, the earliest first; they have none any more."""
+        """Remove and return the ids whose deadline has passed, the earliest first."""
         found: list[str] = []
         while (when := self.earliest()) is not None and when <= now:
             id_ = self._heap[0][1]

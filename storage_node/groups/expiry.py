@@ -1,10 +1,10 @@
-"""Which committed offsets have expired, by the rules of KIP-211.
+"""The expiry of committed offsets, by the rules of KIP-211.
 
 - A group that had members and has none: all its offsets, `offsets.retention.minutes` after it became empty.
-- A group that never had members (an admin client, or a consumer that only assigns, commits): each offset that long
-  after its commit.
-- A stable group of consumers: offsets of topics that no member subscribes to, that long after their commit.
-- Offsets that were committed with a retention time of their own (OffsetCommit up to version 4): at that time.
+- A group that never had members (its offsets are committed by an admin client, or by a consumer without a
+  subscription): each offset that long after its commit.
+- A stable group of consumers: offsets of topics to which no member subscribes, that long after their commit.
+- Offsets that were committed with their own retention time (OffsetCommit up to version 4): at that time.
 
 A group without members whose last offset has expired is removed.
 """
@@ -15,37 +15,36 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from storage_node.config.group_limits import Limits
 from storage_node.groups.group import Group
+from storage_node.groups.host import Groups
 from storage_node.groups.offsets import EMPTY_SINCE, MEMBERS, GroupData
-from storage_node.groups.values import CONSUMER, GroupState, Limits
-
-if TYPE_CHECKING:
-    from storage_node.groups.coordinator import GroupCoordinator
+from storage_node.groups.values import CONSUMER, GroupState
 
 __all__ = ["Expired", "OffsetExpiry", "expired"]
 
 _log = logging.getLogger(__name__)
 
-_TURN: Final = 200  # groups that are handled before others have their turn
+_TURN: Final = 200  # groups whose entries are written before the loop waits for the disk
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """What has expired of a group: (topic, partition, time of the commit); and what the group was then."""
+    """The expired offsets of a group as (topic, partition, time of the commit), and the group's state at the check."""
 
     group: str
     offsets: tuple[tuple[str, int, int], ...]
     all_gone: bool
-    """Nothing is left but the name."""
+    """The group has no members and no other offsets."""
     row: list[Any] | None
     state: GroupState | None
-    """The state of a group with members; None for one that has none."""
+    """The state of a group with members; None for a group without."""
 
 
 def expired(name: str, data: GroupData, group: Group | None, now: int, retention: int) -> Expired | None:
-    """What has expired of a group by `now`, times in milliseconds; None for nothing. May be called by any thread."""
+    """Return what has expired of a group by `now`, None for nothing; times in milliseconds. Any thread may call it."""
     row, state = data.row, group.state if group is not None else None
     since: int | None = None
     subscribed: frozenset[str] = frozenset()
@@ -80,28 +79,28 @@ def expired(name: str, data: GroupData, group: Group | None, now: int, retention
 
 
 class OffsetExpiry:
-    """Looks again and again for what has expired; on the listener's loop, but for the look itself."""
+    """Removes expired offsets periodically; on the listener's loop, except for the search, which a thread does."""
 
-    def __init__(self, groups: GroupCoordinator, limits: Limits) -> None:
+    def __init__(self, groups: Groups, limits: Limits) -> None:
         self._groups = groups
         self._limits = limits
 
     @staticmethod
     def now() -> int:
-        """The time of the clock on the wall, in milliseconds."""
+        """Return the wall-clock time, in milliseconds."""
         return time.time_ns() // 1_000_000
 
     async def run(self) -> None:
-        """Every offsets.retention.check.interval.ms."""
+        """Remove expired offsets every offsets.retention.check.interval.ms."""
         while True:
             await asyncio.sleep(self._limits.retention_check)
             try:
                 await self.expire(self.now())
             except Exception:
-                _log.exception("expired offsets are not removed")
+                _log.exception("removing expired offsets failed")
 
     async def expire(self, now: int) -> None:
-        """Remove what has expired by `now` (milliseconds), and groups that are nothing but a name."""
+        """Remove what has expired by `now` (milliseconds), and groups without members and offsets."""
         for turn, found in enumerate(await asyncio.to_thread(self._expired, now), 1):
             if self._is_still(found):
                 if found.offsets:
@@ -117,7 +116,7 @@ class OffsetExpiry:
         return [found for name, data, group in look if (found := expired(name, data, group, now, retention))]
 
     def _is_still(self, found: Expired) -> bool:
-        """Meanwhile members may have come, or another node may coordinate the group."""
+        """Return whether the group is unchanged: members may have joined, or another node coordinates it now."""
         data, group = self._groups.data.get(found.group), self._groups.live(found.group)
         same = (
             data is not None and data.row is found.row and (group.state if group is not None else None) is found.state

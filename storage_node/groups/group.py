@@ -1,8 +1,8 @@
-"""The state machine of one classic consumer group, as Apache Kafka's group coordinator has it: what members ask.
+"""The state machine of one classic consumer group, like Apache Kafka's ClassicGroup: the members' requests.
 
-It knows no clock, no network and no disk: every call gets the time (seconds, of any clock that only goes forward) and
-answers whom to tell what. `deadline` says when `tick` is due next. After a call `dirty` says that the membership has
-changed in a way that must be on disk before the answers go out.
+It has no clock, network or disk: each method takes the time (seconds of a monotonic clock) and returns the responses
+to send. `deadline` is when `tick` is due next. `dirty` is True after a call if the changed membership must be on disk
+before the responses are sent.
 """
 
 from __future__ import annotations
@@ -10,32 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from storage_node.errors import ErrorCode
+from storage_node.config.group_limits import Limits
 from storage_node.groups import rows
 from storage_node.groups.offsets import LONGEST_ID
 from storage_node.groups.phases import Phases
-from storage_node.groups.values import (
-    GroupState,
-    Join,
-    JoinAnswer,
-    Leaving,
-    Limits,
-    Member,
-    Reply,
-    Sync,
-    SyncAnswer,
-    Token,
-)
+from storage_node.groups.values import GroupState, Join, JoinAnswer, Leaving, Member, Reply, Sync, SyncAnswer, Token
+from storage_node.model.error_codes import ErrorCode
 
 __all__ = ["Group"]
 
 
 class Group(Phases):
-    """One group; every method is called by one thread."""
+    """One group. Not thread-safe."""
 
     @classmethod
     def restored(cls, name: str, limits: Limits, row: list[Any], now: float) -> Group:
-        """A group as it was kept on disk; members must be heard of within their session timeouts from now on."""
+        """Return a group from its row on disk; the members' session timeouts begin now."""
         group = cls(name, limits)
         kept = rows.read(row)
         group.generation, group.protocol_type = kept.generation, kept.protocol_type
@@ -43,18 +33,18 @@ class Group(Phases):
             group.state, group.protocol, group.leader = GroupState.STABLE, kept.protocol, kept.leader
             for member in kept.members:
                 group._add(member)
-                group._due(member, now + member.session)
+                group._set_deadline(member, now + member.session)
         return group
 
     def row(self, at: int | None = None) -> list[Any]:
-        """What is kept on disk, from a change at this time in milliseconds on: `restored` makes the group of it."""
+        """Return the row for the disk, from which `restored` creates the group; `at`: the time of the change, in ms."""
         members = self.members.values() if self.state is GroupState.STABLE else ()
         return rows.write(self.generation, self.protocol_type, self.protocol, self.leader, members, at)
 
-    # What members ask
+    # The members' requests
 
     def join(self, ask: Join, token: Token, now: float) -> list[Reply]:
-        """JoinGroup. The answer may come at once, or with a later call."""
+        """Handle JoinGroup; the response may follow with a later call."""
         error = self._may_join(ask)
         if error is not ErrorCode.NONE:
             full = error is ErrorCode.GROUP_MAX_SIZE_REACHED
@@ -62,11 +52,11 @@ class Group(Phases):
         elif not ask.member_id:
             self._join_new(ask, token, now)
         elif ask.member_id in self.pending:
-            self._take_back(ask.member_id)
+            self._remove_pending(ask.member_id)
             self._join_as(ask.member_id, ask, token, now, named=True)
         else:
             self._rejoin(ask, token, now)
-        return self._told()
+        return self._take_replies()
 
     def _may_join(self, ask: Join) -> ErrorCode:
         known = ask.member_id in self.members
@@ -96,7 +86,7 @@ class Group(Phases):
     def _join_new(self, ask: Join, token: Token, now: float) -> None:
         member_id = f"{ask.client_id if ask.instance_id is None else ask.instance_id}-{self._unique()}"
         if len(member_id.encode()) > LONGEST_ID:
-            # No response can hold it; Apache Kafka fails to write one.
+            # No response can hold the id; Apache Kafka fails to encode it.
             self._replies.append((token, JoinAnswer(ErrorCode.UNKNOWN_SERVER_ERROR)))
             return
         if ask.instance_id is not None:
@@ -108,7 +98,7 @@ class Group(Phases):
             if len(self.members) + len(self.pending) >= self.limits.max_size:
                 self._replies.append((token, JoinAnswer(ErrorCode.GROUP_MAX_SIZE_REACHED)))
                 return
-            self._hand_out(member_id, now + ask.session, ask.host)
+            self._add_pending(member_id, now + ask.session, ask.host)
             self._replies.append((token, JoinAnswer(ErrorCode.MEMBER_ID_REQUIRED, member_id)))
             return
         self._join_as(member_id, ask, token, now)
@@ -121,7 +111,7 @@ class Group(Phases):
         if not self.members:
             self.protocol_type = ask.protocol_type
         self._add(member)
-        self._due(member, now + self.limits.new_member)
+        self._set_deadline(member, now + self.limits.new_member)
         self._rebalance_or_complete(now)
 
     def _rejoin(self, ask: Join, token: Token, now: float) -> None:
@@ -129,7 +119,7 @@ class Group(Phases):
         same = member.protocols == ask.protocols
         match self.state:
             case GroupState.COMPLETING if same:
-                members = self._everybody() if member.id == self.leader else ()
+                members = self._joined_members() if member.id == self.leader else ()
                 self._replies.append((token, self._generation_of(member, members)))
             case GroupState.STABLE if same and member.id != self.leader:
                 self._replies.append((token, self._generation_of(member)))
@@ -140,9 +130,9 @@ class Group(Phases):
                 self._rebalance_or_complete(now)
 
     def _replace(self, old: Member, member_id: str, ask: Join, token: Token, now: float) -> None:
-        """A static member has come back with a new id (KIP-345): a stable group goes on as it was."""
+        """Replace a static member that joins again with a new id (KIP-345), without a rebalance of a stable group."""
         leader = self.leader
-        self._answer(old, ErrorCode.FENCED_INSTANCE_ID)
+        self._reply_error(old, ErrorCode.FENCED_INSTANCE_ID)
         member = Member(
             member_id,
             old.instance_id,
@@ -162,37 +152,37 @@ class Group(Phases):
         if self.state is not GroupState.STABLE or self._choose() != before:
             self._rebalance_or_complete(now)
             return
-        # Told that the old id leads, it does not assign anew; since version 9 it can be told so in words.
+        # With the old id as leader in the response, the member does not assign; version 9 has a field for it (KIP-814).
         leads = self.leader == member_id
         skip = ask.can_skip and leads
-        answer = self._generation_of(member, self._everybody() if skip else (), skip=skip)
+        answer = self._generation_of(member, self._joined_members() if skip else (), skip=skip)
         if not ask.can_skip and leader is not None:
             answer = JoinAnswer(
                 answer.error, member_id, self.generation, self.protocol_type, self.protocol, leader=leader
             )
         self._reply_joining(member, answer)
-        self._due(member, now + member.session)
+        self._set_deadline(member, now + member.session)
         self.dirty = True
 
     def sync(self, ask: Sync, token: Token, now: float) -> list[Reply]:
-        """SyncGroup: hand in assignments (the leader), get one's own."""
+        """Handle SyncGroup: the leader sets the assignments; each member's response has its own."""
         error = self._may_sync(ask)
         if error is not ErrorCode.NONE:
             return [(token, SyncAnswer(error))]
         member = self.members[ask.member_id]
         self._unsynced.discard(member.id)
         if self.state is GroupState.STABLE:
-            self._due(member, now + member.session)
+            self._set_deadline(member, now + member.session)
             self._replies.append((token, self._assignment_of(member)))
         else:
             self._supersede(member.syncing, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS))
             member.syncing = token
-            self._due(member, None)
+            self._set_deadline(member, None)
             if member.id == self.leader:
                 self._assign(ask.assignments, now)
         if not self._unsynced:
             self._until = None
-        return self._told()
+        return self._take_replies()
 
     def _may_sync(self, ask: Sync) -> ErrorCode:
         if self.state is GroupState.DEAD:
@@ -215,31 +205,31 @@ class Group(Phases):
             if member.syncing is not None:
                 self._replies.append((member.syncing, self._assignment_of(member)))
                 member.syncing = None
-                self._due(member, now + member.session)
+                self._set_deadline(member, now + member.session)
 
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
-        """Heartbeat; REBALANCE_IN_PROGRESS tells the member to join again."""
+        """Handle Heartbeat; REBALANCE_IN_PROGRESS requests the member to join again."""
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = self._check_generation(member_id, instance_id, generation)
         if error is ErrorCode.NONE:
-            self._heard(self.members[member_id], now)
+            self._extend_session(self.members[member_id], now)
             if self.state is GroupState.PREPARING:
                 return ErrorCode.REBALANCE_IN_PROGRESS
         return error
 
     def leave(self, leaving: Iterable[Leaving], now: float) -> tuple[list[ErrorCode], list[Reply]]:
-        """LeaveGroup: one result for each who leaves, in order."""
+        """Handle LeaveGroup; returns a result for each leaving member, in order."""
         results = [self._leave(one) for one in leaving]
         if ErrorCode.NONE in results:
             self._after_removal(now)
-        return results, self._told()
+        return results, self._take_replies()
 
     def _leave(self, one: Leaving) -> ErrorCode:
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         if one.member_id in self.pending:
-            self._take_back(one.member_id)
+            self._remove_pending(one.member_id)
             return ErrorCode.NONE
         member_id = one.member_id
         if not member_id and one.instance_id is not None:
@@ -250,9 +240,9 @@ class Group(Phases):
         return error
 
     def may_commit(self, member_id: str, instance_id: str | None, generation: int, now: float) -> ErrorCode:
-        """Whether offsets may be committed: by a member of this generation, or by anybody while there are none.
+        """Return the error of a commit: NONE for a member of this generation, or for any client of an empty group.
 
-        A member that commits has been heard of.
+        Extends the member's session, like Kafka's coordinator.
         """
         if self.state is GroupState.DEAD:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -264,11 +254,13 @@ class Group(Phases):
         if error is ErrorCode.NONE and self.state is GroupState.COMPLETING:
             return ErrorCode.REBALANCE_IN_PROGRESS
         if error is ErrorCode.NONE:
-            self._heard(self.members[member_id], now)
+            self._extend_session(self.members[member_id], now)
         return error
 
     def check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Whether somebody is a member, and is the one who has the instance id now."""
+        """Return the error of a member id: UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member has its instance
+        id now.
+        """
         if instance_id is not None:
             known = self._static.get(instance_id)
             if known is None:

@@ -1,21 +1,21 @@
-"""How a group comes to the node that coordinates it from now on.
+"""The handover of a group to its new coordinator.
 
-Nodes only come to the registered ones, within a cluster generation: then groups move to the node that came and to no
-other. So a node asks the others once, for each generation, for the groups that are its own now; what it gets is on its
-disk before the other one drops it, and the other one serves none of it once its image has the new node. When all have
-answered, that is kept on disk too (`settled`), and nobody is asked again.
+Within a cluster generation nodes only register: groups then move to the new node and to no other. So a node requests
+its groups from each other node once per generation. It has a group on its disk before the other node drops it, and the
+other node stops serving the group once its image has the new node. When all nodes have responded, the node writes that
+to its disk (`settled`), and sends no further requests.
 
-A node drops nothing on a stranger's word. `groups-give` responds with a token: a signature, by a key that only the
-giving process has, over the asking node, the generation, a time and everything that was given. `groups-taken` must
-bring it back while all of that is still what is on disk, and then the giver itself asks the node that the image names,
-at the address in the image, by `groups-kept`, whether it took this token and has its groups on disk. A lost response is
-repaired by asking for the groups again: what was dropped is on the other disk, what was not is given once more.
+An unknown host cannot make a node drop a group. The response of `groups-give` has a token: a signature, by a key that
+only the giving process has, over the requesting node, the generation, a time and all groups given. `groups-taken` must
+have this token, while the groups on disk are unchanged. The giver then requests a confirmation (`groups-kept`) from the
+node at its address in the image: that it took this token, and has the groups on its disk. After a lost response the
+node requests its groups again: those that were dropped are on its disk, the others are given once more.
 
-Until then a group is served as soon as those have answered that can have it: in the order of the hash, the nodes below
-this one, up to the first that is settled itself (with it in the cluster, nobody below it ever had the group). Until
-they have, COORDINATOR_LOAD_IN_PROGRESS. So a group waits for a node that is down only if it was that node's before, and
-would have been away without the new node as well. A node that never comes back is taken out of the cluster by an
-operator, which begins a new generation; the offsets of its groups are gone with it.
+A node serves a group as soon as all nodes have responded that may have it: in the order of the hash, the nodes that
+rank below this one, up to the first one that is settled (while that one is in the cluster, no node below it ever had
+the group). Until then requests fail with COORDINATOR_LOAD_IN_PROGRESS. So a group waits for a node that is down only if
+that node was its coordinator, in which case the group would be unavailable without the new node too. An operator
+removes a node that does not return, which begins a new generation; the offsets of its groups are lost.
 """
 
 from __future__ import annotations
@@ -25,50 +25,47 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from storage_node.errors import ErrorCode
 from storage_node.groups.giving import GIVE, TAKEN
+from storage_node.groups.host import Groups, HandoverHost
 from storage_node.groups.placement import ranked
-from storage_node.metadata import NodeImage
-from storage_node.protocol import private_client
-from storage_node.protocol.private_client import PrivateCallFailed
-
-if TYPE_CHECKING:
-    from storage_node.groups.coordinator import GroupCoordinator
-    from storage_node.node import Node
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.metadata import NodeImage
+from storage_node.wire.client import private_client
+from storage_node.wire.client.private_client import PrivateCallFailed
 
 __all__ = ["Handover"]
 
 _log = logging.getLogger(__name__)
 
 _TIMEOUT: Final = 5.0
-_SHORTEST: Final = 0.1  # seconds between two rounds of questions; doubled up to the longest
+_SHORTEST: Final = 0.1  # seconds between two rounds of requests; doubled up to the longest
 _LONGEST: Final = 2.0
 
 
 class Handover:
-    """Asks the other nodes for groups that are this node's now; everything but the calls happens on the loop."""
+    """Requests this node's groups from the other nodes; runs on the loop, except for the calls."""
 
-    def __init__(self, node: Node, groups: GroupCoordinator) -> None:
+    def __init__(self, node: HandoverHost, groups: Groups) -> None:
         self._node = node
         self._groups = groups
         self._generation = -1
-        self._answers: dict[int, bool] = {}
-        """Who has answered in this generation, and whether it was settled then."""
+        self._settled: dict[int, bool] = {}
+        """The nodes that have responded in this generation, and whether they were settled."""
         self._changed = asyncio.Event()
         self._holding: dict[str, tuple[int, list[str]]] = {}
-        """By token: groups that were taken over, on disk here and about to be dropped there, and the generation."""
+        """By token: the generation and the groups that are on this disk and that the other node is about to drop."""
 
     def image_changed(self) -> None:
         self._changed.set()
 
     def ready(self, group: str) -> bool:
-        """Whether whatever there is of a group of this node's is on this node's disk."""
+        """Return whether the data of a group that this node coordinates is on its disk."""
         image, own = self._node.metadata.image, self._node.id
-        if self._groups.settled == image.generation:
+        if self._groups.settled == image.cluster_generation:
             return True
-        answers = self._answers if self._generation == image.generation else {}
+        answers = self._settled if self._generation == image.cluster_generation else {}
         for other in ranked(group, image.nodes.keys()):
             if other != own:
                 if other not in answers:
@@ -78,7 +75,7 @@ class Handover:
         return True
 
     async def run(self) -> None:
-        """Ask, again and again, until all have answered; then wait for the next generation."""
+        """Send requests until all nodes have responded; then wait for the next generation."""
         pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="handover")
         try:
             pause = _SHORTEST
@@ -97,35 +94,38 @@ class Handover:
 
     def _due(self) -> bool:
         image = self._node.metadata.image
-        return self._node.id in image.nodes and self._groups.settled != image.generation
+        return self._node.id in image.nodes and self._groups.settled != image.cluster_generation
 
     async def _round(self, pool: ThreadPoolExecutor) -> list[int]:
-        """Ask everybody who has not answered; answers who is left."""
+        """Send a request to each node that has not responded; returns the nodes that remain."""
         image = self._node.metadata.image
-        if self._generation != image.generation:
-            self._generation, self._answers = image.generation, {}
-        missing = [row for id_, row in image.nodes.items() if id_ != self._node.id and id_ not in self._answers]
-        answers = await asyncio.gather(*(self._ask(pool, row, image.generation) for row in missing))
+        if self._generation != image.cluster_generation:
+            self._generation, self._settled = image.cluster_generation, {}
+        missing = [row for id_, row in image.nodes.items() if id_ != self._node.id and id_ not in self._settled]
+        answers = await asyncio.gather(*(self._adopt_from(pool, row, image.cluster_generation) for row in missing))
         for row, settled in zip(missing, answers, strict=True):
-            if settled is not None and self._generation == image.generation:
-                self._answers[row.node] = settled
+            if settled is not None and self._generation == image.cluster_generation:
+                self._settled[row.node] = settled
         self._groups.revive()
         now = self._node.metadata.image
-        left = [id_ for id_ in now.nodes if id_ != self._node.id and id_ not in self._answers]
-        if not left and now.generation == self._generation:
-            if await self._groups.keep(["s", now.generation]) is not ErrorCode.NONE:
+        left = [id_ for id_ in now.nodes if id_ != self._node.id and id_ not in self._settled]
+        if not left and now.cluster_generation == self._generation:
+            if await self._groups.keep(["s", now.cluster_generation]) is not ErrorCode.NONE:
                 return [self._node.id]
             _log.info("node %d has all its groups", self._node.id)
         return left
 
-    async def _ask(self, pool: ThreadPoolExecutor, other: NodeImage, generation: int) -> bool | None:
-        """Take over what another node has; answers whether that one is settled, None when it did not answer."""
+    async def _adopt_from(self, pool: ThreadPoolExecutor, other: NodeImage, generation: int) -> bool | None:
+        """Adopt the groups that another node has for this one.
+
+        Returns whether that node is settled, None if it did not respond.
+        """
         loop, own, after = asyncio.get_running_loop(), self._node.id, ""
 
         def call(op: str, **fields: Any) -> dict[str, Any]:
             answer = private_client.call(other.host, other.port, op, _TIMEOUT, node=own, **fields)
             if answer.get("node") != other.node:
-                raise PrivateCallFailed(int(ErrorCode.INVALID_REQUEST), "another node is at that address")
+                raise PrivateCallFailed(int(ErrorCode.INVALID_REQUEST), "another node responded at that address")
             return answer
 
         try:
@@ -143,17 +143,17 @@ class Handover:
                         await loop.run_in_executor(pool, partial(call, TAKEN, **fields))
                     finally:
                         del self._holding[token]
-                    _log.info("%d groups were taken over from node %d", len(names), other.node)
+                    _log.info("adopted %d groups from node %d", len(names), other.node)
                 if not answer["more"]:
                     return bool(answer["settled"])
                 after = names[-1]
         except (OSError, PrivateCallFailed, KeyError, IndexError, TypeError, ValueError) as error:
-            _log.info("node %d does not say yet which groups it has: %s", other.node, error)
+            _log.info("requesting groups from node %d failed, it will be repeated: %s", other.node, error)
             return None
 
     def holds(self, token: str) -> bool:
-        """Whether this node has all groups of a token on disk, and still coordinates them."""
+        """Return whether this node has all groups of a token on disk, and still coordinates them."""
         generation, names = self._holding.get(token, (-1, []))
-        if generation != self._node.metadata.image.generation:
+        if generation != self._node.metadata.image.cluster_generation:
             return False
         return all(name in self._groups.data and self._groups.owner(name) == self._node.id for name in names)

@@ -1,20 +1,20 @@
-"""What is kept of all groups: committed offsets and memberships, changed by entries that are JSON values.
+"""The state of all groups: committed offsets and memberships, which entries change. An entry is a JSON value.
 
-An entry sets or removes; it never depends on what was there before, so that the entries of a file may be applied again
-to a state that already has them, all of them in order.
+An entry sets or removes, independently of the state before, so that applying the entries of a file again, in order, to
+a state that has them does not change it.
 
 | entry | what it does |
 |---|---|
 | `["o", group, [[topic, partition, offset, leader epoch, metadata, timestamp, topic id], ...]]` | offsets are set |
 | `["x", group, [[topic, partition], ...]]` | offsets are removed |
-| `["e", group, [[topic, partition, timestamp], ...]]` | offsets expire: removed where no later commit has come |
+| `["e", group, [[topic, partition, timestamp], ...]]` | offsets expire: removed unless there is a later commit |
 | `["g", group, membership]` | the membership is set (see `rows`), null removes it |
 | `["d", group]` | the group is removed |
 | `["t", [topic id, ...]]` | the offsets of deleted topics are removed, in all groups |
-| `["a", group, membership, offsets]` | a group comes from another node: of two offsets the later commit holds |
+| `["a", group, membership, offsets]` | a group is adopted from another node: of two offsets the later commit counts |
 | `["s", generation]` | this node has all its groups, for a cluster generation (see `handover`) |
 
-Behind an offset's topic id may be when it expires, or null, and the host of the client that committed it.
+An offset's topic id may be followed by the time of its expiry, or null, and the host of the client that committed it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sys import getsizeof, intern
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from storage_node.metadata import TopicImage
+    from storage_node.model.metadata import TopicImage
 
 __all__ = [
     "LONGEST_ID",
@@ -43,19 +43,19 @@ __all__ = [
 Entry = list[Any]
 NOT_SETTLED: Final = -1
 MEMBERS: Final = 4
-"""Where the members are in a membership's row."""
+"""The index of the members in a membership's row."""
 EMPTY_SINCE: Final = 5
-"""Where a membership's row has the time, in milliseconds, at which it was written; earlier rows lack it."""
+"""The index of the time, in milliseconds, at which a membership's row was written; older rows lack it."""
 
 _HOST: Final = 3
-"""Where a member has its host."""
+"""The index of the host in a member's row."""
 
 LONGEST_ID: Final = 32_767
-"""Bytes of a group id or member id: what Kafka's strings hold."""
+"""Bytes of a group id or member id: the longest of Kafka's strings."""
 
 _CHUNK: Final = 500  # offsets in one entry of a snapshot
 
-# Bytes of memory that each thing takes, without its strings: what holds it, and its place in a dict.
+# Bytes of memory that each object takes without its strings, with its place in a dict.
 _GROUP_WEIGHT: Final = 350
 _OFFSET_WEIGHT: Final = 280
 _MEMBER_WEIGHT: Final = 400
@@ -63,10 +63,10 @@ _MEMBER_WEIGHT: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """A committed offset; `timestamp` is the commit's, in milliseconds, `topic_id` that of the topic then.
+    """A committed offset; `timestamp`: of the commit, in milliseconds; `topic_id`: of the topic at the commit.
 
-    `expires` is the time, in milliseconds, that a commit of version 2 to 4 asked for; None: as configured. `host` is
-    the address of the client that committed it, "" where that is not known.
+    `expires`: the time, in milliseconds, of a commit of version 2 to 4 with a retention time; None: as configured.
+    `host`: the address of the client that committed it, "" if unknown.
     """
 
     offset: int
@@ -79,17 +79,17 @@ class Offset:
 
     @property
     def weight(self) -> int:
-        """About how many bytes of memory it takes, with its place in the group."""
+        """About how many bytes of memory the offset takes."""
         return _OFFSET_WEIGHT + (getsizeof(self.metadata) if self.metadata else 0)
 
 
 def weight_of(name: str, row: list[Any] | None) -> int:
-    """About how many bytes of memory a group takes besides its offsets: its id and its membership as a row."""
+    """Estimate the bytes of memory of a group without its offsets: of its id and its membership's row."""
     return _GROUP_WEIGHT + getsizeof(name) + sum(_weights_of_members(row).values())
 
 
 def _weights_of_members(row: list[Any] | None) -> Counter[str]:
-    """About how many bytes of memory the members of a membership take, by their hosts."""
+    """Estimate the bytes of memory of a membership's members, by their hosts."""
     found: Counter[str] = Counter()
     for member in row[MEMBERS] if row is not None else ():
         found[str(member[_HOST])] += _MEMBER_WEIGHT + sum(getsizeof(one) for one in member if isinstance(one, str))
@@ -97,7 +97,7 @@ def _weights_of_members(row: list[Any] | None) -> Counter[str]:
 
 
 def offset_row(topic: str, partition: int, offset: Offset) -> list[Any]:
-    """An offset as it stands in an entry."""
+    """Return an offset's row in an entry."""
     row = [
         topic,
         partition,
@@ -115,15 +115,16 @@ def offset_row(topic: str, partition: int, offset: Offset) -> list[Any]:
 def _read(row: list[Any]) -> tuple[tuple[str, int], Offset]:
     topic, partition, offset, leader_epoch, metadata, timestamp, topic_id, *more = row
     expires, host = (*more, None, "")[:2] if len(more) != 1 else (more[0], "")
-    # The names of topics are shared by all who have read them.
+    # Interned, since many groups have offsets of the same topics.
     key = intern(str(topic)), int(partition)
     return key, Offset(offset, leader_epoch, metadata, timestamp, intern(str(topic_id)), expires, intern(str(host)))
 
 
 @dataclass(slots=True)
 class GroupData:
-    """One group: its offsets by (topic, partition), and its membership as a row (None: it never had members); `host` is
-    the client's that made it.
+    """One group: its offsets by (topic, partition), and its membership as a row (None: it never had members).
+
+    `host`: of the client that created it.
     """
 
     offsets: dict[tuple[str, int], Offset] = field(default_factory=dict)
@@ -132,7 +133,7 @@ class GroupData:
 
 
 class GroupsState:
-    """All groups. One thread changes it; others may look (each look sees one entry whole or not at all, per group)."""
+    """All groups. One thread changes them; others may read, and per group an entry is visible as a whole or not."""
 
     def __init__(self) -> None:
         self.groups: dict[str, GroupData] = {}
@@ -142,13 +143,13 @@ class GroupsState:
         self._by_host: Counter[str] = Counter()
 
     def weight_by(self, host: str) -> int:
-        """About how many bytes of that a client's address accounts for: groups that it made, offsets that it committed
-        last, members.
+        """Estimate the bytes of memory of a client's address: groups that it created, offsets that it committed last,
+        members.
         """
         return self._by_host.get(host, 0)
 
     def apply(self, entry: Entry) -> None:
-        """Raises ValueError, TypeError, IndexError for what is no entry; nothing has changed then."""
+        """Apply an entry; raises ValueError, TypeError, IndexError, without a change, if it is not valid."""
         match entry:
             case ["o", str(group), list(rows)]:
                 self._set(group, dict(map(_read, rows)))
@@ -157,7 +158,7 @@ class GroupsState:
             case ["e", str(group), list(rows)]:
                 self._expire(group, {(str(topic), int(partition)): int(upto) for topic, partition, upto in rows})
             case ["g", str(group), list(row)]:
-                weight_of(group, row)  # (raises for what is no membership)
+                weight_of(group, row)  # (raises if it is not a valid membership)
                 self._set_row(group, row)
             case ["g", str(group), None]:
                 if group in self.groups:
@@ -175,14 +176,14 @@ class GroupsState:
                 raise ValueError(f"not an entry: {entry!r:.100}")
 
     def entries(self) -> Iterator[Entry]:
-        """Entries that make this state from an empty one."""
+        """Return the entries that create this state from an empty one."""
         for name, data in list(self.groups.items()):
             yield from entries_of(name, data)
         if self.settled != NOT_SETTLED:
             yield ["s", self.settled]
 
     def drop_unreachable(self) -> int:
-        """Drop groups whose id, or a member's, no request or response can hold; returns how many.
+        """Drop groups with an id, or a member's id, that no request or response can hold; returns how many.
 
         Earlier versions of this node accepted them.
         """
@@ -232,7 +233,7 @@ class GroupsState:
     def _remove(self, group: str, keys: Iterable[tuple[str, int]]) -> None:
         data = self.groups.get(group)
         if data is not None:
-            # A new dict in place of the old one: who looks at it is not disturbed.
+            # A new dict: another thread may be iterating over the old one.
             gone = set(keys)
             self._charge_offsets([data.offsets[key] for key in gone if key in data.offsets], -1)
             data.offsets = {key: offset for key, offset in data.offsets.items() if key not in gone}
@@ -283,7 +284,7 @@ def _too_long(id_: str) -> bool:
 
 
 def entries_of(name: str, data: GroupData) -> Iterator[Entry]:
-    """The entries that make one group."""
+    """Return the entries that create one group."""
     if data.row is not None:
         yield ["g", name, data.row]
     rows = [offset_row(topic, partition, offset) for (topic, partition), offset in list(data.offsets.items())]
@@ -292,7 +293,10 @@ def entries_of(name: str, data: GroupData) -> Iterator[Entry]:
 
 
 def replaced_ids(groups: dict[str, GroupData], topics: Mapping[str, TopicImage]) -> set[str]:
-    """The ids of topics with offsets, in place of which there is another topic by that name. Any thread may call it."""
+    """Return the ids of topics with offsets that another topic with the same name has replaced.
+
+    Any thread may call it.
+    """
     return {
         offset.topic_id
         for data in list(groups.values())

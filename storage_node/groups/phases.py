@@ -1,9 +1,9 @@
-"""The phases of one classic consumer group: who is in it, when a generation begins, what time brings.
+"""The phases of one classic consumer group: its members, generations and timeouts.
 
-`group.Group` adds what members ask. Neither knows a clock, a network or a disk.
+`group.Group` adds the members' requests. Neither has a clock, network or disk.
 
-A member joins and waits until everybody has, or the time for it is over; then a generation begins, the leader hands in
-everybody's assignment, and the group is stable until somebody comes or goes.
+A member joins and waits until all members have joined again, or the rebalance timeout has passed. Then a generation
+begins, the leader sends all assignments, and the group is stable until a member joins or leaves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable
 
-from storage_node.errors import ErrorCode
+from storage_node.config.group_limits import Limits
 from storage_node.groups.deadlines import Deadlines
 from storage_node.groups.subscriptions import topics_of
 from storage_node.groups.values import (
@@ -22,19 +22,19 @@ from storage_node.groups.values import (
     Join,
     JoinAnswer,
     JoinedMember,
-    Limits,
     Member,
     Reply,
     SyncAnswer,
     Token,
     weight_of_pending,
 )
+from storage_node.model.error_codes import ErrorCode
 
 __all__ = ["Phases"]
 
 
 class Phases:
-    """One group's members and phases; every method is called by one thread."""
+    """One group's members and phases. Not thread-safe."""
 
     def __init__(self, name: str, limits: Limits, unique: Callable[[], str] = lambda: str(uuid.uuid4())) -> None:
         self.name = name
@@ -46,16 +46,16 @@ class Phases:
         self.leader: str | None = None
         self.members: dict[str, Member] = {}
         self.pending: dict[str, tuple[float, str]] = {}
-        """Ids that were handed out and have not joined yet: until when, and the host."""
+        """Member ids sent with MEMBER_ID_REQUIRED that have not joined yet, with their deadline and host (KIP-394)."""
         self.dirty = False
         self.weight = GROUP_WEIGHT
         """About how many bytes of memory the group and all its members take."""
         self.by_host: Counter[str] = Counter()
-        """What of it members and handed-out ids take, by their hosts; the rest is the group's own."""
+        """The part of `weight` that members and pending ids take, by their hosts; the rest is the group's own."""
         self.host = ""
-        """The host of the client that has joined first."""
+        """The host of the first client that joined."""
         self._deadlines = Deadlines()
-        """Of members and of ids that were handed out."""
+        """The deadlines of members and pending ids."""
         self._unique = unique
         self._static: dict[str, str] = {}
         self._supported: Counter[str] = Counter()
@@ -64,60 +64,60 @@ class Phases:
         self._newcomers = False
         self._remaining = 0.0
         self._until: float | None = None
-        """The end of the join phase, or of the time in which all must have synced."""
+        """The end of the join phase, or of the time in which all members must send SyncGroup (KAFKA-12890)."""
         self._replies: list[Reply] = []
 
-    # What it is
+    # Properties
 
     def subscribes(self, topic: str) -> bool:
-        """Whether a member reads a topic; unknown subscriptions of consumers count as all topics."""
+        """Return whether a member subscribes to a topic; malformed subscriptions of consumers count as all topics."""
         if self.protocol_type != CONSUMER or not self.members:
             return False
         topics = self.subscribed()
         return topics is None or topic in topics
 
     def subscribed(self) -> frozenset[str] | None:
-        """The topics that members read, None when that is not known. May be called by any thread."""
-        # A member whose protocol is not chosen yet is one that joins: what it asks for first is what it will read.
+        """Return the topics to which members subscribe; None if a subscription is malformed. Any thread may call it."""
+        # A member that is joining does not have the group's protocol yet: its preferred protocol counts.
         members = list(self.members.values())
         return topics_of(member.metadata(self.protocol) or member.protocols[0][1] for member in members)
 
     def may_delete_offsets(self) -> bool:
-        """Whether single offsets may be removed: of consumers it is known what they read."""
+        """Return whether single offsets may be deleted: the group is empty or its members' subscriptions are known."""
         return self.state is GroupState.EMPTY or self.protocol_type == CONSUMER
 
     @property
     def idle(self) -> bool:
-        """Nobody is in it, or on the way: what is on disk is all there is to it."""
+        """Whether the group has neither members nor pending ids: it has no state but that on disk."""
         return self.state in (GroupState.EMPTY, GroupState.DEAD) and not self.pending and not self.members
 
     @property
     def deadline(self) -> float | None:
-        """When `tick` is due; None while nothing waits for time."""
+        """When `tick` is due; None without any timeout."""
         earliest, until = self._deadlines.earliest(), self._until
         return until if earliest is None else earliest if until is None else min(earliest, until)
 
-    # Time, and other ends
+    # Timeouts, and the end of the group
 
     def tick(self, now: float) -> list[Reply]:
-        """Do what is due: members that were not heard of go, phases end."""
+        """Remove the members whose session has expired, and end the phase that is over."""
         due = self._deadlines.take_due(now)
         for id_ in due:
             if id_ in self.pending:
-                self._take_back(id_)
+                self._remove_pending(id_)
             else:
                 self._remove(self.members[id_])
         if due:
             self._after_removal(now)
         if self._until is not None and self._until <= now:
             self._phase_over(now)
-        return self._told()
+        return self._take_replies()
 
     def _phase_over(self, now: float) -> None:
         self._until = None
         if self.state is GroupState.PREPARING:
             if self._initial and self._newcomers and self._remaining > 0:
-                # Somebody came during the delay: others may be on their way as well.
+                # A member has joined during the initial delay: others may follow.
                 self._newcomers = False
                 delay = min(self.limits.initial_delay, self._remaining)
                 self._remaining -= delay
@@ -130,35 +130,35 @@ class Phases:
             self._rebalance(now)
 
     def gone(self, token: Token, now: float) -> list[Reply]:
-        """Who waited for an answer has hung up: nothing is kept for it, and its session timeout begins."""
+        """Cancel the response to a client that has disconnected; the member's session timeout begins."""
         for member in self.members.values():
             if member.joining is token or member.syncing is token:
                 member.joining = member.syncing = None
-                self._due(member, now + member.session)
+                self._set_deadline(member, now + member.session)
                 if member.nameless:
                     self._remove(member)
                     self._after_removal(now)
                 break
-        return self._told()
+        return self._take_replies()
 
     def rebalance(self, now: float) -> list[Reply]:
-        """Begin anew: the assignments could not be kept on disk."""
+        """Begin another rebalance, after a failed write of the assignments."""
         if self.state in (GroupState.COMPLETING, GroupState.STABLE):
             self._rebalance(now)
-        return self._told()
+        return self._take_replies()
 
     def abandon(self, error: ErrorCode) -> list[Reply]:
-        """The group is no longer this coordinator's: everybody who waits is told so."""
+        """Close the group, with an error for all waiting members: this node does not coordinate it any more."""
         for member in self.members.values():
-            self._answer(member, error)
+            self._reply_error(member, error)
         self.state = GroupState.DEAD
         self.members, self.pending, self._until = {}, {}, None
         self._deadlines, self.weight, self.by_host = Deadlines(), GROUP_WEIGHT, Counter()
-        return self._told()
+        return self._take_replies()
 
     # Steps
 
-    def _told(self) -> list[Reply]:
+    def _take_replies(self) -> list[Reply]:
         replies, self._replies = self._replies, []
         return replies
 
@@ -169,20 +169,20 @@ class Phases:
         if not self.by_host[host]:
             del self.by_host[host]
 
-    def _hand_out(self, member_id: str, until: float, host: str) -> None:
-        """A new member is to join with this id."""
+    def _add_pending(self, member_id: str, until: float, host: str) -> None:
+        """Add the id with which a new member is to join."""
         self.pending[member_id] = until, host
         self._deadlines.set(member_id, until)
         self._charge(host, weight_of_pending(member_id))
 
-    def _take_back(self, member_id: str) -> None:
-        """An id that was handed out is not waited for any more."""
+    def _remove_pending(self, member_id: str) -> None:
+        """Remove a pending id."""
         _, host = self.pending.pop(member_id)
         self._deadlines.clear(member_id)
         self._charge(host, -weight_of_pending(member_id))
 
-    def _due(self, member: Member, when: float | None) -> None:
-        """The member is gone then, unless it is heard of; None: it waits for this coordinator."""
+    def _set_deadline(self, member: Member, when: float | None) -> None:
+        """Set when the member's session expires; None while the member waits for a response."""
         member.deadline = when
         if when is None:
             self._deadlines.clear(member.id)
@@ -190,7 +190,7 @@ class Phases:
             self._deadlines.set(member.id, when)
 
     def _weigh(self, member: Member) -> None:
-        """What a member holds has changed."""
+        """Update the weight of a changed member."""
         before, member.weighed = member.weighed, member.weight
         self._charge(member.host, member.weighed - before)
 
@@ -214,7 +214,7 @@ class Phases:
             self.leader = next(iter(self.members), None)
 
     def _remove(self, member: Member) -> None:
-        self._answer(member, ErrorCode.UNKNOWN_MEMBER_ID)
+        self._reply_error(member, ErrorCode.UNKNOWN_MEMBER_ID)
         self._drop(member)
 
     def _update(self, member: Member, ask: Join, token: Token) -> None:
@@ -224,16 +224,16 @@ class Phases:
         self._weigh(member)
         self._supersede(member.joining, JoinAnswer(ErrorCode.REBALANCE_IN_PROGRESS, member.id))
         member.joining = token
-        self._due(member, None)
+        self._set_deadline(member, None)
 
     def _supersede(self, token: Token, answer: JoinAnswer | SyncAnswer) -> None:
-        """The member asks again over another connection: nobody waits at the old one for ever."""
+        """End the wait of a member's earlier request, which it has repeated over another connection."""
         if token is not None:
             self._replies.append((token, answer))
 
-    def _heard(self, member: Member, now: float) -> None:
+    def _extend_session(self, member: Member, now: float) -> None:
         if member.joining is None and member.syncing is None:
-            self._due(member, now + member.session)
+            self._set_deadline(member, now + member.session)
 
     def _joined(self) -> int:
         return sum(member.joining is not None for member in self.members.values())
@@ -243,13 +243,13 @@ class Phases:
             self._replies.append((member.joining, answer))
             member.joining = None
 
-    def _answer(self, member: Member, error: ErrorCode) -> None:
+    def _reply_error(self, member: Member, error: ErrorCode) -> None:
         self._reply_joining(member, JoinAnswer(error, member.id))
         if member.syncing is not None:
             self._replies.append((member.syncing, SyncAnswer(error)))
             member.syncing = None
 
-    def _everybody(self) -> tuple[JoinedMember, ...]:
+    def _joined_members(self) -> tuple[JoinedMember, ...]:
         return tuple(member.as_joined(self.protocol) for member in self.members.values())
 
     def _generation_of(self, member: Member, members: tuple[JoinedMember, ...] = (), skip: bool = False) -> JoinAnswer:
@@ -268,7 +268,7 @@ class Phases:
         return SyncAnswer(ErrorCode.NONE, self.protocol_type, self.protocol, member.assignment)
 
     def _choose(self) -> str:
-        """The protocol that all have, by most first choices."""
+        """Return the protocol that all members support, chosen by the most votes."""
         common = {name for name, count in self._supported.items() if count == len(self.members)}
         votes = Counter(next(name for name, _ in one.protocols if name in common) for one in self.members.values())
         return max(votes, key=lambda name: votes[name])
@@ -292,7 +292,7 @@ class Phases:
                 if member.syncing is not None:
                     self._replies.append((member.syncing, SyncAnswer(ErrorCode.REBALANCE_IN_PROGRESS)))
                     member.syncing = None
-                    self._due(member, now + member.session)
+                    self._set_deadline(member, now + member.session)
         self._initial = self.state is GroupState.EMPTY
         self.state = GroupState.PREPARING
         self._unsynced.clear()
@@ -310,7 +310,7 @@ class Phases:
             self._complete(now)
 
     def _complete(self, now: float) -> None:
-        """The join phase is over: who has not come is out, static members excepted; a generation begins."""
+        """End the join phase: remove the dynamic members that have not joined again, and begin a generation."""
         for member in [one for one in self.members.values() if one.joining is None and not one.static]:
             self._remove(member)
         timeout = max((member.rebalance for member in self.members.values()), default=0.0)
@@ -327,13 +327,13 @@ class Phases:
         self._unsynced = set(self.members)
         self._until = now + timeout
         for member in self.members.values():
-            members = self._everybody() if member.id == self.leader else ()
+            members = self._joined_members() if member.id == self.leader else ()
             self._reply_joining(member, self._generation_of(member, members))
             member.nameless = False
-            self._due(member, now + member.session)
+            self._set_deadline(member, now + member.session)
 
     def _elect(self) -> bool:
-        """The leader must be one that waits for its answer."""
+        """Make a member that waits for its JoinGroup response the leader; returns False if there is none."""
         if self.leader is None or self.members[self.leader].joining is None:
             joined = next((member.id for member in self.members.values() if member.joining is not None), None)
             if joined is None:

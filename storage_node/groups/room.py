@@ -1,11 +1,11 @@
-"""How much memory the groups of a node take, and whether there is room for more (group.state.max.bytes).
+"""The limit on the memory that the groups of a node take (group.state.max.bytes).
 
-Without a bound any client could fill a node with groups, members and offsets that nobody ever reads. What there is may
-always change: a commit of an offset that has been committed before, a rebalance of a group that is known.
+Without a limit any client could fill a node with groups, members and offsets. Existing state may always change: a
+client may commit a partition's offset again, and a known group may rebalance.
 
-No client's address may take more than three times what is left for others: one alone three quarters, so that there is
-room for the groups of others however many it makes. Each thing counts for the address that made it: a group for the one
-that committed or joined first, an offset for the one that committed it last, a member for its own.
+No client address may take more than three times the memory that is left, alone three quarters, so that there is room
+for the groups of other clients. A group counts for the address of its first commit or member, an offset for the address
+of its last commit, and a member for its own address.
 """
 
 from __future__ import annotations
@@ -28,16 +28,14 @@ __all__ = ["Commit", "Room"]
 _log = logging.getLogger(__name__)
 
 SHARE: Final = 3
-"""How many times of what is left an address may take."""
+"""How many times the remaining memory an address may take."""
 
 _COMPLAINTS: Final = 60.0  # seconds between two lines in the log
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Offsets to be kept, as rows of an entry, about how many bytes of memory more these take, and the address of the
-    client.
-    """
+    """Offsets to commit as rows of an entry, about how many bytes of memory they add, and the client's address."""
 
     rows: list[list[Any]]
     more: int
@@ -47,7 +45,7 @@ class Commit:
     def of(
         cls, name: str, data: GroupData | None, offsets: Iterable[tuple[str, int, Offset]], host: str = ""
     ) -> Commit:
-        """Topics, partitions and offsets that are committed to a group, of which `data` is there."""
+        """Return the commit of some topics, partitions and offsets to a group; `data`: the group's data on disk."""
         rows, more = [], 0 if data is not None else weight_of(name, None)
         known = data.offsets if data is not None else {}
         for topic, partition, offset in offsets:
@@ -58,36 +56,37 @@ class Commit:
 
 
 class Room:
-    """Used on the listener's loop only. Bytes are of memory, about."""
+    """The estimated bytes of memory of the groups. Not thread-safe: use it on the listener's loop only."""
 
     def __init__(self, most: int, kept: Callable[[], GroupsState | None]) -> None:
-        """`kept`: what is on disk."""
+        """`most`: group.state.max.bytes; `kept` returns the state on disk."""
         self._most = most
         self._kept = kept
         self._groups: dict[str, Counter[str]] = {}
-        """What each group with members takes, by address."""
+        """The bytes of each group with members, by address."""
         self._live = 0
-        """What groups with members take besides what is on disk."""
+        """The bytes of the groups' state machines, in addition to the state on disk."""
         self._reserved = 0
-        """What entries will take that are being written."""
+        """The bytes of entries that are being written."""
         self._by_host: Counter[str] = Counter()
-        """What of both each address accounts for."""
+        """The bytes of `_live` and `_reserved`, by address."""
         self._complained = -math.inf
 
     @property
     def weight(self) -> int:
-        """What all groups take."""
+        """The bytes of all groups."""
         kept = self._kept()
         return self._live + self._reserved + (kept.weight if kept is not None else 0)
 
     def weight_by(self, host: str) -> int:
-        """What of it an address accounts for."""
+        """Return the bytes that count for an address."""
         kept = self._kept()
         return self._by_host[host] + (kept.weight_by(host) if kept is not None else 0)
 
     def has(self, more: int, host: str, known: bool = False) -> bool:
-        """Whether there is room for so much more of a client's address. Members of groups that are `known` have a fifth
-        beyond the limit: these still rebalance when there is no room for others.
+        """Return whether there is room for `more` bytes of a client's address.
+
+        Members of `known` groups may exceed the limit by a fifth, so that these groups can rebalance at the limit.
         """
         most = self._most + self._most // 5 if known else self._most
         if more <= 0:
@@ -98,8 +97,8 @@ class Room:
         if time.monotonic() - self._complained >= _COMPLAINTS:
             self._complained = time.monotonic()
             _log.warning(
-                "groups hold %d bytes, %d of them of %s, group.state.max.bytes=%d: its new groups, members and offsets "
-                "are refused",
+                "groups take %d bytes, of which %d count for %s, with group.state.max.bytes=%d: the node rejects its "
+                "new groups, members and offsets",
                 self.weight,
                 self.weight_by(host),
                 host or "clients without a known address",
@@ -108,13 +107,13 @@ class Room:
         return False
 
     def has_for(self, ask: Join, group: Group | None, data: GroupData | None) -> bool:
-        """Whether there is room for a member that joins a group, of which `data` is on disk."""
+        """Return whether there is room for a member that joins a group; `data`: the group's data on disk."""
         before = group.members.get(ask.member_id) if group is not None else None
         more = ask.weight - (before.weighed if before is not None else 0) + (GROUP_WEIGHT if group is None else 0)
         return self.has(more, ask.host, data is not None)
 
     def has_to_keep(self, ask: Sync, group: Group, data: GroupData | None) -> bool:
-        """Whether there is room for assignments: they are kept for the members, and encoded in what is written."""
+        """Return whether there is room for assignments, which the members and the written entry have."""
         before = weight_of(group.name, data.row) if data is not None else 0
         more = 3 * sum(map(len, ask.assignments.values())) + 2 * group.weight - before
         leader = group.members.get(ask.member_id)
@@ -122,7 +121,7 @@ class Room:
 
     @contextmanager
     def reserved(self, more: int, host: str) -> Iterator[None]:
-        """Room that something takes which is being written."""
+        """Count `more` bytes while an entry is being written."""
         self._reserved += more
         self._count(host, more)
         try:
@@ -132,7 +131,7 @@ class Room:
             self._count(host, -more)
 
     def takes(self, group: Group) -> None:
-        """Count what a group with members takes now, besides what is on disk of it."""
+        """Count the current bytes of a group's state machine."""
         self.lets_go(group.name)
         found = Counter(group.by_host)
         found[group.host] += group.weight - found.total()
@@ -142,7 +141,7 @@ class Room:
             self._count(host, weight)
 
     def lets_go(self, name: str) -> None:
-        """Count a group as one that has no members any more."""
+        """Stop counting a group's state machine, which is closed."""
         for host, weight in self._groups.pop(name, {}).items():
             self._live -= weight
             self._count(host, -weight)

@@ -1,4 +1,4 @@
-"""A group's membership as it stands on disk and between nodes: JSON values, bytes in base64, times in milliseconds."""
+"""A group's membership as a row on disk and between nodes: JSON values, bytes in base64, times in milliseconds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["Kept", "read", "write"]
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A membership that was read: of a group without members the generation and the protocol type alone."""
+    """A decoded membership; without members only the generation and the protocol type are set."""
 
     generation: int
     protocol_type: str | None
@@ -31,7 +31,7 @@ def write(
     members: Iterable[Member],
     at: int | None = None,
 ) -> list[Any]:
-    """The row; `at` is the time of the change, in milliseconds: an empty group's offsets expire from then on."""
+    """Return the row; `at`: the time of the change, in milliseconds, at which an empty group's retention begins."""
     found = [
         [
             member.id,
@@ -49,7 +49,7 @@ def write(
 
 
 def read(row: list[Any]) -> Kept:
-    """The membership of a row; raises ValueError, TypeError for one that is none."""
+    """Return the membership of a row; raises ValueError, TypeError if the row is not valid."""
     generation, protocol_type, protocol, leader, found, *_ = row
     members = tuple(
         Member(

@@ -1,312 +1,288 @@
-"""The groups' state on disk: a snapshot and a tail of entries after it, in the metadata log directory.
+"""The groups' state on disk: a copy in every log directory, so that any of them but the last may fail.
 
-`consumer-groups` is the snapshot, replaced whole; `consumer-groups.tail` gets one write and one flush for all entries
-that wait, and only then they count. When the tail has grown beyond the snapshot's size and a bound, a new snapshot is
-written and the tail is emptied. A crash between the two leaves entries in the tail that the snapshot has: their numbers
-tell. A torn end of the tail is cut off by the next start.
+All waiting entries are written together, with one flush in each directory, and take effect once two copies (or the only
+one) have them: then neither a directory's failure nor a crash loses them, and no client waits for a slow disk.
+A copy that a directory cannot take, because it is full, hangs or has just come online, is left behind and replaced by a
+snapshot later. The numbers of the entries order the copies: a start uses the newest valid one, and renews the others.
 
-Where the first of log.dirs is another directory than before, what stands in the old one is found and taken over.
+A start continues with numbers far above the newest that it has found (`_TERM`). So what a directory that was missing at
+that start holds is older, once it is back, than anything written without it.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
-from storage_node import failpoints
 from storage_node.directories import atomic
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import LogDirectoryOffline, LogFlushError, MetadataIOError, StorageError
-from storage_node.failpoints import failpoint
-from storage_node.groups.frames import Scan, frame, scan
+from storage_node.errors import LogDirectoryOffline, StorageError
+from storage_node.groups.copies import SNAPSHOT, TAIL, Found, GroupCopy, Survey, wait_for
+from storage_node.groups.frames import frame
 from storage_node.groups.offsets import Entry, GroupsState
 
 __all__ = ["SNAPSHOT", "TAIL", "Done", "GroupStore"]
 
 _log = logging.getLogger(__name__)
 
-SNAPSHOT: Final = "consumer-groups"
-TAIL: Final = "consumer-groups.tail"
 SMALLEST_TAIL: Final = 1 << 20
-"""Bytes up to which no snapshot is written anew."""
+"""Bytes of a tail up to which the store writes no new snapshot."""
+COPIES: Final = 2
+"""Copies that have an entry before it takes effect, where there are so many."""
+PATIENCE: Final = 2.0
+"""Seconds to wait for the second copy, once one has the entries."""
+RETRY: Final = 5.0
+"""Seconds until a copy that was left behind is tried again."""
 
-WRITTEN: Final = failpoints.register("groups.written")
-FLUSHED: Final = failpoints.register("groups.flushed")
-
-_MAGIC: Final = b"rehome-groups 1\n"
-_LIMIT: Final = 4 << 30
 _CLOSING: Final = 5.0  # seconds
-_PIECE: Final = 256 * 1024  # bytes of a snapshot that are in memory at a time
+_TERM: Final = 32
+"""Bits of a number below the count of starts: no node writes so many entries between two starts."""
 
-#: Called once an entry is on disk (None), or cannot be; in a thread of the directory's.
+#: Called once an entry is on disk (None), or its write has failed; in a thread of the store.
 Done = Callable[[BaseException | None], None]
 
 
 class GroupStore:
-    """Thread-safe after `load`. `state` is what is on disk, nothing else."""
+    """The store; thread-safe after `load`. `state` has only the entries that are on disk."""
 
-    def __init__(self, directories: Sequence[LogDirectory], smallest_tail: int = SMALLEST_TAIL) -> None:
+    def __init__(self, online: Callable[[], Sequence[LogDirectory]], smallest_tail: int = SMALLEST_TAIL) -> None:
+        """Create it; `online` returns the directories that are online, which may be other ones later."""
         self.state = GroupsState()
-        self.directory = directories[0]
-        self._directories = tuple(directories)
+        self._online = online
         self._smallest = smallest_tail
-        self._fd = -1
         self._number = 0
-        self._length = 0
-        self._most = smallest_tail
-        """Bytes of the tail beyond which a new snapshot is written."""
+        self._copies: dict[LogDirectory, GroupCopy] = {}
         self._lock = threading.Lock()
-        self._idle = threading.Condition(self._lock)
+        self._changed = threading.Condition(self._lock)
         self._waiting: list[tuple[Entry, Done]] = []
-        self._busy = False
-        self._closed = False
+        self._woken = self._closed = False
+        self._thread: threading.Thread | None = None
 
     def load(self) -> None:
-        """Read what is there and make ready to write; blocks. Raises StorageError when the metadata directory fails."""
-        own = self._read(self.directory)
-        newest = own
-        for directory in self._directories[1:]:
-            if directory.online:
-                try:
-                    other = self._read(directory)
-                except StorageError as error:
-                    directory.fail_on(error)
-                    continue
-                if other is not None and (newest is None or other.number > newest.number):
-                    _log.warning("the groups' offsets are taken over from %s", directory.path)
-                    newest = other
-        if newest is not None:
-            self.state, self._number = newest.state, newest.number
-        with atomic.io_errors(self.directory.name, f"opening {TAIL}"):
-            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-            with atomic.full_is_no_room():
-                self._fd = os.open(self.directory.path / TAIL, flags, 0o644)
-            atomic.fsync_dir(self.directory.path)
-        self._allow(own.snapshot_bytes if own is not None else 0)
-        self._length = own.tail_end if own is not None else 0
-        self._cut()
+        """Load the state from the newest valid copy; blocks. Raises StorageError if no directory is usable."""
+        copies = {directory: GroupCopy(directory, self._smallest) for directory in self._online()}
+        surveys = _surveys(copies)
+        base, found = self._newest(copies, surveys)
+        self.state, newest = found.state, found.number
         unreachable = self.state.drop_unreachable()
         if unreachable:
-            _log.warning("%d groups are dropped: their ids are longer than a request can hold", unreachable)
-        if newest is not own or unreachable:
-            self._compact()
+            _log.warning("dropped %d groups: their ids are longer than a request can hold", unreachable)
+        self._number = ((newest >> _TERM) + 1) << _TERM if newest else 0
+        problem: StorageError | None = None
+        for directory, survey in surveys.items():
+            copy = copies[directory]
+            # A damaged copy is used as it is only where it is the one that was loaded: it is replaced at once.
+            same = directory is base or (survey.whole and survey.number == newest)
+            if same and not unreachable:
+                try:
+                    wait_for(directory.submit(copy.open, survey), directory)
+                except StorageError as error:
+                    directory.fail_on(error)
+                    problem = error
+                    continue
+                copy.ready = True
+            self._copies[directory] = copy
+        if not self._copies:
+            raise problem or LogDirectoryOffline("all log directories", "reading the groups' offsets")
+        self._thread = threading.Thread(target=self._run, name="groups", daemon=True)
+        self._thread.start()
+
+    def _newest(
+        self, copies: dict[LogDirectory, GroupCopy], surveys: dict[LogDirectory, Survey]
+    ) -> tuple[LogDirectory | None, Found]:
+        """Return the newest valid copy, and its directory.
+
+        Where the newest is damaged, the newest that is not is loaded, with the others' later entries. The directory is
+        None then, and where no files exist.
+        """
+        order = sorted(surveys, key=lambda each: (-surveys[each].number, not surveys[each].whole))
+        read: dict[LogDirectory, Found] = {}
+        for directory in order:
+            if not surveys[directory].exists:
+                continue
+            try:
+                read[directory] = wait_for(directory.submit(copies[directory].read), directory)
+            except StorageError as error:
+                directory.fail_on(error)
+                surveys.pop(directory)
+                continue
+            if not read[directory].damaged:
+                break
+        if not read:
+            return None, Found()
+        base = min(read, key=lambda each: (bool(read[each].damaged), -read[each].number))
+        found, first = read[base], next(iter(read))
+        if base is not first:
+            _log.warning("loading the groups' offsets from %s, since those in %s are damaged", base.path, first.path)
+        later = {number: entry for one in read.values() for number, entry in one.tail if number > found.number}
+        for number in sorted(later):
+            found.state.apply(later[number])
+            found.number = number
+        return (None if later else base), found
 
     def put(self, entry: Entry, done: Done) -> None:
-        """Have an entry written; `done` is called when it is on disk and in `state`, or cannot be."""
-        with self._lock:
+        """Write an entry; `done` is called when it is on disk and in `state`, or its write has failed."""
+        with self._changed:
             if not self._closed:
                 self._waiting.append((entry, done))
-                if self._busy:
-                    return
-                self._busy = True
-        if self._closed:
-            done(LogDirectoryOffline(self.directory.name, "keeping groups' offsets while the node stops"))
-            return
-        self._go_on()
+                self._changed.notify_all()
+                return
+        done(LogDirectoryOffline("", "writing groups' offsets while the node stops"))
+
+    def directories_changed(self) -> None:
+        """Begin to keep a copy in a directory that has just come online."""
+        with self._changed:
+            self._woken = True
+            self._changed.notify_all()
 
     def close(self) -> None:
-        """Wait for what is being written, as long as the directory answers; later entries are refused."""
-        with self._idle:
+        """Wait for the writes under way, if the directories respond; later entries are rejected."""
+        until = time.monotonic() + _CLOSING
+        with self._changed:
             self._closed = True
-            quiet = self._idle.wait_for(lambda: not self._busy or not self.directory.online, _CLOSING)
-            if quiet and self._fd >= 0 and not self._busy:
-                os.close(self._fd)
-                self._fd = -1
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join(_CLOSING)
+        for copy in list(self._copies.values()):
+            copy.close(max(0.0, until - time.monotonic()))
 
-    # Writing
+    # The store's thread
 
-    def _go_on(self) -> None:
-        try:
-            self.directory.submit(self._drain)
-        except (StorageError, RuntimeError) as error:
-            self._refuse_all(error)
-
-    def _refuse_all(self, error: BaseException) -> None:
-        with self._idle:
-            waiting, self._waiting, self._busy = self._waiting, [], False
-            self._idle.notify_all()
-        for _, done in waiting:
-            done(error)
-
-    def _drain(self) -> None:
-        """Write what waits until nothing does; one of these runs at a time."""
-        batch: list[tuple[Entry, Done]] = []
-        try:
-            while True:
-                with self._idle:
-                    batch, self._waiting = self._waiting, []
-                    if not batch:
-                        self._busy = False
-                        self._idle.notify_all()
-                        return
-                self._append([entry for entry, _ in batch])
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._closed or self._woken, self._pause())
+                self._woken = False
+                batch, self._waiting = self._waiting, []
+                if self._closed and not batch:
+                    return
+            try:
+                self._renew_copies()
+                if batch:
+                    self._write(batch)
+            except Exception as error:
+                _log.exception("writing the groups' offsets")
                 for _, done in batch:
-                    done(None)
-                batch = []
-                if self._length > self._most:
-                    self._compact()
-        except BaseException as error:
+                    done(error)
+
+    def _pause(self) -> float | None:
+        """Return the seconds until a copy that was left behind is due; None without one."""
+        due = [copy.retry_at for copy in self._copies.values() if not copy.ready]
+        return max(0.0, min(due) - time.monotonic()) if due else None
+
+    def _renew_copies(self) -> None:
+        """Keep a copy in each directory that is online; write snapshots where they are due, one of long tails at a
+        time.
+        """
+        online = list(self._online())
+        for directory in [each for each in self._copies if each not in online]:
+            self._copies.pop(directory).retire()
+        for directory in online:
+            self._copies.setdefault(directory, GroupCopy(directory, self._smallest))
+        now = time.monotonic()
+        for copy in self._copies.values():
+            if not copy.ready and copy.retry_at <= now:
+                copy.retry_at = now + RETRY
+                if copy.idle:
+                    copy.renew(self.state, self._number, self._renewed)
+        long = next((copy for copy in self._copies.values() if copy.ready and copy.long), None)
+        if long is not None and not any(copy.catching_up for copy in self._copies.values()):
+            long.renew(self.state, self._number, self._renewed)
+
+    def _renewed(self, error: BaseException | None) -> None:
+        if error is not None:
+            _log.warning("a copy of the groups' offsets is not renewed yet: %s", error)
+        with self._changed:
+            self._changed.notify_all()
+
+    def _write(self, batch: Sequence[tuple[Entry, Done]]) -> None:
+        data = b"".join(frame(self._number + 1 + index, entry) for index, (entry, _) in enumerate(batch))
+        ready = [copy for copy in self._copies.values() if copy.ready]
+        results: dict[GroupCopy, BaseException | None] = {}
+        kept = threading.Event()
+
+        def finished(copy: GroupCopy, error: BaseException | None) -> None:
+            with self._changed:
+                results[copy] = error
+                self._changed.notify_all()
+                behind = error is not None and kept.is_set()
+            if behind:
+                self._leave_behind(copy)  # it lacks now what others have
+
+        for copy in ready:
+            copy.append(data, partial(finished, copy))
+        with self._changed:
+            self._await(ready, results)
+            done_by = results.copy()
+            written = [copy for copy, error in done_by.items() if error is None]
+            if written:
+                kept.set()
+        if not written:
+            error = _error(done_by)
             for _, done in batch:
                 done(error)
-            if atomic.is_no_room(error):
-                self._go_on()  # the next ones may be smaller, or there is room by then
-            else:
-                self._refuse_all(error)
-            raise
-
-    def _append(self, entries: Sequence[Entry]) -> None:
-        data = b"".join(frame(self._number + 1 + index, entry) for index, entry in enumerate(entries))
-        try:
-            with atomic.io_errors(self.directory.name, f"writing {TAIL}"), atomic.full_is_no_room():
-                view = memoryview(data)
-                while view:
-                    view = view[os.write(self._fd, view) :]
-                failpoint(WRITTEN)
-        except StorageError:
-            self._cut()  # what is behind a torn entry would be lost
-            raise
-        self._flush()
-        self._length += len(data)
-        self._number += len(entries)
-        for entry in entries:
-            self.state.apply(entry)
-
-    def _flush(self) -> None:
-        with atomic.io_errors(self.directory.name, f"flushing {TAIL}", LogFlushError):
-            os.fdatasync(self._fd)
-            failpoint(FLUSHED)
-
-    def _cut(self) -> None:
-        """Make the tail end where it is whole."""
-        with atomic.io_errors(self.directory.name, f"cutting {TAIL}", LogFlushError):
-            if os.fstat(self._fd).st_size > self._length:
-                os.ftruncate(self._fd, self._length)
-                os.fsync(self._fd)
-
-    def _allow(self, snapshot_bytes: int) -> None:
-        self._most = max(self._smallest, 2 * snapshot_bytes)
-
-    def _compact(self) -> None:
-        """Write the state as a snapshot and empty the tail. Where there is no room, the tail goes on growing."""
-        size = 0
-
-        def pieces() -> Iterator[bytes]:
-            nonlocal size
-            for piece in _pieces(self._snapshot()):
-                size += len(piece)
-                yield piece
-
-        try:
-            with atomic.io_errors(self.directory.name, f"writing {SNAPSHOT}"):
-                atomic.write_atomic(self.directory.path / SNAPSHOT, pieces())
-        except MetadataIOError as error:
-            if not atomic.is_no_room(error):
-                raise
-            _log.warning("%s, there is no room; its tail has %d bytes", error, self._length)
-            self._most = 2 * self._length
             return
-        self._allow(size)
-        self._length = 0
-        self._cut()
+        for copy in ready:
+            late = copy not in done_by and len(written) < COPIES and not copy.catching_up
+            # (One that is merely slower than two others is kept.)
+            if late or done_by.get(copy) is not None:
+                self._leave_behind(copy)
+        self._number += len(batch)
+        for entry, _ in batch:
+            self.state.apply(entry)
+        for _, done in batch:
+            done(None)
 
-    def _snapshot(self) -> Iterator[bytes]:
-        yield _MAGIC
-        yield frame(self._number, ["head"])
-        count = 0
-        for count, entry in enumerate(self.state.entries(), 1):  # noqa: B007 (the last is the count)
-            yield frame(self._number, entry)
-            time.sleep(0)  # lets the listener's thread go on
-        yield frame(self._number, ["end", count])
-
-    # Reading
-
-    def _read(self, directory: LogDirectory) -> _Found | None:
-        """What a directory holds; None for nothing. Raises MetadataIOError."""
-        snapshot = _bytes_of(directory, SNAPSHOT)
-        tail = _bytes_of(directory, TAIL)
-        if snapshot is None and tail is None:
-            return None
-        found = _Found()
-        if snapshot is not None:
-            found.snapshot_bytes = len(snapshot)
-            self._replay_snapshot(directory, snapshot, found)
-        if tail is not None:
-            scanned = scan(tail)
-            found.tail_end = scanned.end
-            base = found.number
-            self._replay(directory, TAIL, scanned, found, lambda number: number > base)
-        return found
-
-    def _replay_snapshot(self, directory: LogDirectory, data: bytes, found: _Found) -> None:
-        scanned = scan(data, len(_MAGIC)) if data.startswith(_MAGIC) else Scan()
-        kept = [(number, entry) for number, entry in scanned.entries if entry[:1] not in (["head"], ["end"])]
-        whole = scanned.entries[-1:] and scanned.entries[-1][1] == ["end", len(kept)]
-        scanned.entries = kept
-        self._replay(directory, SNAPSHOT, scanned, found, lambda _: True)
-        if not whole:
-            _keep_aside(directory, data, len(kept))
-
-    def _replay(
-        self, directory: LogDirectory, name: str, scanned: Scan, found: _Found, wanted: Callable[[int], bool]
-    ) -> None:
-        damaged = scanned.damaged
-        for number, entry in scanned.entries:
-            found.number = max(found.number, number)
-            if wanted(number):
-                try:
-                    found.state.apply(entry)
-                except (ValueError, TypeError, IndexError):
-                    damaged += 1
-        if damaged:
-            _log.error(
-                "%s: %d of %d entries are damaged: the offsets committed with them are lost",
-                directory.path / name,
-                damaged,
-                damaged + len(scanned.entries),
+    def _leave_behind(self, copy: GroupCopy) -> None:
+        copy.leave_behind()
+        copy.retry_at = time.monotonic() + RETRY
+        if copy.directory.online:
+            _log.warning(
+                "%s lacks groups' offsets that another log directory has; it gets them later", copy.directory.path
             )
 
-
-def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes in pieces of about `_PIECE`."""
-    gathered, size = [], 0
-    for part in parts:
-        gathered.append(part)
-        size += len(part)
-        if size >= _PIECE:
-            yield b"".join(gathered)
-            gathered, size = [], 0
-    yield b"".join(gathered)
-
-
-class _Found:
-    """What one directory holds."""
-
-    def __init__(self) -> None:
-        self.state = GroupsState()
-        self.number = 0
-        self.tail_end = 0
-        self.snapshot_bytes = 0
+    def _await(self, ready: Sequence[GroupCopy], results: dict[GroupCopy, BaseException | None]) -> None:
+        """Wait until enough copies have the entries, or none can have them any more; `_changed` is held."""
+        first = 0.0
+        while True:
+            have = sum(error is None for error in results.values())
+            pending = [copy for copy in ready if copy not in results and copy.directory.online]
+            # A copy whose snapshot is being written is not waited for, unless there is no other.
+            prompt = [copy for copy in pending if not copy.catching_up]
+            if have >= COPIES or not pending or (have and not prompt):
+                return
+            first = first or (time.monotonic() if have else 0.0)
+            if first and time.monotonic() > first + PATIENCE:
+                return
+            self._changed.wait(0.2)
 
 
-def _bytes_of(directory: LogDirectory, name: str) -> bytes | None:
-    path = directory.path / name
-    try:
-        with atomic.io_errors(directory.name, f"reading {name}"):
-            return atomic.read_bytes(path, _LIMIT)
-    except MetadataIOError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            return None
-        raise
+def _surveys(copies: dict[LogDirectory, GroupCopy]) -> dict[LogDirectory, Survey]:
+    """Check all copies side by side; a directory that fails is left out."""
+    found: dict[LogDirectory, Survey] = {}
+    jobs = []
+    for directory, copy in copies.items():
+        try:
+            jobs.append((directory, directory.submit(copy.survey)))
+        except StorageError as error:
+            _log.warning("%s", error)
+    for directory, job in jobs:
+        try:
+            found[directory] = wait_for(job, directory)
+        except StorageError as error:
+            directory.fail_on(error)
+            _log.error("the groups' offsets in %s cannot be read: %s", directory.path, error)
+    return found
 
 
-def _keep_aside(directory: LogDirectory, data: bytes, entries: int) -> None:
-    """A damaged snapshot stays for whoever wants to look at it; the next snapshot takes its place."""
-    path = directory.path / SNAPSHOT
-    _log.error("%s is damaged; %d entries of it are used, the file is kept as %s.damaged", path, entries, SNAPSHOT)
-    with atomic.io_errors(directory.name, f"keeping the damaged {SNAPSHOT}"):
-        atomic.write_atomic(Path(f"{path}.damaged"), data)
+def _error(results: dict[GroupCopy, BaseException | None]) -> BaseException:
+    """Return the error of entries that no copy has: a full disk, if there is one, since a smaller entry may fit."""
+    errors = [error for error in results.values() if error is not None]
+    full = [error for error in errors if atomic.is_no_room(error)]
+    return next(
+        iter(full or errors), LogDirectoryOffline("", "writing the groups' offsets: no log directory has a copy")
+    )

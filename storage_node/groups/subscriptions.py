@@ -1,6 +1,4 @@
-"""The topics that a consumer's metadata names: the part of KIP-62's ConsumerProtocolSubscription that all versions
-begin with.
-"""
+"""The topics of a consumer's metadata: the fields with which all versions of ConsumerProtocolSubscription begin."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ _MOST: Final = 100_000
 
 
 def topics_of(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """All topics that members subscribe to; None when a member's metadata is not that of a consumer."""
+    """Return all topics to which members subscribe; None if a member's metadata is not a consumer's."""
     found: set[str] = set()
     try:
         for one in metadata:

@@ -1,4 +1,4 @@
-"""The values of a consumer group: what members ask, what they are answered, and its limits. Times are in seconds."""
+"""The values of a consumer group: its members' requests and responses. Times are in seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 from sys import getsizeof
 from typing import Any, Final
 
-from storage_node.errors import ErrorCode
+from storage_node.model.error_codes import ErrorCode
 
 __all__ = [
     "CONSUMER",
@@ -19,7 +19,6 @@ __all__ = [
     "JoinAnswer",
     "JoinedMember",
     "Leaving",
-    "Limits",
     "Member",
     "Reply",
     "Sync",
@@ -28,7 +27,7 @@ __all__ = [
     "weight_of_pending",
 ]
 
-#: The protocol type of consumers, whose subscriptions can be read (KIP-62's ConsumerProtocol).
+#: The protocol type of consumers, whose metadata is a ConsumerProtocolSubscription.
 CONSUMER: Final = "consumer"
 NO_GENERATION: Final = -1
 
@@ -39,46 +38,25 @@ _PROTOCOL_WEIGHT: Final = 150
 
 
 class GroupRefused(Exception):
-    """A group cannot be asked here, now: `code` says why, in Kafka's words for it."""
+    """The node rejects a request for a group; `code` is the error."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
         self.code = code
 
 
-#: Who waits for an answer: whatever the caller handed in, never looked at.
+#: Identifies a request that waits for its response: any value of the caller, never inspected.
 Token = Any
 
 
 class GroupState(StrEnum):
-    """As DescribeGroups and ListGroups spell them."""
+    """The states of a classic group, as in DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
     COMPLETING = "CompletingRebalance"
     STABLE = "Stable"
     DEAD = "Dead"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """group.initial.rebalance.delay.ms, group.min/max.session.timeout.ms (seconds here), group.max.size,
-    offset.metadata.max.bytes, and what follows.
-    """
-
-    initial_delay: float = 3.0
-    min_session: float = 6.0
-    max_session: float = 1800.0
-    max_size: int = 2**31 - 1
-    offset_metadata: int = 4096
-    new_member: float = 300.0
-    """How long a member that has no id yet may wait for its first answer: it cannot send heartbeats."""
-    retention: float = 604_800.0
-    """offsets.retention.minutes, in seconds: how long offsets of a group without members are kept (KIP-211)."""
-    retention_check: float = 600.0
-    """offsets.retention.check.interval.ms, in seconds."""
-    state_bytes: int = 32 << 20
-    """group.state.max.bytes: about how much memory the offsets and members of all groups may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,30 +72,30 @@ class Join:
     session: float
     rebalance: float
     id_required: bool = False
-    """A dynamic member without an id is first told one, and joins with it (version 4, KIP-394)."""
+    """A dynamic member without an id first receives one, and joins with it (version 4, KIP-394)."""
     can_skip: bool = False
-    """The leader understands that it has nothing to assign (version 9, KIP-814)."""
+    """The leader supports SkipAssignment (version 9, KIP-814)."""
 
     @property
     def weight(self) -> int:
-        """About how many bytes of memory the member will take at most: its id is made of the client's or instance's."""
+        """About how many bytes of memory the member takes at most; its id begins with the client's or instance's."""
         names = 2 * (getsizeof(self.client_id) + getsizeof(self.instance_id)) + getsizeof(self.host)
         return _MEMBER_WEIGHT + names + weight_of_protocols(self.protocols)
 
 
 def weight_of_protocols(protocols: tuple[tuple[str, bytes], ...]) -> int:
-    """About how many bytes of memory a member's protocols take."""
+    """Estimate the bytes of memory of a member's protocols."""
     return sum(_PROTOCOL_WEIGHT + len(name) + len(data) for name, data in protocols)
 
 
 def weight_of_pending(member_id: str) -> int:
-    """About how many bytes of memory an id takes that was handed out."""
+    """Estimate the bytes of memory of a pending member id."""
     return _PROTOCOL_WEIGHT + 2 * getsizeof(member_id)
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as its leader sees it."""
+    """A member in the leader's JoinGroup response."""
 
     member_id: str
     instance_id: str | None
@@ -126,7 +104,7 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinAnswer:
-    """What a member that joined is told; `members` for the leader only."""
+    """A JoinGroup response; `members` for the leader only."""
 
     error: ErrorCode = ErrorCode.NONE
     member_id: str = ""
@@ -152,7 +130,7 @@ class Sync:
 
 @dataclass(frozen=True, slots=True)
 class SyncAnswer:
-    """A member's assignment."""
+    """A SyncGroup response, with the member's assignment."""
 
     error: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
@@ -162,7 +140,7 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Leaving:
-    """Who leaves: a member by its id, a static one also by its instance id alone (KIP-345)."""
+    """A leaving member: named by its id, a static member also by its instance id alone (KIP-345)."""
 
     member_id: str
     instance_id: str | None = None
@@ -173,7 +151,7 @@ Reply = tuple[Token, JoinAnswer | SyncAnswer]
 
 @dataclass(slots=True)
 class Member:
-    """A member as the group holds it; `deadline` is when it is gone unless it is heard of (None: it waits for us)."""
+    """A member of a group; `deadline`: when its session expires (None while it waits for a response)."""
 
     id: str
     instance_id: str | None
@@ -186,10 +164,10 @@ class Member:
     joining: Token = None
     syncing: Token = None
     nameless: bool = False
-    """It waits for its first answer, and does not know its id."""
+    """It waits for its first response, and does not have its id yet."""
     deadline: float | None = None
     weighed: int = 0
-    """What of it is in its group's weight."""
+    """The bytes of the member that its group's weight includes."""
 
     @property
     def weight(self) -> int:
@@ -202,7 +180,7 @@ class Member:
         return self.instance_id is not None
 
     def metadata(self, protocol: str | None) -> bytes:
-        """The metadata under a protocol's name; empty when the member does not have it."""
+        """Return the metadata of a protocol; empty if the member does not support it."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
     def as_joined(self, protocol: str | None) -> JoinedMember:

@@ -1,6 +1,7 @@
-"""What a leader does to produced batches before they are written: checks, offsets, leader epoch, producer sequences.
+"""Validation of produced and copied batches before the log writes them: checks, offsets, leader epoch, sequences.
 
-No I/O."""
+No I/O; the counterpart of Kafka's LogValidator.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ import struct
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from storage_node.errors import CorruptRecord, ErrorCode, RequestRefused
-from storage_node.log.batch import (
+from storage_node.errors import CorruptRecord, RequestRefused
+from storage_node.log.batches.batch import (
     CRC_FIELD,
     CRC_START,
     EPOCH_FIELD,
@@ -27,21 +28,23 @@ from storage_node.log.batch import (
     parse,
     verify,
 )
+from storage_node.log.batches.record_columns import MOST_PACKED_RECORDS
+from storage_node.log.batches.records import Bounds, Seen, look_through
+from storage_node.log.batches.unpacking import NONE, ZSTD, CannotUnpack, TooLarge
 from storage_node.log.config import LOG_APPEND_TIME, LogConfig
-from storage_node.log.producer_state import AppendedBatch, ProducerState
-from storage_node.log.record_columns import MOST_PACKED_RECORDS
-from storage_node.log.records import Bounds, Seen, look_through
-from storage_node.log.unpacking import NONE, ZSTD, CannotUnpack, TooLarge
+from storage_node.log.producers.state import AppendedBatch, ProducerState
+from storage_node.model.error_codes import ErrorCode
 
-#: As much as tells of which format a batch is, in all formats; the least that any of them takes.
+#: Bytes that show a batch's format version, in every version; the smallest batch that any version allows.
 LOG_OVERHEAD, LEAST_BATCH = 17, 26
-#: A record's length, attributes, two deltas, the lengths of key and value, and the number of headers.
+#: Length, attributes, timestamp and offset deltas, key length, value length and header count of an empty record.
 LEAST_RECORD = 7
 MAGIC_AT = 16
 _LENGTH = struct.Struct(">i")
 _LENGTH_AT = 8
 _ATTRIBUTES = struct.Struct(">h")
 _ATTRIBUTES_AT = 21
+_COMPRESSION_AT, _COMPRESSION = _ATTRIBUTES_AT + 1, 0x07
 _MAX_TIMESTAMP = struct.Struct(">q")
 _MAX_TIMESTAMP_AT = 35
 _APPEND_TIME_BIT = 0x08
@@ -49,17 +52,17 @@ LAST_EPOCH = 2**31 - 1
 Batches = list[tuple[int, BatchHeader]]
 
 
-#: Bytes of a compressed batch that may unpack to a thousand times as much within a few milliseconds; Zstandard needs
-#: next to none for any size.
+#: A compressed batch of more bytes may take longer than a few milliseconds to unpack: up to a thousand times as many
+#: bytes come of it, and of Zstandard almost any number of so few.
 FEW_BYTES = 4096
 #: Records that are checked within a few milliseconds.
 FEW_RECORDS = 10_000
-#: What of a batch is looked through within a few milliseconds. Clients send next to no batch that has more.
+#: What the listener's thread validates of a batch within a few milliseconds; almost no client sends a larger batch.
 AT_ONCE = Bounds(unpacked=1 << 20, headers=20_000)
 
 
 class Produced(NamedTuple):
-    """A batch of a producer that was looked through; see `inspect`."""
+    """A produced batch that `inspect` has validated."""
 
     records: Buffer
     header: BatchHeader
@@ -68,7 +71,7 @@ class Produced(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """Bytes to write, and positions and headers of the batches in them; nothing is written for a `duplicate`."""
+    """Bytes to append, with the position and header of each batch in them; empty for a `duplicate`."""
 
     data: bytearray
     batches: Batches
@@ -76,31 +79,33 @@ class Admitted:
 
 
 def takes_long(records: Buffer) -> bool:
-    """Whether `inspect` may take more than a few milliseconds, as far as the header of the batch shows."""
+    """Return whether `inspect` may take more than a few milliseconds, judged by the batch's header alone."""
     if len(records) < HEADER_SIZE:
         return False
+    if records[_COMPRESSION_AT] & _COMPRESSION == NONE and len(records) <= FEW_RECORDS * LEAST_RECORD:
+        return False  # as almost every batch, without decoding its header
     header = parse(records, 0)
     if header.compression == NONE:
-        return len(records) > FEW_RECORDS * LEAST_RECORD and header.count > FEW_RECORDS
+        return header.count > FEW_RECORDS
     many = FEW_RECORDS < header.count <= MOST_PACKED_RECORDS
     return many or header.compression == ZSTD or len(records) > FEW_BYTES
 
 
 class TakesLong(Exception):
-    """Looking through a batch takes more than a few milliseconds."""
+    """The validation of a batch takes more than a few milliseconds."""
 
 
 def inspect_at_once(records: Buffer, config: LogConfig) -> Produced:
-    """Return what `inspect` does, within a few milliseconds. Raises `TakesLong` where it takes more."""
+    """Validate like `inspect`, but raise `TakesLong` for a batch that takes more than a few milliseconds."""
     return inspect(records, config, AT_ONCE)
 
 
 def inspect(records: Buffer, config: LogConfig, bounds: Bounds | None = None) -> Produced:
-    """Check what a producer sent for one partition: one batch, whole, whose records all consumers can read.
+    """Validate what a producer sent for one partition: exactly one whole batch, whose records every consumer can read.
 
-    Needs neither the log nor its lock, and takes as long as unpacking does. Raises `CorruptRecord`, or `RequestRefused`
-    with MESSAGE_TOO_LARGE, INVALID_RECORD, or UNKNOWN_SERVER_ERROR for what cannot be unpacked, as Apache Kafka does;
-    `TakesLong` for what is beyond `bounds`.
+    Needs neither the log nor its lock, and takes as long as decompression does. Raises `CorruptRecord`;
+    `RequestRefused` with MESSAGE_TOO_LARGE, INVALID_RECORD, or UNKNOWN_SERVER_ERROR for data that cannot be
+    decompressed, as Apache Kafka responds; `TakesLong` for a batch that exceeds `bounds`.
     """
     header = _only_batch(records)
     verify(records, 0, header)
@@ -115,7 +120,7 @@ def inspect(records: Buffer, config: LogConfig, bounds: Bounds | None = None) ->
     except TooLarge as exc:
         if bounds is not None:
             raise TakesLong from None
-        # A client that is told this divides the batch.
+        # MESSAGE_TOO_LARGE makes the client split the batch.
         raise RequestRefused(f"A record batch {exc}", ErrorCode.MESSAGE_TOO_LARGE) from exc
     except CannotUnpack as exc:
         raise RequestRefused(f"A record batch cannot be unpacked: {exc}", ErrorCode.UNKNOWN_SERVER_ERROR) from exc
@@ -134,7 +139,7 @@ def inspect(records: Buffer, config: LogConfig, bounds: Bounds | None = None) ->
 
 
 def _only_batch(records: Buffer) -> BatchHeader:
-    """The header of the one batch that a produce request holds for a partition (KAFKA-2617 and its successors)."""
+    """Return the header of the only batch that a produce request holds for a partition (see KAFKA-2617)."""
     size = len(records)
     if size < LOG_OVERHEAD:
         raise RequestRefused("a produce request holds exactly one record batch, not none", ErrorCode.INVALID_RECORD)
@@ -160,7 +165,7 @@ def _only_batch(records: Buffer) -> BatchHeader:
 
 
 def is_zstandard(records: Buffer) -> bool:
-    """Whether the first batch is compressed with Zstandard; False for what is no batch."""
+    """Return whether the first batch is compressed with Zstandard; False for bytes that are not a batch."""
     if len(records) < HEADER_SIZE:
         return False
     header = parse(records)
@@ -170,7 +175,7 @@ def is_zstandard(records: Buffer) -> bool:
 def admit_produced(
     produced: Produced, *, offset: int, leader_epoch: int, config: LogConfig, producers: ProducerState, now_ms: int
 ) -> Admitted:
-    """Give a produced batch its offset, unless its timestamps or its producer's state say otherwise.
+    """Assign the offset and leader epoch to a produced batch, or return the append that it duplicates.
 
     Raises `OutOfOrderSequence`, `InvalidProducerEpoch`, or `RequestRefused` with INVALID_TIMESTAMP.
     """
@@ -193,7 +198,7 @@ def admit_produced(
     if stamped:
         header = _stamp(data, header, header.attributes | _APPEND_TIME_BIT, now_ms)
     elif header.max_timestamp != seen.newest or header.is_log_append_time:
-        # The time index and every search by time go by the header.
+        # The time index and every timestamp lookup use the header's max timestamp.
         header = _stamp(data, header, header.attributes & ~_APPEND_TIME_BIT, seen.newest)
     header = header._replace(base_offset=offset, leader_epoch=leader_epoch)
     return Admitted(data, [(0, header)])
@@ -204,7 +209,7 @@ def _refuse_unproducible(header: BatchHeader) -> None:
     if header.base_offset != 0:
         wrong = f"has the base offset {header.base_offset} instead of 0"
     elif header.count <= 0 or header.count != header.last_offset_delta + 1:
-        wrong = f"says {header.count} records, its offsets are those of {header.last_offset_delta + 1}"
+        wrong = f"has {header.count} records in its header, but offsets for {header.last_offset_delta + 1}"
     elif header.is_control:
         wrong = "is a control batch, which clients may not write"
     elif header.is_transactional:
@@ -216,7 +221,7 @@ def _refuse_unproducible(header: BatchHeader) -> None:
 
 
 def _refuse_untimely(seen: Seen, config: LogConfig, now_ms: int) -> None:
-    """-1 is no timestamp."""
+    """Reject timestamps out of message.timestamp.{before,after}.max.ms; -1 means that a record has no timestamp."""
     earliest = now_ms - config.message_timestamp_before_max_ms
     latest = now_ms + config.message_timestamp_after_max_ms
     for time in (seen.oldest, seen.newest):
@@ -228,7 +233,7 @@ def _refuse_untimely(seen: Seen, config: LogConfig, now_ms: int) -> None:
 
 
 def _stamp(data: bytearray, header: BatchHeader, attributes: int, timestamp: int) -> BatchHeader:
-    """Set attributes and the largest timestamp, which are inside what the CRC covers."""
+    """Set the attributes and the max timestamp, and recompute the CRC, which covers both."""
     _ATTRIBUTES.pack_into(data, _ATTRIBUTES_AT, attributes)
     _MAX_TIMESTAMP.pack_into(data, _MAX_TIMESTAMP_AT, timestamp)
     crc = crc_of(data, 0, header.length)
@@ -237,25 +242,26 @@ def _stamp(data: bytearray, header: BatchHeader, attributes: int, timestamp: int
 
 
 class UnexpectedAppendOffset(RequestRefused):
-    """A copied batch does not follow the log's end."""
+    """A copied batch does not follow the log end offset."""
 
     code = ErrorCode.INVALID_RECORD
 
 
 def admit_copied(records: Buffer, *, offset: int, empty: bool, epoch: int = LAST_EPOCH) -> Batches:
-    """Check copied batches, which keep their offsets; the first may begin before `offset` only if the log is empty.
+    """Validate copied batches, which keep their offsets, and return them with their positions.
 
-    Then it may be one that holds `offset`: a log whose start lies inside a batch is copied from that batch on. `epoch`:
-    the leader epoch that they were fetched under. Raises `CorruptRecord`, `UnexpectedAppendOffset`, or `RequestRefused`
-    with FENCED_LEADER_EPOCH for a batch of a later epoch.
+    Only an empty log accepts a first batch that begins before `offset`, if the batch holds `offset`: a log whose log
+    start offset lies inside a batch is copied from that batch on. `epoch`: the leader epoch under which they were
+    fetched. Raises `CorruptRecord`, `UnexpectedAppendOffset`, or `RequestRefused` with FENCED_LEADER_EPOCH for a
+    batch of a later epoch.
     """
     batches = list(headers(records))
     expected = offset
     for position, header in batches:
         verify(records, position, header)
         if header.leader_epoch > epoch:
-            # Its sender lost the leadership, truncated and appended while it sent (KAFKA-18723): with this batch the
-            # copy would never learn that those before it may be others than the new leader's.
+            # The sender lost the leadership, truncated and appended while it responded (KAFKA-18723). If the copy
+            # appended this batch, it would not detect later that the batches before it diverge from the new leader's.
             raise RequestRefused(
                 f"a batch at offset {header.base_offset} is of leader epoch {header.leader_epoch}, which is later than "
                 f"{epoch}, under which it was fetched",

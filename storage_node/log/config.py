@@ -1,4 +1,4 @@
-"""What a log may be configured with, by Kafka's topic config names."""
+"""The configuration of a log, by Kafka's topic config names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from storage_node.errors import ErrorCode, RequestRefused
+from storage_node.errors import RequestRefused
+from storage_node.model.error_codes import ErrorCode
 
 _HOUR_MS = 3_600_000
 _DAY_MS = 24 * _HOUR_MS
@@ -18,9 +19,9 @@ LOG_APPEND_TIME = "LogAppendTime"
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """The settings of one log; times in milliseconds, sizes in bytes.
+    """The configuration of one log; times in milliseconds, sizes in bytes.
 
-    The defaults are Kafka's, but that a log by itself takes records of any time.
+    The defaults are Kafka's, except that message.timestamp.{before,after}.max.ms accept any timestamp.
     """
 
     segment_bytes: int = 1 << 30
@@ -41,9 +42,9 @@ class LogConfig:
 
     @staticmethod
     def from_topic(configs: Mapping[str, str], defaults: LogConfig) -> LogConfig:
-        """`defaults` with a topic's configs over them; names that do not concern a log are passed over.
+        """Return `defaults` overridden by a topic's configs; names that do not concern a log are ignored.
 
-        Raises `RequestRefused` (INVALID_CONFIG) for a value that is none, and for `cleanup.policy=compact`.
+        Raises `RequestRefused` (INVALID_CONFIG) for an invalid value and for `cleanup.policy=compact`.
         """
         changes: dict[str, Any] = {}
         for name, text in configs.items():

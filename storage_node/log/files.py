@@ -1,10 +1,11 @@
-"""The few file operations that a log is made of, all relative to the log's directory.
+"""The file operations of a log, all relative to the log's directory.
 
-A log's directory is renamed while it is in use (a move does this twice), so every name is looked up through a
-descriptor of the directory, which follows the rename; one that was closed to save descriptors is found again by its
-inode. Descriptors close when the last one who holds them lets go, never under a reader's hands.
+A move renames a log's directory twice while the log is in use, so every name is resolved through a descriptor of the
+directory, which stays valid over a rename; a directory whose descriptor was closed to save descriptors is found by
+its inode. A descriptor is closed when its last holder releases it, never while a reader uses it.
 
-A full disk found at a write is `NoRoom`; the same errno from a flush stays a plain OSError, since it means lost bytes.
+A write that finds the disk full raises `NoRoom`; the same errno from a flush stays a plain OSError, because it means
+lost data.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ import threading
 from typing import Protocol
 
 from storage_node.directories.atomic import full_is_no_room
-from storage_node.log.batch import Buffer
-from storage_node.log.open_files import Handle, open_files
+from storage_node.directories.signs import repeats
+from storage_node.log.batches.batch import Buffer
+from storage_node.log.open_files import Handle, OpenFiles, open_files
 
-__all__ = ["Handle", "Home", "Region", "Source", "no_descriptor", "read_exact", "write_all"]
+__all__ = ["Handle", "Home", "Region", "Source", "no_descriptor", "pread", "read_exact", "write_all"]
 
 _TRIES = 4
-"""How often a directory is looked for that is renamed while it is looked for."""
+"""Attempts to open a directory that is renamed concurrently."""
 
 
 class Source(Protocol):
-    """A file that is opened again when it is needed, if need be."""
+    """A file that is reopened on demand."""
 
     @property
     def file(self) -> Handle:
@@ -35,16 +37,16 @@ class Source(Protocol):
 
 
 class Region:
-    """Bytes of a file that nobody changes any more: a part of what a log has published.
+    """A range of a file's bytes that no longer change: a part of what a log has published.
 
-    It keeps the file open, so that they stay what they are when the file is renamed, moved or deleted; but not where
-    too many are open, and then a file that was deleted meanwhile is `LogClosed`.
+    It holds the file open, so that the bytes stay readable after a rename, a move or a deletion. While too many files
+    are open it does not; reading a file that was deleted meanwhile then raises `LogClosed`.
     """
 
     __slots__ = ("_handle", "_source", "count", "position")
 
     def __init__(self, source: Source, position: int, count: int, handle: Handle | None = None) -> None:
-        """`handle`: the open file, where it is to stay open."""
+        """`handle`: the open file, if it is to stay open."""
         self._source = source
         self._handle = handle
         self.position = position
@@ -54,7 +56,7 @@ class Region:
         return self.count
 
     def read(self, start: int, count: int) -> bytes:
-        """Up to `count` of the bytes from `start` on; fewer only if the file ends before them. Raises OSError."""
+        """Return up to `count` bytes from `start` on; fewer only at the end of the file. Raises OSError."""
         file = self._handle or self._source.file
         return read_exact(file.fd, min(count, self.count - start), self.position + start)
 
@@ -62,18 +64,18 @@ class Region:
 class Home:
     """A log's directory; raises OSError, which callers wrap.
 
-    It is opened when it is needed and known by its inode: whoever renames it need not tell, as long as it stays in the
-    same parent. `path` is where it is looked for first.
+    It is opened on demand and identified by its inode: code that renames it need not notify this object, as long as
+    the directory stays in the same parent. `path` is the first path tried.
     """
 
     dirty = False
 
     def __init__(self, path: str) -> None:
         self.loading = threading.Lock()
-        """Held while a segment's indexes are read: there must never be two, one appended to and one looked at."""
+        """Held while a segment's indexes are loaded, so that a writer and a reader never use two copies of them."""
         self.path = path
         self.opened = open_files(os.path.dirname(path))  # noqa: PTH120  # as text, once for each log
-        handle = _open_folder(path)
+        handle = _open_folder(path, self.opened)
         self._identity = _identity(handle)
         self._folder: Handle | None = handle
         self.opened.folders.keep(self, handle)
@@ -95,37 +97,38 @@ class Home:
         return handle
 
     def _find(self) -> Handle:
-        """Open the directory that was opened first, by whichever name it has now."""
+        """Open the directory that was opened first, under its present name."""
         for _ in range(_TRIES):
             try:
-                handle = _open_folder(self.path)
+                handle = _open_folder(self.path, self.opened)
                 if _identity(handle) == self._identity:
                     return handle
             except OSError as exc:
                 if exc.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
                     raise
-            # It has another name, and who gave it that has not said so yet.
+            # The directory was renamed, and `relocated` was not called yet.
             parent = os.path.dirname(self.path)  # noqa: PTH120
             with os.scandir(parent) as entries:
                 found = next((entry.name for entry in entries if entry.inode() == self._identity[1]), None)
             if found is None:
                 break
             self.path = os.path.join(parent, found)  # noqa: PTH118
-        raise FileNotFoundError(errno.ENOENT, "the folder of an open log is not there any more", self.path)
+        raise FileNotFoundError(errno.ENOENT, "the directory of an open log does not exist any more", self.path)
 
     def open(self, name: str, flags: int = os.O_RDWR) -> Handle:
-        """Open a file in the directory; a symlink is not followed: ELOOP, which says nothing about the disk."""
+        """Open a file in the directory. A symlink is not followed: ELOOP, which is not a failure of the disk."""
         folder = self._open()
         try:
             with full_is_no_room():
-                return Handle(os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=folder.fd))
+                found = os.open(name, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644, dir_fd=folder.fd)
+            return self.opened.handle(found)
         except OSError as exc:
             if exc.errno != errno.ELOOP:
                 raise
             raise _symlink(name) from exc
 
     def look(self, name: str) -> os.stat_result:
-        """What a file is, without opening it; a symlink is ELOOP as in `open`."""
+        """Return a file's stat without opening it; a symlink is ELOOP as in `open`."""
         folder = self._open()
         found = os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
         if stat.S_ISLNK(found.st_mode):
@@ -135,12 +138,12 @@ class Home:
         return found
 
     def names(self) -> list[str]:
-        """The names of all files in the directory."""
+        """Return the names of all files in the directory."""
         folder = self._open()
         return os.listdir(folder.fd)  # noqa: PTH208  # by descriptor
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether a file of that name exists."""
         folder = self._open()
         try:
             os.stat(name, dir_fd=folder.fd, follow_symlinks=False)
@@ -149,7 +152,7 @@ class Home:
         return True
 
     def rename(self, name: str, new_name: str) -> bool:
-        """Rename a file, replacing what has the new name; False when it is not there."""
+        """Rename a file, replacing an existing one; return False if it does not exist."""
         folder = self._open()
         try:
             with full_is_no_room():
@@ -159,13 +162,13 @@ class Home:
         return True
 
     def unlink(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file, if it exists."""
         folder = self._open()
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name, dir_fd=folder.fd)
 
     def read(self, name: str) -> bytes | None:
-        """The whole content of a file; None when it is not there."""
+        """Return the whole content of a file; None if it does not exist."""
         try:
             handle = self.open(name, os.O_RDONLY)
         except FileNotFoundError:
@@ -173,7 +176,7 @@ class Home:
         return read_exact(handle.fd, os.fstat(handle.fd).st_size, 0)
 
     def write(self, name: str, data: bytes, *, sync: bool) -> None:
-        """Replace a file's content by way of `<name>.tmp`, flushed first if `sync`; the directory is not flushed."""
+        """Replace a file's content through `<name>.tmp`, flushed first if `sync`; the directory is not flushed."""
         temporary = name + ".tmp"
         handle = self.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
         try:
@@ -187,13 +190,13 @@ class Home:
         self.rename(temporary, name)
 
     def sync(self) -> None:
-        """Flush the directory itself: names of files made, renamed or removed before."""
+        """Flush the directory itself: the names of files created, renamed or removed before."""
         folder = self._open()
         os.fsync(folder.fd)
 
 
-def _open_folder(path: str) -> Handle:
-    return Handle(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW))
+def _open_folder(path: str, opened: OpenFiles) -> Handle:
+    return opened.handle(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW))
 
 
 def _identity(handle: Handle) -> tuple[int, int]:
@@ -207,26 +210,51 @@ def _symlink(name: str) -> OSError:
 
 
 def no_descriptor(error: OSError) -> bool:
-    """Whether a file could not even be opened, for want of a descriptor: nothing was done to it."""
+    """Return whether opening a file failed for lack of a descriptor: nothing was done to the file."""
     return error.errno in (errno.EMFILE, errno.ENFILE)
 
 
 def write_all(fd: int, data: Buffer, position: int) -> None:
-    """Write all of `data` at `position`: one call, unless the system takes less."""
+    """Write all of `data` at `position`, in one call unless the kernel writes less.
+
+    After EIO it writes the same bytes to the same place once more (KIP-18, question 4): only a flush decides whether
+    they are on disk, and a flush is never repeated.
+    """
     with full_is_no_room():
-        written = os.pwritev(fd, [data], position)
+        written = _pwrite(fd, data, position)
         while written < len(data):
-            written += os.pwritev(fd, [memoryview(data)[written:]], position + written)
+            written += _pwrite(fd, memoryview(data)[written:], position + written)
 
 
 def read_exact(fd: int, count: int, position: int) -> bytes:
-    """Up to `count` bytes at `position`; fewer only at the end of the file."""
-    data = os.pread(fd, count, position)
+    """Return up to `count` bytes at `position`; fewer only at the end of the file. After EIO it reads once more."""
+    data = pread(fd, count, position)
     if len(data) == count or not data:
         return data
     parts = [data]
     got = len(data)
-    while got < count and (more := os.pread(fd, count - got, position + got)):
+    while got < count and (more := pread(fd, count - got, position + got)):
         parts.append(more)
         got += len(more)
     return b"".join(parts)
+
+
+def pread(fd: int, count: int, position: int) -> bytes:
+    """Read as `os.pread` does, once more after EIO: batches have a CRC, so that wrong bytes are noticed."""
+    try:
+        return os.pread(fd, count, position)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        repeats.note(fd)
+        return os.pread(fd, count, position)
+
+
+def _pwrite(fd: int, data: Buffer, position: int) -> int:
+    try:
+        return os.pwritev(fd, [data], position)
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        repeats.note(fd)
+        return os.pwritev(fd, [data], position)

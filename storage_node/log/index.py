@@ -1,12 +1,12 @@
-"""Kafka's two sparse indexes of a segment, in memory, with their file form.
+"""Kafka's offset index and time index of a segment, in memory, with their file format.
 
-`.index`: (offset relative to the segment's base, position in the .log), 4 bytes each; an entry's offset is the last
-one of the batch that starts at its position. `.timeindex`: (largest timestamp so far, 8 bytes; relative offset of the
-last record of the batch that has it, 4 bytes). Entries wait in memory until the segment is flushed, so that an append
-never writes them: what a crash loses is rebuilt from the .log.
+`.index`: (offset relative to the segment's base offset, position in the .log), 4 bytes each; an entry's offset is the
+last offset of the batch at its position. `.timeindex`: (largest timestamp so far, 8 bytes; relative offset of the last
+record of the batch that has it, 4 bytes). An append never writes the files: entries stay in memory until the segment
+is flushed, and recovery rebuilds from the .log those that a crash loses.
 
-One thread appends while others look up. Appending only grows the columns; truncating replaces them by copies, in one
-assignment.
+One thread appends while others look up. Appending only extends the columns; truncating replaces them by copies, in
+one assignment.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 
-from storage_node.log.batch import NO_TIMESTAMP, BatchHeader
+from storage_node.log.batches.batch import NO_TIMESTAMP, BatchHeader
 
 OFFSET_ENTRY = 8
 TIME_ENTRY = 12
@@ -25,7 +25,7 @@ _TIME = struct.Struct(">qi")
 
 
 class OffsetIndex:
-    """Where to start looking for an offset in a segment."""
+    """The offset index: the position from which to search a segment for an offset."""
 
     __slots__ = ("_columns", "written")
 
@@ -36,43 +36,43 @@ class OffsetIndex:
             pairs.byteswap()
         self._columns: tuple[array[int], array[int]] = (pairs[0::2], pairs[1::2])
         self.written = len(pairs) // 2
-        """How many entries the file has."""
+        """Number of entries that the file holds."""
 
     def __len__(self) -> int:
         return len(self._columns[1])
 
     def append(self, relative_offset: int, position: int) -> None:
-        """Add an entry; both must be larger than the last one's."""
+        """Append an entry; both numbers must be larger than the last entry's."""
         offsets, positions = self._columns
         offsets.append(relative_offset)
         positions.append(position)
 
     def last(self) -> tuple[int, int]:
-        """The last entry (relative offset, position); (0, 0) without one."""
+        """Return the last entry (relative offset, position), or (0, 0) if the index is empty."""
         offsets, positions = self._columns
         return (offsets[-1], positions[-1]) if positions else (0, 0)
 
     def lookup(self, relative_offset: int) -> int:
-        """The position of the last entry whose offset is not beyond this one; 0 without one."""
+        """Return the position of the last entry at or before this offset; 0 if there is none."""
         offsets, positions = self._columns
         slot = bisect_right(offsets, relative_offset, 0, len(positions)) - 1
         return positions[slot] if slot >= 0 else 0
 
     def floor_position(self, position: int) -> int:
-        """The largest indexed position that is not beyond this one; 0 without one."""
+        """Return the largest indexed position at or before this one; 0 if there is none."""
         positions = self._columns[1]
         slot = bisect_right(positions, position) - 1
         return positions[slot] if slot >= 0 else 0
 
     def truncate(self, relative_offset: int) -> None:
-        """Drop the entries from this offset on."""
+        """Drop the entries at or beyond this offset."""
         offsets, positions = self._columns
         keep = bisect_left(offsets, relative_offset)
         self._columns = (offsets[:keep], positions[:keep])
         self.written = min(self.written, keep)
 
     def encode(self, start: int = 0) -> bytes:
-        """The file form of the entries from number `start` on."""
+        """Return the entries from number `start` on in the file's format."""
         offsets, positions = self._columns
         end = len(positions)
         pairs = array("i", bytes(OFFSET_ENTRY * max(0, end - start)))
@@ -83,7 +83,7 @@ class OffsetIndex:
         return pairs.tobytes()
 
     def sane(self, size: int) -> bool:
-        """Whether the entries rise and point into a .log of `size` bytes, as far as first and last can tell."""
+        """Return whether the first and last entry are consistent with rising entries into a .log of `size` bytes."""
         offsets, positions = self._columns
         if not positions:
             return True
@@ -98,7 +98,7 @@ class OffsetIndex:
 
 
 class TimeIndex:
-    """Where to start looking for a timestamp in a segment."""
+    """The time index: the offset from which to search a segment for a timestamp."""
 
     __slots__ = ("_columns", "written")
 
@@ -109,18 +109,18 @@ class TimeIndex:
             array("i", (r[1] for r in rows)),
         )
         self.written = len(rows)
-        """How many entries the file has."""
+        """Number of entries that the file holds."""
 
     def __len__(self) -> int:
         return len(self._columns[1])
 
     def last(self) -> tuple[int, int]:
-        """The last entry (timestamp, relative offset); (-1, 0) without one."""
+        """Return the last entry (timestamp, relative offset), or (-1, 0) if the index is empty."""
         timestamps, offsets = self._columns
         return (timestamps[-1], offsets[-1]) if offsets else (NO_TIMESTAMP, 0)
 
     def maybe_append(self, timestamp: int, relative_offset: int) -> bool:
-        """Add an entry if its timestamp is larger than the last one's."""
+        """Append an entry if its timestamp is larger than the last entry's; return whether it was."""
         timestamps, offsets = self._columns
         if timestamp <= (timestamps[-1] if timestamps else NO_TIMESTAMP):
             return False
@@ -129,29 +129,29 @@ class TimeIndex:
         return True
 
     def lookup(self, timestamp: int) -> int:
-        """The relative offset of the last entry whose timestamp is less than this one; 0 without one.
+        """Return the relative offset of the last entry with a smaller timestamp; 0 if there is none.
 
-        Everything up to that offset is older than `timestamp`.
+        All records up to that offset are older than `timestamp`.
         """
         timestamps, offsets = self._columns
         slot = bisect_left(timestamps, timestamp, 0, len(offsets)) - 1
         return offsets[slot] if slot >= 0 else 0
 
     def truncate(self, relative_offset: int) -> None:
-        """Drop the entries from this offset on."""
+        """Drop the entries at or beyond this offset."""
         timestamps, offsets = self._columns
         keep = bisect_left(offsets, relative_offset)
         self._columns = (timestamps[:keep], offsets[:keep])
         self.written = min(self.written, keep)
 
     def encode(self, start: int = 0) -> bytes:
-        """The file form of the entries from number `start` on."""
+        """Return the entries from number `start` on in the file's format."""
         timestamps, offsets = self._columns
         end = len(offsets)
         return b"".join(map(_TIME.pack, timestamps[start:end], offsets[start:end]))
 
     def sane(self) -> bool:
-        """Whether the entries rise (as far as first and last can tell)."""
+        """Return whether the first and last entry are consistent with rising entries."""
         timestamps, offsets = self._columns
         if not offsets:
             return True
@@ -160,7 +160,7 @@ class TimeIndex:
 
 
 class IndexBuilder:
-    """Builds a segment's indexes batch by batch, exactly as appending does, from nothing or from existing entries."""
+    """Builder of a segment's indexes, batch by batch as an append does, from nothing or from existing entries."""
 
     def __init__(self, base_offset: int, interval: int) -> None:
         self.base_offset = base_offset
@@ -170,13 +170,13 @@ class IndexBuilder:
         self.max = (NO_TIMESTAMP, base_offset)
 
     def start_from(self, index: OffsetIndex, times: TimeIndex) -> None:
-        """Go on from these entries."""
+        """Continue from these entries."""
         self.index, self.times = index, times
         timestamp, relative = times.last()
         self.max = (timestamp, self.base_offset + relative)
 
     def add(self, position: int, header: BatchHeader) -> None:
-        """Take note of the batch at `position`."""
+        """Index the batch at `position`."""
         if header.max_timestamp > self.max[0]:
             self.max = (header.max_timestamp, header.last_offset)
         if position - self.index.last()[1] > self.interval:
@@ -184,5 +184,5 @@ class IndexBuilder:
             self.times.maybe_append(self.max[0], self.max[1] - self.base_offset)
 
     def finish(self) -> None:
-        """Close the time index with the largest timestamp."""
+        """Append the largest timestamp to the time index."""
         self.times.maybe_append(self.max[0], self.max[1] - self.base_offset)

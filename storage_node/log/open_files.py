@@ -1,18 +1,16 @@
-"""The files that logs keep open between two uses: no more than the process may have, the least recently used closed.
+"""A cache of the files that logs keep open: bounded per log directory, the least recently used closed first.
 
-A segment's .log and a log's folder are opened when they are used and stay open until there are too many of them. Each
-log directory has a share of its own, so that opening a file never closes one on another disk, which may hang in that.
-A reader holds the `Handle` that it uses: its descriptor is closed when the last holder lets go of it.
+A segment's .log and a log's directory are opened on first use and stay open until there are too many. Each log
+directory has its own share, so that opening a file never closes one on another disk, which may hang on close. A reader
+holds the `Handle` that it uses; the descriptor is closed when the last holder releases it.
 
-Second chances stand for the order of use: a use costs one assignment, and whoever was used since the last look is
-passed over once. So are segments with records that are not flushed, where others can be closed: Linux reports a write
-that failed in the background to who opens the file afterwards (since 4.13), but only while it remembers the file.
+Eviction uses second chances (CLOCK): a use costs one assignment, and a file used since the last pass is skipped once.
+So are segments with records that are not flushed, as long as others can be closed: Linux reports a failed write-back to
+a process that opens the file later (since 4.13), but only while the kernel caches the inode.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import threading
 import weakref
 from collections import OrderedDict
@@ -20,58 +18,61 @@ from collections.abc import Callable
 from typing import Protocol
 
 from storage_node import descriptors
+from storage_node.closing import Closer, close_quietly, closer_of
 
 LEAST = 8
-"""Files that a log directory may keep open, however low the limit is."""
+"""Files that a log directory may keep open, however low the descriptor limit is."""
 FOLDERS = 64
-"""Folders that a log directory keeps open: only files that are made or opened need them."""
+"""Directories of logs that a log directory keeps open: needed only to create or open files."""
 _LOOKED_AT = 64
-"""How many files are looked at, at most, to close one that was not used lately."""
+"""Maximum number of files examined to find one to close."""
 
 
 class Handle:
-    """An open descriptor that closes with its last reference.
+    """An open descriptor that is closed with its last reference, by `closer` where the directory has one.
 
-    Whoever uses `fd` holds the handle meanwhile, by a name: in `home.folder().fd` the last reference may be gone before
-    the number is used, and the number be another file's.
+    A user of `fd` must hold the handle in a variable meanwhile: in `home.folder().fd` the last reference may be dropped
+    before the number is used, and the number may then be another file's.
     """
 
-    __slots__ = ("_counted", "fd", "used")
+    __slots__ = ("_closer", "_counted", "fd", "used")
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, closer: Closer | None = None) -> None:
         self.fd = fd
+        self._closer = closer
         self.used = False
-        """Whether it was used again since it was opened, or since somebody looked for a file to close."""
+        """Whether the file was used since it was opened, or since the last search for a file to close."""
         self._counted: set[int] | None = None
 
     def count_in(self, counted: set[int]) -> None:
-        """Be one of these descriptors until it is closed."""
+        """Add the descriptor to this set until it is closed."""
         self._counted = counted
         counted.add(self.fd)
 
     def __del__(self) -> None:
         if self._counted is not None:
-            # Before the number can be another file's.
+            # Removed before the close, after which the number may be another file's.
             self._counted.discard(self.fd)
-        # What had to be durable was flushed before; there is nobody left to tell.
-        with contextlib.suppress(OSError):
-            os.close(self.fd)
+        if self._closer is not None:
+            self._closer.close(self.fd)
+        else:
+            close_quietly(self.fd)
 
 
 class Holder(Protocol):
-    """What has a file open that may be closed and opened again."""
+    """An object with an open file that can be closed and reopened."""
 
     dirty: bool
 
     def kept_open(self) -> Handle | None:
-        """The file as it is open now."""
+        """Return the file that is open now."""
 
     def let_go(self, handle: Handle) -> None:
-        """Forget this handle; it is opened again by the next use."""
+        """Drop this handle; the next use reopens the file."""
 
 
 class Kept:
-    """What one kind of holders in one log directory has open."""
+    """The open files of one kind (segments or directories) in one log directory."""
 
     def __init__(self, most: Callable[[], int]) -> None:
         self._most = most
@@ -80,19 +81,19 @@ class Kept:
         self._open: set[int] = set()
 
     def __len__(self) -> int:
-        """Descriptors that are open, those included that were let go of and are still read from."""
+        """Return the number of open descriptors, including released ones that readers still hold."""
         return len(self._open)
 
     @property
     def crowded(self) -> bool:
-        """Whether more are open than may be kept: whoever can open his file again should not hold it."""
+        """Whether more files are open than may be kept; a caller that can reopen its file should not hold it then."""
         return len(self._open) > self._most()
 
     def keep(self, holder: Holder, handle: Handle) -> None:
-        """`holder` has just opened this; others that were not used lately let go of theirs where there are too many."""
+        """Register a file that `holder` has just opened; close files not used lately if there are too many."""
         handle.count_in(self._open)
         key, holders = id(holder), self._holders
-        # Without the lock: memory may be tidied up anywhere, also below.
+        # No lock: the garbage collector may run the callback anywhere, also inside the locked section below.
         reference = weakref.ref(holder, lambda _: holders.pop(key, None))
         most = self._most()
         with self._lock:
@@ -102,13 +103,13 @@ class Kept:
                 self._make_room(holder, most)
 
     def _make_room(self, newest: Holder, most: int) -> None:
-        # Half of them are kept, even if all others are held by readers: they let go in their time.
+        # At least half stay registered even if readers hold all others open; readers release theirs later.
         while len(self._open) > most and len(self._holders) > max(LEAST, most // 2):
             if not self._close_one(newest):
                 return
 
     def _close_one(self, newest: Holder) -> bool:
-        """Have one that was not used lately let go, if possible one without records to be flushed."""
+        """Close a file that was not used lately, preferably one without unflushed records; return whether one was."""
         dirty: Holder | None = None
         for _ in range(min(_LOOKED_AT, len(self._holders))):
             key, reference = self._holders.popitem(last=False)
@@ -122,7 +123,7 @@ class Kept:
                 handle.used = False
                 self._holders[key] = reference
                 continue
-            # The descriptor closes here, with the last reference, unless it is in use.
+            # The descriptor is closed here with the last reference, unless a reader holds it.
             holder.let_go(handle)
             return True
         if dirty is None:
@@ -134,11 +135,16 @@ class Kept:
 
 
 class OpenFiles:
-    """What the logs of one log directory keep open."""
+    """The open files of all logs in one log directory."""
 
-    def __init__(self) -> None:
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
         self.segments = Kept(self._most)
         self.folders = Kept(lambda: min(FOLDERS, max(LEAST, self._most() // 8)))
+
+    def handle(self, descriptor: int) -> Handle:
+        """Return the owner of a file that was opened in the directory."""
+        return Handle(descriptor, closer_of(self._directory))
 
     def _most(self) -> int:
         return max(LEAST, descriptors.most_kept_open() // max(1, len(_directories)))
@@ -149,9 +155,9 @@ _directories_lock = threading.Lock()
 
 
 def open_files(directory: str) -> OpenFiles:
-    """What the logs in the folder of this path keep open; shared by all of them."""
+    """Return the open files of the log directory with this path, shared by all its logs."""
     with _directories_lock:
         found = _directories.get(directory)
         if found is None:
-            found = _directories[directory] = OpenFiles()
+            found = _directories[directory] = OpenFiles(directory)
         return found

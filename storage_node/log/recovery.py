@@ -1,8 +1,8 @@
-"""Opening a log's files: what is trusted, what is scanned, and what is cut off.
+"""Recovery of a log when it is opened: which files are trusted, scanned, or truncated.
 
-After a clean stop nothing is scanned: the end is found from the last index entry. Otherwise every segment that
-reaches beyond the recovery point is read from there on, each batch's CRC and offsets checked, the indexes rebuilt,
-and whatever follows the last valid batch cut off, with the segments after it.
+After a clean shutdown nothing is scanned: the last index entry leads to the log end. Otherwise every segment that
+reaches beyond the recovery point is scanned from there on: each batch's CRC and offsets are checked, the indexes are
+rebuilt, and everything after the last valid batch is cut off, later segments included.
 """
 
 from __future__ import annotations
@@ -15,48 +15,42 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage_node.errors import CorruptRecord, LogReadError
-from storage_node.log.batch import CRC_START, HEADER_SIZE, BatchHeader, checksum, parse, problem
-from storage_node.log.files import Home, read_exact
+from storage_node.log.batches.batch import CRC_START, HEADER_SIZE, BatchHeader, checksum, parse, problem
+from storage_node.log.files import Home, Source, read_exact
 from storage_node.log.index import IndexBuilder
 from storage_node.log.leader_epochs import FILE_NAME, LeaderEpochs
-from storage_node.log.producer_state import SUFFIX, ProducerState, snapshot_name
+from storage_node.log.producers.state import SUFFIX
 from storage_node.log.segment import DELETED, LOG, SUFFIXES, Segment, file_name
+from storage_node.log.segment_files import DIGITS, offset_of
 
-_DIGITS = 20
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Loaded:
-    """The segments in order, the log end offset, and what it took; `removed` are segments that were cut off."""
+    """The segments in order, the log end offset, and the work done; `removed` are the segments that were cut off."""
 
     segments: list[Segment] = field(default_factory=list)
     end_offset: int = 0
     scanned: bool = False
-    """Whether anything had to be scanned; `recovered_bytes` of it were valid."""
+    """Whether any segment was scanned; `recovered_bytes` is how many scanned bytes were valid."""
     recovered_bytes: int = 0
     removed: list[Segment] = field(default_factory=list)
     epoch_starts: list[tuple[int, int]] = field(default_factory=list)
-    """(leader epoch, offset) where the scan saw the epoch change."""
+    """(leader epoch, offset) at each change of the epoch within the scanned batches."""
     sparse: bool = False
-    """Whether the scan saw offsets missing between two batches of a segment."""
-
-
-def offset_of(name: str, suffix: str) -> int | None:
-    """The offset in the name of a segment's file or a snapshot; None if it is not one of that suffix."""
-    stem = name.removesuffix(suffix)
-    return int(stem) if stem != name and len(stem) == _DIGITS and stem.isascii() and stem.isdigit() else None
+    """Whether the scan found offsets missing between two batches of a segment."""
 
 
 def _tidy(home: Home) -> list[int]:
-    """Remove what a crash may leave half done, and answer the base offsets of the segments."""
+    """Remove the leftovers of a crash and return the base offsets of the segments."""
     names = home.names()
     bases = sorted(base for name in names if (base := offset_of(name, LOG)) is not None)
     known = set(bases)
     for name in names:
         stem = name.removesuffix(".tmp")
         half_written = stem != name and (stem == FILE_NAME or offset_of(stem, SUFFIX) is not None)
-        deleted = name.endswith(DELETED) and name[:_DIGITS].isdigit()
+        deleted = name.endswith(DELETED) and name[:DIGITS].isdigit()
         orphan = any((base := offset_of(name, suffix)) is not None and base not in known for suffix in SUFFIXES[1:])
         if half_written or deleted or orphan:
             home.unlink(name)
@@ -64,10 +58,10 @@ def _tidy(home: Home) -> list[int]:
 
 
 def load(home: Home, *, interval: int, recovery_point: int, clean: bool, now_ms: int, gaps: bool = True) -> Loaded:
-    """Open all segments found in the directory; an empty answer if there is none. Raises OSError.
+    """Open all segments in the directory; empty if there are none. Raises OSError.
 
-    Offsets missing between two segments that are scanned are lost ones, unless (with `gaps`) they are missing inside
-    segments too, as in a log that was compacted elsewhere.
+    Offsets missing between two scanned segments mean lost batches, unless (with `gaps`) offsets are also missing inside
+    segments, as in a log that was compacted elsewhere.
     """
     found = [Segment(home, base, interval, created_ms=now_ms) for base in _tidy(home)]
     loaded = Loaded(segments=found)
@@ -78,7 +72,7 @@ def load(home: Home, *, interval: int, recovery_point: int, clean: bool, now_ms:
         if end is not None:
             loaded.end_offset = end
             return loaded
-        # The marker says clean, the bytes do not: the active segment is scanned as after a crash.
+        # The clean shutdown marker contradicts the bytes: recover the active segment as after a crash.
         recovery_point = found[-1].base_offset
     loaded.scanned = True
     _recover(loaded, recovery_point, gaps)
@@ -86,7 +80,7 @@ def load(home: Home, *, interval: int, recovery_point: int, clean: bool, now_ms:
 
 
 def _end_of(segment: Segment) -> int | None:
-    """The offset after the segment's last batch, found from its last index entry; None if its bytes do not add up."""
+    """Return the offset after the segment's last batch, searched from the last index entry; None if it is damaged."""
     try:
         position = segment.indexes()[0].last()[1]
         end = segment.base_offset
@@ -105,14 +99,14 @@ def _recover(loaded: Loaded, recovery_point: int, gaps: bool) -> None:
     cut = False
     for number, segment in enumerate(found):
         following = found[number + 1].base_offset if number + 1 < len(found) else None
-        # Batches were lost before this segment, or it repeats offsets: it cannot follow. They may be lost at their very
-        # border: a power loss takes the end of one file and leaves the name of the next, or even what is in it.
+        # The segment cannot follow if batches before it were lost, or if it repeats offsets. Batches may be missing
+        # exactly at the border: a power loss can drop the end of one file and keep the next file's name or content.
         gap = segment.base_offset > end and (cut or not gaps or not loaded.sparse)
         if kept and (segment.base_offset < end or gap):
             loaded.removed = found[number:]
             for later in reversed(loaded.removed):
                 _log.warning(
-                    "segment %s does not follow offset %d and is removed", file_name(later.base_offset, LOG), end
+                    "removing segment %s: it does not follow offset %d", file_name(later.base_offset, LOG), end
                 )
                 later.remove()
             break
@@ -126,7 +120,7 @@ def _recover(loaded: Loaded, recovery_point: int, gaps: bool) -> None:
 
 
 def _recover_segment(loaded: Loaded, segment: Segment, recovery_point: int, *, active: bool) -> tuple[int, bool]:
-    """Scan from the recovery point; answers the offset after the last valid batch, and whether anything was cut off."""
+    """Scan from the recovery point; return the offset after the last valid batch, and whether the rest was cut off."""
     builder = IndexBuilder(segment.base_offset, segment.interval)
     start, end = _resume(segment, builder, recovery_point)
     position = start
@@ -147,7 +141,7 @@ def _recover_segment(loaded: Loaded, segment: Segment, recovery_point: int, *, a
     cut = segment.size > position
     if cut:
         _log.warning(
-            "segment %s: %d bytes after offset %d are no valid batches and are cut off",
+            "segment %s: truncating %d bytes after offset %d, which are not valid batches",
             file_name(segment.base_offset, LOG),
             segment.size - position,
             end,
@@ -162,7 +156,7 @@ def _recover_segment(loaded: Loaded, segment: Segment, recovery_point: int, *, a
 
 
 def _resume(segment: Segment, builder: IndexBuilder, recovery_point: int) -> tuple[int, int]:
-    """Give the builder what the index files hold below the recovery point; answers position and offset to scan from."""
+    """Add the index entries below the recovery point to the builder; return position and offset to scan from."""
     beginning = (0, segment.base_offset)
     indexes = segment.stored_indexes() if recovery_point > segment.base_offset else None
     if indexes is None:
@@ -177,18 +171,19 @@ def _resume(segment: Segment, builder: IndexBuilder, recovery_point: int) -> tup
         header = segment.header_at(position)
     except CorruptRecord:
         return beginning
-    # An entry that points at another batch says that the file is not this segment's.
+    # An entry that points at another batch shows that the index does not belong to this segment.
     if header.last_offset != segment.base_offset + relative:
         return beginning
     builder.start_from(index, times)
     return position, header.base_offset
 
 
-def scan(segment: Segment, position: int, *, chunk: int = 4 << 20) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """Position, header and bytes of every whole batch from `position`, read in large chunks; ends before what is none.
+def scan(segment: Source, position: int, *, chunk: int = 4 << 20) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """Yield position, header and bytes of every whole batch from `position` on, read in large chunks, up to the first
+    invalid one.
 
-    The caller checks CRCs and the order of offsets. Zeros, as a file has them that was extended and not written, are
-    no batch.
+    The caller checks CRCs and the order of offsets. Zeros, as in a file that was extended but not written, are not a
+    batch.
     """
     file = segment.file
     size = os.fstat(file.fd).st_size
@@ -210,9 +205,9 @@ def scan(segment: Segment, position: int, *, chunk: int = 4 << 20) -> Iterator[t
 
 
 def log_end(path: Path, directory: str) -> int:
-    """The log end offset of a log that is not open, from its last segment; nothing is changed, no CRC is checked.
+    """Return the log end offset of a log that is not open, from its last segment, without checking CRCs.
 
-    For a look before anybody decides whether it is to be opened. Raises `LogReadError` with the log directory.
+    Changes nothing: it runs before the decision whether to open the log. Raises `LogReadError` with the log directory.
     """
     try:
         home = Home(str(path))
@@ -227,11 +222,11 @@ def log_end(path: Path, directory: str) -> int:
             end = header.next_offset
         return end
     except OSError as exc:
-        raise LogReadError(directory, f"looking for the end of the log in {path}") from exc
+        raise LogReadError(directory, f"finding the end of the log in {path}") from exc
 
 
 def load_epochs(home: Home, segments: list[Segment]) -> tuple[LeaderEpochs, bool]:
-    """The leader epochs, and whether the file held them: if it is missing or damaged the batches' headers do."""
+    """Return the leader epochs, and whether the file had them: if it is missing or damaged, batch headers are read."""
     data = home.read(FILE_NAME)
     if data:
         try:
@@ -245,54 +240,3 @@ def load_epochs(home: Home, segments: list[Segment]) -> tuple[LeaderEpochs, bool
                 if header.leader_epoch > epochs.latest:
                     epochs = epochs.assign(header.leader_epoch, header.base_offset)
     return epochs, False
-
-
-def snapshots(home: Home) -> list[int]:
-    """The offsets of all producer snapshots, rising."""
-    return sorted(offset for name in home.names() if (offset := offset_of(name, SUFFIX)) is not None)
-
-
-def remove_snapshots(home: Home, beyond: int) -> bool:
-    """Remove the snapshots of larger offsets; return whether there were any.
-
-    They are of records that the log has lost or cut off. The caller flushes the directory before it appends: other
-    records may have these offsets after the next loss of power, and a snapshot that came back would acknowledge what
-    was never appended.
-    """
-    stale = [offset for offset in snapshots(home) if offset > beyond]
-    for offset in stale:
-        home.unlink(snapshot_name(offset))
-    return bool(stale)
-
-
-def load_producers(home: Home, segments: list[Segment], end_offset: int, *, now_ms: int) -> ProducerState:
-    """Return the producers as of `end_offset`: the newest snapshot that is whole, and the batches' headers after it.
-
-    There are no snapshots beyond that offset any more (`remove_snapshots`).
-    """
-    state, start = ProducerState(), segments[0].base_offset
-    for offset in reversed(snapshots(home)):
-        try:
-            state, start = ProducerState.decode(home.read(snapshot_name(offset)) or b""), offset
-            break
-        except ValueError:
-            home.unlink(snapshot_name(offset))
-    state.seen_ms.update(dict.fromkeys(state.producers, now_ms))
-    for number, segment in enumerate(segments):
-        following = segments[number + 1].base_offset if number + 1 < len(segments) else end_offset
-        if following <= start or start >= end_offset:
-            continue
-        # Bytes that no scan has seen may be damaged; reading them says so, a start does not fail for it.
-        with contextlib.suppress(CorruptRecord):
-            position, _ = segment.find(start, segment.size)
-            for _, header in segment.walk(position, segment.size):
-                state.update(header, now_ms)
-    return state
-
-
-def tidy_snapshots(home: Home, segments: list[Segment]) -> None:
-    """Remove the snapshots that belong to no segment, the newest one excepted."""
-    bases = {segment.base_offset for segment in segments}
-    for offset in snapshots(home)[:-1]:
-        if offset not in bases:
-            home.unlink(snapshot_name(offset))

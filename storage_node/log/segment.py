@@ -1,13 +1,12 @@
-"""One segment of a log: its .log file and the two indexes, in Kafka's formats.
+"""A segment of a log: its .log file and its two indexes, in Kafka's formats.
 
-One thread writes; any number read. What a reader may see is bounded by the size and offset that the log published,
-not by the file. Methods raise OSError, which the log wraps with its directory, and `CorruptRecord` for bytes that are
-no batch.
+One thread writes; any number read. The size and offset that the log published, not the file, bound what a reader may
+see. Methods raise OSError, which the log wraps with its directory, and `CorruptRecord` for bytes that are not a valid
+batch.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import struct
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +15,7 @@ from storage_node import failpoints
 from storage_node.directories.atomic import NoRoom
 from storage_node.errors import CorruptRecord
 from storage_node.failpoints import failpoint
-from storage_node.log.batch import (
+from storage_node.log.batches.batch import (
     HEADER_SIZE,
     MAGIC,
     MIN_LENGTH,
@@ -26,7 +25,7 @@ from storage_node.log.batch import (
     Buffer,
     parse,
 )
-from storage_node.log.files import Handle, Home, Region, no_descriptor, read_exact, write_all
+from storage_node.log.files import Handle, Home, Region, no_descriptor, pread, read_exact, write_all
 from storage_node.log.index import OFFSET_ENTRY, TIME_ENTRY, IndexBuilder, OffsetIndex, TimeIndex
 from storage_node.log.segment_files import DELETED, INDEX, LOG, SUFFIXES, TIME_INDEX, LogClosed, SegmentFiles, file_name
 
@@ -36,18 +35,18 @@ FLUSH_AFTER_RECORDS = failpoints.register("log.flush_after_records")
 FLUSH_AFTER_INDEX = failpoints.register("log.flush_after_index")
 
 _SPAN = struct.Struct(">qi4xb6xi")
-"""Base offset, length, magic, last offset delta: as much of a header as finding one's way takes."""
+"""Base offset, length, magic, last offset delta: the part of a header that a search needs."""
 _REMEMBERED_POSITIONS = 64
 _MAX_RELATIVE = 2**31 - 1
 
 
 class Segment(SegmentFiles):
-    """A segment; `size` is the bytes of whole batches in its .log, `created_ms` when it was made or first seen."""
+    """A segment; `size` is that of the whole batches in its .log, `created_ms` when it was created or first opened."""
 
     def __init__(self, home: Home, base_offset: int, interval: int, *, created_ms: int, create: bool = False) -> None:
         super().__init__(home, base_offset, create=create)
         self.interval = interval
-        """Bytes between two entries of the indexes."""
+        """Bytes of the .log between two index entries."""
         self.created_ms = created_ms
         self.first_timestamp: int | None = None
         self._max: tuple[int, int] | None = (NO_TIMESTAMP, base_offset) if create else None
@@ -58,7 +57,7 @@ class Segment(SegmentFiles):
     # Indexes
 
     def indexes(self) -> tuple[OffsetIndex, TimeIndex]:
-        """Both indexes, read on first use, and rebuilt from the .log if a file is missing or cannot be one."""
+        """Return both indexes: loaded on first use, and rebuilt from the .log if a file is missing or invalid."""
         index, times = self._index, self._time_index
         if index is None or times is None:
             with self.home.loading:
@@ -69,7 +68,7 @@ class Segment(SegmentFiles):
         return index, times
 
     def stored_indexes(self) -> tuple[OffsetIndex, TimeIndex] | None:
-        """Both indexes as their files have them; None if a file is missing or cannot be one."""
+        """Return both indexes from their files; None if a file is missing or invalid."""
         raw = self.home.read(file_name(self.base_offset, INDEX))
         raw_times = self.home.read(file_name(self.base_offset, TIME_INDEX))
         if raw is None or raw_times is None or len(raw) % OFFSET_ENTRY or len(raw_times) % TIME_ENTRY:
@@ -80,7 +79,7 @@ class Segment(SegmentFiles):
         return index, times
 
     def _untimed(self) -> bool:
-        """Whether the segment's first batch has no timestamp, as then the time index may be empty."""
+        """Return whether the segment's first batch has no timestamp: the time index may then be empty."""
         try:
             return self.header_at(0).max_timestamp == NO_TIMESTAMP
         except CorruptRecord:
@@ -95,7 +94,7 @@ class Segment(SegmentFiles):
         return builder.index, builder.times
 
     def adopt(self, builder: IndexBuilder) -> None:
-        """Take over what a recovery has built."""
+        """Take over the indexes that recovery has built."""
         self._index, self._time_index = builder.index, builder.times
         self._max = builder.max
         self._positions = {}
@@ -103,14 +102,14 @@ class Segment(SegmentFiles):
 
     @property
     def max_timestamp(self) -> tuple[int, int]:
-        """The largest timestamp and the last offset of the batch that has it; (-1, base offset) without one."""
+        """The largest timestamp and the last offset of the batch that has it; (-1, base offset) if there is none."""
         if self._max is None:
             timestamp, relative = self._last_time_entry() or self.indexes()[1].last()
             self._max = (timestamp, self.base_offset + relative)
         return self._max
 
     def _last_time_entry(self) -> tuple[int, int] | None:
-        """The last entry of the .timeindex read alone, since retention asks every segment; None if in doubt."""
+        """Return the last entry of the .timeindex without loading it, for retention; None if it is doubtful."""
         try:
             fd = self.home.open(file_name(self.base_offset, TIME_INDEX), os.O_RDONLY)
             size = os.fstat(fd.fd).st_size
@@ -121,7 +120,7 @@ class Segment(SegmentFiles):
         return (timestamp, relative) if timestamp > 0 and relative >= 0 else None
 
     def rolling_timestamp(self) -> int:
-        """The timestamp of the first batch, from which its age for rolling counts; -1 when there is none."""
+        """Return the first batch's timestamp, from which segment.ms counts; -1 if there is none."""
         if self.first_timestamp is None and self.size:
             self.first_timestamp = self.header_at(0).max_timestamp
         return NO_TIMESTAMP if self.first_timestamp is None else self.first_timestamp
@@ -131,16 +130,15 @@ class Segment(SegmentFiles):
     def append(self, data: Buffer, batches: Sequence[tuple[int, BatchHeader]]) -> None:
         """Write these batches in one call and index them.
 
-        `batches` are positions, the first being that of `data`, and headers of all batches in it. On an error the
-        file is cut back to what it held.
+        `batches` are the positions and headers of all batches in `data`; the first position is that of `data` itself.
+        On an error the file is truncated to its previous size.
         """
         file = self.file
         start = self.size
         try:
             write_all(file.fd, data, start)
         except OSError:
-            # What was written of it may hold whole batches: a later, shorter append would leave them behind its own
-            # end.
+            # The partial write may hold whole batches, and a later, shorter append would leave them behind its own end.
             os.ftruncate(file.fd, start)
             raise
         interval = self.interval
@@ -159,14 +157,14 @@ class Segment(SegmentFiles):
                 last_entry = position
         self._max = (max_timestamp, max_offset)
         self.size = start + len(data)
-        # After the write: a flush that began before it must not take the mark away.
+        # Set after the write: a flush that began before it must not clear the flag.
         self.dirty = True
 
     def extended(self, end: int, entries: Iterable[tuple[int, int, int, int]], largest: tuple[int, int]) -> None:
-        """Take note of whole batches up to position `end` that were checked and written by other means.
+        """Add whole batches up to position `end` that a copier has checked and written.
 
-        `entries` are their index entries: position, last offset, largest timestamp so far and the offset that has it;
-        `largest` are the last two after all of them.
+        `entries` are their index entries: position, last offset, largest timestamp so far and its offset; `largest` is
+        the largest timestamp and its offset after all of them.
         """
         index, times = self.indexes()
         base = self.base_offset
@@ -180,7 +178,7 @@ class Segment(SegmentFiles):
     def full(
         self, more: int, header: BatchHeader, *, segment_bytes: int, segment_ms: int, index_bytes: int, now_ms: int
     ) -> bool:
-        """Whether this batch needs a new segment; `more`: its size and that of what is to be written before it."""
+        """Return whether this batch needs a new segment; `more`: its size plus that of the batches before it."""
         size = self.size + more
         if header.last_offset - self.base_offset > _MAX_RELATIVE:
             return True
@@ -197,13 +195,13 @@ class Segment(SegmentFiles):
         return len(index) >= index_bytes // OFFSET_ENTRY or len(times) >= index_bytes // TIME_ENTRY - 1
 
     def seal(self) -> None:
-        """Make the time index end with the largest timestamp, as a segment that is not written to any more has it."""
+        """Append the largest timestamp to the time index, as Kafka does when a segment becomes inactive."""
         timestamp, offset = self.max_timestamp
         if self.indexes()[1].maybe_append(timestamp, offset - self.base_offset):
             self.dirty = True
 
     def truncate(self, offset: int) -> int:
-        """Drop every batch that reaches `offset`; answers the offset at which the segment then ends."""
+        """Drop every batch that reaches `offset`; return the offset at which the segment then ends."""
         position, header = self.find(offset, self.size)
         if header is None:
             return offset
@@ -227,9 +225,9 @@ class Segment(SegmentFiles):
         return end
 
     def flush(self, *, indexes: bool = True) -> bool:
-        """Bring .log and, if wanted, indexes to the disk; without them the segment stays `dirty`.
+        """Flush the .log and, if wanted, the indexes; without them the segment stays `dirty`.
 
-        False if there was no room, or no descriptor, for the indexes, which a start rebuilds.
+        Returns False if the disk was full or no descriptor was free for the indexes, which recovery rebuilds.
         """
         try:
             file = self.file
@@ -271,9 +269,9 @@ class Segment(SegmentFiles):
     # Reading
 
     def header_at(self, position: int) -> BatchHeader:
-        """The header of the batch at `position`; raises `CorruptRecord`."""
+        """Return the header of the batch at `position`; raises `CorruptRecord`."""
         file = self.file
-        data = os.pread(file.fd, HEADER_SIZE, position)
+        data = pread(file.fd, HEADER_SIZE, position)
         if len(data) < HEADER_SIZE:
             raise self._damaged(position)
         header = parse(data)
@@ -282,8 +280,11 @@ class Segment(SegmentFiles):
         return header
 
     def _span(self, file: Handle, position: int, end: int) -> tuple[int, int, int]:
-        """(base offset, length, next offset) of the batch at `position`, all before `end`; raises `CorruptRecord`."""
-        data = os.pread(file.fd, _SPAN.size, position)
+        """Return (base offset, length, next offset) of the batch at `position`, which must end by `end`.
+
+        Raises `CorruptRecord`.
+        """
+        data = pread(file.fd, _SPAN.size, position)
         if len(data) == _SPAN.size:
             base, length, magic, delta = _SPAN.unpack(data)
             if magic == MAGIC and MIN_LENGTH <= length <= end - position - PREFIX_SIZE and delta >= 0:
@@ -294,14 +295,14 @@ class Segment(SegmentFiles):
         return CorruptRecord(f"segment {file_name(self.base_offset, LOG)} has no record batch at position {position}")
 
     def walk(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Positions and headers of the batches from `position` to `end`."""
+        """Yield the positions and headers of the batches from `position` to `end`."""
         while position < end:
             header = self.header_at(position)
             yield position, header
             position += header.length
 
     def find(self, offset: int, end: int) -> tuple[int, BatchHeader | None]:
-        """Position and header of the first batch before `end` that reaches `offset`; (end, None) if none."""
+        """Return position and header of the first batch before `end` that reaches `offset`, or (end, None)."""
         file = self.file
         position = self._start_for(offset, file, end)
         while position < end:
@@ -313,7 +314,7 @@ class Segment(SegmentFiles):
 
     def bytes_from(self, offset: int, end: int, limit: int | None = None) -> int:
         """Return how many bytes lie between the batch that holds `offset` and position `end`, or the batch that holds
-        offset `limit` if that comes first. No records are read.
+        offset `limit` if that comes first, without reading records.
         """
         stop = end if limit is None else self.find(limit, end)[0]
         return max(0, stop - self.find(offset, stop)[0])
@@ -321,20 +322,21 @@ class Segment(SegmentFiles):
     def _start_for(self, offset: int, file: Handle, end: int) -> int:
         known = self._positions.get(offset)
         if known is not None:
-            with contextlib.suppress(CorruptRecord):
-                # A truncation may have put other batches there: believed only if the batch is the one.
+            # A truncation may have put another batch there: the position is valid only if its batch has the offset.
+            try:  # each sequential read comes here, and `suppress` would take a twentieth of its time
                 if self._span(file, known, end)[0] == offset:
                     return known
+            except CorruptRecord:
+                pass
         return self.indexes()[0].lookup(offset - self.base_offset)
 
     def read(
         self, offset: int, max_bytes: int, end: int, end_offset: int, *, min_one: bool, at_once: int | None = None
     ) -> tuple[bytes, int, int, Region | None] | None:
-        """(whole batches, base offset, next offset, where) from the one that has `offset`, up to position `end`.
+        """Return (whole batches, base offset, next offset, region) from the batch that holds `offset`, up to `end`.
 
-        `end_offset` is the offset at `end`. `at_once`: only the first so many bytes are read. None without such a
-        batch before `end`; no bytes if the first one does not fit in `max_bytes` and is not wanted nevertheless
-        (`min_one`).
+        `end_offset` is the offset at position `end`. `at_once`: only the first so many bytes are read. Returns None if
+        no such batch precedes `end`; no bytes if the first batch exceeds `max_bytes` without `min_one`.
         """
         file = self.file
         position = self._start_for(offset, file, end)
@@ -358,7 +360,7 @@ class Segment(SegmentFiles):
         data = read_exact(file.fd, wanted, position)
         if len(data) < wanted:
             raise self._damaged(position + len(data))
-        # Whoever takes his time with what he reads must not keep more files open than may be.
+        # While too many files are open, a slow reader must not hold another one open.
         region = Region(self, position, count, None if self.home.opened.segments.crowded else file)
         positions = self._positions
         if len(positions) >= _REMEMBERED_POSITIONS:
@@ -367,7 +369,7 @@ class Segment(SegmentFiles):
         return data, base, after, region
 
     def _cut(self, file: Handle, position: int, limit: int, end: int) -> tuple[int, int]:
-        """The last batch boundary that is not beyond `limit`, and its offset; the batch at `position` is before it."""
+        """Return the last batch boundary up to `limit`, and its offset; the batch at `position` ends before `limit`."""
         cut = max(position, self.indexes()[0].floor_position(limit))
         after = -1
         if cut > position:

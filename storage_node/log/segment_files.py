@@ -1,7 +1,7 @@
-"""The files of a segment: made, opened when they are used, renamed and removed.
+"""The files of a segment: creating, opening on demand, renaming and removing.
 
-The .log is opened by the first use and may be closed between two (see `open_files`). It is then opened again by the
-name that it has, and must be the same file: a symbolic link or another file in its place is an error.
+The .log is opened on first use and may be closed between two uses (see `open_files`). It is then reopened by its
+present name and must be the same file: a symbolic link or another file in its place is an error.
 """
 
 from __future__ import annotations
@@ -20,21 +20,29 @@ INDEX = ".index"
 TIME_INDEX = ".timeindex"
 DELETED = ".deleted"
 SUFFIXES = (LOG, INDEX, TIME_INDEX, ".txnindex")
+DIGITS = 20
+"""Digits of the offset in a file's name."""
 
 CREATE_AFTER_LOG = failpoints.register("log.create_after_log")
 
 
 class LogClosed(NotLeaderOrFollower):
-    """The log was closed under the caller: its replica moved, was deleted, or the node stops."""
+    """The log was closed during the call: its replica moved or was deleted, or the node is stopping."""
 
 
 def file_name(base_offset: int, suffix: str) -> str:
-    """The name of a segment's file."""
+    """Return the name of a segment's file."""
     return f"{base_offset:020d}{suffix}"
 
 
+def offset_of(name: str, suffix: str) -> int | None:
+    """Return the offset in the name of a segment's file or a snapshot; None if the name does not have that suffix."""
+    stem = name.removesuffix(suffix)
+    return int(stem) if stem != name and len(stem) == DIGITS and stem.isascii() and stem.isdigit() else None
+
+
 def _create(home: Home, base_offset: int) -> Handle:
-    """Make a segment's files, or none of them; what exists is never overwritten."""
+    """Create all of a segment's files or none; an existing .log is never overwritten."""
     log = home.open(file_name(base_offset, LOG), os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:
         failpoint(CREATE_AFTER_LOG)
@@ -55,7 +63,7 @@ class SegmentFiles:
         self.base_offset = base_offset
         self.removed = False
         self.dirty = False
-        """Whether bytes of the .log, or entries of the indexes, may not have reached the disk."""
+        """Whether bytes of the .log or index entries may not be on disk."""
         self._closed = False
         self._file: Handle | None = _create(home, base_offset) if create else None
         found = os.fstat(self._file.fd) if self._file is not None else home.look(file_name(base_offset, LOG))
@@ -66,7 +74,7 @@ class SegmentFiles:
 
     @property
     def file(self) -> Handle:
-        """The open .log, opened if it is not; raises `LogClosed`, OSError. Hold it while its descriptor is used."""
+        """The open .log, reopened if necessary; raises `LogClosed`, OSError. Hold it while its descriptor is used."""
         handle = self._file
         if handle is None:
             return self._open()
@@ -74,7 +82,7 @@ class SegmentFiles:
         return handle
 
     def _open(self) -> Handle:
-        """Open the .log again, the same that was found or made, by the name that it has now."""
+        """Reopen the .log by its present name, and check that it is the same file."""
         while not self._closed:
             removed = self.removed
             handle = self._open_as(removed)
@@ -84,8 +92,8 @@ class SegmentFiles:
                 continue
             if os.fstat(handle.fd).st_ino != self._inode:
                 name = file_name(self.base_offset, LOG)
-                raise OSError(errno.EINVAL, "it is not the file any more that was found at the start", name)
-            # Two threads may come here at once: each uses its own, the last one's stays.
+                raise OSError(errno.EINVAL, "it was replaced by another file while the log was open", name)
+            # Two threads may open it concurrently: each uses its own handle, and the last one's is kept.
             self._file = handle
             self.home.opened.segments.keep(self, handle)
             if self._closed:
@@ -94,7 +102,7 @@ class SegmentFiles:
         raise LogClosed(f"segment {self.base_offset} is closed")
 
     def _open_as(self, removed: bool) -> Handle | None:
-        """The file by its name, or by the one that `remove` gives it or is about to; None if it is removed and gone."""
+        """Return the file, opened by the name that it has before or after `remove`; None if it was purged."""
         name = file_name(self.base_offset, LOG)
         for each in (name + DELETED, name, name + DELETED) if removed else (name,):
             try:
@@ -112,19 +120,19 @@ class SegmentFiles:
             self._file = None
 
     def close(self) -> None:
-        """Let go of the .log for good; a read under way keeps it open until it is done."""
+        """Close the .log for good; a read in progress holds it open until it ends."""
         self._closed = True
         self._file = None
 
     def remove(self) -> None:
-        """Rename the files to `.deleted`; they stay readable here until `purge`."""
+        """Rename the files to `.deleted`; this object can still read them until `purge`."""
         self.removed = True
         for suffix in SUFFIXES:
             name = file_name(self.base_offset, suffix)
             try:
                 self.home.rename(name, name + DELETED)
             except NoRoom:
-                # A folder without room for a longer name: it goes at once, which makes room. Who reads it has it open.
+                # The directory has no room for a longer name: unlinking makes room, and readers have the file open.
                 self.home.unlink(name)
 
     def purge(self) -> None:
@@ -134,5 +142,5 @@ class SegmentFiles:
             self.home.unlink(file_name(self.base_offset, suffix) + DELETED)
 
     def modified_ms(self) -> int:
-        """When the .log was last written to."""
+        """Return when the .log was last modified."""
         return self.home.look(file_name(self.base_offset, LOG)).st_mtime_ns // 1_000_000

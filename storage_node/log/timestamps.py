@@ -1,12 +1,12 @@
-"""Finding records by timestamp in a log's segments."""
+"""Searches for records by timestamp in a log's segments."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from storage_node.log.batch import NO_TIMESTAMP, BatchHeader
+from storage_node.log.batches.batch import NO_TIMESTAMP, BatchHeader
+from storage_node.log.batches.records import first_at_or_after, first_newest
 from storage_node.log.files import read_exact
-from storage_node.log.records import first_at_or_after, first_newest
 from storage_node.log.segment import Segment
 
 NOTHING = (-1, NO_TIMESTAMP)
@@ -20,7 +20,7 @@ def _bytes(segment: Segment, position: int, header: BatchHeader) -> bytes:
 def first_since(
     segments: Sequence[Segment], timestamp: int, log_start_offset: int, log_end_offset: int
 ) -> tuple[int, int] | None:
-    """(offset, timestamp) of the first record that is not older than `timestamp` ms; None without one."""
+    """Return (offset, timestamp) of the first record with a timestamp at or after `timestamp` ms, or None."""
     for segment in segments:
         if segment.max_timestamp[0] < timestamp:
             continue
@@ -39,7 +39,7 @@ def first_since(
 
 
 def newest(segments: Sequence[Segment], log_start_offset: int) -> tuple[int, int]:
-    """(offset, timestamp) of the first record with the largest timestamp; (-1, -1) for a log without one."""
+    """Return (offset, timestamp) of the first record with the largest timestamp; (-1, -1) if there is none."""
     best: tuple[int, Segment] | None = None
     for segment in segments:
         timestamp, offset = segment.max_timestamp

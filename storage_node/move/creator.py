@@ -1,4 +1,4 @@
-"""Decides what a request to move a replica means for what is there, and makes the `.move` if there is none."""
+"""Decide what a request to move a replica means for the replica's state, and create the `.move` if there is none."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from storage_node.directories.atomic import io_errors
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import movable, move_name, replica_name
 from storage_node.errors import NotEnoughSpace, ReplicaBusy, RequestRefused, StaleClaim, StorageError, Superseded
-from storage_node.move import marker as markers
+from storage_node.model.ids import TopicPartition
+from storage_node.model.moves import MoveState
 from storage_node.move import patience
-from storage_node.move.creation import make, refuse_ended, unmake, write_source
 from storage_node.move.future import open_copy
 from storage_node.move.host import PartitionLike
 from storage_node.move.lookup import Lookup
-from storage_node.move.marker import Marker, State
 from storage_node.move.moving import Move
 from storage_node.move.registry import Registry, Room, StopSwitch
-from storage_node.move.status import MoveState, MoveStatus
-from storage_node.types import TopicPartition
+from storage_node.move.status import MoveStatus
+from storage_node.replicas import marker as markers
+from storage_node.replicas.creation import make, refuse_ended, unmake, write_source
+from storage_node.replicas.marker import Marker, State
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """Who asks, under which claim and generation (0: to be issued), at which rate; `room`: what was reserved in the
-    target (`Creator.admit`) before the copy that this one replaces was cancelled.
+class MoveRequest:
+    """The requester, its claim and generation (0: to be issued) and its rate.
+
+    `room` is what `Creator.admit` reserved in the target before the copy that this one replaces was cancelled.
     """
 
     claim: int = 0
@@ -39,7 +41,7 @@ class Request:
 
 
 class Creator:
-    """Called under the partition's guard."""
+    """The creator of moves; called under the partition's guard."""
 
     def __init__(
         self,
@@ -53,15 +55,17 @@ class Creator:
         self._switch = switch
         self._cancel = cancel
 
-    def create(self, tp: TopicPartition, target_path: Path | str, request: Request) -> MoveStatus:
+    def create(self, tp: TopicPartition, target_path: Path | str, request: MoveRequest) -> MoveStatus:
         """See `MoveEngine.create`."""
         with ExitStack() as rooms:
             if request.room is not None:
                 rooms.enter_context(request.room)
             return self._create(tp, target_path, request, rooms)
 
-    def _create(self, tp: TopicPartition, target_path: Path | str, request: Request, rooms: ExitStack) -> MoveStatus:
-        """The same; what it reserves is released with `rooms`."""
+    def _create(
+        self, tp: TopicPartition, target_path: Path | str, request: MoveRequest, rooms: ExitStack
+    ) -> MoveStatus:
+        """Create the move; what it reserves is released with `rooms`."""
         room = request.room
         partition = self._node.partition(tp)
         target = self._node.directory(target_path)
@@ -75,15 +79,18 @@ class Creator:
             if move.marker.run_id != request.run_id:
                 self._refuse_ended(partition, request)
             if move.orphan and not request.claim:
-                # Whoever made it never learned of it: the request gets a claim of its own.
+                # The requester of an orphan never learned of it: the request gets a claim of its own.
                 request = replace(request, claim=newest + 1)
             if move.target is target:
                 return self._adopt(move, request)
             if partition.directory is not target:
-                # Checked first: a rejected target leaves the running copy alone.
+                # The target is checked first: rejecting it leaves the running copy alone.
                 self._check(partition, target, request.generation)
                 room = room or rooms.enter_context(self._reserve(partition, target, move))
-            self._cancel(tp, None, "another directory was asked for")
+            self._cancel(tp, None, "another directory was requested")
+            if move.marker.run_id and move.marker.run_id == request.run_id:
+                # Should the new one fail, the run may return to this target: no request cancelled the move.
+                self._registry.forget_finished(tp)
             ended_run = move.marker.run_id if move.marker.run_id != request.run_id else ""
         if partition.directory is target:
             return self._in_place(partition, request, newest)
@@ -91,6 +98,9 @@ class Creator:
             self._refuse_ended(partition, request)
         self._check(partition, target, request.generation)
         room = room or rooms.enter_context(self._reserve(partition, target, None))
+        # A removal of the directory that has not seen the room yet is seen here, and the other way round.
+        if self._node.directory(target_path) is not target:
+            raise RequestRefused(f"{target.path} is no longer the log directory that the move was requested to")
         return self._make(partition, target, request, ended_run, room)
 
     def admit(self, tp: TopicPartition, target_path: Path | str) -> Room:
@@ -100,7 +110,7 @@ class Creator:
         return self._reserve(partition, target, self._registry.get(tp))
 
     def _check(self, partition: PartitionLike, target: LogDirectory, generation: int) -> None:
-        """Raise if a new copy in `target` is not possible, for reasons other than its room. Changes nothing."""
+        """Raise unless a new copy in `target` is possible, apart from its size. Changes nothing."""
         tp = partition.tp
         self._switch.refuse()
         movable(tp)
@@ -115,15 +125,15 @@ class Creator:
                 raise RequestRefused(f"{target.path / name} is not a known replica: inspect it and move it elsewhere")
 
     def _reserve(self, partition: PartitionLike, target: LogDirectory, replaced: Move | None) -> Room:
-        """Reserve room in `target`, also by the end of the copy that is replaced; raises NotEnoughSpace."""
+        """Reserve room in `target`, counting what the replaced copy frees there. Raises NotEnoughSpace."""
         freed = replaced.bytes_held if replaced is not None and target.shares_disk_with(replaced.target) else 0
         return self._registry.reserve(target, partition.log.size, freed)
 
-    def _refuse_ended(self, partition: PartitionLike, request: Request) -> None:
+    def _refuse_ended(self, partition: PartitionLike, request: MoveRequest) -> None:
         if not request.claim:
             refuse_ended(partition, request.run_id, self._registry.run_ended(partition.tp, request.run_id))
 
-    def _in_place(self, partition: PartitionLike, request: Request, newest: int) -> MoveStatus:
+    def _in_place(self, partition: PartitionLike, request: MoveRequest, newest: int) -> MoveStatus:
         name = partition.directory.name
         status = MoveStatus(
             partition.tp,
@@ -139,7 +149,7 @@ class Creator:
         return status
 
     def _make(
-        self, partition: PartitionLike, target: LogDirectory, request: Request, ended_run: str, room: Room
+        self, partition: PartitionLike, target: LogDirectory, request: MoveRequest, ended_run: str, room: Room
     ) -> MoveStatus:
         tp = partition.tp
         claim = request.claim or self._registry.newest_claim(partition) + 1
@@ -163,23 +173,24 @@ class Creator:
         path = target.path / move_name(tp)
         try:
             make(partition, target, path, marker)
-            move = Move(partition, target, path, marker, self._registry.guard(tp), request.throttle)
-            move.future = open_copy(path, partition.log, target.name)
+            limiter = self._registry.limiters.of(request.owner, request.run_id, request.throttle)
+            move = Move(partition, target, path, marker, self._registry.guard(tp), limiter)
+            future = move.open(open_copy(path, partition.log, target.name)).future
         except (StorageError, NotEnoughSpace) as error:
             if isinstance(error, StorageError):
                 self._node.fail(error)
             if target.online:
                 unmake(target, path)
             raise
-        # A source that hangs keeps the lock for ever: this thread serves the target.
+        # A source that hangs keeps the lock for ever; this thread works for the target and does not wait for it.
         with patience.held(partition.lock, (partition.directory,)):
-            move.future.config = partition.log.config  # it may have changed while the copy was being opened
-            partition.future = move.future
+            future.config = partition.log.config  # it may have changed while the copy was being opened
+            partition.future = future
         self._registry.add(move, room)
         return move.status()
 
-    def _adopt(self, move: Move, request: Request) -> MoveStatus:
-        """The move is there already; its owner, claim and generation become those of the request, durable."""
+    def _adopt(self, move: Move, request: MoveRequest) -> MoveStatus:
+        """Take over a move that exists: its owner, claim and generation become those of the request, durably."""
         move.source.check_online()
         move.target.check_online()
         if request.generation and request.generation <= move.partition.generation:
@@ -188,7 +199,7 @@ class Creator:
             move.marker,
             claim=request.claim or move.marker.claim,
             generation=request.generation or max(move.marker.generation, move.partition.generation + 1),
-            # Sealed only if a swap failed, and the seal could not be taken back then.
+            # The marker is sealed only if a swap failed and could not undo the seal.
             state=State.COPYING,
             seal_leo=-1,
             seal_hw=-1,
@@ -200,20 +211,20 @@ class Creator:
             if wanted.claim > move.marker.claim:
                 write_source(move.partition, wanted.claim, move.target.id)
                 self._registry.learn(move.tp, wanted.claim)
-            # Whose it is alone is not waited for: a start that has lost it asks again whose run it was.
+            # A change of the owner alone is not flushed: a start that has lost it queries the owner again.
             same = (wanted.claim, wanted.generation) == (move.marker.claim, move.marker.generation)
             markers.write(move.path, wanted, name=not same)
         move.orphan = False
-        move.limiter.set_rate(request.throttle)
+        move.limiter = self._registry.limiters.of(wanted.owner, wanted.run_id, request.throttle)
         with move.changed:
-            # At once: the copier may be about to find the claim that it was begun under too old.
+            # The marker is replaced at once: the copier may be about to find its earlier claim stale.
             move.marker = wanted
             if move.state in (MoveState.FAILED, MoveState.SUSPENDED) and not self._switch.on:
                 move.become(MoveState.STOPPED)
         return move.status()
 
 
-def _refuse_other_owner(move: Move, request: Request) -> None:
+def _refuse_other_owner(move: Move, request: MoveRequest) -> None:
     held = move.marker
     if request.claim >= held.claim or (not request.claim and (request.owner == held.owner or move.orphan)):
         return

@@ -1,7 +1,8 @@
-"""The mover of a node: makes moves, copies them in threads of its own, swaps, cancels, and remembers what was stopped.
+"""Create the moves of a node, copy them in threads of their own, swap and cancel them, and keep the status of ended
+ones.
 
-Every call looks at the disk (by way of what was read from it) and does the next missing step, so that it can be made
-again after any failure. Calls block; they are safe from any thread. See the package for how the parts are used
+Every call reads the state on disk (from what was read before) and does the next missing step, so that callers can
+repeat it after any failure. Calls block and are thread-safe. The package's docstring describes how the parts are used
 together.
 """
 
@@ -9,11 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from storage_node.directories import partition_metadata
 from storage_node.directories.directory import LogDirectory
+from storage_node.directories.names import replica_name
 from storage_node.errors import (
     LogDirectoryOffline,
     RequestRefused,
@@ -21,39 +24,43 @@ from storage_node.errors import (
     StaleClaim,
     StorageError,
     Superseded,
+    UnknownTopicOrPartition,
 )
-from storage_node.move import marker as markers
+from storage_node.model.error_types import ErrorType
+from storage_node.model.ids import TopicPartition
+from storage_node.model.moves import MoveState, Outcome
 from storage_node.move import patience
-from storage_node.move.boot_plan import BootPlan, ResumeMove, ScheduleDelete, SuspendMove
-from storage_node.move.copier import Copier, Halted
-from storage_node.move.creation import no_room, retire, set_aside, take_away, write_source
-from storage_node.move.creator import Creator, Request
-from storage_node.move.deletion import Deletion, Deletions, wall_clock_ms
+from storage_node.move.copying.copier import Copier, Halted
+from storage_node.move.copying.movers import STOPPED_BY_OPERATOR, Movers, explain
+from storage_node.move.creator import Creator, MoveRequest
 from storage_node.move.future import bytes_found
 from storage_node.move.host import MoveHost, PartitionLike
 from storage_node.move.lookup import Lookup
-from storage_node.move.marker import Marker, Reason, State
-from storage_node.move.movers import MOVES_STOPPED, STOPPED_BY_OPERATOR, Movers, explain
-from storage_node.move.moving import Move
+from storage_node.move.moving import Move, OpenMove
 from storage_node.move.registry import Registry, Room, StopSwitch
 from storage_node.move.settling import Settler
-from storage_node.move.status import BEHIND, SWAPPED, MoveState, MoveStatus, SwapOutcome, WaitingDeletion
+from storage_node.move.status import DelayedDeletion, MoveStatus, SwapOutcome
 from storage_node.move.swap import CATCH_UP_SECONDS, Swapper
 from storage_node.move.throttle import RateLimiter
-from storage_node.types import TopicPartition
+from storage_node.replicas import marker as markers
+from storage_node.replicas.boot.actions import BootPlan, ResumeMove, ScheduleDelete, SuspendMove
+from storage_node.replicas.creation import no_room, write_source
+from storage_node.replicas.deletion import Deletion, Deletions, wall_clock_ms
+from storage_node.replicas.marker import Marker, Reason, State
+from storage_node.replicas.retirement import retire, set_aside, take_away
 
 log = logging.getLogger(__name__)
 
-SWAPPING = "swap"  # why the copier leaves when a swap begins
-HALT_SECONDS = 30.0  # for a copier to leave; longer means a disk that hangs
+SWAPPING = "swap"  # why the copier stops when a swap begins
+HALT_SECONDS = 30.0  # for a copier to stop; if it takes longer, its disk hangs
 
 
 class MoveEngine:
-    """See the module.
+    """The move engine of one node.
 
-    `slots` copies at a time, together at most `rate` bytes per second (None: unlimited). A swap catches up for at most
-    `swap_seconds` before it is "behind". `delete_delay_ms` is how long a `.delete` is kept whose partition is not
-    served here any more; that of others comes from their config. No chunk is larger than `chunk` bytes.
+    It runs `slots` copies at a time, together at most `rate` bytes per second (None: unlimited). A swap catches up for
+    at most `swap_seconds` before it is "behind". `delete_delay_ms` is how long a `.delete` is kept whose partition this
+    node no longer serves; others take it from their config. No chunk is larger than `chunk` bytes.
     """
 
     def __init__(
@@ -84,19 +91,67 @@ class MoveEngine:
         for directory in host.directories():
             directory.on_failure(self._directory_failed)
 
-    # Claims and making
+    # Directories
 
-    def next_claim(self, tp: TopicPartition, after: int | None = None) -> int:
-        """Issue the next claim on a partition, flushed before it is answered; older ones are refused from now on.
+    def add_directory(self, directory: LogDirectory) -> None:
+        """Move from and to another directory too, perhaps in the place of one that failed. Raises StorageError."""
+        self._switch.add(directory)
+        self.swapper.add_directory(directory)
+        directory.on_failure(self._directory_failed)
 
-        `after`: only while the move of this claim is under way, else the answer is 0. It may have been cancelled since
-        it was looked at.
+    def remove_directory(self, directory: LogDirectory) -> None:
+        """Use a directory no longer that holds no folder. Raises RequestRefused while a move has it."""
+        for move in self._registry.all():
+            if directory in (move.source, move.target):
+                raise RequestRefused(f"{directory.path} still holds the copy of {move.tp}")
+        if self._registry.reserved(directory):
+            raise RequestRefused(f"a move into {directory.path} is being created")
+        self._switch.remove(directory)
+        self._deletions.let_go(directory)
+
+    def let_go(self, directory: LogDirectory) -> None:
+        """Forget the ended moves from or to a directory that is offline, since its folders are decided on again.
+
+        Raises RequestRefused while a copier, or a step, still hangs in that disk.
+        """
+        for move in self._registry.all():
+            if directory not in (move.source, move.target):
+                continue
+            if not self._movers.halt(move, move.stop or "its directory is offline", 0.0) or not move.guard.acquire(
+                timeout=patience.SECONDS
+            ):
+                raise RequestRefused(f"the move of {move.tp} still waits for {directory.path}; a restart ends it")
+            try:
+                self._registry.finish(move)
+            finally:
+                move.guard.release()
+        self._deletions.let_go(directory)
+
+    # Claims and creation
+
+    def next_claim(self, tp: TopicPartition) -> int:
+        """Issue the next claim on a partition, flushed before it is returned; older ones are rejected from then on."""
+        with self._changing(tp):
+            return self._registry.issue(self._node.partition(tp))
+
+    def claim_orphan(self, tp: TopicPartition, claim: int) -> int:
+        """Issue the next claim on a partition whose move has this claim and no run, and return it; its copy continues.
+
+        Return 0 if the move has ended since the caller read it. The new claim is flushed into the `.move` first: with
+        an older one than the replica's, a start would remove it, and no run would know of the move before its own has
+        begun.
         """
         with self._changing(tp):
             move = self._registry.get(tp)
-            if after is not None and (move is None or move.marker.claim != after):
+            if move is None or move.marker.claim != claim:
                 return 0
-            return self._registry.issue(self._node.partition(tp))
+            partition = self._node.partition(tp)
+            marker = replace(move.marker, claim=self._registry.newest_claim(partition) + 1)
+            markers.write(move.path, marker)
+            with move.changed:
+                move.marker = marker
+            write_source(partition, marker.claim, move.target.id)
+            return self._registry.learn(tp, marker.claim)
 
     def create(
         self,
@@ -110,24 +165,24 @@ class MoveEngine:
         throttle: int | None = None,
         room: Room | None = None,
     ) -> MoveStatus:
-        """Make the `.move`, durable, and answer; nothing is copied yet.
+        """Create the `.move`, durably, and return its status; nothing is copied yet.
 
-        A `.move` of the same claim, or with no claim given of the same owner, is taken as made before; a newer claim
-        takes over a move or gives it another target. `generation` is the one that the metadata gave the move, `claim`
-        0 lets a new one be issued, `room` is what `admit` has reserved; it is released. Raises ReplicaBusy, StaleClaim,
-        Superseded, MovesStopped, LogDirNotFound, InvalidTopic, NotEnoughSpace, UnknownTopicOrPartition, StorageError;
-        nothing is left on disk then. A move that was to get another target goes on to its present one, unless the
-        target's disk itself failed at making the `.move`.
+        A `.move` of the same claim, or without a claim of the same owner, counts as created before; a newer claim takes
+        over a move or changes its target. `generation` is the one that the metadata assigned to the move, `claim` 0
+        lets the engine issue a new one, and `room`, which `admit` reserved, is released. Raises ReplicaBusy,
+        StaleClaim, Superseded, MovesStopped, LogDirNotFound, InvalidTopic, NotEnoughSpace, UnknownTopicOrPartition,
+        StorageError, and then leaves nothing on disk. A move whose target was to change continues to its present one,
+        unless the new target's disk itself failed while the `.move` was created.
         """
         with self._changing(tp):
-            return self._creator.create(tp, target_path, Request(claim, generation, owner, run_id, throttle, room))
+            return self._creator.create(tp, target_path, MoveRequest(claim, generation, owner, run_id, throttle, room))
 
     def admit(self, tp: TopicPartition, target_path: Path | str) -> Room:
-        """Check whether a new copy could be made in a directory, in place of the one under way, and reserve its room.
+        """Check whether a new copy could be created in a directory, instead of the one in progress, and reserve its
+        room.
 
-        The caller gives the room to `create`, or releases it.
-        Raises MovesStopped, LogDirNotFound, InvalidTopic, NotEnoughSpace, UnknownTopicOrPartition, RequestRefused,
-        StorageError.
+        The caller passes the room to `create`, or releases it. Raises MovesStopped, LogDirNotFound, InvalidTopic,
+        NotEnoughSpace, UnknownTopicOrPartition, RequestRefused, StorageError.
         """
         with self._changing(tp):
             return self._creator.admit(tp, target_path)
@@ -135,8 +190,9 @@ class MoveEngine:
     # Copying
 
     def start_copy(self, tp: TopicPartition, claim: int, throttle: int | None = None) -> None:
-        """Queue the copy; a move that is queued or copied already only gets the throttle. Raises StaleClaim,
-        MovesStopped, StorageError.
+        """Queue the copy; a move that is queued or copied already only gets the throttle.
+
+        Raises StaleClaim, MovesStopped, StorageError.
         """
         with self._changing(tp):
             self._switch.refuse()
@@ -145,7 +201,7 @@ class MoveEngine:
             self._movers.queue(move)
 
     def wait(self, tp: TopicPartition, claim: int, timeout: float) -> MoveStatus:
-        """Wait `timeout` seconds at most until the copy has caught up, failed or was stopped; answers where it is."""
+        """Wait at most `timeout` seconds until the copy has caught up, failed or was stopped; return its status."""
         move = self._registry.get(tp)
         if move is None:
             finished = self._registry.finished(tp)
@@ -158,13 +214,14 @@ class MoveEngine:
         return move.status()
 
     def pause_copy(self, tp: TopicPartition, claim: int) -> MoveStatus:
-        """Stop copying; the `.move` stays and `start_copy` goes on with it."""
+        """Stop copying; the `.move` stays and `start_copy` continues it."""
         self._movers.halt(move := self._moving(tp, claim), "paused", HALT_SECONDS)
         return move.status()
 
     def set_throttle(self, tp: TopicPartition, claim: int, rate: int | None) -> None:
-        """Change one move's own rate (bytes per second, None: only the node's), durable. Raises StaleClaim,
-        StorageError.
+        """Change one move's own rate (bytes per second, None: only the node's), durably.
+
+        Raises StaleClaim, StorageError.
         """
         with self._changing(tp):
             self._limit(self._moving(tp, claim), rate)
@@ -189,7 +246,7 @@ class MoveEngine:
     # Swap and cancel
 
     def swap(self, tp: TopicPartition, claim: int, generation: int = 0) -> SwapOutcome:
-        """Let the copy become the replica; a swap done before is success, "behind" asks for more copying first.
+        """Make the copy the replica. A swap done before is a success; "behind" requires more copying first.
 
         Raises StaleClaim, Superseded (a higher generation is on disk), MovesStopped, StorageError.
         """
@@ -205,35 +262,37 @@ class MoveEngine:
             if not self._movers.halt(move, SWAPPING, HALT_SECONDS):
                 move.source.check_online()
                 move.target.check_online()
-                raise RequestTimedOut(f"the copier of {tp} does not answer; its disk may hang")
-            if not move.recovered or move.stop != SWAPPING:
-                # Not opened since the start, or somebody wants it stopped or cancelled, who comes before us.
+                raise RequestTimedOut(f"the copier of {tp} does not respond; its disk may hang")
+            opened = move.opened
+            if opened is None or not opened.recovered or move.stop != SWAPPING:
+                # The copy was not opened since the start, or a stop or cancel was requested, which takes precedence.
                 move.become(MoveState.STOPPED, message=move.stop)
-                return SwapOutcome(BEHIND, 0.0, partition.generation)
-            return self._swap(move)
+                return SwapOutcome(Outcome.BEHIND, 0.0, partition.generation)
+            return self._swap(opened)
 
-    def _swap(self, move: Move) -> SwapOutcome:
+    def _swap(self, opened: OpenMove) -> SwapOutcome:
+        move = opened.move
         move.stop = ""
         move.become(MoveState.SWAPPING)
         delay_ms = (source := move.partition.log).config.file_delete_delay_ms
         try:
-            done = self.swapper.swap(move, delay_ms, self._now_ms())
+            done = self.swapper.swap(opened, delay_ms, self._now_ms())
         except Halted:
             done = None
         except Exception as error:
             self._movers.failed(move, error)
             self._movers.clean_up(move)
             found = explain(error)
-            raise found from (error.__cause__ if found is error else error)  # by its cause the disk is judged
+            raise found from (error.__cause__ if found is error else error)  # the caller judges the disk by the cause
         if done is None:
             move.become(MoveState.STOPPED, message=move.stop or "the source ran ahead of the copy")
-            return SwapOutcome(BEHIND, move.seconds_locked, move.partition.generation)
+            return SwapOutcome(Outcome.BEHIND, move.seconds_locked, move.partition.generation)
         move.become(MoveState.SWAPPED)
         self._registry.finish(move)
         gone = Deletion(move.tp, done.source_path, move.source, done.source_generation, done.delete_at_ms, True, source)
         self._deletions.schedule(gone)
         self._settler.add(move.tp, move.target, move.marker.generation, gone)
-        return SwapOutcome(SWAPPED, move.seconds_locked, move.partition.generation, delay_ms / 1000)
+        return SwapOutcome(Outcome.SWAPPED, move.seconds_locked, move.partition.generation, delay_ms / 1000)
 
     def _swapped_before(self, partition: PartitionLike, claim: int, generation: int) -> SwapOutcome:
         newest = self._registry.newest_claim(partition)
@@ -246,16 +305,17 @@ class MoveEngine:
         found = self._registry.finished(partition.tp)
         locked = found.seconds_locked if found is not None and found.claim == claim else 0.0
         wait = max((d.due_ms - self._now_ms() for d in self._deletions.pending(partition.tp)), default=0) / 1000
-        return SwapOutcome(SWAPPED, locked, partition.generation, max(0.0, wait))
+        return SwapOutcome(Outcome.SWAPPED, locked, partition.generation, max(0.0, wait))
 
     def cancel(
         self, tp: TopicPartition, claim: int | None = None, reason: str = "", run: str = ""
     ) -> MoveStatus | None:
-        """Take the `.move` away; the source serves on. None when there is nothing to cancel (or it was swapped before).
+        """Discard the `.move`; the source stays the replica. Return None if no move exists (or it was swapped before).
 
-        The marker says so first: a start finishes what a crash interrupts. Who cancels without a claim is not the run
-        that moves it: a new claim sees to it that what that run asks for late is refused, after a crash, too. `run` is
-        the id of one that asks for nothing more of this partition. Raises StaleClaim when another claim moves it now.
+        The marker records the cancel first: a start completes what a crash interrupts. A cancel without a claim does
+        not come from the run that moves the replica: a new claim makes the node reject late requests of that run, also
+        after a crash. `run` is the id of a run that sends no more requests for this partition. Raises StaleClaim when
+        another claim moves it.
         """
         self._registry.end_run(tp, run)
         return self._cancel(tp, claim, reason, renew=not claim)
@@ -263,7 +323,7 @@ class MoveEngine:
     def _cancel(self, tp: TopicPartition, claim: int | None, reason: str, *, renew: bool = False) -> MoveStatus | None:
         move = self._registry.get(tp)
         if move is not None and (not claim or move.marker.claim == claim):
-            move.stop = move.stop or "cancelled"  # a swap that is still catching up gives way
+            move.stop = move.stop or "cancelled"  # a swap that is still catching up stops
         with self._changing(tp):
             move = self._registry.get(tp)
             if move is None:
@@ -275,18 +335,19 @@ class MoveEngine:
                 try:
                     self._registry.issue(move.partition, move.marker.run_id)
                 except StorageError as error:
-                    self._node.fail(error)  # the source's disk; its copy goes all the same
+                    self._node.fail(error)  # the source's disk has failed; the copy is discarded all the same
             self._discard_copy(move)
             move.become(MoveState.CANCELLED, message=reason)
             return self._registry.finish(move)
 
     def _discard_copy(self, move: Move) -> None:
         partition = move.partition
-        # Whoever holds the lock of a replica whose disk hangs has it for ever; nobody else is at work there then.
+        # If the source's disk hangs, the holder never releases the lock, and no other thread uses the replica then.
         with patience.held(partition.lock, (move.source,)):
             partition.future = None
         if not move.target.online:
-            # It cannot be told now: a claim above its own makes the start that sees it again finish the cancel.
+            # Its marker cannot be written now: a claim above its own makes the next start that finds it complete the
+            # cancel.
             move.source.check_online()
             self._registry.learn(move.tp, write_source(partition, move.marker.claim + 1).claim)
             return
@@ -307,19 +368,19 @@ class MoveEngine:
     # Status
 
     def status(self, tp: TopicPartition) -> MoveStatus | None:
-        """The move of a partition: the one on disk, or else how the last one ended since this process began."""
+        """Return the status of a partition's move: the one on disk, else the last one that ended in this process."""
         move = self._registry.get(tp)
         return move.status() if move is not None else self._registry.finished(tp)
 
     def statuses(self) -> list[MoveStatus]:
-        """All moves that have a `.move`, by topic and partition."""
+        """Return all moves that have a `.move`, by topic and partition."""
         return [move.status() for move in self._registry.all()]
 
-    def waiting(self) -> list[WaitingDeletion]:
-        """The sources of swaps whose `.delete` is still there, in the order in which they were swapped."""
+    def delayed_deletions(self) -> list[DelayedDeletion]:
+        """Return the sources of swaps whose `.delete` still exists, in the order of the swaps."""
         now = self._now_ms()
         return [
-            WaitingDeletion(each.tp, each.directory.name, each.generation, (each.due_ms - now) / 1000)
+            DelayedDeletion(each.tp, each.directory.name, each.generation, (each.due_ms - now) / 1000)
             for each in self._deletions.pending()
             if each.guarded
         ]
@@ -331,13 +392,15 @@ class MoveEngine:
         self._settler.settle()
 
     def delete_now_if_due(self, tp: TopicPartition, generation: int = 0) -> float:
-        """Seconds until the `.delete` that a swap to `generation` (0: any) left is due; 0.0 when it is gone."""
+        """Return the seconds until the `.delete` that a swap to `generation` (0: any) left is due; 0.0 when it is
+        deleted.
+        """
         return self._deletions.seconds_until_gone(tp, generation)
 
     def abandon(self, tp: TopicPartition, reason: Reason = Reason.TOPIC) -> None:
-        """A replica that cannot be reached goes for good: its copy goes, and all that was known of its moves.
+        """Forget an unreachable replica that is being deleted: discard its copy and all that is known of its moves.
 
-        A copy that cannot be reached either is left to the start that finds that it is to go.
+        A copy that cannot be reached either is left to the start that finds that it must be deleted.
         """
         with self._changing(tp):
             move = self._registry.get(tp)
@@ -350,13 +413,15 @@ class MoveEngine:
             self._registry.forget(tp)
 
     def discard(self, tp: TopicPartition, reason: str = Reason.TOPIC, partition: PartitionLike | None = None) -> None:
-        """The partition goes from this node for good: its `.move` first, then its log become `.delete`.
+        """Delete the partition from this node: its `.move` first, then its log become `.delete`.
 
-        In the other order a crash between the two would bring the topic back from a partial copy. The host must have
-        stopped serving it (and gives it, when it does not know it any more); raises StorageError.
+        In the other order a crash between the two would restore the topic from a partial copy. The host must have
+        stopped serving the partition (and passes it, if the host no longer has it). Raises StorageError.
         """
         with self._changing(tp):
-            partition = partition or self._node.partition(tp)
+            partition = partition or self._node.find(tp)
+            if partition is None:
+                raise UnknownTopicOrPartition(f"{tp} is not on this node")
             move = self._registry.get(tp)
             if move is None or move.partition is partition:
                 self._cancel(tp, None, markers.GOES[Reason(reason)])
@@ -368,7 +433,26 @@ class MoveEngine:
                 log.relocated(gone)
             self._deletions.unguard(tp)
             self._deletions.schedule(Deletion(tp, gone, partition.directory, partition.generation, due, False, log))
+            self._registry.learn(tp, found.claim)
             self._registry.forget(tp)
+
+    def discard_unopened(
+        self, tp: TopicPartition, reason: Reason, directory: LogDirectory, topic_ids: Collection[str]
+    ) -> bool:
+        """Delete a replica that could not be opened, if its folder in a directory is of one of these topics; return
+        whether it was there. Raises StorageError, and RequestRefused for a folder whose topic id is malformed.
+        """
+        with self._changing(tp):
+            path = directory.path / replica_name(tp)
+            if path.is_symlink() or not path.is_dir():
+                return False
+            if partition_metadata.read(path, directory=directory.name) not in topic_ids:
+                return False
+            found = markers.read_any(path) or Marker(tp.topic, tp.partition)
+            due = self._now_ms() + self._delay_ms(tp)
+            gone = retire(directory, path, found, reason, due)
+            self._deletions.schedule(Deletion(tp, gone, directory, found.generation, due, False))
+            return True
 
     # Stop, start, end
 
@@ -378,7 +462,9 @@ class MoveEngine:
         return self._switch.on
 
     def stop_moves(self) -> None:
-        """Stop all moves now and refuse new ones; remembered over restarts, or else raises StorageError."""
+        """Stop all moves now and reject new ones, also after restarts. Raises StorageError if no directory remembers
+        it.
+        """
         self._switch.turn_on()
         moving = [move for move in self._registry.all() if move.state.under_way]
         for move in moving:
@@ -390,18 +476,18 @@ class MoveEngine:
                 self._movers.halt(move, STOPPED_BY_OPERATOR, HALT_SECONDS)
 
     def resume_moves(self) -> None:
-        """Undo `stop_moves`: what was copied then is copied on."""
+        """Undo `stop_moves` and continue the copies that it stopped."""
         self._switch.set(False)
         for move in self._registry.all():
-            if move.error == MOVES_STOPPED:
+            if move.error == ErrorType.MOVES_STOPPED:
                 self._movers.queue(move)
 
-    def take_over(self, plan: BootPlan) -> None:
-        """Go on with what a start found, once the partition is served: deletions are scheduled, its copy goes on."""
+    def resume(self, plan: BootPlan) -> None:
+        """Continue what a start found, once the node serves the partition: schedule deletions, resume its copy."""
         for action in plan.actions:
             if isinstance(action, ScheduleDelete):
                 directory = self._node.directory(action.path.parent)
-                # At most, should the clock have been set back meanwhile.
+                # The delay is capped, in case the clock was set back meanwhile.
                 later = self._now_ms() + self._delay_ms(action.tp)
                 due = min(action.delete_at_ms or later, later)
                 self._deletions.schedule(
@@ -413,7 +499,8 @@ class MoveEngine:
     def _resume(self, action: ResumeMove | SuspendMove, marker: Marker) -> None:
         partition = self._node.partition(action.tp)
         target = self._node.directory(action.path.parent)
-        move = Move(partition, target, action.path, marker, self._registry.guard(action.tp), marker.throttle or None)
+        limiter = self._registry.limiters.of(marker.owner, marker.run_id, marker.throttle or None)
+        move = Move(partition, target, action.path, marker, self._registry.guard(action.tp), limiter)
         move.orphan, move.bytes_found = not marker.owner, bytes_found(action.path)
         self._registry.newest_claim(partition)
         self._registry.learn(action.tp, marker.claim)
@@ -421,15 +508,15 @@ class MoveEngine:
         if isinstance(action, SuspendMove):
             move.become(MoveState.SUSPENDED, message=action.reason)
         elif self._switch.on:
-            move.become(MoveState.STOPPED, MOVES_STOPPED, "moves of this node are stopped")
+            move.become(MoveState.STOPPED, ErrorType.MOVES_STOPPED, "moves of this node are stopped")
         else:
             self._movers.queue(move)
 
     def close(self, clean: bool = False) -> None:
         """Stop copying and deleting; everything on disk stays as it is for the next start.
 
-        `clean`: copies are flushed, so that the next start goes on without checking them again. A swap under way ends
-        or gives way first. Afterwards nothing more is changed: the directories may be another process's soon.
+        `clean`: flush copies, so that the next start continues without validating them again. A swap in progress ends
+        or stops first. Afterwards nothing more is changed, because another process may use the directories soon.
         """
         self._closed = True
         for move in self._registry.all():
@@ -449,7 +536,7 @@ class MoveEngine:
 
     @contextlib.contextmanager
     def _changing(self, tp: TopicPartition) -> Iterator[None]:
-        """The partition's guard; refused once the node stops."""
+        """Hold the partition's guard; raises RequestTimedOut once the node stops."""
         guard = self._registry.guard(tp)
         if not patience.acquire(guard, self._node.host.directories()):
             raise RequestTimedOut(f"a step on {tp} hangs in a log directory that is offline; only a restart ends it")
@@ -458,7 +545,7 @@ class MoveEngine:
                 raise RequestTimedOut(f"the node stops; {tp} is as it was")
             yield
         except StorageError as error:
-            self._node.fail(error)  # whichever disk it was, and whoever asked
+            self._node.fail(error)  # whichever disk failed, for any caller
             raise
         except markers.MarkerCorrupt as error:
             raise explain(error) from error
@@ -468,7 +555,7 @@ class MoveEngine:
     def _moving(self, tp: TopicPartition, claim: int) -> Move:
         move = self._registry.get(tp)
         if move is None or (claim and move.marker.claim != claim):
-            now = f"claim {move.marker.claim} moves it now" if move is not None else "nothing moves it now"
+            now = f"claim {move.marker.claim} moves it now" if move is not None else "no mover copies it now"
             raise StaleClaim(f"claim {claim} on {tp} is not valid: {now}")
         self._registry.check(move)
         return move
@@ -478,7 +565,7 @@ class MoveEngine:
         return partition.log.config.file_delete_delay_ms if partition is not None else self._delete_delay_ms
 
     def _directory_failed(self, directory: LogDirectory, reason: str) -> None:
-        """Moves from or to a directory that went offline stop; their `.move`s stay for the next start to judge."""
+        """Fail the moves from or to a directory that went offline; the next start decides about their `.move`s."""
         for move in self._registry.all():
             if directory in (move.source, move.target):
                 self._movers.failed(move, LogDirectoryOffline(directory.name, reason))

@@ -1,62 +1,56 @@
-"""The copy's log: a `Log` whose writers need not agree on a lock of their own.
+"""The log of a copy: a lock around a `Log`, so that its writers need no common lock outside it.
 
-The copier writes to it, and what truncates or shortens the replica is done to the copy as well (both are shortened
-alike, KIP-113). If the two shared the partition's lock, a slow target disk would hold up producers; so each change
-takes the copy's own lock, and the replica's threads only note what the copier is to do.
+The copier writes to it, and whatever truncates the replica or raises its log start offset also applies to the copy
+(KIP-113). If both shared the partition's lock, a slow target disk would delay producers; so each change takes the
+copy's own lock, and the replica's threads only record what the copier has to do.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar
 
 from storage_node.directories import checkpoints
-from storage_node.directories.atomic import NoRoom, io_errors, read_bytes, write_atomic
+from storage_node.directories.atomic import io_errors, read_bytes, write_atomic
 from storage_node.directories.errors import MalformedCheckpoint
-from storage_node.errors import LogAppendError, NotEnoughSpace
-from storage_node.log.admission import LAST_EPOCH
-from storage_node.log.batch import Buffer
+from storage_node.log.blocks import Walked
 from storage_node.log.config import LogConfig
-from storage_node.log.files import Home, write_all
-from storage_node.log.log import Appended, Log
+from storage_node.log.leader_epochs import LeaderEpochs
+from storage_node.log.log import FetchedData, Log
 from storage_node.log.segment import LOG, Segment, file_name
-from storage_node.log.state import wall_ms
-from storage_node.move.walk import Recent, Walked
-from storage_node.types import TopicPartition
+from storage_node.model.ids import TopicPartition
 
 FLUSHED = checkpoints.RECOVERY_POINTS
-"""Of the name and form of a log directory's file, but in the copy's own folder: the mover alone writes it."""
+"""A file named and formatted as a log directory's, but in the copy's own folder: only the mover writes it."""
 _LIMIT = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """What a copy has not done yet of what was done to its replica, in this order: a restart, a cut, a log start."""
+    """What was done to the replica and not yet to its copy, in this order: a restart, a cut, a log start."""
 
     restart: int | None = None
     cut: int | None = None
     start: int = 0
 
     def truncated(self, offset: int) -> Deferred:
-        """After a truncation at `offset`."""
+        """Return this with a truncation at `offset` added."""
         restart = self.restart if self.restart is None else min(self.restart, offset)
         return Deferred(restart, offset if self.cut is None else min(self.cut, offset), min(self.start, offset))
 
     def restarted(self, offset: int) -> Deferred:
-        """After all was dropped."""
+        """Return what remains after the whole log was dropped."""
         return Deferred(restart=offset)
 
     def started(self, start: int) -> Deferred:
-        """After the log start offset was raised."""
+        """Return this with a higher log start offset."""
         return replace(self, start=max(self.start, start))
 
     def ends(self, start: int, end: int) -> tuple[int, int]:
-        """Log start and log end offset of a copy once this is done."""
+        """Return the log start and log end offsets of a copy once this is applied."""
         if self.restart is not None:
             start = end = self.restart
         if self.cut is not None:
@@ -68,65 +62,117 @@ class Deferred:
 _NOTHING = Deferred()
 
 
-class FutureLog(Log):
-    """See the module. `writing` is held around every change; take it to make several changes one.
+class FutureLog:
+    """The log of a copy: a `Log` of which every change holds `writing`; take it to combine several changes.
 
-    Bytes of a batch that is not whole yet stand behind the active segment's end: no reader, no size and no offset
-    knows of them, and a start cuts them off. `version` grows with every truncation.
+    The bytes of a partial batch may be behind the log's end (`BlockAppender`). `version` grows with every truncation.
 
-    The replica's own threads never touch the copy's disk: a truncation of the replica is noted here (`defer_*`), counts
-    at once for both ends of the copy, and reaches the disk before the copier writes again. A start that finds a copy
+    The replica's own threads never touch the copy's disk: `defer_*` records a truncation of the replica, which applies
+    at once to both ends of the copy, and reaches the disk before the copier writes again. A start that finds a copy
     without it compares the copy with its source (`reconcile`).
     """
 
-    sparse: ClassVar[bool] = False
-    """What a crash left is copied again from the first offset that is missing: the source has it, if anybody has."""
-    epochs_first: ClassVar[bool] = False
-
-    def __init__(self, path: Path, tp: TopicPartition, config: LogConfig, directory: str, home: Home) -> None:
-        super().__init__(path, tp, config, directory, home)
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        """The log inside, which becomes the replica's at the swap. Its reads and flushes need no `writing`."""
         self.writing = threading.RLock()
         self.version = 0
+        self._blocks = log.blocks()
         self._deferring = threading.Lock()
         self._deferred = Deferred()
         self._noted = 0
-        self._torn = 0
+
+    @classmethod
+    def open(
+        cls, path: Path, tp: TopicPartition, config: LogConfig, *, directory: str, recovery_point: int = 0
+    ) -> FutureLog:
+        """Open or create the copy in `path`. Raises like `Log.open`."""
+        return cls(Log.open(path, tp, config, directory=directory, recovery_point=recovery_point, copy=True))
+
+    # Properties
+
+    @property
+    def path(self) -> Path:
+        return self.log.path
+
+    @property
+    def directory(self) -> str:
+        return self.log.directory
+
+    @property
+    def config(self) -> LogConfig:
+        return self.log.config
+
+    @config.setter
+    def config(self, config: LogConfig) -> None:
+        self.log.config = config
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        return self.log.segments
+
+    @property
+    def size(self) -> int:
+        return self.log.size
+
+    @property
+    def recovery_point(self) -> int:
+        return self.log.recovery_point
+
+    @property
+    def leader_epochs(self) -> LeaderEpochs:
+        return self.log.leader_epochs
+
+    @property
+    def log_start_offset(self) -> int:
+        """The log start offset, once everything deferred is applied."""
+        return self._deferred.ends(self.log.log_start_offset, self.log.log_end_offset)[0]
+
+    @property
+    def log_end_offset(self) -> int:
+        """The log end offset, once everything deferred is applied."""
+        return self._deferred.ends(self.log.log_start_offset, self.log.log_end_offset)[1]
+
+    # The recovery point, for the next start
 
     def note_flushed(self) -> None:
-        """Flush the full segments and keep on the disk how far that is: a start then checks only what follows.
+        """Flush the full segments and write the recovery point to the disk, so that a start validates only what
+        follows.
 
         Raises StorageError.
         """
-        self.flush_closed_segments()
+        self.log.flush_closed_segments()
         with self.writing:
             self._note()
 
     def _note(self) -> None:
-        point = self.recovery_point
-        if point == self._noted or self._closed:
+        point = self.log.recovery_point
+        if point == self._noted or self.log.closed:
             return
         with io_errors(self.directory, f"writing {FLUSHED} of {self.path.name}"):
             try:
-                write_atomic(self.path / FLUSHED, checkpoints.encode({self.tp: point}))
+                write_atomic(self.path / FLUSHED, checkpoints.encode({self.log.tp: point}))
             except FileNotFoundError:
-                # The folder was taken away meanwhile, with its topic or by a cancel: no start looks for its note.
+                # A deletion of the topic or a cancel took the folder away; no start reads its recovery point.
                 if os.path.lexists(self.path):
                     raise
         self._noted = point
 
     def noted(self, point: int) -> None:
-        """This is what `note_flushed` left; a log that ends before it is noted as such before anything is appended."""
+        """Accept what `note_flushed` wrote; if the log ends before it, write the lower point before anything is
+        appended.
+        """
         self._noted = point
         self._note()
 
-    # What the replica's threads note
+    # Deferred by the replica's threads
 
     def defer_truncation(self, offset: int) -> None:
-        """Truncate the copy at `offset` before anything else is written to it; nothing waits for a disk here."""
+        """Truncate the copy at `offset` before anything else is written to it, without waiting for a disk."""
         self._defer(lambda known: known.truncated(offset))
 
     def defer_restart(self, offset: int) -> None:
-        """Drop all of the copy, and let it go on at `offset`, before anything else is written to it."""
+        """Drop all of the copy and restart it at `offset` before anything else is written to it."""
         self._defer(lambda known: known.restarted(offset))
 
     def defer_start(self, start: int) -> None:
@@ -140,11 +186,11 @@ class FutureLog(Log):
 
     @property
     def deferred(self) -> bool:
-        """Whether `apply_deferred` has anything to do."""
+        """Whether `apply_deferred` has anything to apply."""
         return self._deferred != _NOTHING
 
     def apply_deferred(self) -> None:
-        """Bring to the disk what was deferred. Raises like `truncate_to`, `truncate_fully` and `advance_log_start`."""
+        """Apply to the disk what was deferred. Raises like `truncate_to`, `truncate_fully` and `advance_log_start`."""
         while self.deferred:
             with self.writing:
                 known = self._deferred
@@ -157,159 +203,102 @@ class FutureLog(Log):
                     if self._deferred == known:
                         self._deferred = _NOTHING
 
-    @property
-    def log_start_offset(self) -> int:
-        return self._deferred.ends(self._log_start_offset, self._end[0])[0]
+    def follow_start(self, start: int) -> None:
+        """Raise the log start offset to that of the replica, and drop the whole log if it ends before that.
 
-    @property
-    def log_end_offset(self) -> int:
-        return self._deferred.ends(self._log_start_offset, self._end[0])[1]
+        Raises like `advance_log_start` and `truncate_fully`.
+        """
+        with self.writing:
+            if start > self.log.log_end_offset:
+                self.truncate_fully(start)
+            elif start > self.log.log_start_offset:
+                self.advance_log_start(start)
 
-    # What the copier does
+    # Called by the copier
+
+    def read(self, offset: int, max_bytes: int) -> FetchedData:
+        """See `Log.read`."""
+        return self.log.read(offset, max_bytes)
 
     def begin(self, base_offset: int | None, first: int) -> Segment:
-        """The segment for what comes next: a new one if the source has one there, with that `base_offset`.
-
-        `first` is the base offset of the next batch. Raises like `roll`.
-        """
-        with self.writing, self._appending():
-            active, end = self._segments[-1], self._end[0]
-            if active.size and base_offset is not None and base_offset != active.base_offset:
-                active = self._roll(max(base_offset, end), wall_ms())
-            elif not active.size:
-                wanted = min(first, active.base_offset) if base_offset is None else base_offset
-                if wanted != active.base_offset:
-                    active = self._replace_active(wanted, wall_ms())
-            self._publish(end)
-            return active
+        """See `BlockAppender.begin`."""
+        with self.writing:
+            return self._blocks.begin(base_offset, first)
 
     def write(self, data: memoryview, walked: Walked) -> None:
-        """Write the next bytes, and take in the batches that are whole with them.
-
-        Raises `NotEnoughSpace`, `LogAppendError`; the copy then ends where it did.
-        """
-        with self.writing, self._appending():
-            self._refuse_closed()
-            active = self._segments[-1]
-            position = active.size + self._torn
-            epochs = self._epochs
-            for epoch, start in walked.epochs:
-                epochs = epochs.assign(epoch, start)
-            try:
-                if epochs is not self._epochs:
-                    self._store_epochs(epochs)
-                self._torn += len(data)
-                file = active.file
-                write_all(file.fd, data, position)
-            except OSError:
-                self.cut()
-                raise
-            if walked.count:
-                active.extended(walked.end, walked.entries, walked.largest)
-                self._torn = position + len(data) - walked.end
-                now = wall_ms()
-                for producer, recent in walked.producers.items():
-                    self._take_in(producer, recent, now)
-                self._publish(walked.next_offset)
-
-    def _take_in(self, producer_id: int, recent: Recent, now_ms: int) -> None:
-        for header in recent.headers:
-            self._producers.update(header, now_ms)
-        known = self._producers.get(producer_id)
-        if known is None:
-            return  # it was silent for longer than as many others as a log knows
-        if recent.timestamp > known.timestamp:
-            self._producers.producers[producer_id] = replace(known, timestamp=recent.timestamp)
+        """See `BlockAppender.write`."""
+        with self.writing:
+            self._blocks.write(data, walked)
 
     def cut(self) -> None:
-        """Cut off what was written of a batch that is not whole. Raises LogAppendError."""
+        """Cut off the bytes of a partial batch. Raises LogAppendError."""
         with self.writing:
-            if self._torn and not self._closed:
-                active = self._segments[-1]
-                try:
-                    file = active.file
-                    os.ftruncate(file.fd, active.size)
-                except OSError as exc:
-                    raise LogAppendError(self.directory, f"cutting the copy of {self.tp}") from exc
-            self._torn = 0
+            self._blocks.cut()
 
-    @contextlib.contextmanager
-    def _appending(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as exc:
-            if isinstance(exc, NoRoom):
-                raise NotEnoughSpace(f"no space left on {self.directory} to append to {self.tp}") from exc
-            raise LogAppendError(self.directory, f"appending to the log of {self.tp}") from exc
+    def flush(self) -> None:
+        """See `Log.flush`; may run beside `write`."""
+        self.log.flush()
 
-    # Changes, one at a time
+    def flush_records(self) -> None:
+        """See `Log.flush_records`; may run beside `write`."""
+        self.log.flush_records()
 
-    def append_copied(self, records: Buffer, now_ms: int | None = None, *, epoch: int = LAST_EPOCH) -> Appended:
-        with self.writing:
-            self.apply_deferred()
-            self.cut()
-            return super().append_copied(records, now_ms, epoch=epoch)
-
-    def roll(self, now_ms: int | None = None) -> None:
-        with self.writing:
-            self.apply_deferred()
-            self.cut()
-            super().roll(now_ms)
+    # Truncation
 
     def truncate_to(self, offset: int) -> None:
+        """See `Log.truncate_to`."""
         with self.writing:
-            # Also if nothing of it is here yet: it may have been read.
+            if offset < self.log.segments[0].base_offset:
+                self.truncate_fully(offset)
+                return
+            # Also if the copy does not have these records yet: they may have been read already.
             self._next_version()
             self.cut()
-            super().truncate_to(offset)
-            if self.recovery_point < self._noted:
+            self.log.truncate_to(offset)
+            if self.log.recovery_point < self._noted:
                 self._note()
 
     def truncate_fully(self, offset: int) -> None:
+        """See `Log.truncate_fully`."""
         with self.writing:
             self._next_version()
             self.cut()
-            super().truncate_fully(offset)
-            if self.recovery_point != self._noted:
-                self._note()
+            self.log.truncate_fully(offset)
+            self._note()
 
     def _next_version(self) -> None:
         with self._deferring:
             self.version += 1
 
     def advance_log_start(self, offset: int) -> bool:
+        """See `Log.advance_log_start`."""
         with self.writing:
-            return super().advance_log_start(offset)
+            return self.log.advance_log_start(offset)
 
-    def follow_start(self, start: int) -> None:
-        with self.writing:
-            super().follow_start(start)
+    # The end of the move
 
-    def delete_old_segments(self, now_ms: int, high_watermark: int | None = None) -> int:
+    def carry_history(self, source: Log) -> None:
+        """Adopt what batches alone do not carry: leader epochs without records, producers whose records were deleted.
+
+        Called while the swap holds the replica's log, when both have the same records.
+        """
         with self.writing:
-            self.apply_deferred()
             self.cut()
-            return super().delete_old_segments(now_ms, high_watermark)
-
-    def set_leader_epochs(self, entries: Iterable[tuple[int, int]]) -> None:
-        with self.writing:
-            super().set_leader_epochs(entries)
-
-    def settle(self) -> None:
-        with self.writing:
-            self.apply_deferred()
-            self.cut()
-            super().settle()
+            entries = source.leader_epochs.truncated_from_start(self.log_start_offset).entries
+            if entries != self.log.leader_epochs.entries:
+                self.log.set_leader_epochs(entries)
+            self.log.adopt_producers(source.producers)
 
     def close(self, clean: bool = True) -> None:
+        """See `Log.close`."""
         with self.writing:
             if clean:
                 self.cut()
-            super().close(clean)
+            self.log.close(clean)
 
 
 def open_copy(path: Path, source: Log, directory: str) -> FutureLog:
-    """Open a `.move`, new or found: every batch is checked of which nothing says that it was flushed.
+    """Open a `.move`, new or existing, and validate every batch behind its recovery point.
 
     Raises like `Log.open`, and `MetadataIOError`.
     """
@@ -320,7 +309,7 @@ def open_copy(path: Path, source: Log, directory: str) -> FutureLog:
 
 
 def _flushed(path: Path, tp: TopicPartition, directory: str) -> int:
-    """What `note_flushed` left in a copy's folder; 0 without it."""
+    """Return the recovery point that `note_flushed` wrote into a copy's folder; 0 without it."""
     with io_errors(directory, f"reading {FLUSHED} of {path.name}"):
         try:
             return checkpoints.decode(read_bytes(path / FLUSHED, _LIMIT), path / FLUSHED).get(tp, 0)
@@ -328,8 +317,8 @@ def _flushed(path: Path, tp: TopicPartition, directory: str) -> int:
             return 0
 
 
-def segment_files(log: Log, since: int) -> list[str]:
-    """The names of the .log files that hold offsets from `since` on, the active one last."""
+def segment_files(log: FutureLog, since: int) -> list[str]:
+    """Return the names of the .log files that hold offsets from `since` on, the active one last."""
     segments = log.segments
     ends = [segment.base_offset for segment in segments[1:]]
     return [
@@ -340,22 +329,8 @@ def segment_files(log: Log, since: int) -> list[str]:
 
 
 def bytes_found(folder: Path) -> int:
-    """Bytes of records that a copy which is not open yet has on the disk, checked or not; 0 where nobody can tell."""
+    """Return the bytes of records of a copy that is not open yet, validated or not; 0 if the folder is not readable."""
     try:
         return sum(entry.stat().st_size for entry in folder.iterdir() if entry.suffix == LOG)
     except OSError:
         return 0
-
-
-def carry_history(source: Log, copy: FutureLog) -> None:
-    """Take over what batches alone do not carry: leader epochs without records, and producers whose records are gone.
-
-    Called while the swap holds the log, when both have the same records.
-    """
-    with copy.writing:
-        copy.cut()
-        start = copy.log_start_offset
-        entries = source.leader_epochs.truncated_from_start(start).entries
-        if entries != copy.leader_epochs.entries:
-            copy.set_leader_epochs(entries)
-        copy.adopt_producers(source.producers)

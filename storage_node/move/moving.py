@@ -1,4 +1,4 @@
-"""One move in memory: who owns it, how far it is, and how its copier is told to leave."""
+"""Hold one move in memory: its owner, its progress, the request to its copier to stop, and its copy once it is open."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_node.directories.directory import LogDirectory
+from storage_node.model.ids import TopicPartition
+from storage_node.model.moves import MoveState
+from storage_node.move.copy_meter import CopyMeter
+from storage_node.move.copying.pace import Paces
+from storage_node.move.copying.stream import Stream
 from storage_node.move.future import FutureLog
 from storage_node.move.host import PartitionLike
-from storage_node.move.marker import Marker
-from storage_node.move.pace import Paces
-from storage_node.move.scheduler import MoveScheduler, Waiting
+from storage_node.move.scheduler import MoveScheduler, QueuedMove
 from storage_node.move.stall import CopyFacts, MoveFacts, Stall, judge
-from storage_node.move.status import MoveState, MoveStatus
-from storage_node.move.stream import Stream
+from storage_node.move.status import MoveStatus
 from storage_node.move.throttle import RateLimiter
-from storage_node.move.watch import Watch
-from storage_node.types import TopicPartition
+from storage_node.replicas.marker import Marker
 
 _RATE_WINDOW = 3.0  # seconds over which the current rate is taken
-_TOLD_FOR = 0.1  # seconds for which a reason that was found is told again
+_JUDGED_FOR = 0.1  # seconds for which a stall reason is returned again without a new judgement
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all moves of a node have in common, as far as it can hold one of them."""
+    """What all moves of a node share, as far as one of them refers to it."""
 
     limiter: RateLimiter
     scheduler: MoveScheduler
@@ -35,10 +36,10 @@ class Shared:
 
 
 class Move:
-    """A `.move` on disk and what goes on with it.
+    """A `.move` on disk and its state; `opened` once its copy is open.
 
-    `guard` serialises the steps that change names or markers (create, open, swap, cancel); copying needs no guard, it
-    looks at `stop` before every chunk. What is set by one thread and read by others is a single value each.
+    `guard` serialises the steps that change names or markers (create, open, swap, cancel). Copying needs no guard: it
+    reads `stop` before every chunk. What one thread sets and others read is a single value each.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Move:
         path: Path,
         marker: Marker,
         guard: threading.RLock,
-        throttle: int | None,
+        limiter: RateLimiter,
     ) -> None:
         self.partition = partition
         self.source = partition.directory
@@ -56,29 +57,26 @@ class Move:
         self.path = path
         self.marker = marker
         self.guard = guard
-        self.limiter = RateLimiter(throttle)
-        self.future: FutureLog | None = None
-        self.stream: Stream | None = None  # the copier's place in the source
-        self.doubted = (-1, -1)  # offset and version of the copy at which the source looked damaged
+        self.limiter = limiter
+        self.opened: OpenMove | None = None
         self.orphan = False  # found at the start, and no run has owned it yet
-        self.recovered = False  # the copy was made to fit the source since it was opened
         self.state = MoveState.QUEUED
         self.error = ""
         self.message = ""
-        self.stop = ""  # why the copier is to leave
+        self.stop = ""  # why the copier has to stop
         self.attempt = 0
-        self.bytes_found = 0  # by a start, before the copy is opened and checked
+        self.bytes_found = 0  # by a start, before the copy is opened and validated
         self.bytes_resumed = 0
         self.seconds_queued = 0.0
         self.seconds_copying = 0.0
         self.seconds_throttled = 0.0
         self.seconds_stalled = 0.0
         self.seconds_locked = 0.0
-        self.watch = Watch()
-        self.shared: Shared | None = None  # until it is queued for the first time
+        self.meter = CopyMeter()
+        self.shared: Shared | None = None  # None until it is queued for the first time
         self.changed = threading.Condition()
-        self._copying: tuple[float, float] | None = None  # when the copier came in, and what it had waited until then
-        self._told = (Stall(), CopyFacts(), float("-inf"))
+        self._copying: tuple[float, float] | None = None  # when the copier began, and what it had waited until then
+        self._judged = (Stall(), CopyFacts(), float("-inf"))
         self._active = 0
         self._queued_at = time.monotonic()
         self._samples: deque[tuple[float, int]] = deque(maxlen=256)
@@ -88,10 +86,21 @@ class Move:
     def tp(self) -> TopicPartition:
         return self.marker.tp
 
+    def open(self, future: FutureLog) -> OpenMove:
+        """Take the copy, which has been opened and validated, into use."""
+        opened = self.opened = OpenMove(self, future)
+        return opened
+
     @property
-    def lane(self) -> Waiting:
-        """Its place in the scheduler."""
-        return Waiting(self.source.name, self.target.name, self.tp)
+    def future(self) -> FutureLog | None:
+        """The copy, for a thread that only watches it; None until it is open."""
+        opened = self.opened
+        return opened.future if opened is not None else None
+
+    @property
+    def lane(self) -> QueuedMove:
+        """Its place in the scheduler's order."""
+        return QueuedMove(self.source.name, self.target.name, self.tp)
 
     @property
     def lag(self) -> int:
@@ -101,22 +110,23 @@ class Move:
 
     @property
     def bytes_held(self) -> int:
-        """Bytes that the copy has on its disk, as of now."""
-        return self.future.size if self.future is not None else self.bytes_found
+        """Bytes that the copy has on its disk now."""
+        future = self.future
+        return future.size if future is not None else self.bytes_found
 
     @property
     def bytes_left(self) -> int:
-        """Bytes that are still to be copied, as of now."""
+        """Bytes that remain to be copied now."""
         return max(0, self.partition.log.size - self.bytes_held)
 
     # State
 
     def become(self, state: MoveState, error: str = "", message: str = "") -> None:
-        """Change the state and wake who waits."""
+        """Change the state and wake the waiting threads."""
         with self.changed:
             now = time.monotonic()
-            self.watch.settle(self.state, self._told[0].reason)
-            self._told = (Stall(), CopyFacts(), float("-inf"))
+            self.meter.settle(self.state, self._judged[0].reason)
+            self._judged = (Stall(), CopyFacts(), float("-inf"))
             if self.state is MoveState.QUEUED and state is not MoveState.QUEUED:
                 self.seconds_queued += now - self._queued_at
             elif state is MoveState.QUEUED and self.state is not MoveState.QUEUED:
@@ -127,23 +137,23 @@ class Move:
             self.changed.notify_all()
 
     def throttled(self, seconds: float) -> None:
-        """Note that the last chunk was held back this long."""
+        """Note the seconds that the limits delayed the last chunk."""
         self.seconds_throttled += seconds
         wanted = MoveState.THROTTLED if seconds > 0 else MoveState.COPYING
-        if self.state is not wanted and self.state in (MoveState.COPYING, MoveState.THROTTLED):
+        if self.state is not wanted and self.state.copies:
             self.state = wanted
 
     def begin_copying(self) -> None:
-        """From now on the copier's time counts."""
-        self.watch.begin()
+        """Begin to count the copier's time."""
+        self.meter.begin()
         self._copying = (time.monotonic(), self.seconds_throttled + self.seconds_stalled)
 
     def end_copying(self) -> None:
-        """What the copier did not wait, it copied."""
+        """Count the copier's time, less its waits, as copying."""
         self.seconds_copying, self._copying = self.seconds_copying + self._copying_now(), None
 
     def _copying_now(self) -> float:
-        """Seconds of copying since the copier came in."""
+        """Return the seconds of copying since the copier began."""
         since = self._copying
         if since is None:
             return 0.0
@@ -151,7 +161,7 @@ class Move:
         return max(0.0, time.monotonic() - since[0] - waited)
 
     def enter(self) -> bool:
-        """The copier comes in; False when it was told to leave before it began."""
+        """Register the copier; return False when it was requested to stop before it began."""
         with self.changed:
             if self.stop:
                 return False
@@ -159,15 +169,16 @@ class Move:
             return True
 
     def leave(self) -> None:
-        """The copier has left; nothing of it touches the disk any more."""
+        """Note that the copier has stopped and no longer touches the disk."""
         with self.changed:
             self._active -= 1
             self.changed.notify_all()
 
     def halt(self, reason: str, timeout: float) -> bool:
-        """Tell the copier to leave and wait until it has; False if it is stuck (a disk that hangs).
+        """Request the copier to stop and wait until it has; return False if it is stuck in a disk that hangs.
 
-        Nobody waits for one that a failed disk may keep for ever: it looks at that disk before it writes anything.
+        The call does not wait for a copier that a failed disk may block for ever: that copier checks the disk before it
+        writes.
         """
         with self.changed:
             self.stop = self.stop or reason
@@ -180,31 +191,31 @@ class Move:
         return self.source.online and self.target.online
 
     def wait_settled(self, timeout: float) -> bool:
-        """Wait until it is neither queued, copying nor swapping; False when `timeout` seconds were not enough."""
+        """Wait until it is neither queued, copying nor swapping; return False after `timeout` seconds."""
         with self.changed:
             return self.changed.wait_for(lambda: not self.state.under_way, timeout)
 
     # Facts
 
     def sample(self) -> None:
-        """Note what was written, for the rate; a batch that is not whole yet counts, though no copy holds it."""
+        """Record what was written, for the rate; a partial batch counts, though the copy's size does not include it."""
         with self._sampling:
-            self._samples.append((time.monotonic(), self.watch.written))
-        if self.watch.due:
+            self._samples.append((time.monotonic(), self.meter.written))
+        if self.meter.due:
             self.stall()
 
     def stall(self) -> tuple[Stall, CopyFacts]:
-        """What holds it now, and what that was made of; the time since the last call is put down to it."""
-        told, copy, at = self._told
+        """Return what holds the move now, and its facts; the time since the last call is attributed to that reason."""
+        judged, copy, at = self._judged
         state = self.state
-        if time.monotonic() - at < _TOLD_FOR:
-            return told, copy
-        copy = self._copy_facts() if state in (MoveState.COPYING, MoveState.THROTTLED) else CopyFacts()
+        if time.monotonic() - at < _JUDGED_FOR:
+            return judged, copy
+        copy = self._copy_facts() if state.copies else CopyFacts()
         offline = next((one for one in (self.source, self.target) if not one.online), None)
         ahead = None
         if state is MoveState.QUEUED and self.shared is not None:
             ahead = self.shared.scheduler.ahead(self.lane)
-        told = judge(
+        judged = judge(
             MoveFacts(
                 state=state,
                 message=self.message,
@@ -215,17 +226,17 @@ class Move:
         )
         with self.changed:
             if self.state is state:
-                self.watch.settle(state, told.reason)
-                self._told = (told, copy, time.monotonic())
-        return told, copy
+                self.meter.settle(state, judged.reason)
+                self._judged = (judged, copy, time.monotonic())
+        return judged, copy
 
     def _copy_facts(self) -> CopyFacts:
         shared, future, source_size = self.shared, self.future, self.partition.log.size
         if shared is None or future is None:
             return CopyFacts()
-        if self.watch.due:
-            self.watch.look(source_size)
-        return self.watch.copy_facts(
+        if self.meter.due:
+            self.meter.sample(source_size)
+        return self.meter.copy_facts(
             self.source.name,
             self.target.name,
             shared.paces,
@@ -244,7 +255,7 @@ class Move:
         return max(0.0, (recent[-1][1] - recent[0][1]) / (now - recent[0][0]))
 
     def status(self) -> MoveStatus:
-        """All that can be said now."""
+        """Return the current status."""
         future = self.future
         copied = future.size if future is not None else self.bytes_found
         if self.state is MoveState.SWAPPED:
@@ -276,9 +287,20 @@ class Move:
             attempt=self.attempt,
             lag=self.lag,
             throttle=self.limiter.rate,
-            bytes_written=self.watch.written,
+            bytes_written=self.meter.written,
             append_rate=copy.append_rate,
             stall=stall.reason if stall.reason.stalled else "",
             stall_message=stall.message,
-            seconds_by_reason={name: round(value, 3) for name, value in self.watch.seconds.items()},
+            seconds_by_reason={name: round(value, 3) for name, value in self.meter.seconds.items()},
         )
+
+
+class OpenMove:
+    """A move whose copy is open: what a copier and a swap work on. It stays open until the move or the node ends."""
+
+    def __init__(self, move: Move, future: FutureLog) -> None:
+        self.move = move
+        self.future = future
+        self.stream: Stream | None = None  # the copier's position in the source
+        self.doubted = (-1, -1)  # offset and version of the copy at which the source looked corrupt
+        self.recovered = False  # a mover has taken over what was valid on disk

@@ -1,4 +1,4 @@
-"""Waits for locks whose holder may hang in a disk: nobody waits longer than it takes to know that."""
+"""Wait for locks whose holder may hang in a disk, no longer than it takes to detect that."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Protocol
 from storage_node.directories.directory import LogDirectory
 
 SECONDS = 3.0
-"""How long a lock is waited for once a directory is offline; as long as all are online it takes what it takes."""
+"""How long to wait for a lock once a directory is offline; while all are online the wait has no limit."""
 _LOOK = 0.2
 
 
@@ -23,7 +23,7 @@ class Lock(Protocol):
 
 
 def acquire(lock: Lock, directories: Iterable[LogDirectory], seconds: float | None = None) -> bool:
-    """Take a lock; False when one of `directories` has been offline for `seconds` (SECONDS) and it is not free yet."""
+    """Acquire a lock; return False if it is not free when one of `directories` has been offline for `seconds`."""
     patience = SECONDS if seconds is None else seconds
     watched = tuple(directories)
     until = time.monotonic() + patience
@@ -37,7 +37,7 @@ def acquire(lock: Lock, directories: Iterable[LogDirectory], seconds: float | No
 
 @contextmanager
 def held(lock: Lock, directories: Iterable[LogDirectory], seconds: float | None = None) -> Iterator[bool]:
-    """Hold a lock, or do without it where `acquire` answers False; answers whether it is held."""
+    """Hold a lock, or proceed without it where `acquire` returns False; yields whether it is held."""
     free = acquire(lock, directories, seconds)
     try:
         yield free

@@ -1,8 +1,7 @@
-"""Who copies next.
+"""Choose the next move to copy.
 
-Order: by source directory and target directory (a lane of moves from one disk to another is worked through before the
-next begins), then topic and partition. Before that comes what keeps disks apart: with several movers, a move whose
-two disks nobody else uses goes first.
+Moves are ordered by source directory and target directory (all moves from one disk to another come before the next
+pair), then by topic and partition. With several movers, a move whose two disks no other move uses comes first.
 """
 
 from __future__ import annotations
@@ -12,21 +11,21 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
-from storage_node.move.stall import TOLD, Ahead
-from storage_node.types import TopicPartition
+from storage_node.model.ids import TopicPartition
+from storage_node.move.stall import NAMED, Ahead
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Waiting:
-    """A move that wants a mover; sorts in the order in which moves are taken."""
+class QueuedMove:
+    """A move that waits for a mover; sorts in the order in which moves are taken."""
 
     source: str
     target: str
     tp: TopicPartition
 
 
-def choose(waiting: Iterable[Waiting], running: Iterable[Waiting], slots: int) -> Waiting | None:
-    """The next move to start, or None when all slots are taken or nothing waits."""
+def choose(waiting: Iterable[QueuedMove], running: Iterable[QueuedMove], slots: int) -> QueuedMove | None:
+    """Return the next move to start, or None when all slots are taken or no move waits."""
     busy = list(running)
     if len(busy) >= slots:
         return None
@@ -46,14 +45,14 @@ _Key = tuple[int, str, str, str, int]
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """The queue as it is now, for all who ask until it changes: each of thousands that wait wants its place told."""
+    """The queue in its current order, shared by all queries until it changes: thousands of moves query their places."""
 
     running: tuple[tuple[TopicPartition, str, str], ...]
     load: dict[str, int]
     keys: list[_Key] = field(default_factory=list)
     waiting: tuple[TopicPartition, ...] = ()  # the first of them
 
-    def key(self, move: Waiting) -> _Key:
+    def key(self, move: QueuedMove) -> _Key:
         load = self.load.get(move.source, 0) + self.load.get(move.target, 0)
         return load, move.source, move.target, move.tp.topic, move.tp.partition
 
@@ -65,27 +64,27 @@ class MoveScheduler:
         if slots < 1:
             raise ValueError("at least one mover is needed")
         self.slots = slots
-        self._waiting: set[Waiting] = set()
-        self._running: set[Waiting] = set()
+        self._waiting: set[QueuedMove] = set()
+        self._running: set[QueuedMove] = set()
         self._changed = threading.Condition()
         self._closed = False
         self._order: _Order | None = None
 
-    def add(self, move: Waiting) -> None:
-        """Queue a move; one that waits already is left where it is."""
+    def add(self, move: QueuedMove) -> None:
+        """Queue a move; one that waits already keeps its place."""
         with self._changed:
             self._waiting.add(move)
             self._order = None
             self._changed.notify()
 
-    def remove(self, move: Waiting) -> None:
-        """Take a move out of the queue; one that runs goes on until its mover calls `done`."""
+    def remove(self, move: QueuedMove) -> None:
+        """Remove a move from the queue; one that runs continues until its mover calls `done`."""
         with self._changed:
             self._waiting.discard(move)
             self._order = None
 
-    def take(self) -> Waiting | None:
-        """Wait for the next move and take it; None once closed. Call `done` with it afterwards."""
+    def take(self) -> QueuedMove | None:
+        """Wait for the next move and take it; return None once closed. Call `done` with it afterwards."""
         with self._changed:
             while not self._closed:
                 # A partition that is being copied is not taken a second time, however often it is queued.
@@ -99,34 +98,36 @@ class MoveScheduler:
                 self._changed.wait()
             return None
 
-    def done(self, move: Waiting) -> None:
-        """Give the slot back."""
+    def done(self, move: QueuedMove) -> None:
+        """Free the slot."""
         with self._changed:
             self._running.discard(move)
             self._order = None
             self._changed.notify_all()
 
-    def waiting(self) -> list[Waiting]:
-        """What waits, in plain order (the choice also looks at which disks are busy then)."""
+    def waiting(self) -> list[QueuedMove]:
+        """Return the waiting moves in plain order (the choice also depends on which disks are busy then)."""
         with self._changed:
             return sorted(self._waiting)
 
     @property
     def running(self) -> int:
-        """How many copies are under way."""
+        """The number of copies in progress."""
         return len(self._running)
 
-    def ahead(self, move: Waiting) -> Ahead:
-        """What a move that waits is behind; with several movers as of now, since it depends on who ends first."""
+    def ahead(self, move: QueuedMove) -> Ahead:
+        """Return what precedes a waiting move; with several movers only as of now, since it depends on which one ends
+        first.
+        """
         with self._changed:
             order = self._order
             if order is None:
                 order = self._order = self._in_order()
         count = bisect_left(order.keys, order.key(move))
-        return Ahead(order.running, order.waiting[: min(count, TOLD)], self.slots, max(0, count - TOLD))
+        return Ahead(order.running, order.waiting[: min(count, NAMED)], self.slots, max(0, count - NAMED))
 
     def _in_order(self) -> _Order:
-        """What waits, in the order in which it will be taken."""
+        """Return the waiting moves in the order in which they will be taken."""
         running = sorted(self._running)
         load: dict[str, int] = {}
         if self.slots > 1:
@@ -135,10 +136,10 @@ class MoveScheduler:
                 load[busy.target] = load.get(busy.target, 0) + 1
         order = _Order(tuple((busy.tp, busy.source, busy.target) for busy in running), load)
         order.keys.extend(sorted(map(order.key, self._waiting)))
-        return replace(order, waiting=tuple(TopicPartition(key[3], key[4]) for key in order.keys[:TOLD]))
+        return replace(order, waiting=tuple(TopicPartition(key[3], key[4]) for key in order.keys[:NAMED]))
 
     def close(self) -> None:
-        """Let every waiting mover go."""
+        """Release every waiting mover."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -1,9 +1,10 @@
-"""What a swap leaves to be written: the markers' final words, and the source's checkpoints without the replica.
+"""Write what a swap leaves for later: the final states of the markers, and the source's checkpoints without the
+replica.
 
-The swap is done before: a start that finds the earlier words comes to the same end. What they are for is a start
-without the source's disk (a sealed copy alone may have been taken back there, a settled one may not) and the time at
-which the `.delete` is due. Nobody waits for that, so a swap does not; with many small moves in one request it would
-cost a good part of each. It is written when no swap has come for a moment, and soon in any case.
+The swap is complete before: a start that finds the earlier states reaches the same result. The final states serve a
+start without the source's disk (a sealed copy alone may have been undone there, a confirmed one cannot) and record the
+time at which the `.delete` is due. No caller waits for them, so a swap does not either: with many small moves in one
+request it would cost a good part of each. They are written when no swap has come for a moment, and soon in any case.
 """
 
 from __future__ import annotations
@@ -22,20 +23,20 @@ from storage_node.directories.directory import LogDirectory
 from storage_node.directories.names import replica_name
 from storage_node.errors import StorageError
 from storage_node.failpoints import failpoint
-from storage_node.move import marker as markers
-from storage_node.move.deletion import Deletion
+from storage_node.model.ids import TopicPartition
 from storage_node.move.future import FLUSHED
 from storage_node.move.host import MoveHost
-from storage_node.move.marker import Reason, State
-from storage_node.types import TopicPartition
+from storage_node.replicas import marker as markers
+from storage_node.replicas.deletion import Deletion
+from storage_node.replicas.marker import Reason, State
 
 AFTER_SETTLED = failpoints.register("swap.after_settled")
 AFTER_SOURCE_SETTLED = failpoints.register("swap.after_source_settled")
 
-QUIET = 1.0  # seconds without a swap after which the final words are written
+QUIET = 1.0  # seconds without a swap after which the final states are written
 LONGEST = 10.0  # seconds after which they are in any case
-PATIENCE = 5.0  # seconds that a node which stops waits for it
-# Seconds that a directory's jobs wait in all for partitions' guards, which jobs of other directories may hold.
+PATIENCE = 5.0  # seconds that a stopping node waits for them
+# Seconds in all that a directory's jobs wait for partitions' guards, which jobs of other directories may hold.
 TURN = 1.0
 
 _log = logging.getLogger(__name__)
@@ -43,22 +44,23 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What is to be written in one directory; `write` returns False when the partition's guard, or the deletion, is not
-    free within so many seconds.
+    """A pending write in one directory.
+
+    `write` returns False when the partition's guard, or the deletion, is not free within the given seconds.
     """
 
     directory: LogDirectory
     write: Callable[[float], bool]
-    left: bool = False  # a replica has left it: its checkpoints are written, too
+    left: bool = False  # a replica has left the directory
 
 
 class Settler:
-    """What swaps have left to be written. Thread-safe; each directory's own threads write, so that a disk that hangs
-    holds up nobody else's.
+    """The pending writes of swaps. Thread-safe; each directory's own threads write, so that a disk that hangs delays no
+    other directory.
     """
 
     def __init__(self, host: MoveHost, guard: Callable[[TopicPartition], threading.RLock]) -> None:
-        """`guard` gives the lock under which names and markers of a partition change."""
+        """Create it; `guard` returns the lock under which names and markers of a partition change."""
         self._host = host
         self._guard = guard
         self._jobs: list[_Job] = []
@@ -69,7 +71,9 @@ class Settler:
         self._thread: threading.Thread | None = None
 
     def add(self, tp: TopicPartition, target: LogDirectory, generation: int, deletion: Deletion) -> None:
-        """The copy of `tp` in `target` has become the replica of this generation, its source is `deletion`."""
+        """Add the writes of a swap: the copy of `tp` in `target` is the replica of this generation, its source
+        `deletion`.
+        """
 
         def replica(patience: float) -> bool:
             guard = self._guard(tp)
@@ -96,8 +100,9 @@ class Settler:
             self._changed.notify_all()
 
     def settle(self) -> None:
-        """Have all of it written now, as far as nobody is at work there, and wait for it, but not for a disk that
-        hangs. What is being written already is waited for as well.
+        """Write everything now and wait for it, except on a disk that hangs or under a guard that another thread holds.
+
+        Writes already in progress are waited for as well.
         """
         wait(self._begin(), PATIENCE)
 
@@ -107,41 +112,44 @@ class Settler:
             by_directory: dict[LogDirectory, list[_Job]] = {}
             for job in jobs:
                 by_directory.setdefault(job.directory, []).append(job)
-            # (Nobody waits for a disk that was given up.)
+            # The node does not wait for a disk that it gave up.
             self._under_way = [(where, job) for where, job in self._under_way if where.online and not job.done()]
             for directory, here in by_directory.items():
-                # (What is offline, or is being closed, is left to the next start.)
+                # Writes of a directory that is offline or closing are left to the next start.
                 with contextlib.suppress(StorageError, RuntimeError):
                     self._under_way.append((directory, directory.background(self._write, directory, here)))
             return [job for _, job in self._under_way]
 
     def close(self) -> None:
-        """Write what is left, if the disks take it soon; the next start does it otherwise."""
+        """Write what is left, if the disks accept it soon; otherwise the next start does."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self.settle()
 
     def _write(self, directory: LogDirectory, jobs: list[_Job]) -> None:
-        if any(job.left for job in jobs):
-            try:
-                self._host.checkpoint(directory, None)
-            except StorageError as error:
-                directory.fail_on(error)
+        try:
+            self._host.checkpoint(directory, None)
+        except StorageError as error:
+            directory.fail_on(error)
+            # The seals hold what the checkpoints lack: they stay until there is room, or until the next start.
+            for job in [each for each in jobs if not each.left and directory.online]:
+                self._again(job, LONGEST)
+            jobs = [job for job in jobs if job.left]
         until = time.monotonic() + TURN
         for job in jobs:
             try:
                 if directory.online and not job.write(max(0.0, until - time.monotonic())):
-                    self._again(replace(job, left=False))
+                    self._again(job)
             except StorageError as error:
                 directory.fail_on(error)
             except markers.MarkerCorrupt as error:
                 _log.error("after a swap: %s", error)
 
-    def _again(self, job: _Job) -> None:
+    def _again(self, job: _Job, pause: float = 0.0) -> None:
         with self._changed:
             if not self._closed:
-                self._oldest = self._newest = time.monotonic()
+                self._oldest = self._newest = time.monotonic() + pause
                 self._jobs.append(job)
                 self._changed.notify_all()
 
@@ -159,22 +167,22 @@ class Settler:
 
 
 def settle_replica(path: Path, generation: int) -> None:
-    """The sealed copy of this generation is the replica; called under the partition's guard. Raises StorageError,
-    MarkerCorrupt.
+    """Mark the sealed copy of this generation as the replica, under the partition's guard. The directory's checkpoint
+    has its log start offset from here on, which may also fall again.
 
-    What another move, a deletion or a start has written there since, stays.
+    What another move, a deletion or a start has written there since, stays. Raises StorageError, MarkerCorrupt.
     """
     found = markers.read(path)
     if found is None or found.state is not State.SEALED or found.generation != generation:
         return
-    markers.write(path, found.settled())
+    markers.write(path, replace(found.settled(), log_start=-1))
     with contextlib.suppress(OSError):
         (path / FLUSHED).unlink(missing_ok=True)
     failpoint(AFTER_SETTLED)
 
 
 def settle_source(deletion: Deletion) -> bool:
-    """Write down why the source of a swap is a `.delete` and when it is due; False while it is being removed.
+    """Record why the source of a swap is a `.delete` and when it is due; return False while it is being removed.
 
     Raises StorageError.
     """

@@ -1,9 +1,9 @@
-"""Why a move does not get on: facts in, one reason with a sentence out. Pure.
+"""Judge why a move is stalled: facts in, one reason with a message out. Pure.
 
-A move that is under way either copies, or something holds it: another move has the copying thread, a limit, a disk that
-is slower than it usually is, a source that grows faster than it is copied, a directory that is offline, or somebody who
-stopped it. What is told is the first of these that nothing else explains: a disk that hangs makes every source grow
-faster than its copy, and a limit that is too low does, too.
+A move in progress either copies, or something holds it: another move has the copying thread, a limit, a disk that is
+slower than it usually is, a source that grows faster than it is copied, a directory that is offline, or an operator's
+stop. The reported reason is the first of these that nothing else explains: a disk that hangs makes every source grow
+faster than its copy, and so does a limit that is too low.
 """
 
 from __future__ import annotations
@@ -12,33 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from storage_node.types import TopicPartition
+from storage_node.model.ids import TopicPartition
+from storage_node.model.moves import MoveState, StallReason
 
-HELD_SHARE = 0.1  # of the last seconds slept for a limit: less is not worth a word
-SLOW_FACTOR = 4.0  # a disk is slow when it does less than this part of what it usually does
+HELD_SHARE = 0.1  # of the last seconds slept for a limit: less is not reported
+SLOW_FACTOR = 4.0  # a disk is slow when its rate is less than this part of its usual rate
 SLOW_SHARE = 0.5  # and the copy spends at least this share of its time waiting for it
-SLOW_SECONDS = 1.0  # and that for so long
-FAST_READ = 32e6  # bytes/s; what is read faster than this is never called slow: it may have been in memory before
-TOLD = 3  # names of moves in one sentence; the others are counted
-GROWTH_SECONDS = 3.0  # the source is watched for so long before it is said to run away
-
-
-class StallReason(StrEnum):
-    """What holds a move; `COPYING` when nothing does."""
-
-    COPYING = "copying"
-    QUEUED = "queued"  # other moves have the copying threads
-    RUN_LIMIT = "run_limit"  # throttled by the move's own limit
-    NODE_LIMIT = "node_limit"  # throttled by the limit that all moves of the node share
-    SLOW_DISK = "slow_disk"  # slower than the same directory was before
-    GROWING_SOURCE = "growing_source"  # appended to faster than it is copied: there is no end in sight
-    STOPPED = "stopped"  # paused, or left alone
-    OFFLINE = "offline"  # one of its directories is
-
-    @property
-    def stalled(self) -> bool:
-        """Whether it is worth telling."""
-        return self is not StallReason.COPYING
+SLOW_SECONDS = 1.0  # and that for at least these seconds
+FAST_READ = 32e6  # bytes/s; a faster read is never called slow: earlier ones may have been served from memory
+NAMED = 3  # names of moves in one message; the others are counted
+GROWTH_SECONDS = 3.0  # seconds for which the source is observed before it is reported as growing too fast
 
 
 class Doing(StrEnum):
@@ -53,19 +36,20 @@ class Doing(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What is in front of a queued move: who has the copying threads, and how many others come before it."""
+    """What precedes a queued move: the moves that have the copying threads, and those before it in the queue."""
 
     running: tuple[tuple[TopicPartition, str, str], ...] = ()  # partition, source, target
     before: tuple[TopicPartition, ...] = ()
     slots: int = 1
-    more: int = 0  # that come before it, too
+    more: int = 0  # moves before it that `before` does not name
 
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """How one directory does for this copy. Rates in bytes/s, times in seconds.
+    """The performance of one directory for this copy. Rates in bytes/s, times in seconds.
 
-    `rate` is that of the time in which the copy waited for it, `usual` the median since the start (0: not known yet).
+    `rate` is taken over the time in which the copy waited for it, `usual` is the median since the start (0: not known
+    yet).
     """
 
     directory: str
@@ -73,8 +57,8 @@ class DiskFacts:
     rate: float
     usual: float
     best: float
-    waited: float  # of the window
-    hanging: float = 0.0  # since when the call under way has not returned
+    waited: float  # seconds of the window
+    hanging: float = 0.0  # seconds since the call in progress began
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +70,7 @@ class CopyFacts:
     held_by_node: float = 0.0
     run_limit: int | None = None
     node_limit: int | None = None
-    sharing: int = 1  # copies under way on the node
+    sharing: int = 1  # copies in progress on the node
     disks: tuple[DiskFacts, ...] = ()
     watched: float = 0.0  # seconds over which the two rates below are taken
     append_rate: float = 0.0
@@ -96,9 +80,9 @@ class CopyFacts:
 
 @dataclass(frozen=True, slots=True)
 class MoveFacts:
-    """All that a reason is made of."""
+    """All that a reason is derived from."""
 
-    state: str
+    state: MoveState
     message: str = ""
     offline: str = ""  # a directory of the move that is offline, and why
     ahead: Ahead | None = None
@@ -107,7 +91,7 @@ class MoveFacts:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """The reason and one sentence with names and figures; the sentence is "" when nothing holds the move."""
+    """The reason and one message with names and figures; the message is "" when nothing holds the move."""
 
     reason: StallReason = StallReason.COPYING
     message: str = ""
@@ -117,14 +101,14 @@ _NOTHING = Stall()
 
 
 def judge(facts: MoveFacts) -> Stall:
-    """What holds the move now."""
-    if facts.offline and facts.state not in ("swapped", "cancelled", "in_place"):
+    """Return what holds the move now."""
+    if facts.offline and not facts.state.ended:
         return Stall(StallReason.OFFLINE, facts.offline)
-    if facts.state in ("stopped", "suspended"):
+    if facts.state.halted:
         return Stall(StallReason.STOPPED, facts.message or facts.state)
-    if facts.state == "queued":
+    if facts.state is MoveState.QUEUED:
         return Stall(StallReason.QUEUED, queued_behind(facts.ahead or Ahead()))
-    if facts.state not in ("copying", "throttled"):
+    if not facts.state.copies:
         return _NOTHING
     copy = facts.copy
     for disk in copy.disks:
@@ -142,9 +126,9 @@ def judge(facts: MoveFacts) -> Stall:
 
 
 def queued_behind(ahead: Ahead) -> str:
-    """Whom a queued move waits for."""
+    """Return the message that names the moves a queued move waits for."""
     if len(ahead.running) < ahead.slots and not ahead.before:
-        return "queued: the next copying thread takes it"
+        return "queued: the next free mover copies it"
     names = [f"{tp} ({source} -> {target})" for tp, source, target in ahead.running]
     if not names:
         return f"queued behind {_list([str(tp) for tp in ahead.before], ahead.more)}"
@@ -157,7 +141,7 @@ def queued_behind(ahead: Ahead) -> str:
 
 
 def slow(disk: DiskFacts, seconds: float) -> bool:
-    """Whether a directory is slower than it usually is, and the copy waits for it."""
+    """Return whether a directory is slower than it usually is, and the copy waits for it."""
     if disk.usual <= 0 or disk.waited < SLOW_SECONDS or disk.waited < SLOW_SHARE * seconds:
         return False
     if disk.reading and disk.rate >= FAST_READ:
@@ -166,7 +150,7 @@ def slow(disk: DiskFacts, seconds: float) -> bool:
 
 
 def growing(copy: CopyFacts) -> bool:
-    """Whether the source gets away from its copy."""
+    """Return whether the source grows faster than its copy."""
     return (
         copy.watched >= GROWTH_SECONDS
         and copy.append_rate > 0
@@ -176,7 +160,7 @@ def growing(copy: CopyFacts) -> bool:
 
 
 def eta(left: int, copy_rate: float, append_rate: float, reason: str = "") -> float | None:
-    """Seconds until a copy has caught up with its source; None when it cannot be told, or never does."""
+    """Return the seconds until a copy has caught up with its source; None when they are unknown, or it never does."""
     if left <= 0:
         return 0.0
     if reason == StallReason.GROWING_SOURCE or copy_rate <= append_rate:
@@ -184,19 +168,19 @@ def eta(left: int, copy_rate: float, append_rate: float, reason: str = "") -> fl
     return left / (copy_rate - append_rate)
 
 
-def share_out(seconds: float, state: str, reason: StallReason, by_run: float, by_node: float) -> dict[str, float]:
-    """The seconds that just passed by what held the move in them; they add up to `seconds` while it is under way.
+def share_out(seconds: float, state: MoveState, reason: StallReason, by_run: float, by_node: float) -> dict[str, float]:
+    """Attribute the seconds that just passed to what held the move; they add up to `seconds` while it is in progress.
 
-    What a limit took of a copy is known exactly and counts as such, unless the copy is hopeless or a disk slow: then
-    all of it was lost to that.
+    What a limit took of a copy is known exactly and counts as such, unless the copy cannot catch up or a disk is slow:
+    then all of it counts as that.
     """
     if seconds <= 0:
         return {}
-    if state == "queued":
+    if state is MoveState.QUEUED:
         return {StallReason.QUEUED: seconds}
-    if state in ("stopped", "suspended"):
+    if state.halted:
         return {StallReason.OFFLINE if reason is StallReason.OFFLINE else StallReason.STOPPED: seconds}
-    if state not in ("copying", "throttled"):
+    if not state.copies:
         return {}
     if reason in (StallReason.GROWING_SOURCE, StallReason.SLOW_DISK, StallReason.OFFLINE):
         return {reason: seconds}
@@ -211,7 +195,7 @@ def share_out(seconds: float, state: str, reason: StallReason, by_run: float, by
 
 
 def add(totals: Mapping[str, float], more: Mapping[str, float]) -> dict[str, float]:
-    """Seconds by reason, added up."""
+    """Add up seconds by reason."""
     return {
         name: totals.get(name, 0.0) + more.get(name, 0.0) for name in [*totals, *(n for n in more if n not in totals)]
     }
@@ -233,14 +217,14 @@ def _held(copy: CopyFacts) -> Stall:
 def _slow(disk: DiskFacts) -> str:
     does = "reads" if disk.reading else "writes"
     if disk.hanging >= SLOW_SECONDS and disk.rate <= 0:
-        now = f"{disk.directory} has not answered for {disk.hanging:.1f} s"
+        now = f"{disk.directory} has not responded for {disk.hanging:.1f} s"
     else:
         now = f"{disk.directory} {does} at {rate(disk.rate)}"
     return f"{now}; since the start it did {rate(disk.usual)} (median), {rate(disk.best)} at best"
 
 
 def rate(value: float | None) -> str:
-    """Bytes per second for people, decimal."""
+    """Format bytes per second for people, with decimal units."""
     number = float(value or 0.0)
     for unit in ("B", "kB", "MB"):
         if number < 999.5:
@@ -250,6 +234,6 @@ def rate(value: float | None) -> str:
 
 
 def _list(names: list[str], more: int = 0) -> str:
-    shown = names[:TOLD]
+    shown = names[:NAMED]
     more += len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")

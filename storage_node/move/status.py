@@ -1,33 +1,12 @@
-"""What can be said about a move, as values."""
+"""Describe the status of a move, as values."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
 from typing import Any
 
-from storage_node.types import TopicPartition
-
-
-class MoveState(StrEnum):
-    """Where a move stands."""
-
-    QUEUED = "queued"  # `.move` is there, no mover is free
-    COPYING = "copying"
-    THROTTLED = "throttled"  # copying, and just now held back by a limiter
-    CAUGHT_UP = "caught_up"  # the copy reached the source: the swap can be tried
-    SWAPPING = "swapping"
-    SWAPPED = "swapped"
-    CANCELLED = "cancelled"
-    FAILED = "failed"  # `error` and `message` say why
-    STOPPED = "stopped"  # paused, or all moves of the node are stopped; `.move` stays
-    SUSPENDED = "suspended"  # left alone at the start; `message` says why
-    IN_PLACE = "in_place"  # the replica is in the directory asked for
-
-    @property
-    def under_way(self) -> bool:
-        """Whether waiting for it makes sense."""
-        return self in (MoveState.QUEUED, MoveState.COPYING, MoveState.THROTTLED, MoveState.SWAPPING)
+from storage_node.model.ids import TopicPartition
+from storage_node.model.moves import MoveState, Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +14,13 @@ class MoveStatus:
     """One move. Directories are absolute paths, times seconds, sizes bytes, `rate` bytes per second over the last
     seconds.
 
-    `bytes_copied` counts what the copy holds, `bytes_resumed` how much of it was found valid on disk when this
-    process went on with it. `seconds_stalled` is time spent waiting for flushes, `seconds_locked` how long
-    the last swap held the log. `bytes_written` is what this process wrote into the copy, `append_rate` how fast
-    the source grows. `stall` is what holds the move now (`stall.StallReason`, "" when it copies), `stall_message` says
-    so with names and figures, `seconds_by_reason` is where its time went.
+    `bytes_copied` counts what the copy holds, `bytes_resumed` how much of it was valid on disk when this process
+    resumed it. `seconds_stalled` is time spent waiting for flushes, `seconds_locked` how long the last swap held the
+    log. `bytes_written` is what this process wrote into the copy, `append_rate` how fast the source grows. `stall` is
+    what holds the move now (a `StallReason`, "" when it copies), `stall_message` gives the reason with names and
+    figures, `seconds_by_reason` attributes its time.
 
-    `error` is a stable type name (LogDirOffline, TargetFull, CorruptSource,
-    StaleClaim, MovesStopped, NodeFailure), `message` one sentence.
+    `error` is the stable type of the failure (an `ErrorType`, "" without one), `message` its description.
     """
 
     tp: TopicPartition
@@ -74,15 +52,15 @@ class MoveStatus:
     seconds_by_reason: dict[str, float] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values, with topic and partition apart."""
+        """Return plain values, with topic and partition apart."""
         values = asdict(self)
         del values["tp"]
         return {"topic": self.tp.topic, "partition": self.tp.partition, **values, "state": str(self.state)}
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingDeletion:
-    """What a swap has left of its source, in `directory` (absolute): due in so many seconds, below 0 when it is due."""
+class DelayedDeletion:
+    """The source that a swap left in `directory` (absolute), due in this many seconds, below 0 when it is overdue."""
 
     tp: TopicPartition
     directory: str
@@ -92,13 +70,9 @@ class WaitingDeletion:
 
 @dataclass(frozen=True, slots=True)
 class SwapOutcome:
-    """What a swap came to: "swapped", or "behind" when the source ran away and the copy has to go on first."""
+    """The result of a swap: SWAPPED, or BEHIND when the source outgrew the copy, which has to continue first."""
 
-    outcome: str
+    outcome: Outcome
     seconds_locked: float = 0.0
-    generation: int = 0  # of the replica that is served now
+    generation: int = 0  # of the replica that the node serves now
     delete_after: float = 0.0  # seconds until the source's `.delete` is due
-
-
-SWAPPED = "swapped"
-BEHIND = "behind"

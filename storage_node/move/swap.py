@@ -1,14 +1,14 @@
-"""The swap: the copy becomes the replica, in KIP-113's order, each step on the disk before the next begins.
+"""Swap a move: the copy becomes the replica, in KIP-113's order, each step durable before the next begins.
 
-While the swap holds the log there are only the last chunk and its flush, the seal, two renames and the flushes of
-their folders. All that can be done before (catching up, flushing, the target's checkpoints) is done before, and what
-can wait is done later (the markers' final words, see `settling`, and the source's checkpoints).
+While the swap holds the log, it does only the last chunk and its flush, the seal, two renames and the flushes of their
+folders. All that can be done before (catching up, flushing, the target's checkpoints) is done before, and what can wait
+is done later (the markers' final states, see `settling`, and the source's checkpoints).
 
-Nobody waits for a target that hangs meanwhile: appends are put aside (`log_hold`), and once the target is offline
-another thread gives the source back (`takeover`).
+Clients do not wait for a target that hangs meanwhile: the node defers appends (`log_hold`), and once the target is
+offline another thread gives the source back (`swap_hold`).
 
-A seal that does not come to its end leaves the source two generations higher before it takes another record: the sealed
-copy may come back from a failing disk, and must then be the older one.
+A seal that does not complete raises the source two generations before it takes another record: the sealed copy may
+return from a failing disk, and must then be the older one.
 """
 
 from __future__ import annotations
@@ -22,20 +22,19 @@ from pathlib import Path
 from storage_node import failpoints
 from storage_node.directories.atomic import fsync_dir, full_is_no_room, io_errors, rename_new
 from storage_node.directories.directory import LogDirectory
-from storage_node.directories.latch import Fault, fault_of, reason_of
+from storage_node.directories.io_faults import Fault, fault_of, reason_of
 from storage_node.directories.names import delete_name, new_delete_id, replica_name
 from storage_node.errors import StorageError
 from storage_node.failpoints import failpoint
-from storage_node.move import marker as markers
-from storage_node.move.copier import Copier
-from storage_node.move.future import carry_history
+from storage_node.move.copying.copier import Copier
+from storage_node.move.copying.pauses import Pauses
+from storage_node.move.copying.reconcile import fits_source
 from storage_node.move.host import MoveHost
-from storage_node.move.marker import Marker, State
-from storage_node.move.moving import Move
-from storage_node.move.pauses import Pauses
-from storage_node.move.reconcile import fits_source
-from storage_node.move.takeover import SwapGivenUp, TakeBack, Takeover
+from storage_node.move.moving import Move, OpenMove
+from storage_node.move.swap_hold import SwapGivenUp, SwapHold, TakeBack
 from storage_node.move.throttle import LIMITED_CHUNK
+from storage_node.replicas import marker as markers
+from storage_node.replicas.marker import Marker, State
 
 _log = logging.getLogger(__name__)
 
@@ -51,15 +50,15 @@ UNDO_AFTER_MARKER = failpoints.register("undo.after_marker")
 UNDO_AFTER_RENAMED = failpoints.register("undo.after_renamed")
 UNDO_AFTER_FLUSHED = failpoints.register("undo.after_flushed")
 
-CATCH_UP_SECONDS = 2.0  # without the lock, before the answer is "behind": replica.move.swap.deadline.ms
+CATCH_UP_SECONDS = 2.0  # without the lock, before the swap is "behind": replica.move.swap.deadline.ms
 LOCK_WAIT_SECONDS = 1.0  # for the partition's lock
 TAIL_SECONDS = 0.02  # for the last copy while the log is held
-CLOSE_SECONDS = 5.0  # for threads that give a source back while the node stops
+CLOSE_SECONDS = 5.0  # for threads that give a source back when the node stops
 
 
 @dataclass(frozen=True, slots=True)
 class Swapped:
-    """The swap is done: the source stands at `source_path` and is due at `delete_at_ms`."""
+    """A completed swap: the source is now at `source_path` and is due for deletion at `delete_at_ms`."""
 
     source_path: Path
     source_generation: int
@@ -67,7 +66,7 @@ class Swapped:
 
 
 class Swapper:
-    """Swaps one move; thread-safe as long as each move is swapped under its guard.
+    """The swapper of one move at a time under its guard; thread-safe across moves.
 
     A copy that has not reached its source after `seconds` of catching up is "behind".
     """
@@ -77,157 +76,164 @@ class Swapper:
         self._copier = copier
         self._pauses = pauses
         self._seconds = seconds
-        self._held: dict[Move, Takeover] = {}
+        self._held: dict[Move, SwapHold] = {}
         self._giving_back: list[threading.Thread] = []
         for directory in host.directories():
-            directory.on_failure(self._directory_failed)
+            self.add_directory(directory)
 
-    def swap(self, move: Move, delay_ms: int, now_ms: int) -> Swapped | None:
-        """Catch up and swap; None when the source ran away ("behind"), with nothing changed.
+    def add_directory(self, directory: LogDirectory) -> None:
+        """Give up swaps that hang in this directory, should it fail."""
+        directory.on_failure(self._directory_failed)
 
-        Raises what the copier raises, and StorageError; after those the source serves on or its directory is offline.
+    def swap(self, opened: OpenMove, delay_ms: int, now_ms: int) -> Swapped | None:
+        """Catch up and swap; return None when the source outgrew the copy ("behind"), with nothing changed.
+
+        Raises what the copier raises, and StorageError; after those the source stays the replica or its directory is
+        offline.
         """
-        partition, future = move.partition, move.future
-        assert future is not None
-        if not self._catch_up(move):
+        move, future = opened.move, opened.future
+        partition = move.partition
+        if not self._catch_up(opened):
             return None
         source_path = move.source.path / delete_name(move.tp, new_delete_id())
         version = future.version
         bare = markers.read_any(partition.log.path) is None
         if bare:
-            # Most of what `_finish_copy` flushes of it, without the lock.
+            # Without the lock, this flushes most of what `_finish_copy` flushes of the source.
             partition.log.flush_records()
         self._host.checkpoint(move.target, partition)
         failpoint(BEFORE_LOCK)
         with self._pauses.asked():
-            if not self._take_over(move, source_path, version, bare):
+            if not self._promote_under_hold(opened, source_path, version, bare):
                 if future.version != version:
-                    # The target's checkpoint is ahead of the copy since that was truncated.
+                    # The target's checkpoint is ahead of the copy since the copy was truncated.
                     self._host.checkpoint(move.target, partition)
                 return None
         failpoint(AFTER_REFERENCES)
+        if not move.target.online:
+            # It failed before it had the replica, so the failure did not take it offline.
+            self._host.take_offline_with(move.target, [move.tp])
         source_generation = move.marker.generation - 1
         move.marker = move.marker.settled()
-        # The source's checkpoints are written when it is their time: its entries there speak of no replica any more.
+        # The source's checkpoints are written later: their entries for it no longer belong to a replica.
         self._host.moved()
         return Swapped(source_path, source_generation, now_ms + delay_ms)
 
-    def _take_over(self, move: Move, source_path: Path, version: int, bare: bool) -> bool:
-        """Hold the log and promote the copy; False with nothing changed when the source ran away.
+    def _promote_under_hold(self, opened: OpenMove, source_path: Path, version: int, bare: bool) -> bool:
+        """Hold the log and promote the copy; return False with nothing changed when the source outgrew the copy.
 
         `version` is the copy's when the target's checkpoint was written, `bare` whether the source has no marker.
         """
-        partition, future = move.partition, move.future
-        assert future is not None
-        # What came in meanwhile is flushed too, so that the flush during the hold is a small one.
-        if not self._catch_up(move):
+        move = opened.move
+        partition = move.partition
+        # Records appended meanwhile are flushed too, so that the flush during the hold is small.
+        if not self._catch_up(opened):
             return False
         hold = partition.hold(LOCK_WAIT_SECONDS)
         if hold is None:
             return False
         began = time.monotonic()
-        takeover = self._held[move] = Takeover(hold, move.target.name, f"the swap of {move.tp}")
+        held = self._held[move] = SwapHold(hold, move.target.name, f"the swap of {move.tp}")
         try:
-            with takeover.asking(lambda: None):
-                # A copy that was cut since then is below what the target's checkpoint says of it.
-                complete = self._finish_copy(move, began + TAIL_SECONDS, bare) and future.version == version
+            with held.asking(lambda: None):
+                # A copy that was truncated since is below its offsets in the target's checkpoint.
+                complete = self._finish_copy(opened, began + TAIL_SECONDS, bare) and opened.future.version == version
             if complete:
-                self._promote(move, takeover, source_path)
+                self._promote(opened, held, source_path)
             return complete
         finally:
             move.seconds_locked = time.monotonic() - began
-            if takeover.end():
+            if held.end():
                 partition.release(hold)
             self._held.pop(move)
-            self._copier.leave(move)
+            self._copier.leave(opened)
 
     # In place of a swap that hangs
 
     def asked(self) -> list[tuple[LogDirectory, str, float]]:
-        """What swaps are asking their targets now: the directory, what for, and since when (`time.monotonic`)."""
-        held = [(move.target, takeover) for move, takeover in self._held.copy().items()]
-        return [(target, takeover.what, since) for target, takeover in held if (since := takeover.asked) is not None]
+        """Return the operations in progress on targets: directory, operation, and its start (`time.monotonic`)."""
+        every = [(move.target, held) for move, held in self._held.copy().items()]
+        return [(target, held.what, since) for target, held in every if (since := held.asked) is not None]
 
     def _directory_failed(self, directory: LogDirectory, _: str) -> None:
-        """Give back the sources of the swaps that are asking this directory, each in a thread of its own."""
-        for move, takeover in self._held.copy().items():
-            take_back = takeover.give_up() if move.target is directory else None
+        """Give back the sources of the swaps that wait for this directory, each in a thread of its own."""
+        for move, held in self._held.copy().items():
+            take_back = held.give_up() if move.target is directory else None
             if take_back is not None:
                 thread = threading.Thread(
-                    target=self._give_back, args=(move, takeover, take_back), name=f"give-back-{move.tp}", daemon=True
+                    target=self._give_back, args=(move, held, take_back), name=f"give-back-{move.tp}", daemon=True
                 )
                 self._giving_back = [*(other for other in self._giving_back if other.is_alive()), thread]
                 thread.start()
 
-    def _give_back(self, move: Move, takeover: Takeover, take_back: TakeBack) -> None:
+    def _give_back(self, move: Move, held: SwapHold, take_back: TakeBack) -> None:
         partition = move.partition
         try:
-            # A source whose disk has failed too takes no more records: a start decides by what it finds.
+            # A source whose disk has failed too takes no more records: the next start decides by what it finds.
             if move.source.online:
                 take_back()
-                _log.warning("%s goes on in %s: its swap hangs in %s", move.tp, move.source.path, move.target.path)
+                _log.warning("%s continues in %s: its swap hangs in %s", move.tp, move.source.path, move.target.path)
         except Exception as error:
             _log.exception("giving %s back after its swap hung in %s", move.tp, move.target.path)
-            self._host.lost(move.tp, f"{move.tp} cannot be taken back on {move.source.name}: {error!r}")
+            self._host.replica_failed(move.tp, f"{move.tp} cannot be taken back on {move.source.name}: {error!r}")
         finally:
-            partition.release(takeover.hold)
+            partition.release(held.hold)
 
     def close(self) -> None:
-        """Wait for the threads that give sources back, not long: the source's disk may hang, too."""
+        """Wait, not long, for the threads that give sources back: the source's disk may hang, too."""
         until = time.monotonic() + CLOSE_SECONDS
         for thread in self._giving_back:
             thread.join(max(0.0, until - time.monotonic()))
 
     # Before the lock
 
-    def _catch_up(self, move: Move) -> bool:
-        """Copy and flush until less than a chunk is missing; False when that does not come to an end."""
-        future = move.future
-        assert future is not None
+    def _catch_up(self, opened: OpenMove) -> bool:
+        """Copy and flush until less than a chunk is missing; return False when that takes too long."""
+        future = opened.future
         until = time.monotonic() + self._seconds
         while time.monotonic() < until:
             began = future.size
             reached = False
             try:
                 while not reached and time.monotonic() < until:
-                    reached = not self._copier.step(move, until=until)
+                    reached = not self._copier.step(opened, until=until)
             finally:
-                self._copier.leave(move)
+                self._copier.leave(opened)
             future.flush()
             if reached and future.size - began < LIMITED_CHUNK:
-                return fits_source(move)
+                return fits_source(opened)
         return False
 
     # During the hold
 
-    def _finish_copy(self, move: Move, deadline: float, bare: bool) -> bool:
-        future = move.future
-        assert future is not None
-        while self._copier.step(move, limited=False):
+    def _finish_copy(self, opened: OpenMove, deadline: float, bare: bool) -> bool:
+        source, future = opened.move.partition.log, opened.future
+        while self._copier.step(opened, limited=False):
             if time.monotonic() > deadline:
                 return False
-        if not fits_source(move):
+        if not fits_source(opened):
             return False
-        self._copier.leave(move)
-        carry_history(move.partition.log, future)
-        # The indexes can wait: every flush that is spared here is a disk that nobody waits for during the hold.
+        self._copier.leave(opened)
+        future.carry_history(source)
+        # The indexes can wait: writers do not wait for flushes that are omitted here.
         future.flush_records()
         if bare:
-            # A source that ends before the seal is one that nobody has written to since, which a start with the copy's
-            # disk missing notes in its marker. One that got no marker (its disk is full) must not get that short by a
-            # loss of power: it would be served, written to, and still give way to the sealed copy.
-            move.partition.log.flush_records()
+            # A source that ends before the seal counts as one without later appends: a start without the copy's disk
+            # raises the generation in the source's marker before it serves it. A source that got no marker (its disk is
+            # full) must not become that short by a power loss: it would be served, appended to, and still lose against
+            # the sealed copy.
+            source.flush_records()
         failpoint(AFTER_TAIL)
         return True
 
-    def _promote(self, move: Move, takeover: Takeover, source_path: Path) -> None:
-        partition, future = move.partition, move.future
-        assert future is not None
+    def _promote(self, opened: OpenMove, held: SwapHold, source_path: Path) -> None:
+        move, copy = opened.move, opened.future.log
+        partition = move.partition
         source = partition.log
         self._copier.check(move)
         try:
             with (
-                takeover.asking(lambda: self._undo(move, None)),
+                held.asking(lambda: self._undo(move, None)),
                 io_errors(move.target.name, f"sealing {move.path.name}"),
             ):
                 move.target.check_online()
@@ -236,7 +242,7 @@ class Swapper:
         except SwapGivenUp:
             raise
         except StorageError as error:
-            move.target.fail_on(error)  # first: a bad disk is not asked to take the seal back
+            move.target.fail_on(error)  # first, so that a bad disk is not used for undoing the seal
             self._undo(move, None)
             raise
         renamed = False
@@ -257,7 +263,7 @@ class Swapper:
         promoted = False
         try:
             with (
-                takeover.asking(lambda: self._undo(move, source_path)),
+                held.asking(lambda: self._undo(move, source_path)),
                 io_errors(move.target.name, f"renaming {move.path.name} to {target_path.name}"),
             ):
                 move.target.check_online()
@@ -266,21 +272,22 @@ class Swapper:
                 promoted = True
                 failpoint(AFTER_TARGET_RENAMED)
                 fsync_dir(move.target.path)
-            # A disk that answered after it was given up: nothing is served from it, so the source is taken back.
+            # A disk may complete the rename after it was given up: nothing is served from it, so the source is taken
+            # back.
             move.target.check_online()
         except SwapGivenUp:
             raise
         except StorageError as error:
             if not move.target.fail_on(error) and promoted:
-                # Under its final name it may be found or not; a disk that is used on must not have it.
+                # A start may find it under its final name or not; a disk that stays in use must not have it.
                 move.target.fail(error)
             self._undo(move, source_path)
             raise
         failpoint(AFTER_TARGET_FLUSHED)
         with partition.lock:
             source.relocated(source_path)
-            future.relocated(target_path)
-            partition.swapped(future, move.target, move.marker.generation)
+            copy.relocated(target_path)
+            partition.swapped(copy, move.target, move.marker.generation)
 
     def _seal(self, move: Move) -> None:
         partition = move.partition
@@ -297,11 +304,11 @@ class Swapper:
         failpoint(AFTER_SEAL)
 
     def _undo(self, move: Move, renamed: Path | None) -> None:
-        """Give the source back, two generations higher, or else with the seal undone; the replica goes offline if
-        neither can be made durable, with its whole directory where the disk is bad.
+        """Give the source back, two generations higher, or else with the seal undone.
 
-        The copy on a target that is good is not sealed any more, and younger than the source again: it can be copied
-        and swapped once more.
+        If neither can be made durable, the replica goes offline, with its whole directory where the disk is bad. The
+        copy on a good target is no longer sealed, and newer than the source again: it can be copied and swapped once
+        more.
         """
         partition = move.partition
         path = partition.log.path
@@ -312,8 +319,9 @@ class Swapper:
                 found = markers.read(here) or Marker(move.tp.topic, move.tp.partition, source_id=move.source.id)
                 marked = markers.write_in_any_case(here, found.settled(generation))
                 if not marked and not move.target.online:
-                    # Nothing would tell the sealed copy, should it come back, from what is appended here now: the name
-                    # stays what it is, so that no start takes it for the newest replica while that disk is away.
+                    # Nothing would distinguish the sealed copy, should it return, from what is appended here now: the
+                    # source keeps its present name, so that no start takes it for the newest replica while that disk is
+                    # missing.
                     self._no_marker(move)
                     return
                 failpoint(UNDO_AFTER_MARKER)
@@ -333,29 +341,35 @@ class Swapper:
             self._no_marker(move)
 
     def _no_marker(self, move: Move) -> None:
-        """The source's disk is full: the replica goes offline, alone."""
+        """Take only the replica offline, because the source's disk is full."""
         path = move.partition.log.path
-        self._host.lost(move.tp, f"{path.name} cannot be taken back on {move.source.name}: no room for its marker")
+        self._host.replica_failed(
+            move.tp, f"{path.name} cannot be taken back on {move.source.name}: no room for its marker"
+        )
 
     def _not_taken_back(self, move: Move, error: StorageError | markers.MarkerCorrupt, renamed: Path | None) -> None:
-        """The source has neither its name nor a higher generation for sure. Nothing is appended to it then, unless its
-        name was never changed and the copy is durably no whole one.
+        """Take the replica offline, because the source has neither its name nor a higher generation for sure.
+
+        Appends continue only if its name was never changed and the copy's marker is durably not a seal.
         """
 
-        def lost() -> None:
-            self._host.lost(move.tp, f"{move.tp} cannot be taken back on {move.source.name}: {reason_of(error)}")
+        def failed() -> None:
+            self._host.replica_failed(
+                move.tp, f"{move.tp} cannot be taken back on {move.source.name}: {reason_of(error)}"
+            )
 
         if isinstance(error, StorageError):
             if move.source.fail_on(error) or not move.source.online:
                 return
-            if renamed is None and fault_of(error) is Fault.STEP and self._unseal(move, hangs=lost):
+            if renamed is None and fault_of(error) is Fault.STEP and self._unseal(move, hangs=failed):
                 return
-        lost()
+        failed()
 
     def _unseal(self, move: Move, generation: int = 0, *, hangs: TakeBack = lambda: None) -> bool:
-        """Have the copy say durably that it is no whole one, of this generation if that is higher than its own.
+        """Mark the copy durably as incomplete, with this generation if that is higher than its own; return whether it
+        is.
 
-        `hangs` is what is left to do where that hangs. Raises SwapGivenUp then.
+        `hangs` is what remains to be done if the target hangs; the swap then raises SwapGivenUp.
         """
         copying = replace(
             move.marker,

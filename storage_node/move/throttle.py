@@ -1,30 +1,32 @@
-"""How fast moves may copy: one limiter for the node, shared by all movers, and one for each run; the lower holds.
+"""Limit how fast moves copy: one limiter for the node, shared by all movers, and one for each run; the lower applies.
 
-Who charged the two buckets waits until what he put in is out; who comes late because a disk took its time may catch
-up, but no second carries noticeably more than the rate allows, whatever happened before. Bytes are paid for before they
-are written; what was then written late, the disk having stalled, is put into the second bucket again at that moment. (A
-GCRA with the charge taken first, kept in bytes so that a change of rate is exact.)
+A thread that charged the two buckets waits until what it charged has drained. A thread that is late because a disk was
+slow may catch up, but no second carries noticeably more than the rate allows, whatever happened before. Bytes are
+charged before they are written; those that were then written late, because the disk stalled, are charged to the second
+bucket again at that moment. (A GCRA with the charge taken first, kept in bytes so that a change of rate is exact.)
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
+from weakref import WeakValueDictionary
 
 from storage_node.buckets import TOLERANCE, Buckets
 
-SLICE = 0.1  # seconds slept at most before rate and stop are looked at again
+SLICE = 0.1  # seconds slept at most before rate and stop are read again
 PEAK = 1.01  # times the rate, while catching up: no ten seconds carry noticeably more
-BURST = 0.015  # seconds' worth of bytes that may go out at once while catching up: threads are not woken to the moment
+BURST = 0.015  # seconds' worth of bytes that may pass at once while catching up: threads do not wake to the moment
 LATE = 0.005  # seconds a write may take longer than usual before it counts as late
-USUAL = 1 / 16  # the share of the last write in what is usual
-USUAL_MOST = 0.03  # seconds that are never more than usual
-RESOLUTION = 1e-6  # seconds that are not worth sleeping
+USUAL = 1 / 16  # the share of the last write in the usual time
+USUAL_MOST = 0.03  # seconds; the usual time is never longer
+RESOLUTION = 1e-6  # seconds; shorter waits are skipped
 MIN_CHUNK = 16 << 10
 MAX_CHUNK = 1 << 20  # without a limit: what stays in a processor's cache from reading to writing
-LIMITED_CHUNK = 2 << 20  # while a swap holds the log, where nothing is slept
+LIMITED_CHUNK = 2 << 20  # while a swap holds the log and does not sleep
 CHUNK_SECONDS = 0.005
 BLOCK = 4096  # chunks are whole blocks of a disk
 
@@ -46,15 +48,15 @@ class RateLimiter(Buckets):
         self._usual = 0.0  # seconds that a write takes
 
     def set_rate(self, rate: int | None) -> None:
-        """Change the rate; who waits notices within `SLICE` seconds and waits for the rest at the new one."""
+        """Change the rate; a waiting thread notices within `SLICE` seconds and waits for the rest at the new rate."""
         with self._lock:
             self._drain()
             self._rate = _checked(rate)
             if self._drained >= self._charged:
-                self._at = -math.inf  # nobody waits: the time until somebody does is no delay to be caught up
+                self._at = -math.inf  # no thread waits: the time until one does is not a delay to catch up with
 
     def acquire(self, count: int, should_stop: Callable[[], bool] = lambda: False) -> float:
-        """Wait until `count` bytes may be written; answers the seconds slept. Told to stop, it ends uncharged."""
+        """Wait until `count` bytes may be written; return the seconds slept. `should_stop` ends it without a charge."""
         slept = 0.0
         with self._lock:
             self._drain()
@@ -73,7 +75,7 @@ class RateLimiter(Buckets):
                     return slept
             if should_stop():
                 with self._lock:
-                    # Given back as drained, so that those behind do not wait for it.
+                    # The bytes count as drained, so that later threads do not wait for them.
                     self._drained += count
                     self._peak_drained += count
                 return slept
@@ -82,17 +84,35 @@ class RateLimiter(Buckets):
             slept += self._clock.monotonic() - before
 
     def wrote(self, count: int, since: float) -> None:
-        """`count` bytes that `acquire` let pass were written just now, by somebody who began at `since`."""
+        """Note that `count` bytes that `acquire` admitted were written just now, by a write that began at `since`."""
         if self._rate is None:
             return
         with self._lock:
             took = self._clock.monotonic() - since
             late = took > self._usual + LATE
-            # Writes that all take as long come as far apart as they were let pass: only the odd one is late.
+            # Writes that all take equally long are as far apart as they were admitted: only the odd one is late.
             self._usual = min(USUAL_MOST, self._usual + (took - self._usual) * USUAL)
             if late:
                 self._drain()
                 self._peak_charged += count
+
+
+class RunLimiters:
+    """The limiters of the runs: all replicas that one run moves share one, however many threads copy. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: WeakValueDictionary[tuple[str, str], RateLimiter] = WeakValueDictionary()
+
+    def of(self, owner: str, run_id: str, rate: int | None) -> RateLimiter:
+        """Return the limiter of a run, with this rate from now on; a move without an owner has one of its own."""
+        if not owner:
+            return RateLimiter(rate)
+        with self._lock:
+            limiter = self._known.setdefault((owner, run_id), RateLimiter(rate))
+        if limiter.rate != rate:
+            limiter.set_rate(rate)
+        return limiter
 
 
 def _checked(rate: int | None) -> int | None:
@@ -102,8 +122,10 @@ def _checked(rate: int | None) -> int | None:
 
 
 def chunk_size(*rates: int | None, most: int | None = None) -> int:
-    """Bytes to copy at once: 5 ms' worth of the lowest rate, between 16 KiB and 1 MiB;
-    1 MiB where nothing limits. Never more than `most` in whole blocks, of which it is one at least.
+    """Return the bytes to copy at once: 5 ms' worth of the lowest rate, between 16 KiB and 1 MiB; 1 MiB without a
+    limit.
+
+    Never more than `most` in whole blocks, but at least one block.
     """
     limits = [rate for rate in rates if rate is not None]
     chunk = MAX_CHUNK

@@ -1,25 +1,22 @@
-"""Who leads a partition now, told with the error of who asked the wrong node (KIP-951)."""
+"""The current leader in a response with NOT_LEADER_OR_FOLLOWER or FENCED_LEADER_EPOCH (KIP-951)."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from storage_node.protocol.cluster import brokers
-from storage_node.protocol.wire import array, string, varint
-from storage_node.types import TopicPartition
-
-if TYPE_CHECKING:
-    from storage_node.node import Node
+from storage_node.model.ids import TopicPartition
+from storage_node.protocol.apis.cluster import brokers
+from storage_node.protocol.host import MetadataHost
+from storage_node.wire.primitives import array, string, varint
 
 _LEADER = struct.Struct(">ii")
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """A partition's leader, its epoch, and where it is reached."""
+    """A partition's leader, its leader epoch and its address."""
 
     node: int
     epoch: int
@@ -27,12 +24,12 @@ class Leader:
     port: int
 
     def tagged(self, tag: int) -> bytes:
-        """The tagged fields of a partition that name it."""
+        """Return the encoded CurrentLeader as a partition's only tagged field."""
         return bytes((1, tag, _LEADER.size + 1)) + _LEADER.pack(self.node, self.epoch) + b"\0"
 
 
-def leader_of(node: Node, tp: TopicPartition) -> Leader | None:
-    """The leader that the metadata names, None where none is up."""
+def leader_of(node: MetadataHost, tp: TopicPartition) -> Leader | None:
+    """Return a partition's leader according to this node's metadata; None if it has no live leader."""
     image = node.metadata.image
     row = image.partition(tp)
     for broker in brokers(node, image) if row is not None else ():
@@ -42,7 +39,7 @@ def leader_of(node: Node, tp: TopicPartition) -> Leader | None:
 
 
 def endpoints(leaders: Iterable[Leader | None]) -> bytes:
-    """The tagged fields at the end of an answer: where the leaders named in it are reached."""
+    """Return the tagged fields at the end of a response: the NodeEndpoints of the leaders in it."""
     found = {leader.node: leader for leader in leaders if leader is not None}
     if not found:
         return b"\0"

@@ -1,1 +1,1 @@
-"""Replication: leaders keep their in-sync replicas and the high watermark, followers copy what leaders have."""
+"""Replication: leaders maintain the ISR and the high watermark, followers fetch from the leaders."""

@@ -1,23 +1,21 @@
-"""auto.leader.rebalance.enable: a node asks from time to time to lead again what it should.
+"""auto.leader.rebalance.enable: a node periodically requests the leadership of the partitions that prefer it.
 
-After a node was away others lead its partitions. Kafka's controller looks after that every
-leader.imbalance.check.interval.seconds; here each node does for itself, with one request for all of its partitions.
+While a node is down, other nodes lead its partitions. Kafka's controller corrects that every
+leader.imbalance.check.interval.seconds; here each node does, with one request for all of its partitions.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from typing import TYPE_CHECKING
 
 from storage_node.asking import ASK_TIMEOUT
-from storage_node.config_table import BROKER
-from storage_node.config_values import BrokerValues
-from storage_node.metadata import ClusterImage
-from storage_node.types import TopicPartition
-
-if TYPE_CHECKING:
-    from storage_node.node import Node
+from storage_node.config.table import BROKER
+from storage_node.config.values import BrokerValues
+from storage_node.model.ids import NO_LEADER, TopicPartition
+from storage_node.model.image import ClusterImage
+from storage_node.model.metadata import PartitionImage
+from storage_node.replication.host import BalanceHost
 
 log = logging.getLogger(__name__)
 
@@ -26,36 +24,42 @@ INTERVAL = "leader.imbalance.check.interval.seconds"
 
 
 def to_lead_again(image: ClusterImage, node: int) -> list[TopicPartition]:
-    """The partitions that a node is preferred for and in sync with, and that another one leads.
+    """Return the partitions that prefer this node and have it in the ISR, but that another node leads.
 
-    One that is being reassigned is left alone: who leads it is settled when that is done.
+    Partitions under reassignment are excluded: their leader is determined when the reassignment ends.
     """
     return [
-        TopicPartition(topic.name, row.partition)
+        TopicPartition(topic.name, row.index)
         for topic in image.topics.values()
-        for row in topic.partitions.values()
-        if row.replicas[:1] == (node,) and row.leader not in (node, -1) and node in row.isr and not row.original
+        for row in topic.partitions
+        if _should_lead(row, node)
     ]
 
 
-class LeaderBalance:
-    """When the next look is due, and what is done then."""
+def _should_lead(row: PartitionImage, node: int) -> bool:
+    """Whether the node is preferred for the partition and in sync with another leader, in no reassignment."""
+    elsewhere = row.leader not in (node, NO_LEADER) and node in row.isr
+    return row.replicas[:1] == (node,) and elsewhere and not row.assignment.reassigning
 
-    def __init__(self, node: Node) -> None:
+
+class LeaderBalance:
+    """The periodic check of a node's preferred partitions."""
+
+    def __init__(self, node: BalanceHost) -> None:
         values = BrokerValues({}, {}, node.config.values)
         self._node = node
         enabled = values.effective().get(ENABLED, BROKER[ENABLED].default) == "true"
         self.interval = float(values.number(INTERVAL)) if enabled else None
-        """Seconds between two looks, None for never."""
+        """Seconds between two checks, None if disabled."""
         self._due = time.monotonic() + (self.interval or 0)
 
     async def look(self) -> None:
-        """Ask for what this node should lead, if it is time. Raises RequestTimedOut."""
+        """Request the leadership of the preferred partitions if a check is due. Raises RequestTimedOut."""
         controller = self._node.controller
         if self.interval is None or controller is None or time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self.interval
         partitions = to_lead_again(self._node.metadata.image, self._node.id)
         if partitions:
-            log.info("asking to lead %d partitions again", len(partitions))
+            log.info("requesting the leadership of %d partitions that prefer this node", len(partitions))
             await controller.elect_leaders(partitions, unclean=False, timeout=ASK_TIMEOUT)

@@ -1,7 +1,7 @@
-"""What a follower sends and reads: Fetch version 17 by topic ids, ListOffsets version 5; written and read with struct.
+"""A follower's requests and their responses: Fetch version 17 by topic id, ListOffsets version 5; with struct.
 
-In a session a request has only the partitions that have moved on since the last one. Every length of an answer is
-checked against the bytes that are there.
+In a fetch session a request names only the partitions that have changed since the last one. Every length in a response
+is checked against the bytes present.
 """
 
 from __future__ import annotations
@@ -10,20 +10,20 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from storage_node.protocol.wire import array, string, varint
+from storage_node.wire.primitives import array, string, varint
 
 FETCH, FETCH_VERSION = 1, 17
 LIST_OFFSETS, LIST_OFFSETS_VERSION = 2, 5
 LATEST, EARLIEST = -1, -2
-#: No session is asked for: (id, epoch) of a full fetch that ends with its answer (KIP-227).
+#: (id, epoch) of a full fetch that requests no session (KIP-227).
 NO_SESSION = (0, -1)
-#: A topic id and a partition's number.
+#: A topic id and a partition number.
 Key = tuple[bytes, int]
 
 _HEAD = struct.Struct(">hhi")
 _FETCH_HEAD = struct.Struct(">iiibii")
 ROW = struct.Struct(">iiqiqiB")
-"""Partition, leader epoch, offset, last fetched epoch, log start, most bytes, no tagged fields."""
+"""Partition, leader epoch, offset, last fetched epoch, log start, max bytes, no tagged fields."""
 _ANSWER = struct.Struct(">i")
 _FETCH_ANSWER = struct.Struct(">ihi")
 _EMPTY = struct.Struct(">ihqqqBiBB")
@@ -38,15 +38,15 @@ _SMALLEST = 61
 _ID = 16
 
 
-class BadAnswer(ValueError):
-    """Bytes that are no answer to what was asked; the connection is closed."""
+class BadResponse(ValueError):
+    """Bytes that are not a valid response to the request; the caller closes the connection."""
 
 
 class FetchRow(NamedTuple):
-    """A partition's part of an answer. `records` lies in the connection's buffer, until the next answer is received.
+    """A partition's part of a Fetch response. `records` lies in the connection's buffer, valid until the next receive.
 
-    `diverging`: the epoch, and the offset at which it ends at the leader, that the follower truncates by; `leader`: the
-    node that leads now and its epoch, where the one asked does not.
+    `diverging`: the epoch and its end offset at the leader, to which the follower truncates (KIP-595); `leader`: the
+    current leader and its epoch, if the responding node does not lead.
     """
 
     topic_id: bytes
@@ -60,7 +60,7 @@ class FetchRow(NamedTuple):
 
 
 class AskedRow(NamedTuple):
-    """What a request says of a partition: `fetched` is the epoch of the last record that the follower has."""
+    """A partition's part of a Fetch request: `fetched` is the epoch of the follower's last record."""
 
     epoch: int
     offset: int
@@ -82,7 +82,7 @@ def fetch_request(
     session: tuple[int, int] = NO_SESSION,
     forgotten: Iterable[Key] = (),
 ) -> bytearray:
-    """A Fetch request with its size before it; `session` is the session's id and epoch (KIP-227)."""
+    """Return a Fetch request, preceded by its size; `session` is the session's id and epoch (KIP-227)."""
     out = bytearray(4)
     out += _HEAD.pack(FETCH, FETCH_VERSION, correlation) + len(client).to_bytes(2, "big") + client.encode() + b"\0"
     out += _FETCH_HEAD.pack(wait_ms, min_bytes, max_bytes, 0, *session)
@@ -107,20 +107,20 @@ def fetch_request(
 
 
 def read_session(view: memoryview, correlation: int) -> tuple[int, int]:
-    """The error and the session id of an answer to Fetch; raises BadAnswer."""
+    """Return the error and the session id of a Fetch response; raises BadResponse."""
     reader = _Reader(view)
     reader.correlation(correlation, flexible=True)
     _throttled, error, session = reader.take(_FETCH_ANSWER)
     return error, session
 
 
-def read_answer(view: memoryview, correlation: int) -> Iterator[FetchRow]:
-    """The rows of an answer to Fetch; raises BadAnswer, also for an error of the whole request."""
+def read_response(view: memoryview, correlation: int) -> Iterator[FetchRow]:
+    """Return the rows of a Fetch response; raises BadResponse, also for an error of the whole request."""
     reader = _Reader(view)
     reader.correlation(correlation, flexible=True)
     _throttled, error, _session = reader.take(_FETCH_ANSWER)
     if error:
-        raise BadAnswer(f"the fetch was refused with error {error}")
+        raise BadResponse(f"the leader rejected the fetch with error {error}")
     return _rows(reader)
 
 
@@ -156,7 +156,7 @@ def _rows(reader: _Reader) -> Iterator[FetchRow]:
 
 
 class _Reader:
-    """A position in an answer; every step is checked against its end. Raises BadAnswer."""
+    """A position in a response, bounded by its end. Raises BadResponse."""
 
     __slots__ = ("at", "end", "view")
 
@@ -168,21 +168,21 @@ class _Reader:
     def bytes(self, size: int) -> memoryview:
         at = self.at
         if size < 0 or at + size > self.end:
-            raise BadAnswer(f"a field of {size} bytes at byte {at} of {self.end}")
+            raise BadResponse(f"a field of {size} bytes at byte {at} of {self.end}")
         self.at = at + size
         return self.view[at : at + size]
 
     def take(self, what: struct.Struct) -> tuple[int, ...]:
         at = self.at
         if at + what.size > self.end:
-            raise BadAnswer(f"a field of {what.size} bytes at byte {at} of {self.end}")
+            raise BadResponse(f"a field of {what.size} bytes at byte {at} of {self.end}")
         self.at = at + what.size
         return what.unpack_from(self.view, at)
 
     def correlation(self, wanted: int, *, flexible: bool) -> None:
         (found,) = self.take(_ANSWER)
         if found != wanted:
-            raise BadAnswer(f"an answer to request {found}, {wanted} was sent")
+            raise BadResponse(f"a response to request {found} instead of {wanted}")
         if flexible:
             self.skip_tags()
 
@@ -194,13 +194,13 @@ class _Reader:
             if byte < 0x80:
                 return value
             shift += 7
-        raise BadAnswer(f"a length that does not end at byte {self.at}")
+        raise BadResponse(f"a length that does not end at byte {self.at}")
 
     def count(self) -> int:
-        """Elements of a compact array, none for null; each takes a byte at least."""
+        """Return the number of elements of a compact array, 0 for null; each takes at least one byte."""
         count = self.varint() - 1
         if count > self.end - self.at:
-            raise BadAnswer(f"{count} elements in {self.end - self.at} bytes")
+            raise BadResponse(f"{count} elements in {self.end - self.at} bytes")
         return max(count, 0)
 
     def tags(self) -> Iterator[tuple[int, memoryview]]:
@@ -216,7 +216,7 @@ class _Reader:
 def offsets_request(
     correlation: int, client: str, replica: int, topic: str, partition: int, epoch: int, times: Iterable[int]
 ) -> list[bytes]:
-    """ListOffsets requests for one partition, one for each time (LATEST, EARLIEST)."""
+    """Return ListOffsets requests for one partition, one for each time (LATEST, EARLIEST)."""
     found = []
     for number, time in enumerate(times):
         body = _HEAD.pack(LIST_OFFSETS, LIST_OFFSETS_VERSION, correlation + number)
@@ -228,23 +228,23 @@ def offsets_request(
 
 
 def read_offset(view: memoryview, correlation: int) -> tuple[int, int]:
-    """(error, offset) of the only partition in an answer to ListOffsets; raises BadAnswer."""
+    """Return (error, offset) of the only partition in a ListOffsets response; raises BadResponse."""
     reader = _Reader(view)
     reader.correlation(correlation, flexible=False)
     reader.bytes(4)
     if reader.take(_ANSWER) != (1,):
-        raise BadAnswer("offsets of several topics, one was asked for")
+        raise BadResponse("offsets of several topics, one was requested")
     reader.bytes(int.from_bytes(reader.bytes(2), "big"))
     if reader.take(_ANSWER) != (1,):
-        raise BadAnswer("offsets of several partitions, one was asked for")
+        raise BadResponse("offsets of several partitions, one was requested")
     _partition, error, _timestamp, offset, _epoch = reader.take(_OFFSET_ROW)
     return error, offset
 
 
 def last_batch(records: memoryview) -> tuple[int, int] | None:
-    """The offset after the last of these batches, and that batch's leader epoch; None if they do not fit the bytes.
+    """Return the offset after the last of these batches and its leader epoch; None if the batches are malformed.
 
-    Only what leads from one batch to the next is looked at: whoever appends them checks the rest.
+    Only the fields that lead from one batch to the next are read; the append validates the rest.
     """
     at, end = 0, len(records)
     found = None

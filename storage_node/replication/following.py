@@ -1,8 +1,7 @@
-"""One partition that this node follows: what its leader answers is applied to the replica.
+"""A partition that this node follows: applies the leader's fetch responses to the replica.
 
-Kafka's follower: it appends what it asked for, cuts its log off where the leader's history is another one, starts over
-where the leader does not have its offset any more, takes over high watermark and log start, and tries again later, a
-little later each time, what cannot be done now.
+As in Kafka, a follower appends what it fetched, truncates where the leader's log diverges, starts over where the leader
+no longer has its offset, adopts the high watermark and the log start offset, and retries failures with backoff.
 """
 
 from __future__ import annotations
@@ -12,26 +11,23 @@ import math
 import time
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING
 
-from storage_node.errors import CorruptRecord, ErrorCode, RequestRefused, StorageError
+from storage_node.errors import CorruptRecord, RequestRefused, StorageError
 from storage_node.log_hold import LogHeld
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.ids import TopicPartition
 from storage_node.replication.fetch_request import FetchRow
+from storage_node.replication.host import FollowedHost, FollowedReplica
 from storage_node.replication.truncation import truncation_offset
-from storage_node.types import TopicPartition
-
-if TYPE_CHECKING:
-    from storage_node.node import Node
-    from storage_node.partition import Partition
 
 log = logging.getLogger(__name__)
 
-#: Seconds until the first next try; each further one waits twice as long, replica.fetch.backoff.ms at most.
+#: Seconds before the first retry; each further pause is twice as long, up to replica.fetch.backoff.ms.
 FIRST_PAUSE = 0.03
-#: Seconds until the same complaint is logged again.
+#: Seconds before the same reason is logged again.
 REPEAT = 60.0
 
-#: What passes by itself while an image is on its way to one of the two nodes.
+#: Errors that end when the image reaches both nodes.
 _PASSING = frozenset(
     {
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
@@ -45,7 +41,7 @@ _PASSING = frozenset(
 
 
 class Kind(Enum):
-    """Which replicas are fetched together: those in sync never wait for those that catch up or are throttled."""
+    """The kinds of replicas, fetched separately: those in sync never wait for those catching up or throttled."""
 
     IN_SYNC = auto()
     CATCHING_UP = auto()
@@ -54,7 +50,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which thread fetches: one per leader and log directory, so that a disk that hangs holds up only its own."""
+    """Identifies a fetcher thread: one per leader and log directory, so that a hanging disk delays only its own."""
 
     leader: int
     host: str
@@ -65,7 +61,7 @@ class Place:
 
 
 class Followed:
-    """A partition under one leader epoch. Only the thread that fetches it changes it, but for `place`."""
+    """A followed partition under one leader epoch. Only its fetcher thread changes it, except for `place`."""
 
     __slots__ = (
         "_complained",
@@ -83,7 +79,9 @@ class Followed:
         "tp",
     )
 
-    def __init__(self, node: Node, partition: Partition, topic_id: bytes, epoch: int, place: Place | None) -> None:
+    def __init__(
+        self, node: FollowedHost, partition: FollowedReplica, topic_id: bytes, epoch: int, place: Place | None
+    ) -> None:
         self.node = node
         self.tp: TopicPartition = partition.tp
         self.partition = partition
@@ -91,93 +89,97 @@ class Followed:
         self.key = (topic_id, partition.tp.partition)
         self.epoch = epoch
         self.place = place
-        """Where it is fetched; None once it is not followed any more, or by another such object."""
+        """The thread that fetches it; None once this object does not follow the partition any more."""
         self.retry_at = 0.0
         self.pause = FIRST_PAUSE
-        self.mark = self.start = -2  # high watermark and log start that were last taken over
+        self.mark = self.start = -2  # high watermark and log start offset applied last
         self._complaint = ""
         self._complained = -math.inf
 
     def due(self, now: float) -> bool:
-        """Whether it may be asked for."""
+        """Return whether it may be fetched now."""
         if self.retry_at > now or self.partition.offline:
             return False
         if self.partition.log.latest_epoch > self.epoch:
-            # This replica was told of a newer leader than this image: nothing is ever cut off by the word of an older.
-            self.later("the metadata here is older than the replica: it names a leader epoch before the log's newest")
+            # The replica has an epoch of a newer leader than this image, and must not truncate to an older leader's
+            # log.
+            self.later("the metadata is older than the replica: its leader epoch precedes the newest one of the log")
             return False
         return True
 
-    def apply(self, row: FetchRow, asked: int) -> bool:
-        """Take over what the leader answered to a fetch at `asked`; False where its offset is out of range there."""
+    def apply(self, row: FetchRow, offset: int) -> bool:
+        """Apply the response to a fetch at `offset`; return False if that offset is out of the leader's range."""
         try:
             if row.error:
-                return self._refused(row.error)
+                return self._rejected(row.error)
             if row.diverging is not None:
                 self._truncate(row.diverging)
             elif row.records:
-                if self.partition.log.log_end_offset != asked:
-                    return True  # an answer to what was asked before it was truncated, or before an append failed
+                if self.partition.log.log_end_offset != offset:
+                    return True  # the fetch preceded a truncation or a failed append
                 self._append(row)
             elif (row.high_watermark, row.log_start) != (self.mark, self.start):
                 self._append(row)
             self.pause = FIRST_PAUSE
         except CorruptRecord as error:
-            self.later(f"what the leader sent from offset {asked} on is corrupt and was not appended: {error.message}")
+            self.later(f"the leader's records from offset {offset} are corrupt and were not appended: {error.message}")
         except StorageError as error:
             self.node.storage_failed(error, self.tp)
             self.later(str(error))
         except LogHeld as error:
-            # This thread fetches others, too: what was sent is asked for again after the swap.
+            # This thread fetches other partitions too and does not wait: it fetches these records again after the swap.
             self.later(error.message, quietly=True)
         except RequestRefused as error:
             self.later(error.message, quietly=error.code in _PASSING)
         return True
 
     def _append(self, row: FetchRow) -> None:
-        self.partition.append_as_follower(row.records, self.epoch, row.high_watermark, row.log_start)
+        with self.partition.directory.working():
+            self.partition.append_as_follower(row.records, self.epoch, row.high_watermark, row.log_start)
         self.mark, self.start = row.high_watermark, row.log_start
 
-    def _refused(self, error: int) -> bool:
+    def _rejected(self, error: int) -> bool:
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
             return False
-        self.later(f"its leader answers with error {error}", quietly=error in _PASSING)
+        self.later(f"the leader responds with error {error}", quietly=error in _PASSING)
         return True
 
     def _over(self) -> bool:
-        """Whether the replica follows under another epoch by now, leads, or was deleted; under the partition's lock."""
+        """Return whether the replica has another leader epoch, leads, or was deleted; under the partition's lock."""
         partition = self.partition
         return self.place is None or partition.is_leader or partition.leader_epoch != self.epoch
 
     def _truncate(self, diverging: tuple[int, int]) -> None:
         partition = self.partition
-        with partition.changing(waits=False):
+        with partition.directory.working(), partition.changing(waits=False):
             if self._over():
                 return
             end = partition.log.log_end_offset
             offset = truncation_offset(partition.log.leader_epochs, end, diverging)
             if offset < partition.high_watermark:
                 log.warning(
-                    "%s is cut off at %d, below its high watermark %d: its leader has another history from epoch %d on",
+                    "truncating %s to %d, below its high watermark %d: the leader's log diverges from epoch %d on",
                     self.tp, offset, partition.high_watermark, diverging[0],
                 )  # fmt: skip
             else:
-                log.info("%s is cut off at %d of %d, epoch %d ends there", self.tp, offset, end, diverging[0])
+                log.info(
+                    "truncating %s to %d, from %d: the leader's epoch %d ends there", self.tp, offset, end, diverging[0]
+                )
             self.node.offset_files.truncate(partition, offset)
 
     def out_of_range(self, latest: int, earliest: int) -> None:
-        """The leader does not have the offset asked for: its log ends at `latest` and starts at `earliest`."""
+        """Truncate or restart the log: the leader's ends at `latest` and starts at `earliest`."""
         partition = self.partition
         try:
-            with partition.changing(waits=False):
+            with partition.directory.working(), partition.changing(waits=False):
                 if self._over():
                     return
                 end = partition.log.log_end_offset
                 if latest < end:
-                    log.warning("%s is cut off at %d of %d, where its leader's log ends", self.tp, latest, end)
+                    log.warning("truncating %s to %d, from %d: the leader's log ends there", self.tp, latest, end)
                     self.node.offset_files.truncate(partition, latest)
                 elif earliest > end:
-                    log.warning("%s starts over at %d, where its leader's log starts", self.tp, earliest)
+                    log.warning("restarting %s at %d, where the leader's log starts", self.tp, earliest)
                     self.node.offset_files.restart_at(partition, earliest)
         except StorageError as error:
             self.node.storage_failed(error, self.tp)
@@ -186,12 +188,12 @@ class Followed:
             self.later(error.message, quietly=isinstance(error, LogHeld))
 
     def later(self, why: str, *, quietly: bool = False) -> None:
-        """Try again after a pause; the reason is logged, but not the same one over and over."""
+        """Retry after a pause; log the reason unless it was logged lately."""
         now = time.monotonic()
         self.retry_at = now + self.pause
         self.pause = min(self.pause * 2, self.node.config.fetch.backoff_ms / 1000)
         if quietly:
-            log.debug("%s cannot be fetched from its leader now: %s", self.tp, why)
+            log.debug("fetching %s from its leader failed for now: %s", self.tp, why)
         elif why != self._complaint or now > self._complained + REPEAT:
             self._complaint, self._complained = why, now
-            log.error("%s cannot be fetched from its leader: %s", self.tp, why)
+            log.error("fetching %s from its leader failed: %s", self.tp, why)

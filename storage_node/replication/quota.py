@@ -1,9 +1,9 @@
-"""How fast throttled replicas are replicated (KIP-73): a rate for what this node sends as leader, one for what it
-fetches as follower, for the replicas that topics list and that are not in sync.
+"""Replication throttles (KIP-73): a rate for what this node sends as leader and one for what it fetches as follower.
 
-The buckets are those of moves (`storage_node.buckets`), but nobody sleeps in them: who fetches asks how much he may
-take now and comes back. The mean is exact from one idle time to the next, whatever the size of single fetches: what a
-grant did not use comes back, what a batch took beyond it is a debt.
+They apply to the replicas that the topic configs list and that are not in sync. The buckets are those of moves
+(`storage_node.buckets`), but callers do not sleep in them: a fetcher requests a grant and retries later. The mean is
+exact from one idle time to the next, whatever the size of single fetches: unused bytes of a grant are returned, and
+bytes beyond it are a debt.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ import time
 from collections.abc import Callable, Mapping
 
 from storage_node.buckets import TOLERANCE, Buckets
-from storage_node.config_values import BrokerValues
-from storage_node.metadata import ClusterImage
-from storage_node.types import TopicPartition
+from storage_node.config import changes
+from storage_node.config.values import BrokerValues
+from storage_node.model.ids import TopicPartition
+from storage_node.model.image import ClusterImage
 
 PEAK = 1.01  # times the rate, while catching up
-BURST = 0.1  # seconds' worth of bytes that may go at once while catching up: as long as an answer may take
-LEAST = 16 << 10  # bytes that are granted at once
-STEP = 0.01  # seconds' worth of bytes that are granted at once
-UNLIMITED = 2**63 - 1
+BURST = 0.1  # seconds' worth of bytes in one burst while catching up: as long as a response may take
+LEAST = 16 << 10  # minimum bytes of a grant
+STEP = 0.01  # seconds' worth of bytes of a grant
 
 _LEADER_RATE, _FOLLOWER_RATE = "leader.replication.throttled.rate", "follower.replication.throttled.rate"
 _LEADER_LIST, _FOLLOWER_LIST = "leader.replication.throttled.replicas", "follower.replication.throttled.replicas"
 
 
 class Rate(Buckets):
-    """At most `rate` bytes per second over all who ask; None is unlimited. Thread-safe."""
+    """At most `rate` bytes per second over all callers; None is unlimited. Thread-safe."""
 
     def __init__(self, rate: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(rate, clock, PEAK)
 
     def set_rate(self, rate: int | None) -> None:
-        """Change the rate from now on."""
+        """Change the rate."""
         with self._lock:
             if rate == self._rate:
                 return
             self._drain()
             self._rate = rate
-            # What a lower rate left as a debt is not paid at the new one's pace, and the other way round.
+            # A debt under the old rate is not paid at the pace of the new one.
             self._charged = self._drained = self._peak_charged = self._peak_drained = 0.0
 
     def grant(self, wanted: int) -> int:
-        """How many of `wanted` bytes may be taken now, 0 for none; they count as taken at once."""
+        """Return how many of `wanted` bytes are granted now; they count as used at once."""
         with self._lock:
             rate = self._rate
             if rate is None:
@@ -57,7 +57,7 @@ class Rate(Buckets):
             return granted
 
     def give_back(self, count: int) -> None:
-        """So many bytes of a grant were not taken; a negative number: so many were taken beyond it."""
+        """Return `count` unused bytes of a grant; a negative number: so many bytes were used beyond it."""
         if self._rate is None or not count:
             return
         with self._lock:
@@ -65,7 +65,7 @@ class Rate(Buckets):
             self._charge(-count)
 
     def wait_seconds(self) -> float:
-        """How long until something is granted again; 0.0 for now."""
+        """Return the seconds until the next grant; 0.0 if one is possible now."""
         with self._lock:
             rate = self._rate
             if rate is None:
@@ -81,7 +81,7 @@ class Rate(Buckets):
 
 
 def parse_replicas(value: str, node: int) -> frozenset[int] | None:
-    """The partitions of a topic whose replica on `node` a list names (`p:b,p:b`); None for all (`*`)."""
+    """Return a topic's partitions whose replica on `node` is in a list (`p:b,p:b`); None for all of them (`*`)."""
     if value.strip() == "*":
         return None
     pairs = (item.strip().split(":") for item in value.split(",") if item.strip())
@@ -96,19 +96,19 @@ class Side(Rate):
         self._listed: Mapping[str, frozenset[int] | None] = {}
         self._image = ClusterImage()
 
-    def take_over(self, listed: Mapping[str, frozenset[int] | None], image: ClusterImage) -> None:
-        """The lists of all topics that have one, and who is in sync."""
+    def update(self, listed: Mapping[str, frozenset[int] | None], image: ClusterImage) -> None:
+        """Replace the lists of all topics that have one, and the image with their ISRs."""
         self._listed, self._image = listed, image
 
     def listed(self, tp: TopicPartition) -> bool:
-        """Whether this node's replica stands in the topic's list."""
+        """Return whether this node's replica is in the topic's list."""
         if not self._listed or tp.topic not in self._listed:
             return False
         partitions = self._listed[tp.topic]
         return partitions is None or tp.partition in partitions
 
     def throttled(self, tp: TopicPartition, follower: int) -> bool:
-        """Whether bytes for this follower count: there is a rate, the replica is listed, the follower not in sync."""
+        """Return whether bytes for this follower count: a rate is set, its replica is listed and not in sync."""
         if self._rate is None or not self.listed(tp):
             return False
         row = self._image.partition(tp)
@@ -116,7 +116,7 @@ class Side(Rate):
 
 
 class Quotas:
-    """Both throttles of a node; what an image says holds at once."""
+    """Both throttles of a node; an image takes effect at once."""
 
     def __init__(self, node: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._node = node
@@ -125,7 +125,7 @@ class Quotas:
         self._parsed: dict[str, frozenset[int] | None] = {}
 
     def configure(self, image: ClusterImage, values: BrokerValues) -> None:
-        """Take over rates, lists and in-sync replicas."""
+        """Apply the rates, lists and ISRs of an image."""
         effective = values.effective()
         for side, rate, name in (
             (self.leader, _LEADER_RATE, _LEADER_LIST),
@@ -136,8 +136,8 @@ class Quotas:
                 for topic in image.topics.values()
                 if topic.configs.get(name)
             }
-            side.take_over(listed, image)
-            side.set_rate(_rate(effective.get(rate)))
+            side.update(listed, image)
+            side.set_rate(changes.rate(effective.get(rate)))
 
     def _parse(self, value: str) -> frozenset[int] | None:
         if value not in self._parsed:
@@ -145,9 +145,3 @@ class Quotas:
                 self._parsed.clear()
             self._parsed[value] = parse_replicas(value, self._node)
         return self._parsed[value]
-
-
-def _rate(text: str | None) -> int | None:
-    """Bytes per second; None without a limit. Kafka's 0 holds replicas still, as 1 does."""
-    rate = int(text) if text is not None else UNLIMITED
-    return None if rate >= UNLIMITED else max(1, rate)

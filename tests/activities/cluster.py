@@ -10,9 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,8 +26,8 @@ from temporalio.exceptions import ApplicationError
 from temporalio.service import RPCError, RPCStatusCode
 
 from storage_node.directories.formatting import format_directories
-from storage_node.protocol import private_client
-from tests.support.temporal import TemporalServer, free_port
+from storage_node.wire.client import private_client
+from tests.support.programs.temporal import TemporalServer, free_port
 from workflows.model import names
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ def until(what: str, look: Callable[[], T | None], seconds: float = PATIENCE, pa
                 return found
         except Exception as error:
             last = f" ({error!r})"
-        time.sleep(pause)
+        time.sleep(pause)  # time: between two looks
     raise AssertionError(f"not within {seconds} s: {what}{last}")
 
 
@@ -208,6 +209,19 @@ class Cluster:
     def wait_generation(self, generation: int, node: int = 1) -> None:
         """Until the node knows an image of this cluster generation or a later one."""
         until("the generation is raised", lambda: int(self.ask("incarnation", node)["generation"]) >= generation, 60)
+
+    def wait_known(self, nodes: Iterable[int]) -> None:
+        """Until each of these nodes knows all that any of them knows: each rejects by its own image."""
+        newest = max(self._age(node) for node in nodes)
+        for node in nodes:
+            until(f"node {node} knows the other nodes", partial(self._knows, node, newest))
+
+    def _knows(self, node: int, newest: tuple[int, int]) -> bool:
+        return self._age(node) >= newest
+
+    def _age(self, node: int) -> tuple[int, int]:
+        found = self.ask("incarnation", node)
+        return int(found["generation"]), int(found["version"])
 
     def show(self) -> None:
         """Print what the controller knows and what it has recorded last, for a test that fails."""
@@ -412,6 +426,7 @@ def running(
             cluster.start_node(node, settings)
         for node in range(1, nodes + 1):
             cluster.wait_registered(node)
+        cluster.wait_known(range(1, nodes + 1))
         yield cluster
     except Exception:
         cluster.show()

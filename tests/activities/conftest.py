@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.activities.cluster import Cluster, running
-from tests.support.temporal import TemporalServer, own_temporal_server, task_queue, temporal_server
+from tests.support.programs.temporal import TemporalServer, own_temporal_server, task_queue, temporal_server
 
 __all__ = ["cluster", "own_temporal_server", "task_queue", "temporal_server"]
 

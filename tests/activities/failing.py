@@ -15,11 +15,13 @@ from typing import Any
 from temporalio.worker import Worker
 
 import worker
-from activities import cluster_run, orphans, starter, state_file
-from activities.batching import Batcher
-from activities.client_state import ClientHealth
-from activities.cluster_link import ClusterLink
-from activities.housekeeping import Housekeeper
+from activities.controller import cluster_run
+from activities.controller.batching import Batcher
+from activities.controller.cluster_link import ClusterLink
+from activities.controller.housekeeping import Housekeeper
+from activities.moves import orphans, starter
+from activities.temporal import state_file
+from activities.temporal.client_state import ClientHealth
 from storage_node import failpoints
 from storage_node.failpoints import failpoint
 from tests.activities import impatient

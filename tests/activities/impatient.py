@@ -14,10 +14,16 @@ from typing import Any
 import storage_node.admin
 import storage_node.alter_log_dirs
 import worker
-from activities import cluster_link, copying, creating, housekeeping, node_runtime, orphans, temporal_client
+from activities.controller import cluster_link, housekeeping
+from activities.moves import copying, creating, orphans
+from activities.node import runtime
+from activities.temporal import client
+from storage_node.model.metadata import TopicImage
+from tests.support.steps import SHORT, limited
 from workflows import options
-from workflows.model import topics
-from workflows.model.state import Topic
+from workflows.model import calls
+from workflows.model.metadata import topics
+from workflows.step_specs import SPECS
 
 #: Seconds that a request for a directory waits for the controller, where a test is to see that it gives up.
 PATIENCE = "REHOME_TEST_PATIENCE"
@@ -37,19 +43,20 @@ def hurry() -> None:
     cluster_link.PAUSE = 0.3
     cluster_link.LONGEST_PAUSE = 1.0
     housekeeping.WATCH = 0.3
-    temporal_client.WATCH = 0.5
+    client.WATCH = 0.5
     # How long a `.move` may be without its run.
     orphans.LOOK = 0.2
     orphans.GRACE = 1.0
     # How long a cancel may be on its way to a copy.
     copying.HEARTBEAT = 0.2
-    node_runtime.MOVES_THROTTLE = timedelta(seconds=0.2)
+    runtime.MOVES_THROTTLE = timedelta(seconds=0.2)
     # What is small is copied in the first step, for which 50 ms are not always enough where others use the machine.
     creating.SMALL_COPIES = 1.0
     # How long a run waits for a node before it asks whether there is one.
-    options.PICK_UP_TIMEOUT = options.ACCEPTED_PICK_UP_TIMEOUT = timedelta(seconds=1)
+    second = timedelta(seconds=1)
+    SPECS.update(limited(*SHORT, pick_up=second, accepted_pick_up=second))
     options.LOCATE_TIMEOUT = timedelta(seconds=2)
-    options.PREFER_TIMEOUT = timedelta(seconds=1)
+    SPECS.update(limited(calls.PLACE_REPLICAS, brief=second))
     options.COLLECT_AGAIN_AFTER = timedelta(seconds=1)
     # How long the controller stands still when a step of it was lost.
     options.CLUSTER_TASK_TIMEOUT = timedelta(seconds=5)
@@ -59,7 +66,7 @@ def decide_otherwise(retention: str) -> None:
     """Have new topics made by another rule than the one that histories were made by, as by a faulty new version."""
     new_topic = topics._new_topic
 
-    def by_another_rule(*args: Any) -> Topic:
+    def by_another_rule(*args: Any) -> TopicImage:
         topic = new_topic(*args)
         return replace(topic, configs={**topic.configs, "retention.ms": retention})
 

@@ -16,13 +16,15 @@ from temporalio.client import Client
 from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
-from activities.failing import FailureStarter
-from ops.bench.metadata import all_topics
-from storage_node.ports import DirectoryFailed
-from storage_node.protocol import private_client
+from activities.controller.failing import FailureStarter
+from ops.bench.clients.metadata import all_topics
+from ops.cli import dirs_history
+from ops.cli.target import Target
+from storage_node.model.commands import DirectoryFailed
+from storage_node.wire.client import private_client
 from tests.activities.cluster import Cluster, failure, move, running, until
-from tests.support.temporal import TemporalServer
-from workflows.model.state import ClusterState
+from tests.support.programs.temporal import TemporalServer
+from workflows.model.metadata.state import ClusterState
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
@@ -43,7 +45,7 @@ def told_leaders(cluster: Cluster) -> dict[int, int]:
 
 
 @pytest.mark.feature("858-08", "858-12")
-def test_the_controller_hears_which_replicas_are_offline(
+def test_failed_directory_reports_its_offline_replicas(
     temporal_server: TemporalServer, task_queue: str, tmp_path: Path
 ) -> None:
     with running(temporal_server, task_queue, tmp_path / "cluster", directories=3) as cluster:
@@ -102,7 +104,7 @@ def failures(cluster: Cluster) -> list[str]:
 
 
 @pytest.mark.feature("858-09", "18-09", "113-17", "113-54")
-def test_a_failure_is_a_run_of_its_own_and_ends_moves_with_a_reason(
+def test_failed_directory_has_a_run_and_ends_moves_with_a_reason(
     temporal_server: TemporalServer, task_queue: str, tmp_path: Path
 ) -> None:
     with running(temporal_server, task_queue, tmp_path / "cluster", directories=3) as cluster:
@@ -154,6 +156,14 @@ def test_a_failure_is_a_run_of_its_own_and_ends_moves_with_a_reason(
         cluster.start_node(1)
         cluster.wait_registered()
         assert failures(cluster) == [run]
+        where = Target(cluster.bootstrap, temporal_server.address, "default", cluster.name)
+        timeline = dirs_history.timeline(where, 1, str(failing))
+        (event,) = timeline["events"]
+        assert (timeline["state"], event["event"], timeline["problems"]) == ("offline", "failed", [])
+        assert event["run"]["workflow_id"] == run and event["run"]["evidence"] == event["evidence"]
+        assert (event["evidence"]["verdict"], event["evidence"]["errno"]) == ("disk", "EIO")
+        assert event["replicas"] == [[TOPIC, partition] for partition in lost]
+        assert set(event["became"]) == {"offline, without another in-sync replica"}
         views = KafkaAdminClient(bootstrap_servers=cluster.bootstrap)
         try:
             (described,) = views.describe_log_dirs(brokers=[1])
@@ -180,7 +190,7 @@ def seen_by(cluster: Cluster, node: int, topic: str) -> list[int]:
 
 
 @pytest.mark.feature("18-09", "18-10", "18-16")
-def test_directories_of_two_nodes_that_fail_at_once_are_both_recorded_and_the_last_in_sync_is_not_replaced(
+def test_failed_directories_of_two_nodes_are_recorded_and_keep_the_last_isr_member(
     temporal_server: TemporalServer, task_queue: str, tmp_path: Path
 ) -> None:
     with running(temporal_server, task_queue, tmp_path / "cluster", 3) as cluster:
@@ -239,10 +249,11 @@ def test_directories_of_two_nodes_that_fail_at_once_are_both_recorded_and_the_la
         # What is known of a failure goes with it.
         notes = [good / "directory-failures" for good in (good1, good2)]
         assert all(note.exists() for note in notes)
-        for node, bad in ((1, bad1), (2, bad2)):
-            cluster.kill(f"node-{node}")
-            bad.with_name("pulled-out").rename(bad)
-            cluster.start_node(node)
+        bad1.with_name("pulled-out").rename(bad1)
+        assert cluster.ask("directory-online", 1, path=str(bad1))["outcome"] == "reopened"  # without a restart
+        cluster.kill("node-2")
+        bad2.with_name("pulled-out").rename(bad2)
+        cluster.start_node(2)
         until("the notes are gone", lambda: not any(note.exists() for note in notes))
         until("all are in sync", lambda: all(held(cluster, "t", index)[1] == {1, 2} for index in range(3)))
         assert len(failures(cluster)) == 2
@@ -250,19 +261,26 @@ def test_directories_of_two_nodes_that_fail_at_once_are_both_recorded_and_the_la
             assert cluster.read_numbers("t", count, index) == list(range(count))
 
 
-def test_a_node_without_its_metadata_directory_stops_with_one_sentence(
+def test_node_serves_without_its_first_directory_and_stops_without_its_last(
     temporal_server: TemporalServer, task_queue: str, tmp_path: Path
 ) -> None:
     with running(temporal_server, task_queue, tmp_path / "cluster", directories=2) as cluster:
         process = cluster.processes["node-1"]
-        first = cluster.dirs()[0]
+        first, last = cluster.dirs()
         first.rename(first.with_name("pulled-out"))
+        until("the failure is in the metadata", lambda: failures(cluster))
+        assert process.poll() is None
+        cluster.create_topic("t", 1)
+        count = cluster.produce("t", 0.1)
+        assert cluster.read_numbers("t", count) == list(range(count))
+        assert list(last.glob("t-0/*.log"))
+        last.rename(last.with_name("pulled-out-too"))
         assert process.wait(60) == 1
         said = [line for line in cluster.log("node-1").splitlines() if line.startswith("node 1 stops: ")]
-        assert len(said) == 1 and str(first) in said[0] and "metadata log directory" in said[0]
+        assert len(said) == 1 and str(last) in said[0] and "all its log directories are offline" in said[0]
 
 
-def test_a_start_is_tried_until_the_server_takes_it() -> None:
+def test_start_is_retried_until_the_server_accepts_it() -> None:
     tried: list[str] = []
 
     class Server:

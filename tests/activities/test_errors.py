@@ -18,7 +18,7 @@ from activities.errors import (
     raise_application_error,
 )
 from storage_node import errors as storage
-from workflows import errors as types
+from storage_node.model.error_types import FINAL, ErrorType
 
 
 def storage_error(number: int) -> storage.StorageError:
@@ -30,12 +30,12 @@ def storage_error(number: int) -> storage.StorageError:
 @pytest.mark.parametrize(
     ("number", "kind", "retryable"),
     [
-        (errno.EIO, types.LOG_DIR_OFFLINE, False),
-        (errno.EMFILE, types.NODE_FAILURE, True),
-        (errno.EEXIST, types.NODE_FAILURE, False),
+        (errno.EIO, ErrorType.LOG_DIR_OFFLINE, False),
+        (errno.EMFILE, ErrorType.NODE_FAILURE, True),
+        (errno.EEXIST, ErrorType.NODE_FAILURE, False),
     ],
 )
-def test_only_a_bad_disk_is_called_offline(number: int, kind: str, retryable: bool) -> None:
+def test_only_a_disk_error_is_log_dir_offline(number: int, kind: str, retryable: bool) -> None:
     found = classify(storage_error(number))
     assert (found.type, found.retryable) == (kind, retryable)
     assert "/d" in found.message
@@ -44,20 +44,20 @@ def test_only_a_bad_disk_is_called_offline(number: int, kind: str, retryable: bo
 @pytest.mark.parametrize(
     ("error", "kind", "retryable"),
     [
-        (storage.LogDirNotFound("no"), types.LOG_DIR_NOT_FOUND, False),
-        (storage.LogFlushError("/d", "flushing"), types.LOG_DIR_OFFLINE, False),
-        (storage.LogDirectoryOffline("/d", "it failed"), types.LOG_DIR_OFFLINE, False),
-        (storage.NotEnoughSpace("full"), types.TARGET_FULL, False),
-        (storage.Superseded("newer"), types.SUPERSEDED, False),
-        (storage.ReplicaBusy("busy", "other-run"), types.REPLICA_BUSY, False),
-        (storage.RequestTimedOut("late"), types.CONTROLLER_UNAVAILABLE, True),
-        (storage.MovesStopped("stopped"), types.MOVES_STOPPED, True),
-        (storage.RequestRefused("a folder of that name is there"), types.NODE_FAILURE, False),
-        (OSError("anything"), types.NODE_FAILURE, True),
-        (ZeroDivisionError("a bug"), types.NODE_FAILURE, True),
+        (storage.LogDirNotFound("no"), ErrorType.LOG_DIR_NOT_FOUND, False),
+        (storage.LogFlushError("/d", "flushing"), ErrorType.LOG_DIR_OFFLINE, False),
+        (storage.LogDirectoryOffline("/d", "it failed"), ErrorType.LOG_DIR_OFFLINE, False),
+        (storage.NotEnoughSpace("full"), ErrorType.TARGET_FULL, False),
+        (storage.Superseded("newer"), ErrorType.SUPERSEDED, False),
+        (storage.ReplicaBusy("busy", "other-run"), ErrorType.REPLICA_BUSY, False),
+        (storage.RequestTimedOut("late"), ErrorType.CONTROLLER_UNAVAILABLE, True),
+        (storage.MovesStopped("stopped"), ErrorType.MOVES_STOPPED, True),
+        (storage.RequestRefused("a folder of that name is there"), ErrorType.NODE_FAILURE, False),
+        (OSError("anything"), ErrorType.NODE_FAILURE, True),
+        (ZeroDivisionError("a bug"), ErrorType.NODE_FAILURE, True),
     ],
 )
-def test_types(error: Exception, kind: str, retryable: bool) -> None:
+def test_classify_returns_the_stable_type(error: Exception, kind: str, retryable: bool) -> None:
     found = classify(error)
     assert (found.type, found.retryable) == (kind, retryable)
     raised = application_error(error)
@@ -67,15 +67,15 @@ def test_types(error: Exception, kind: str, retryable: bool) -> None:
 
 def test_every_final_type_is_one_that_the_workflows_do_not_retry() -> None:
     for error, (kind, retryable) in TABLE.items():
-        assert retryable == (kind not in types.FINAL) or error is storage.RequestRefused
+        assert retryable == (kind not in FINAL) or error is storage.RequestRefused
 
 
-def test_a_status_may_carry_the_stable_type_itself() -> None:
-    assert classify_name(types.TARGET_FULL, "full").retryable is False
-    assert classify_name(types.NODE_FAILURE, "bug").retryable is True
+def test_classify_name_accepts_a_stable_type() -> None:
+    assert classify_name(ErrorType.TARGET_FULL, "full").retryable is False
+    assert classify_name(ErrorType.NODE_FAILURE, "bug").retryable is True
 
 
-def test_nothing_of_the_storage_node_falls_through_unnoticed() -> None:
+def test_every_exception_of_the_storage_node_has_a_row() -> None:
     refused = [
         one
         for _, one in inspect.getmembers(storage, inspect.isclass)
@@ -83,17 +83,17 @@ def test_nothing_of_the_storage_node_falls_through_unnoticed() -> None:
     ]
     assert refused
     for one in refused:
-        assert classify_name(one.__name__, "").type == types.LOG_DIR_OFFLINE
+        assert classify_name(one.__name__, "").type == ErrorType.LOG_DIR_OFFLINE
 
 
-def test_an_error_that_passes_unchanged_is_not_its_own_cause() -> None:
+def test_error_that_passes_unchanged_is_not_its_own_cause() -> None:
     """The server is sent the whole chain of causes."""
-    already = expected("the node stops", types.NODE_RESTARTED)
+    already = expected("the node stops", ErrorType.NODE_RESTARTED)
     with pytest.raises(ApplicationError) as told:
         try:
             raise already
         except ApplicationError as error:
-            raise_application_error(error, "catching up is not seen")
+            raise_application_error(error, "observing replicas failed")
     assert told.value is already and told.value.__cause__ is None
     with pytest.raises(ApplicationError, match="a copy is interrupted") as made:
         try:

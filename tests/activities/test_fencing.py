@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from tests.activities.cluster import Cluster, running, until
+from tests.support.programs.temporal import TemporalServer
 from tests.support.scale import scaled
-from tests.support.temporal import TemporalServer
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
@@ -37,7 +37,7 @@ def leaders(cluster: Cluster) -> list[Any]:
 
 
 @pytest.mark.parametrize("outage", ["killed", "frozen"])
-def test_no_outage_of_temporal_fences_a_node_that_lives(
+def test_temporal_outage_fences_no_live_node(
     own_temporal_server: TemporalServer, task_queue: str, tmp_path: Path, outage: str
 ) -> None:
     with running(own_temporal_server, task_queue, tmp_path / "cluster", nodes=3) as cluster:
@@ -69,7 +69,7 @@ def test_no_outage_of_temporal_fences_a_node_that_lives(
         until("its partitions have another leader", lambda: all(leader != 2 for leader, _ in leaders(cluster)))
 
 
-def test_a_frozen_node_is_fenced_and_takes_part_again_when_it_thaws(
+def test_frozen_node_is_fenced_and_registers_again_when_it_thaws(
     temporal_server: TemporalServer, task_queue: str, tmp_path: Path
 ) -> None:
     with running(temporal_server, task_queue, tmp_path / "cluster", nodes=2) as cluster:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.activities.cluster import Cluster, move, running, until
-from tests.support.temporal import TemporalServer
+from tests.support.programs.temporal import TemporalServer
 from workflows.model import names
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
@@ -26,7 +26,7 @@ def topics(cluster: Cluster) -> set[str]:
     return set(admin.list_topics(timeout=10).topics)
 
 
-def test_a_deleted_database(own_temporal_server: TemporalServer, task_queue: str, tmp_path: Path) -> None:
+def test_deleted_database_is_recovered(own_temporal_server: TemporalServer, task_queue: str, tmp_path: Path) -> None:
     limit = {"replica.alter.log.dirs.io.max.bytes.per.second": "400000"}
     with running(own_temporal_server, task_queue, tmp_path / "cluster", settings=limit) as cluster:
         cluster.create_topic("t")
@@ -50,7 +50,7 @@ def test_a_deleted_database(own_temporal_server: TemporalServer, task_queue: str
         assert cluster.read_numbers("t", count) == list(range(count))
 
 
-def test_a_database_from_yesterday(own_temporal_server: TemporalServer, task_queue: str, tmp_path: Path) -> None:
+def test_restored_database_is_recovered(own_temporal_server: TemporalServer, task_queue: str, tmp_path: Path) -> None:
     server = own_temporal_server
     with running(server, task_queue, tmp_path / "cluster") as cluster:
         cluster.create_topic("yesterday")

@@ -18,7 +18,7 @@ SHORT_LOCK = 0.05
 
 
 @pytest.mark.feature("113-01", "113-15", "113-16")
-def test_a_replica_moves_and_what_it_held_is_read_from_the_other_disk(cluster: Cluster) -> None:
+def test_moved_replica_serves_its_records_from_the_other_disk(cluster: Cluster) -> None:
     cluster.create_topic("whole")
     count = cluster.produce("whole", 3)
     source, target = cluster.disk_of("whole"), cluster.other_disk("whole")
@@ -46,7 +46,7 @@ def test_a_replica_moves_and_what_it_held_is_read_from_the_other_disk(cluster: C
     assert row["seconds_locked"] < SHORT_LOCK
 
 
-def test_a_small_replica_needs_three_steps(cluster: Cluster) -> None:
+def test_small_replica_needs_three_steps(cluster: Cluster) -> None:
     async def steps(handle: WorkflowHandle[Any, Any]) -> list[str]:
         history = await handle.fetch_history()
         found = [event.activity_task_scheduled_event_attributes.activity_type.name for event in history.events]
@@ -70,7 +70,7 @@ def test_a_small_replica_needs_three_steps(cluster: Cluster) -> None:
 
 
 @pytest.mark.feature("113-03", "113-04")
-def test_small_moves_that_a_client_asks_for_share_one_run(cluster: Cluster) -> None:
+def test_small_moves_of_a_client_share_one_run(cluster: Cluster) -> None:
     cluster.create_topic("lane", 4)
     source = cluster.disk_of("lane", 0)
     here = [p for p in range(4) if cluster.disk_of("lane", p) == source]
@@ -84,7 +84,7 @@ def test_small_moves_that_a_client_asks_for_share_one_run(cluster: Cluster) -> N
 
 
 @pytest.mark.feature("113-05")
-def test_a_cancelled_run_leaves_no_copy(cluster: Cluster) -> None:
+def test_cancelled_run_leaves_no_copy(cluster: Cluster) -> None:
     cluster.create_topic("cancelled")
     count = cluster.produce("cancelled", 2)
     source, target = cluster.disk_of("cancelled"), cluster.other_disk("cancelled")
@@ -97,7 +97,7 @@ def test_a_cancelled_run_leaves_no_copy(cluster: Cluster) -> None:
     assert cluster.read_numbers("cancelled", count) == list(range(count))
 
 
-def test_a_copy_that_is_cancelled_on_the_node_ends_its_run(cluster: Cluster) -> None:
+def test_copy_that_is_cancelled_on_the_node_ends_its_run(cluster: Cluster) -> None:
     cluster.create_topic("local")
     cluster.produce("local", 2)
     cluster.start_move("move-local", move("local", 0, 1, cluster.other_disk("local"), throttle=SLOW))
@@ -107,7 +107,7 @@ def test_a_copy_that_is_cancelled_on_the_node_ends_its_run(cluster: Cluster) -> 
     assert f"{cluster.other_disk('local').name}/local-0.move" not in cluster.where("local")
 
 
-def test_a_terminated_run_has_its_copy_removed(cluster: Cluster) -> None:
+def test_terminated_run_has_its_copy_removed(cluster: Cluster) -> None:
     cluster.create_topic("terminated")
     cluster.produce("terminated", 4)
     source = cluster.disk_of("terminated")
@@ -118,7 +118,7 @@ def test_a_terminated_run_has_its_copy_removed(cluster: Cluster) -> None:
 
 
 @pytest.mark.feature("113-21")
-def test_a_copy_whose_run_is_unknown_is_carried_on_by_a_new_run(cluster: Cluster) -> None:
+def test_copy_of_an_unknown_run_is_adopted_by_a_new_run(cluster: Cluster) -> None:
     from temporalio.api.common.v1 import WorkflowExecution
     from temporalio.api.workflowservice.v1 import DeleteWorkflowExecutionRequest
 
@@ -143,7 +143,7 @@ def test_a_copy_whose_run_is_unknown_is_carried_on_by_a_new_run(cluster: Cluster
     assert row["outcome"] == "deleted" and cluster.disk_of("unknown") == target
 
 
-def test_an_operator_stops_and_resumes_all_moves_of_a_node(cluster: Cluster) -> None:
+def test_operator_stops_and_resumes_all_moves_of_a_node(cluster: Cluster) -> None:
     cluster.create_topic("stopped")
     cluster.produce("stopped", 2)
     target = cluster.other_disk("stopped")
@@ -162,7 +162,7 @@ def test_an_operator_stops_and_resumes_all_moves_of_a_node(cluster: Cluster) -> 
     assert cluster.result("move-stopped")["rows"][0]["outcome"] == "deleted"
 
 
-def test_a_paused_copy_stands_still_and_goes_on_where_it_was(cluster: Cluster) -> None:
+def test_paused_copy_stops_and_resumes_from_its_offset(cluster: Cluster) -> None:
     cluster.create_topic("paused")
     cluster.produce("paused", 2)
     target = cluster.other_disk("paused")
@@ -187,7 +187,7 @@ def test_a_paused_copy_stands_still_and_goes_on_where_it_was(cluster: Cluster) -
         ({"node": 77}, "UnknownNode"),
     ],
 )
-def test_what_cannot_be_moved_is_one_clear_error(cluster: Cluster, wrong: dict[str, object], kind: str) -> None:
+def test_invalid_move_fails_with_one_error(cluster: Cluster, wrong: dict[str, object], kind: str) -> None:
     cluster.create_topic(f"wrong-{kind}-{len(str(wrong))}")
     topic = f"wrong-{kind}-{len(str(wrong))}"
     asked = {**move(topic, 0, 1, cluster.other_disk(topic)), **wrong}
@@ -197,7 +197,7 @@ def test_what_cannot_be_moved_is_one_clear_error(cluster: Cluster, wrong: dict[s
     assert len(cluster.where(topic)) == 1
 
 
-def test_a_second_run_of_the_same_replica_is_refused_by_name(cluster: Cluster) -> None:
+def test_second_run_of_a_replica_is_rejected_with_the_firsts_id(cluster: Cluster) -> None:
     cluster.create_topic("busy")
     cluster.produce("busy", 2)
     target = cluster.other_disk("busy")
@@ -210,7 +210,7 @@ def test_a_second_run_of_the_same_replica_is_refused_by_name(cluster: Cluster) -
     assert cluster.result("move-busy")["rows"][0]["outcome"] == "deleted"
 
 
-def test_a_replica_that_is_in_place_is_left_there(cluster: Cluster) -> None:
+def test_replica_already_in_place_stays(cluster: Cluster) -> None:
     cluster.create_topic("there")
     here = cluster.disk_of("there")
     cluster.start_move("move-there", move("there", 0, 1, here))
@@ -222,7 +222,7 @@ def test_nothing_reaches_standard_output(cluster: Cluster) -> None:
         assert (cluster.folder / f"{name}.out").read_bytes() == b""
 
 
-def test_the_controller_keeps_the_schedule_of_exports_and_the_retention(cluster: Cluster) -> None:
+def test_controller_keeps_the_schedule_of_exports_and_the_retention(cluster: Cluster) -> None:
     async def look(client: Client) -> tuple[str, float]:
         described = await client.get_schedule_handle(f"{cluster.name}/export-schedule").describe()
         namespace = await client.workflow_service.describe_namespace(DescribeNamespaceRequest(namespace="default"))

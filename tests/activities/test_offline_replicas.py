@@ -14,10 +14,11 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 
+from storage_node.model.metadata import PartitionImage
 from tests.activities.cluster import Cluster, running, until
-from tests.support.needs import reason
-from tests.support.temporal import TemporalServer
-from workflows.model.state import ClusterState, Partition
+from tests.support.needs import need
+from tests.support.programs.temporal import TemporalServer
+from workflows.model.metadata.state import ClusterState
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
@@ -26,7 +27,7 @@ CONFIGS = {"segment.bytes": "50000", "min.insync.replicas": "2"}
 SIZE = 2000
 
 
-def partition(cluster: Cluster) -> Partition:
+def partition(cluster: Cluster) -> PartitionImage:
     """As the controller has it."""
     return ClusterState.of(cluster.query(cluster.name, "state")).topics[TOPIC].partitions[0]
 
@@ -35,7 +36,7 @@ def partition(cluster: Cluster) -> Partition:
 def immutable(folder: Path) -> Iterator[None]:
     """The folder takes no new files, and gives none up."""
     if subprocess.run(["chattr", "+i", str(folder)], capture_output=True).returncode:
-        pytest.skip(reason("chattr +i", "not with this file system, or this user"))
+        need("chattr +i", "not with this file system, or this user")
     try:
         yield
     finally:

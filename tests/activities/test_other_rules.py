@@ -8,12 +8,12 @@ import pytest
 
 from tests.activities.cluster import running, until
 from tests.activities.impatient import OTHER_RULES
-from tests.support.temporal import TemporalServer
+from tests.support.programs.temporal import TemporalServer
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 
-def test_a_controller_of_other_rules_is_noticed_by_its_nodes(
+def test_nodes_detect_a_controller_with_other_rules(
     temporal_server: TemporalServer, task_queue: str, tmp_path: Path
 ) -> None:
     with running(temporal_server, task_queue, tmp_path / "cluster") as cluster:

@@ -11,9 +11,9 @@ import pytest
 from confluent_kafka import KafkaException
 from temporalio.client import WorkflowExecutionStatus, WorkflowHandle
 
+from storage_node.model.error_types import ErrorType
 from tests.activities.cluster import Cluster, move, running, until
-from tests.support.temporal import TemporalServer
-from workflows.errors import NODE_RESTARTED
+from tests.support.programs.temporal import TemporalServer
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
@@ -40,7 +40,7 @@ def cluster(shared: Cluster) -> Cluster:
 
 
 @pytest.mark.feature("113-21")
-def test_a_killed_node_goes_on_with_its_copy(temporal_server: TemporalServer, task_queue: str, tmp_path: Path) -> None:
+def test_killed_node_resumes_its_copy(temporal_server: TemporalServer, task_queue: str, tmp_path: Path) -> None:
     limit = {"replica.alter.log.dirs.io.max.bytes.per.second": str(SLOW)}
     with running(temporal_server, task_queue, tmp_path / "cluster", settings=limit) as cluster:
         cluster.create_topic("t")
@@ -49,6 +49,7 @@ def test_a_killed_node_goes_on_with_its_copy(temporal_server: TemporalServer, ta
         cluster.start_move("m", move("t", 0, 1, target))
         cluster.wait_copying("t", at_least=1_500_000)
         told = until("the run has heard of it", lambda: cluster.progress("m")["bytes_copied"])
+        cluster.set_move_rate(SLOW // 10)  # it lasts until the next attempt was seen, however long a start takes
         cluster.kill("node-1")
         found = cluster.progress("m")["replicas"][0]
         assert found["bytes_copied"] >= told and found["report_age"] > 0, "what was heard last stands"
@@ -64,7 +65,7 @@ def test_a_killed_node_goes_on_with_its_copy(temporal_server: TemporalServer, ta
             return cluster.with_handle("m", look)
 
         ended_by = until("the next attempt is at work", second_attempt).last_failure.application_failure_info
-        assert ended_by.type == NODE_RESTARTED, "the dead attempt is ended by the node, not by its timeout"
+        assert ended_by.type == ErrorType.NODE_RESTARTED, "the dead attempt is ended by the node, not by its timeout"
         assert cluster.progress("m")["bytes_copied"] >= told
         cluster.set_move_rate(None)
         (row,) = cluster.result("m")["rows"]
@@ -74,7 +75,7 @@ def test_a_killed_node_goes_on_with_its_copy(temporal_server: TemporalServer, ta
         assert cluster.read_numbers("t", count) == list(range(count))
 
 
-def test_a_cancel_waits_for_a_node_that_is_away(cluster: Cluster) -> None:
+def test_cancel_waits_for_an_unavailable_node(cluster: Cluster) -> None:
     cluster.create_topic("away")
     cluster.produce("away", 3)
     source = cluster.disk_of("away")
@@ -87,7 +88,7 @@ def test_a_cancel_waits_for_a_node_that_is_away(cluster: Cluster) -> None:
     until("nothing of it is left", lambda: cluster.where("away") == [f"{source.name}/away-0"])
 
 
-def test_without_a_controller_changes_time_out_and_leave_nothing(cluster: Cluster) -> None:
+def test_changes_without_a_controller_time_out_unchanged(cluster: Cluster) -> None:
     cluster.create_topic("late")
     count = cluster.produce("late", 1)
     cluster.kill("controller")
@@ -110,7 +111,7 @@ def test_without_a_controller_changes_time_out_and_leave_nothing(cluster: Cluste
 
 
 @pytest.mark.timeout(400)
-def test_a_cluster_that_was_terminated_is_rebuilt_from_the_nodes(
+def test_terminated_controller_is_recovered_from_the_nodes(
     temporal_server: TemporalServer, task_queue: str, tmp_path: Path
 ) -> None:
     with running(temporal_server, task_queue, tmp_path / "cluster", nodes=2) as cluster:
@@ -124,7 +125,7 @@ def test_a_cluster_that_was_terminated_is_rebuilt_from_the_nodes(
         cluster.create_topic("another")
 
 
-def test_a_clean_stop_is_quick_and_known_at_once(cluster: Cluster) -> None:
+def test_clean_stop_fences_the_node_at_once(cluster: Cluster) -> None:
     cluster.create_topic("clean")
     cluster.produce("clean", 3)
     cluster.start_move("move-clean", move("clean", 0, 1, cluster.other_disk("clean"), throttle=SLOW))
@@ -142,7 +143,7 @@ def test_a_clean_stop_is_quick_and_known_at_once(cluster: Cluster) -> None:
     assert time.monotonic() - began < QUICK
 
 
-def test_while_temporal_is_away_copies_and_clients_go_on(
+def test_copies_and_clients_continue_during_a_temporal_outage(
     own_temporal_server: TemporalServer, task_queue: str, tmp_path: Path
 ) -> None:
     with running(own_temporal_server, task_queue, tmp_path / "cluster") as cluster:
@@ -160,7 +161,7 @@ def test_while_temporal_is_away_copies_and_clients_go_on(
         assert row["outcome"] == "deleted" and cluster.disk_of("t") == target
 
 
-def test_a_node_serves_before_temporal_is_there(
+def test_node_serves_before_temporal_is_available(
     own_temporal_server: TemporalServer, task_queue: str, tmp_path: Path
 ) -> None:
     with running(own_temporal_server, task_queue, tmp_path / "cluster") as cluster:

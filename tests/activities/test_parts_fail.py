@@ -13,11 +13,11 @@ from temporalio.api.workflowservice.v1 import PauseWorkflowExecutionRequest, Unp
 from temporalio.client import Client
 from temporalio.service import RPCError
 
-from activities import state_file
-from activities.describing import describe_run
+from activities.temporal import state_file
+from activities.temporal.describing import describe_run
 from tests.activities.cluster import Cluster, move, running, until
+from tests.support.programs.temporal import TemporalServer
 from tests.support.refusing_server import refusing
-from tests.support.temporal import TemporalServer
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
@@ -48,7 +48,9 @@ def restarts(state: dict[str, Any], part: str) -> int:
     return int(row["restarts"]) if row["running"] else -1
 
 
-def test_every_part_is_there_and_none_was_started_again(cluster: Cluster) -> None:
+def test_every_part_runs_without_a_restart(cluster: Cluster) -> None:
+    # A change of the state is in the controller's file soon, not at once.
+    until("the file has the connection", lambda: of_controller(cluster)["connected"])
     for state in (of_node(cluster), of_controller(cluster)):
         assert state["connected"] and state["restarted"] == [] and state["notes"] == []
         assert (state["address"], state["namespace"]) == (cluster.server.address, "default")
@@ -81,7 +83,7 @@ def make(cluster: Cluster, topic: str) -> None:
         ("part.thread", "Temporal's thread"),
     ],
 )
-def test_a_part_of_a_node_that_fails_works_again(cluster: Cluster, point: str, part: str) -> None:
+def test_part_of_a_node_that_fails_works_again(cluster: Cluster, point: str, part: str) -> None:
     topic = point.removeprefix("part.")
     before = restarts(of_node(cluster), part)
     with cluster.armed({point: "raise"}):
@@ -96,7 +98,7 @@ def test_a_part_of_a_node_that_fails_works_again(cluster: Cluster, point: str, p
     assert of_node(cluster)["connected"]
 
 
-def test_a_run_is_started_though_its_start_failed(cluster: Cluster) -> None:
+def test_failed_start_of_a_run_is_retried(cluster: Cluster) -> None:
     cluster.create_topic("starting")
     target = cluster.other_disk("starting")
     with cluster.armed({"part.starting": "raise"}):
@@ -114,7 +116,7 @@ def test_a_run_is_started_though_its_start_failed(cluster: Cluster) -> None:
         ("part.state_file", "the state file"),
     ],
 )
-def test_a_part_of_the_controller_that_fails_works_again(cluster: Cluster, point: str, part: str) -> None:
+def test_part_of_the_controller_that_fails_works_again(cluster: Cluster, point: str, part: str) -> None:
     before = restarts(of_controller(cluster), part)
     with cluster.armed({point: "raise"}):
         cluster.wait_passed(point)
@@ -148,7 +150,7 @@ def pause(cluster: Cluster, *, go_on: bool = False) -> None:
     until("the run goes on" if go_on else "the run is paused", lambda: cluster.run(ask), pause=0.5)
 
 
-def test_a_paused_controller_ends_neither_node_nor_process(
+def test_paused_controller_ends_neither_node_nor_process(
     temporal_server: TemporalServer, task_queue: str, tmp_path: Path
 ) -> None:
     environment = {"REHOME_STATE_FILE": str(tmp_path / "controller.state")}
@@ -178,7 +180,7 @@ def test_a_paused_controller_ends_neither_node_nor_process(
         assert cluster.processes["controller"].poll() is None
 
 
-def test_a_node_and_a_controller_that_are_rejected_say_so_and_go_on_once_the_profile_is_right(
+def test_rejected_node_and_controller_report_it_and_recover_with_the_profile(
     temporal_server: TemporalServer, task_queue: str, tmp_path: Path
 ) -> None:
     profile = tmp_path / "temporal.toml"

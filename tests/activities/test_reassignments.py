@@ -19,12 +19,12 @@ from kafka.structs import TopicPartition
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
-from ops.bench.metadata import all_topics
+from ops.bench.clients.metadata import all_topics
 from ops.kafka.tools import run as run_tool
 from tests.activities.cluster import Cluster, running, until
-from tests.support.binary import ensure_temporal
-from tests.support.kafka import require_kafka
-from tests.support.temporal import TemporalServer
+from tests.support.programs.binary import ensure_temporal
+from tests.support.programs.kafka import require_kafka
+from tests.support.programs.temporal import TemporalServer
 from workflows.model import names
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
@@ -97,7 +97,7 @@ def ended(cluster: Cluster, workflow_id: str) -> dict[int, dict[str, Any]]:
 
 
 @pytest.mark.feature("455-20")
-def test_a_replica_moves_to_another_node_and_its_run_says_what_it_cost(cluster: Cluster) -> None:
+def test_reassignment_moves_the_replica_and_returns_its_costs(cluster: Cluster) -> None:
     create(cluster, "t", [1], [1])
     count = cluster.produce("t", 8)
     cluster.produce("t", 1, partition=1)
@@ -117,7 +117,7 @@ def test_a_replica_moves_to_another_node_and_its_run_says_what_it_cost(cluster: 
 
 
 @pytest.mark.feature("113-56")
-def test_a_combined_move_ends_in_the_directory_asked_for(cluster: Cluster) -> None:
+def test_reassignment_with_log_dirs_ends_in_the_directory(cluster: Cluster) -> None:
     create(cluster, "combined", [1])
     cluster.produce("combined", 2)
     there = cluster.dirs(2)
@@ -132,7 +132,7 @@ def test_a_combined_move_ends_in_the_directory_asked_for(cluster: Cluster) -> No
     until("only the replica is left", lambda: cluster.where("combined", 0, 2) == [f"{there[0].name}/combined-0"])
 
 
-def test_a_directory_is_reached_though_its_node_was_away_when_it_was_asked_for(cluster: Cluster) -> None:
+def test_directory_is_reached_after_its_node_was_unavailable(cluster: Cluster) -> None:
     create(cluster, "away", [1], [1])
     for index in (0, 1):
         cluster.produce("away", 1, partition=index)
@@ -176,7 +176,7 @@ def cancel(cluster: Cluster, topic: str, way: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("way", ["api", "temporal", "cli", "tool"])
 @pytest.mark.feature("455-28")
-def test_a_cancel_deletes_what_was_added(cluster: Cluster, way: str, tmp_path: Path) -> None:
+def test_cancel_deletes_the_added_replicas(cluster: Cluster, way: str, tmp_path: Path) -> None:
     if way == "tool":
         require_kafka()
     topic = f"cancel-{way}"
@@ -200,7 +200,7 @@ def test_a_cancel_deletes_what_was_added(cluster: Cluster, way: str, tmp_path: P
     assert cluster.status(run_id(cluster, topic)) == WorkflowExecutionStatus.CANCELED
     assert partition(cluster, topic) == {"replicas": [1], "adding": [], "removing": [], "isr": [1], "leader": 1}
     (row,) = cluster.progress(run_id(cluster, topic))["partitions"]
-    told = ("outcome", "by", "from", "to", "adding", "removing", "rate", "eta_seconds", "error", "message")
+    told = ("outcome", "by", "original", "target", "adding", "removing", "rate", "eta_seconds", "error", "message")
     assert [row[each] for each in told] == [
         "cancelled",
         "somebody at 127.0.0.1",
@@ -216,7 +216,7 @@ def test_a_cancel_deletes_what_was_added(cluster: Cluster, way: str, tmp_path: P
 
 
 @pytest.mark.feature("455-20")
-def test_it_goes_on_when_the_new_node_and_the_controller_were_killed(cluster: Cluster) -> None:
+def test_reassignment_continues_after_the_new_node_and_the_controller_are_killed(cluster: Cluster) -> None:
     create(cluster, "killed", [1, 2])
     count = cluster.produce("killed", 4)
     cluster.kill("node-3")

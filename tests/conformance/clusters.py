@@ -6,6 +6,7 @@ What is done to it goes over the wire, in the same way for both kinds.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import random
 import time
 import uuid
@@ -17,20 +18,27 @@ from typing import Any, TypeVar
 
 import javaproperties
 
-from ops.kafka.cluster import OFFSETS_PARTITIONS, KafkaCluster
+from ops.cli import main as cli
+from ops.kafka import jars
+from ops.kafka.brokers import OFFSETS_PARTITIONS
+from ops.kafka.cluster import KafkaCluster
 from ops.stack import ports
-from ops.stack.layout import CONTROLLER
+from ops.stack.layout import CONTROLLER, ProcessSpec
 from ops.stack.stack import Stack
+from ops.stack.state import ProcessRecord
 from storage_node.directories.formatting import format_directories
 from storage_node.log import build_batch
 from tests.conformance.differences import DIFFERENCES
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
+from tests.support.permissions import bound, prefix
 from tests.support.wire import Client
 
 T = TypeVar("T")
 
 REHOME = "rehome"
 APACHE = "apache"
+#: An older release of Apache Kafka, for plans: the cases are those of the newer one.
+OLDER = "apache-3.9"
 KINDS = (REHOME, APACHE)
 
 NODES = (1, 2, 3)
@@ -93,6 +101,10 @@ class Cluster(ABC):
     @abstractmethod
     def start(self, node: int) -> None:
         """Start a node that was ended, and wait until it serves."""
+
+    @abstractmethod
+    def take_back(self, node: int, path: str) -> None:
+        """Let a node use a log directory again whose disk was mended."""
 
     @abstractmethod
     def running(self, node: int) -> bool:
@@ -253,6 +265,14 @@ def free_ports() -> int:
     return first if ports.free_block(4, start=first) == first else free_ports()
 
 
+class _BoundStack(Stack):
+    """A stack whose nodes run as an ordinary user's would: a directory of mode 000 is closed to them."""
+
+    def _launch(self, process: ProcessSpec) -> ProcessRecord:
+        node = process.name.startswith("node-")
+        return super()._launch(dataclasses.replace(process, command=bound(process.command)) if node else process)
+
+
 class Rehome(Cluster):
     """Storage nodes of ours with their controller and a Temporal server, each a process."""
 
@@ -260,7 +280,7 @@ class Rehome(Cluster):
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
-        self._stack = Stack(folder)
+        self._stack = _BoundStack(folder)
         self._stack.make_folder()
         first = free_ports()
         spec = self._stack.prepare({"nodes": len(NODES), "dirs": 2, "port": first, "temporal_port": first + 3})
@@ -292,6 +312,10 @@ class Rehome(Cluster):
         # It serves what it has before the controller lets it in; until then nothing can be placed on it.
         self.eventually(lambda: all(node in self._live(other) for other in self._up()), f"node {node} is let in")
 
+    def take_back(self, node: int, path: str) -> None:
+        command = ["dirs", "online", str(node), path, "--bootstrap-server", self.addresses[node]]
+        assert cli.run(command) == 0
+
     def running(self, node: int) -> bool:
         return f"node-{node}" in self._stack.running()
 
@@ -316,14 +340,19 @@ class Rehome(Cluster):
 class Apache(Cluster):
     """Apache Kafka's brokers (KRaft, combined mode)."""
 
-    kind = APACHE
-
-    def __init__(self, folder: Path, run_tool: Callable[..., Any]) -> None:
+    def __init__(self, folder: Path, run_tool: Callable[..., Any], kind: str = APACHE) -> None:
         super().__init__()
+        self.kind = kind
         properties = {**COMMON, "log.segment.delete.delay.ms": COMMON["file.delete.delay.ms"]}
         del properties["file.delete.delay.ms"]
         self._brokers = KafkaCluster(
-            folder, log_dirs={1: 2, 2: 2, WIDE: 3}, properties=properties, racks=RACKS, run_tool=run_tool
+            folder,
+            log_dirs={1: 2, 2: 2, WIDE: 3},
+            properties=properties,
+            racks=RACKS,
+            run_tool=run_tool,
+            prefix=prefix(),
+            version=jars.VERSION if kind == APACHE else jars.OLDER_VERSION,
         )
         self.addresses = {node: self._brokers.address(node) for node in NODES}
         self.log_dirs = {node: [str(path) for path in self._brokers.log_dirs[node]] for node in NODES}
@@ -355,6 +384,11 @@ class Apache(Cluster):
 
     def start(self, node: int) -> None:
         self._brokers.start(node)
+
+    def take_back(self, node: int, path: str) -> None:
+        """Apache Kafka does so at a start only."""
+        self.kill(node)
+        self.start(node)
 
     def running(self, node: int) -> bool:
         return self._brokers.running(node)

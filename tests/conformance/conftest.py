@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from ops.kafka.jars import OLDER_VERSION, VERSION
 from ops.kafka.tools import Ran, WarmTools, run, start
 from ops.stack.errors import OpsError
-from tests.conformance.clusters import APACHE, KINDS, Apache, Cluster, Rehome
-from tests.support.kafka import require_kafka
+from tests.conformance.clusters import KINDS, OLDER, REHOME, Apache, Cluster, Rehome
 from tests.support.needs import need
+from tests.support.programs.kafka import require_kafka
 
 HERE = Path(__file__).parent
 
@@ -24,9 +25,12 @@ HERE = Path(__file__).parent
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "cluster" in metafunc.fixturenames:
         kinds = [kind.strip() for kind in metafunc.config.getoption("--kinds").split(",")]
-        unknown = [kind for kind in kinds if kind not in KINDS]
+        known = (*KINDS, OLDER)
+        unknown = [kind for kind in kinds if kind not in known]
         if unknown:
-            raise pytest.UsageError(f"--kinds: {unknown[0]} is none of {', '.join(KINDS)}")
+            raise pytest.UsageError(f"--kinds: {unknown[0]} is none of {', '.join(known)}")
+        plans = metafunc.definition.path.is_relative_to(HERE / "plan_runs")
+        kinds = [kind for kind in kinds if kind != OLDER or plans]
         metafunc.parametrize("cluster", kinds, indirect=True, scope="session")
 
 
@@ -39,6 +43,18 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is None or not nextitem.path.is_relative_to(HERE):
         while _started:
             _started.pop()()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what needs the three nodes (and a Temporal server with them), or Kafka's tools, by its fixtures."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            fixtures = getattr(item, "fixturenames", ())
+            if "cluster" in fixtures:
+                item.add_marker(pytest.mark.temporal)
+            if "warm_tools" in fixtures:
+                item.add_marker(pytest.mark.kafka)
 
 
 @pytest.fixture(scope="session")
@@ -67,8 +83,9 @@ def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Three nodes of one kind; all tests share them, each with topics of its own."""
     kind = request.param
     folder = tmp_path_factory.mktemp(kind)
-    if kind == APACHE:
-        made: Cluster = Apache(folder, request.getfixturevalue("warm_tools").run)
+    if kind != REHOME:
+        require_kafka(OLDER_VERSION if kind == OLDER else VERSION)
+        made: Cluster = Apache(folder, request.getfixturevalue("warm_tools").run, kind)
     else:
         try:
             made = Rehome(folder)

@@ -1,11 +1,28 @@
-"""Where our nodes differ from Apache Kafka on purpose: read from differences.tsv, asserted on both kinds of cluster."""
+"""Where our nodes differ from Apache Kafka on purpose: read from differences.tsv, asserted on both kinds of cluster.
+
+`python -m tests.conformance.differences` writes them to ops/docs/differences.md.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.report.tables import conformance_sentence
+
 FILE = Path(__file__).with_name("differences.tsv")
+PAGE = Path(__file__).parents[2] / "ops" / "docs" / "differences.md"
+
+_HEAD = """# Where our nodes differ from Apache Kafka
+
+<!-- generated from differences.tsv by `python -m tests.conformance.differences`; a test compares -->
+
+`make conformance` runs one suite against three nodes of ours and three brokers of Apache Kafka 4.3.1, and writes
+build/conformance.md: each case of Kafka's behaviour in this field with the tests that show it.
+"""
+_TAIL = """(build/conformance.md names the row of tests/conformance/differences.tsv). Each difference is deliberate, and
+the suite asserts both sides of each row.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +49,18 @@ def read(file: Path = FILE) -> dict[str, Difference]:
 
 
 def as_markdown(rows: dict[str, Difference]) -> str:
-    """The table as the README shows it."""
+    """The table as the page shows it."""
     lines = ["| Apache Kafka | rehome's nodes | why |", "|---|---|---|"]
     lines += [f"| {row.kafka} | {row.ours} | {row.why} |" for row in rows.values()]
     return "\n".join(lines) + "\n"
 
 
+def page(rows: dict[str, Difference]) -> str:
+    """The whole page: how it is known, how many cases there are, and the table."""
+    return f"{_HEAD}{conformance_sentence()}\n{_TAIL}\n{as_markdown(rows)}"
+
+
 DIFFERENCES = read()
+
+if __name__ == "__main__":
+    PAGE.write_text(page(DIFFERENCES))

@@ -82,7 +82,7 @@ def table(out: str) -> list[list[str]]:
 # kafka-consumer-groups
 
 
-def test_an_active_group_is_described_with_its_lag(
+def test_active_group_is_described_with_its_lag(
     cluster: Cluster, tools: Tools, group: str, consumer: Callable[..., Consumer]
 ) -> None:
     topic = cluster.new_topic(assignment={0: [1], 1: [2]})
@@ -162,7 +162,7 @@ def test_members_are_removed_by_their_names(cluster: Cluster, group: str, consum
 # Consumers
 
 
-def test_the_console_consumer_goes_on_where_its_group_was(cluster: Cluster, tools: Tools, group: str) -> None:
+def test_console_consumer_goes_on_where_its_group_was(cluster: Cluster, tools: Tools, group: str) -> None:
     topic = cluster.new_topic(assignment={0: [2]})
     asked = ("--topic", topic, "--group", group, "--from-beginning", "--timeout-ms", "20000")
     first = [f"line {number}" for number in range(5)]
@@ -206,7 +206,7 @@ def test_partitions_are_shared_as_consumers_come_and_go(
     assert sorted((m.partition(), m.offset()) for m in found) == [(p, o) for p in range(4) for o in range(5)]
 
 
-def test_a_static_member_that_restarts_keeps_its_partitions(
+def test_static_member_that_restarts_keeps_its_partitions(
     cluster: Cluster, group: str, consumer: Callable[..., Consumer]
 ) -> None:
     topic = cluster.new_topic(assignment={0: [1], 1: [2]})
@@ -230,7 +230,7 @@ def test_a_static_member_that_restarts_keeps_its_partitions(
     assert {member.group_instance_id for member in row.members} == {"i0", "i1"}
 
 
-def test_a_consumer_that_only_assigns_commits(cluster: Cluster, group: str, consumer: Callable[..., Consumer]) -> None:
+def test_consumer_that_only_assigns_commits(cluster: Cluster, group: str, consumer: Callable[..., Consumer]) -> None:
     topic = cluster.new_topic()
     cluster.produce(topic, 0, 10)
     one = consumer()
@@ -268,7 +268,7 @@ def test_offsets_of_a_deleted_topic_are_gone(cluster: Cluster, tools: Tools, gro
 
 
 @pytest.mark.slow_conformance
-def test_the_coordinator_dies_and_comes_back(cluster: Cluster, group: str, consumer: Callable[..., Consumer]) -> None:
+def test_coordinator_dies_and_comes_back(cluster: Cluster, group: str, consumer: Callable[..., Consumer]) -> None:
     """Consumers go on where they were: what was committed is there, and nothing is read twice that was."""
     where = coordinator(cluster, group)
     elsewhere = [node for node in cluster.addresses if node != where]

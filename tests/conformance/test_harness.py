@@ -18,7 +18,7 @@ def test_topics_are_known_to_all_nodes_and_take_records(cluster: Cluster) -> Non
     assert cluster.leaders(topic) == {}
 
 
-def test_a_tool_answers_code_output_and_complaint(cluster: Cluster, tools: Tools) -> None:
+def test_tool_answers_code_output_and_complaint(cluster: Cluster, tools: Tools) -> None:
     topic = cluster.new_topic(2)
     code, out, err = tools.run("kafka-topics", "--describe", "--topic", topic)
     assert (code, err) == (0, "") and "PartitionCount: 2" in out
@@ -28,7 +28,7 @@ def test_a_tool_answers_code_output_and_complaint(cluster: Cluster, tools: Tools
     assert code == 1 and "no-such-option" in err
 
 
-def test_a_warm_tool_does_what_one_in_its_own_process_does(cluster: Cluster, tools: Tools) -> None:
+def test_warm_tool_does_what_one_in_its_own_process_does(cluster: Cluster, tools: Tools) -> None:
     topic = cluster.new_topic()
     lines = [f"line-{number}" for number in range(20)]
     tools.out("kafka-console-producer", "--topic", topic, stdin="\n".join(lines) + "\n")
@@ -42,7 +42,7 @@ def test_a_warm_tool_does_what_one_in_its_own_process_does(cluster: Cluster, too
 
 
 @pytest.mark.slow_conformance
-def test_a_node_that_was_killed_comes_back_with_its_records(cluster: Cluster) -> None:
+def test_node_that_was_killed_comes_back_with_its_records(cluster: Cluster) -> None:
     topic = cluster.new_topic(assignment={0: [2]})
     cluster.produce(topic, 0, 10)
     cluster.kill(2)

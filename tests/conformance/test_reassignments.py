@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conformance.clusters import Cluster
-from tests.support.reassigning import results, wanted_topics
+from tests.support.nodes.reassigning import results, wanted_topics
 
 NONE = 0
 UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -65,7 +65,7 @@ def test_each_partition_has_its_own_answer(cluster: Cluster) -> None:
     assert cluster.leaders(topic) == {0: 1, 1: 2, 2: 3, 3: 1}
 
 
-def test_an_empty_topic_is_echoed_and_nothing_is_answered_with_nothing(cluster: Cluster) -> None:
+def test_empty_topic_is_echoed_and_nothing_is_answered_with_nothing(cluster: Cluster) -> None:
     topic = cluster.new_topic()
     call = {"timeout": timedelta(seconds=10)}
     answer = cluster.call("AlterPartitionReassignments", 0, topics=[{"name": topic, "partitions": []}], **call)
@@ -73,7 +73,7 @@ def test_an_empty_topic_is_echoed_and_nothing_is_answered_with_nothing(cluster: 
     assert cluster.call("AlterPartitionReassignments", 0, topics=[], **call).responses == ()
 
 
-def test_the_replication_factor_stays_where_it_is_told_to(cluster: Cluster) -> None:
+def test_replication_factor_stays_where_it_is_told_to(cluster: Cluster) -> None:
     topic = cluster.new_topic(assignment={0: [1]})
     fixed = {"allow_replication_factor_change": False}
     changed = (INVALID_REPLICATION_FACTOR, "The replication factor is changed from 1 to 2")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.differences import DIFFERENCES
-from tests.support.tables import DIFFERS, ROOT, Case, Outcomes, marks, read_cases
+from tests.support.report.tables import DIFFERS, ROOT, Case, Outcomes, marks, read_cases
 
 CASES = read_cases()
 FILE = "tests/conformance/test_table.py"
@@ -52,7 +52,7 @@ def test_two_runs_fill_one_table(tmp_path: Path) -> None:
     assert "| 4 | four | open |" in table
 
 
-def test_a_test_that_is_gone_shows_nothing_any_more(tmp_path: Path) -> None:
+def test_test_that_is_gone_shows_nothing_any_more(tmp_path: Path) -> None:
     here, there, nowhere = f"{FILE}::test_a[1]", f"{FILE}::test_b", "tests/conformance/test_never_was.py::test_c"
     carried = {here: [1], there: [2], nowhere: [3]}
     outcomes = Outcomes(tmp_path / "kept")
@@ -61,7 +61,7 @@ def test_a_test_that_is_gone_shows_nothing_any_more(tmp_path: Path) -> None:
     assert dict(outcomes.shown()[0]) == {}, "neither has its parameters, or its case, any more"
 
 
-def test_a_failure_with_parameters_that_are_gone_is_forgotten_and_the_other_kinds_outcome_is_kept(
+def test_failure_with_parameters_that_are_gone_is_forgotten_and_the_other_kinds_outcome_is_kept(
     tmp_path: Path,
 ) -> None:
     old, new, part = f"{FILE}::test_a[words of before]", f"{FILE}::test_a[words]", f"{FILE}::test_c[1]"
@@ -81,7 +81,7 @@ def test_a_failure_with_parameters_that_are_gone_is_forgotten_and_the_other_kind
     assert set(outcomes.shown()[1]) == set(), "and that is forgotten by a run that asks it for something else"
 
 
-def test_a_case_in_which_our_nodes_differ_says_so(tmp_path: Path) -> None:
+def test_case_in_which_our_nodes_differ_says_so(tmp_path: Path) -> None:
     cases, test = {1: Case("one", differs="long-names"), 2: Case("two", differs="long-names")}, f"{FILE}::test_a"
     outcomes = Outcomes(tmp_path / "kept")
     outcomes.merge({test: [1]}, {test}, set(), whole_files=True)
@@ -91,7 +91,7 @@ def test_a_case_in_which_our_nodes_differ_says_so(tmp_path: Path) -> None:
     assert "| 2 | two | open |" in table
 
 
-def test_a_failure_opens_a_case_again_and_apache_kafka_alone_closes_none(tmp_path: Path) -> None:
+def test_failure_opens_a_case_again_and_apache_kafka_alone_closes_none(tmp_path: Path) -> None:
     cases = {1: Case("one"), 2: Case("two"), 3: Case("three")}
     first, second = f"{FILE}::test_a", f"{FILE}::test_b"
     carried = {f"{first}[rehome]": [1], f"{second}[rehome]": [1], f"{second}[apache-2]": [2], f"{first}[rehome-x]": [3]}

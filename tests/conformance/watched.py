@@ -9,12 +9,12 @@ import sys
 from pathlib import Path
 from types import TracebackType
 
-from ops.torture.checks import CHECKS
-from ops.torture.facts import Evidence, TopicFact
+from ops.torture.checks.facts import Evidence, TopicFact
+from ops.torture.checks.index import Index
+from ops.torture.checks.table import CHECKS
 from ops.torture.history import read
-from ops.torture.index import Index
 from ops.torture.workload import read_all
-from tests.support.tables import ROOT
+from tests.support.report.tables import ROOT
 
 #: What is found in what clients were told and in the final read.
 ABOUT_RECORDS = ("C1", "C2", "C3", "C4", "C5", "C7", "C13")
@@ -24,7 +24,8 @@ END_SECONDS = 60.0
 class Watched:
     """Producers and a consumer of topics (name -> partitions) while the block runs; `load`: records before they start.
 
-    What is sent by others counts as damage.
+    What is sent by others counts as damage. `primed`: the producers have a record acknowledged by each partition before
+    the block begins.
     """
 
     def __init__(
@@ -36,10 +37,11 @@ class Watched:
         producers: int = 1,
         per_second: float = 100.0,
         load: int = 0,
+        primed: bool = False,
     ) -> None:
         self._folder, self._bootstrap = folder, bootstrap
         self._topics = {name: TopicFact(name, name, count) for name, count in topics.items()}
-        self._producers, self._per_second, self._load = producers, per_second, load
+        self._producers, self._per_second, self._load, self._primed = producers, per_second, load, primed
         self._running: dict[str, subprocess.Popen[str]] = {}
 
     def __enter__(self) -> Watched:
@@ -48,6 +50,9 @@ class Watched:
             self._end("loader", "")
         for number in range(self._producers):
             self._start(f"producer-{number}", "producer", number)
+        for number in range(self._producers if self._primed else 0):
+            pipe = self._running[f"producer-{number}"].stdout
+            assert pipe is not None and pipe.readline() == "primed\n"
         self._start("tail", "tail", 9)
         return self
 
@@ -72,6 +77,7 @@ class Watched:
             "seed": seed,
             "count": self._load,
             "scale": 2,
+            "primed": self._primed,
         }
         self._running[name] = subprocess.Popen(
             [sys.executable, "-m", "ops.torture.clients", json.dumps(orders)],

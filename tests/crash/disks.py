@@ -23,7 +23,9 @@ _NO_LOG_FLUSH = struct.pack("I", 2)
 #: A minute of waiting for one of the few loop devices that a machine has is nothing unusual; ten are.
 _LOOP_PATIENCE = 600.0
 
-_UNMOUNT_PATIENCE = 60.0  # seconds
+#: Seconds. The build of the images' base runs with mounts of its own, which keep every file system of that moment alive
+#: until it ends: half a minute, several on a busy machine.
+_UNMOUNT_PATIENCE = 300.0
 
 _NAME = "crash-disk"  # of images, followed by the process they belong to
 
@@ -91,8 +93,7 @@ class Disk:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
-        # A process that has just got mounts of its own (a container that starts) may still hold it: mounted again
-        # now, it would be the one whose power is cut.
+        # A process with mounts of its own may still hold it: mounted again now, it would be the one whose power is cut.
         alive = Path("/sys/fs", self.kind, Path(self.loop).name)
         while alive.exists():
             if time.monotonic() > deadline:

@@ -23,12 +23,13 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from storage_node import failpoints
-from storage_node.errors import ErrorCode, RequestRefused, StorageError
+from storage_node.errors import RequestRefused, StorageError
 from storage_node.groups.offsets import Offset
 from storage_node.groups.room import Commit
+from storage_node.model.error_codes import ErrorCode
 from tests.crash.disks import Switch
 from tests.crash.subject import TOPIC, Subject, wait_for_file
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["tests.crash.driver", "tests.crash.verify"])

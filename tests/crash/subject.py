@@ -13,18 +13,20 @@ from pathlib import Path
 from typing import Any
 
 from storage_node.directories.formatting import format_directories
-from storage_node.errors import ErrorCode, RequestRefused, StorageError
-from storage_node.log.batch import build_batch, headers
-from storage_node.metadata import ClusterImage, decode
-from storage_node.move import flusher
+from storage_node.errors import RequestRefused, StorageError
+from storage_node.log.batches.batch import build_batch, headers
+from storage_node.model.commands import NewTopic
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.ids import TopicPartition
+from storage_node.model.image import ClusterImage, decode_whole
+from storage_node.move.copying import flusher
 from storage_node.move.status import MoveStatus
 from storage_node.node import Node
-from storage_node.partition import Partition
-from storage_node.ports import NewTopic, PlannedMove
-from storage_node.types import TopicPartition
+from storage_node.partitions.partition import Partition
+from storage_node.ports import PlannedMove
 from tests.crash.ledger import IMAGE, Key, Ledger
-from tests.support.local_controller import LocalController
-from tests.support.node_harness import CLUSTER_ID, Harness, make_config, until
+from tests.support.nodes.local_controller import LocalController
+from tests.support.nodes.node_harness import CLUSTER_ID, Harness, make_config, until
 
 TOPIC = "t"
 ROUNDS = 10  # of a producer, in the shortest life
@@ -54,7 +56,7 @@ class KeptController(LocalController):
         self.hold_moves = True  # what drives a move here does so step by step
         self._file = folder / IMAGE
         if self._file.exists():
-            self.image = decode(self._file.read_text())
+            self.image = decode_whole(self._file.read_text())
 
     def _change(self, change: Callable[[ClusterImage], ClusterImage]) -> int:
         def kept(image: ClusterImage) -> ClusterImage:
@@ -159,7 +161,9 @@ class Subject(Harness):
             until(lambda: not self.leftovers(), CLEAR)
         left = {f"{path.parent.name}/{path.name}": sorted(e.name for e in path.iterdir()) for path in self.leftovers()}
         engine = self.node.engine
-        assert not left, f"left over: {left}; moves: {engine.statuses()}; deletions: {engine._deletions.pending()}"
+        offline = {each.name: each.failure for each in self.node.dirs.directories if not each.online}
+        state = f"moves: {engine.statuses()}; deletions: {engine._deletions.pending()}; offline: {offline}"
+        assert not left, f"left over: {left}; {state}"
 
     # What it promises
 

@@ -23,7 +23,7 @@ from storage_node import failpoints
 from tests.crash import driver, verify
 from tests.crash.disks import Disk, Switch, disks, power_off_and_on
 from tests.crash.driver import CUT, READY, Cut, Life
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 from tests.support.scale import FULL, scaled, tally
 
 CUTS = scaled(4, 100)  # on each file system

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from storage_node.directories.names import move_name, replica_name
-from storage_node.types import TopicPartition
+from storage_node.model.ids import TopicPartition
 from tests.crash import driver, tracing, verify
 from tests.crash.states import Case, States
 from tests.crash.subject import TOPIC

@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from storage_node.directories.names import replica_name
-from storage_node.log.batch import headers, verify
+from storage_node.log.batches.batch import headers, verify
 from storage_node.log.log import Log
-from storage_node.partition import Partition
-from storage_node.types import TopicPartition
+from storage_node.model.ids import TopicPartition
+from storage_node.partitions.partition import Partition
 from tests.crash import ledger
 from tests.crash.driver import PARTITIONS, PROCESSES, die_with_parent
 from tests.crash.ledger import Key
 from tests.crash.subject import TOPIC, Subject
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 
 VERDICT, STACKS = "verdict", "stacks"
 
@@ -145,7 +145,7 @@ def _settle(subject: Subject) -> None:
 def _seen(subject: Subject) -> Seen:
     _settle(subject)
     node, image = subject.node, subject.controller.image
-    wanted = {TopicPartition(t.name, p) for t in image.topics.values() for p in t.partitions}
+    wanted = {TopicPartition(t.name, p.index) for t in image.topics.values() for p in t.partitions}
     until(lambda: set(node.replicas.served) == wanted, 60, f"served: {sorted(node.replicas.served)}, wanted: {wanted}")
     seen = Seen()
     for tp, partition in sorted(node.replicas.served.items()):

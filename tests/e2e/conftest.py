@@ -11,7 +11,7 @@ import pytest
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.stack import ports
 from ops.stack.stack import Stack
-from tests.support.binary import ensure_temporal
+from tests.support.programs.binary import ensure_temporal
 from workflows.model.throttles import MOVE_RATE as THROTTLE
 
 
@@ -54,7 +54,7 @@ class Crashable:
 def one_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crashable]:
     """One stack for all modules of this folder: what they leave behind must do the next one no harm."""
     ensure_temporal()
-    made = Crashable(tmp_path_factory.mktemp("crash"), ports.free_block(3, start=25000))
+    made = Crashable(tmp_path_factory.mktemp("crash"), ports.some_block(3))
     os.environ["REHOME_FAILPOINTS"] = f"@{made.points}"
     try:
         made.stack.up()

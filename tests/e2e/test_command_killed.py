@@ -17,11 +17,16 @@ from ops.demo import traffic
 from ops.stack import ports
 from ops.stack.stack import Stack
 from tests.e2e.conftest import Crashable
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
+from workflows.model.throttles import MOVE_RATE
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 TOPIC = "asked"
+#: Another dynamic config of the node: one without any cannot be told from one that does not respond.
+OTHER = {"leader.replication.throttled.rate": str(10**12)}
+#: Seconds until a run gives a throttle back whose command was killed before it named the accepted moves.
+GIVEN_BACK = 150.0
 
 
 def rehome(*arguments: str) -> list[str]:
@@ -49,8 +54,30 @@ def asked(crashable: Crashable) -> Iterator[Crashable]:
         admin.delete_topic(TOPIC)
 
 
-@pytest.mark.parametrize("after", [0.3, 0.9, 1.6, 2.5])
-def test_a_killed_move_command_leaves_a_move_that_ends(asked: Crashable, tmp_path: Path, after: float) -> None:
+def move_rate(stack: Crashable) -> str | None:
+    """The node's dynamic move rate."""
+    with KafkaAdmin(stack.bootstrap) as admin:
+        return admin.configs("broker", ["1"])["1"].get(MOVE_RATE)
+
+
+def set_move_rate(stack: Crashable, rate: str | None) -> None:
+    with KafkaAdmin(stack.bootstrap) as admin:
+        admin.set_node_config(1, OTHER)
+        admin.change_configs("broker", {"1": {MOVE_RATE: ("SET", rate) if rate else ("DELETE", None)}})
+    until(lambda: move_rate(stack) == rate, 30, "the rate is set")
+
+
+#: Instead of a number of seconds: once the node has the throttle, before or while the moves are requested.
+AS_IT_IS_SET = None
+
+
+@pytest.mark.parametrize(
+    ("after", "before"), [(0.3, None), (0.9, "77000000"), (AS_IT_IS_SET, None), (1.6, None), (2.5, "77000000")]
+)
+def test_killed_move_command_leaves_moves_that_end_and_no_throttle(
+    asked: Crashable, tmp_path: Path, after: float | None, before: str | None
+) -> None:
+    set_move_rate(asked, before)
     names = [f"{TOPIC}-0", f"{TOPIC}-1"]
     here = {name: asked.replica(name) for name in names}
     target = {name: asked.disks[(asked.disks.index(here[name] or Path()) + 1) % 3] for name in names}
@@ -64,22 +91,29 @@ def test_a_killed_move_command_leaves_a_move_that_ends(asked: Crashable, tmp_pat
     file.write_text(json.dumps(plan))
     data = ("--data", str(asked.stack.data))
     with subprocess.Popen(
-        rehome("move", "--file", str(file), "--throttle", "2MB", "--wait", *data),
+        rehome("move", "--file", str(file), "--throttle", "2MB", "--wait", "--timeout", "1", *data),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     ) as process:
-        time.sleep(after)  # the moment of the crash is what is varied here
+        if after is AS_IT_IS_SET:
+            until(lambda: move_rate(asked) == "2000000", 60)
+        else:
+            time.sleep(after)  # the moment of the crash is what is varied here
         process.kill()
+    # The moves go on, and the rate of before is there again without another command.
+    until(lambda: not open_moves(asked), 60, "the runs end")
+    until(lambda: move_rate(asked) == before, GIVEN_BACK, f"the rate is {before} again")
     run("move", "--file", str(file), "--throttle", "200MB", "--wait", *data)
+    assert move_rate(asked) == before
     for name in names:
         assert asked.replica(name) == target[name]
     until(lambda: not open_moves(asked), 30, "the runs end")
     until(lambda: not asked.leftovers(), 60, "nothing is left")
 
 
-def test_a_stack_whose_start_was_killed_starts_again(tmp_path: Path) -> None:
+def test_stack_whose_start_was_killed_starts_again(tmp_path: Path) -> None:
     stack = Stack(tmp_path / "stack")
-    first = ports.free_block(3, start=26500)
+    first = ports.some_block(3)
     options = ["--data", str(stack.data), "--nodes", "1", "--dirs", "2"]
     options += ["--port", str(first), "--temporal-port", str(first + 1), "--detach"]
     try:

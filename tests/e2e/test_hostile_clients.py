@@ -15,7 +15,9 @@ from ops.bench.hostile.attacks import ATTACKS
 from ops.bench.hostile.servers import OurNode
 from ops.bench.hostile.siege import Limits, Siege
 from ops.bench.table import percentile
-from tests.support.binary import ensure_temporal
+from tests.support.programs.binary import ensure_temporal
+
+pytestmark = pytest.mark.temporal
 
 SECONDS, SCALE, SETTLE = 0.4, 0.1, 5.0
 #: The bench holds the well-behaved client's p99 to 250 ms. Here other tests are beside it: it may take twice as long,

@@ -21,12 +21,14 @@ from ops.cli.kafka_admin import KafkaAdmin
 from ops.demo import proof, traffic
 from storage_node import failpoints
 from tests.e2e.conftest import Crashable
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
 TOPIC, PARTITIONS, LOADED = "crash", 3, 18_000_000  # bytes: more than is copied between two flushes
 SLOW = 6_000_000  # bytes per second: a copy of a partition takes seconds
+#: Seconds. A step that the node dies of before it has noted the attempt is retried after the step's timeout, 60 s.
+PATIENCE = 120
 
 #: Written when no swap has come for a second: the `.delete` that it is about is gone by then.
 SETTLED = ("swap.after_source_settled",)
@@ -81,7 +83,7 @@ async def revive(stack: Crashable) -> None:
 
 @pytest.mark.feature("113-21", "113-22", "113-24")
 @pytest.mark.parametrize(("number", "point"), list(enumerate(MOVE_POINTS)), ids=MOVE_POINTS)
-def test_a_move_ends_in_the_target_directory(running: Crashable, number: int, point: str) -> None:
+def test_move_ends_in_the_target_directory(running: Crashable, number: int, point: str) -> None:
     partition = number % PARTITIONS
     name = f"{TOPIC}-{partition}"
     target = next_disk(running, name)
@@ -90,7 +92,7 @@ def test_a_move_ends_in_the_target_directory(running: Crashable, number: int, po
         running.die_at(point)
         handle = await start(running, partition, target, None)
         await revive(running)
-        return await asyncio.wait_for(handle.result(), 60)
+        return await asyncio.wait_for(handle.result(), PATIENCE)
 
     result = asyncio.run(play())
     assert [row["outcome"] for row in result["rows"]] == ["deleted"]
@@ -100,7 +102,7 @@ def test_a_move_ends_in_the_target_directory(running: Crashable, number: int, po
 
 @pytest.mark.feature("113-05")
 @pytest.mark.parametrize(("number", "point"), list(enumerate(CANCEL_POINTS)), ids=CANCEL_POINTS)
-def test_a_cancel_leaves_the_source_where_it_was(running: Crashable, number: int, point: str) -> None:
+def test_cancel_leaves_the_source_where_it_was(running: Crashable, number: int, point: str) -> None:
     partition = number % PARTITIONS
     name = f"{TOPIC}-{partition}"
     source, target = running.replica(name), next_disk(running, name)
@@ -112,7 +114,7 @@ def test_a_cancel_leaves_the_source_where_it_was(running: Crashable, number: int
         await handle.cancel()
         await revive(running)
         with pytest.raises(WorkflowFailureError):
-            await asyncio.wait_for(handle.result(), 60)
+            await asyncio.wait_for(handle.result(), PATIENCE)
         assert (await handle.describe()).status.name == "CANCELED"
 
     asyncio.run(play())
@@ -138,7 +140,7 @@ def test_whoever_drives_the_move_may_die(running: Crashable, name: str) -> None:
 
 
 @pytest.mark.parametrize("away", ["controller", "temporal"])
-def test_a_node_stops_in_seconds_whoever_is_away(running: Crashable, away: str) -> None:
+def test_node_stops_in_seconds_whoever_is_away(running: Crashable, away: str) -> None:
     running.stack.kill(away)
     began = time.monotonic()
     running.stack.stop("node-1")

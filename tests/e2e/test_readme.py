@@ -16,9 +16,9 @@ import pytest
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.demo import traffic
 from tests.e2e.conftest import Crashable
-from tests.support.binary import ensure_temporal
-from tests.support.node_harness import until
-from tests.support.readme import README, block, commands
+from tests.support.nodes.node_harness import until
+from tests.support.programs.binary import ensure_temporal
+from tests.support.report.readme import README, block, commands
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 
@@ -110,7 +110,7 @@ def test_temporals_command_line_drives_a_move(orders: Crashable, tmp_path: Path)
     until(lambda: not [left for left in orders.leftovers() if left.startswith(name)], 60, "nothing is left")
 
 
-def test_the_sdk_drives_a_move(orders: Crashable, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sdk_drives_a_move(orders: Crashable, capsys: pytest.CaptureFixture[str]) -> None:
     name = f"{TOPIC}-1"
     target = next_disk(orders, name)
     example: dict[str, Any] = {}

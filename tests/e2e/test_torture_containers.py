@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from ops.torture.box import LABEL
-from ops.torture.witness import CUT
-from tests.support.binary import ensure_temporal
-from tests.support.docker import docker_with_base
+from ops.torture.observers.witness import CUT
+from tests.support.programs.binary import ensure_temporal
+from tests.support.programs.docker import docker_with_base
 from tests.support.scale import tally
 
 pytestmark = [pytest.mark.temporal, pytest.mark.docker, pytest.mark.timeout(900)]
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.temporal, pytest.mark.docker, pytest.mark.timeout(900)
 ROOT = Path(__file__).resolve().parents[2]
 #: Decides on each of the engine's faults at least three times within half a minute.
 SEED = "12440"
-FAULTS = (" frozen", " cut off", " restarted under a memory limit")
+FAULTS = (" frozen", " disconnected", " restarted under a memory limit")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -63,7 +63,7 @@ def left_behind() -> list[str]:
     return found
 
 
-def test_the_engine_does_every_kind_of_fault_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_engine_does_every_kind_of_fault_and_nothing_is_lost(tmp_path: Path) -> None:
     folder = tmp_path / "torture"
     with tally("operations under torture in containers") as counted:
         # A busy machine may not get round to every fault in the shorter run.
@@ -92,7 +92,7 @@ def test_the_engine_does_every_kind_of_fault_and_nothing_is_lost(tmp_path: Path)
         assert report["engine"][event] >= 1, report["engine"]
     events = [json.loads(line) for line in (folder / "nemesis.jsonl").read_text().splitlines()]
     told = {event["action"]: event["outcome"] for event in events if " s" in event["outcome"]}
-    assert "was cut off for" in told["cut-role"] and "MiB for" in told["squeeze-node"]
+    assert "was disconnected for" in told["cut-role"] and "MiB for" in told["squeeze-node"]
 
     # One disk of one node each, seen from outside; the logs are kept; the engine keeps nothing.
     assert len({path.parent for path in (folder / "volumes").glob("node-*/disk-*/meta.properties")}) == 9
@@ -100,7 +100,7 @@ def test_the_engine_does_every_kind_of_fault_and_nothing_is_lost(tmp_path: Path)
     assert not left_behind()
 
 
-def test_an_interrupt_while_it_starts_leaves_nothing() -> None:
+def test_interrupt_while_it_starts_leaves_nothing() -> None:
     command = rehome("--minutes", "30")
     until = time.monotonic() + 120
     while not containers() and command.poll() is None and time.monotonic() < until:
@@ -109,7 +109,7 @@ def test_an_interrupt_while_it_starts_leaves_nothing() -> None:
     command.send_signal(signal.SIGINT)
     _, said = command.communicate(timeout=120)
     assert command.returncode == 1
-    assert said.strip().splitlines()[-1] == "error: interrupted while starting: there is nothing to judge yet"
+    assert said.strip().splitlines()[-1] == "error: interrupted during the start: there is nothing to check yet"
     assert not left_behind()
 
 
@@ -119,6 +119,6 @@ def test_without_an_engine_it_says_what_is_needed(tmp_path: Path) -> None:
     command = rehome("--minutes", "1", environment=nowhere)
     _, said = command.communicate(timeout=120)
     assert command.returncode == 1
-    assert said.strip().splitlines()[-1].startswith("error: no Docker engine answers")
+    assert said.strip().splitlines()[-1].startswith("error: no Docker engine responds")
     assert "start Docker, or set DOCKER_HOST" in said and "Traceback" not in said
     assert set(Path(tempfile.gettempdir()).glob("rehome-torture-*")) == before

@@ -16,15 +16,15 @@ from pathlib import Path
 from storage_node.alter_log_dirs import DirectoryInfo
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.formatting import format_directories
-from storage_node.errors import ErrorCode
-from storage_node.log.batch import build_batch, headers
+from storage_node.log.batches.batch import build_batch, headers
+from storage_node.model.commands import NewTopic
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.ids import TopicPartition
 from storage_node.move.status import MoveState, MoveStatus
-from storage_node.partition import Partition
-from storage_node.ports import NewTopic
-from storage_node.types import TopicPartition
+from storage_node.partitions.partition import Partition
 from tests.faults.disk import Disk, SmallDisk
-from tests.support.local_controller import LocalController
-from tests.support.node_harness import CLUSTER_ID, Harness, until
+from tests.support.nodes.local_controller import LocalController
+from tests.support.nodes.node_harness import CLUSTER_ID, Harness, until
 from tests.support.wire import Client, Row
 
 TP = TopicPartition("t", 0)
@@ -65,7 +65,7 @@ class FaultyNode(Harness):
     def place(self, topic: str, path: str) -> None:
         """Create a topic of one partition in a directory."""
         directory = self.node.dirs.by_path(path)
-        self.node.wishes.remember([(TopicPartition(topic, 0), directory)])
+        self.node.preferred_log_dirs.remember([(TopicPartition(topic, 0), directory)])
         result = self._on_loop(
             lambda: self.controller.create_topics([NewTopic(topic)], validate_only=False, timeout=10)
         )
@@ -76,9 +76,17 @@ class FaultyNode(Harness):
         loop = self.node.listener.loop
         assert loop is not None
         asked = asyncio.run_coroutine_threadsafe(call(), loop)  # type: ignore[arg-type]
-        try:
+        with self.stacks_on(TimeoutError):
             return asked.result(timeout)
-        except TimeoutError as error:
+
+    @contextlib.contextmanager
+    def stacks_on(self, kind: type[Exception]) -> Iterator[None]:
+        """Add to such an error where every thread of the process is, and what the loop's tasks wait for."""
+        loop = self.node.listener.loop
+        assert loop is not None
+        try:
+            yield
+        except kind as error:
             error.add_note(_stacks(loop))
             raise
 

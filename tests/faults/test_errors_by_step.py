@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from storage_node.errors import ErrorCode, RequestRefused, StorageError
-from storage_node.log.batch import build_batch
+from storage_node.errors import RequestRefused, StorageError
+from storage_node.log.batches.batch import build_batch
+from storage_node.model.error_codes import ErrorCode
 from storage_node.move.status import MoveState
 from tests.faults.disk import CHANGES, FLUSHES, READS, needs_fuse
 from tests.faults.node import TP, FaultyNode, Writer, lost, undisturbed
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 from tests.support.scale import FULL, tally
 
 pytestmark = [pytest.mark.fuse, needs_fuse]
@@ -35,7 +36,7 @@ CHOSEN = CASES if FULL else [case for case in CASES if case[2] == "everything"]
 
 
 @pytest.mark.parametrize(("step", "where", "what"), CHOSEN)
-def test_a_disk_dies_at_a_step(start: Start, step: str, where: str, what: str) -> None:
+def test_disk_dies_at_a_step(start: Start, step: str, where: str, what: str) -> None:
     node = start(**{"file.delete.delay.ms": "300"} if step == "delete" else {})
     node.fill()
     disk, directory, other = node.source_disk, node.source, node.target

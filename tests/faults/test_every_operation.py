@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from storage_node.errors import ErrorCode
-from storage_node.log.batch import build_batch
+from storage_node.log.batches.batch import build_batch
+from storage_node.model.error_codes import ErrorCode
 from storage_node.move.status import MoveState
 from tests.faults.disk import needs_fuse
 from tests.faults.node import TP, FaultyNode, Writer, lost, undisturbed
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 from tests.support.scale import scaled, tally
 
 pytestmark = [pytest.mark.fuse, needs_fuse]
@@ -47,9 +47,9 @@ class Fault:
         """Whether the move may go on as if nothing had happened.
 
         The kernel looks a name up again when that fails once; and what a close tells was not the last word on anything,
-        since all that matters was flushed before.
+        since all that matters was flushed before. A read or a write of a log is repeated once after EIO.
         """
-        return self.op in ("close", "getattr")
+        return self.op in ("close", "getattr") or (self.op in ("read", "write") and self.once)
 
 
 def move(node: FaultyNode, full: bool = False) -> None:

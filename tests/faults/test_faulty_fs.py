@@ -56,7 +56,7 @@ def test_it_is_a_file_system(disk: Disk) -> None:
     assert disk.path.stat().st_ino == inode
 
 
-def test_an_error_on_the_third_write_to_a_path_and_on_no_other(disk: Disk) -> None:
+def test_error_on_the_third_write_to_a_path_and_on_no_other(disk: Disk) -> None:
     a, b = (disk.path / "a.log").open("wb", buffering=0), (disk.path / "b.log").open("wb", buffering=0)
     with disk.failing("write", path=r"/a\.log$", after=2, count=1, errno=errno.ENOSPC):
         for number in range(4):
@@ -102,7 +102,7 @@ def _sync(path: Path) -> None:
         os.close(fd)
 
 
-def test_a_delay_and_a_bandwidth(disk: Disk) -> None:
+def test_delay_and_a_bandwidth(disk: Disk) -> None:
     with disk.failing("mkdir", delay=0.2):
         began = time.monotonic()
         (disk.path / "late").mkdir()
@@ -140,7 +140,7 @@ def test_what_hangs_comes_back_and_can_be_killed(disk: Disk) -> None:
     assert (disk.path / "h").read_bytes() == b"x"
 
 
-def test_a_flush_that_fails_once_then_succeeds_has_lost_the_data(disk: Disk) -> None:
+def test_flush_that_fails_once_then_succeeds_has_lost_the_data(disk: Disk) -> None:
     with (disk.path / "f").open("wb", buffering=0) as file:
         file.write(b"a" * 100)
         os.fsync(file.fileno())

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from storage_node.errors import ErrorCode, LogFlushError, StorageError
-from storage_node.log.batch import build_batch
-from storage_node.move import marker as markers
+from storage_node.errors import LogFlushError, StorageError
+from storage_node.log.batches.batch import build_batch
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.ids import TopicPartition
 from storage_node.move.status import MoveState
-from storage_node.types import TopicPartition
+from storage_node.replicas import marker as markers
 from tests.faults.disk import FLUSHES, SmallDisk, needs_fuse
 from tests.faults.node import TP, FaultyNode, Writer, lost, undisturbed
 from tests.support.needs import needs_root, reason
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 from tests.support.scale import tally
 from tests.support.wire import Client
 
@@ -53,9 +54,7 @@ def start_on(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.mark.root
 @needs_root
-def test_a_target_that_fills_up_costs_the_move_and_nothing_else(
-    small: Callable[..., SmallDisk], start_on: Start
-) -> None:
+def test_target_that_fills_up_costs_the_move_and_nothing_else(small: Callable[..., SmallDisk], start_on: Start) -> None:
     node = start_on(small("source", 32), small("target", 16))
     node.place("there", node.paths[2])
     node.fill(80, 50_000)
@@ -86,7 +85,7 @@ def test_a_target_that_fills_up_costs_the_move_and_nothing_else(
 @pytest.mark.root
 @needs_root
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_full_source_refuses_records_and_can_be_left(
+def test_full_source_refuses_records_and_can_be_left(
     begun: bool, small: Callable[..., SmallDisk], start_on: Start
 ) -> None:
     node = start_on(small("source", 16), small("target", 32))
@@ -116,7 +115,7 @@ def test_a_full_source_refuses_records_and_can_be_left(
 
 @pytest.mark.fuse
 @needs_fuse
-def test_a_source_that_has_no_room_for_any_name_serves_on(start: Start) -> None:
+def test_source_that_has_no_room_for_any_name_serves_on(start: Start) -> None:
     node = start()
     node.fill(80)
     assert not (node.replica.log.path / markers.NAME).exists()
@@ -138,7 +137,7 @@ def test_a_source_that_has_no_room_for_any_name_serves_on(start: Start) -> None:
 
 @pytest.mark.root
 @needs_root
-def test_a_flush_that_fails_because_there_is_less_disk_than_it_says_at_the_target(
+def test_flush_that_fails_because_there_is_less_disk_than_it_says_at_the_target(
     small: Callable[..., SmallDisk], start_on: Start
 ) -> None:
     node = start_on(small("source", 100), small("target", 200, behind=24), **{"log.segment.bytes": "16777216"})
@@ -165,7 +164,7 @@ def test_a_flush_that_fails_because_there_is_less_disk_than_it_says_at_the_targe
 
 @pytest.mark.root
 @needs_root
-def test_a_flush_that_fails_because_there_is_less_disk_than_it_says_at_the_source(
+def test_flush_that_fails_because_there_is_less_disk_than_it_says_at_the_source(
     small: Callable[..., SmallDisk], start_on: Start
 ) -> None:
     node = start_on(small("source", 200, behind=24), small("target", 16), **{"log.segment.bytes": "104857600"})
@@ -201,7 +200,7 @@ def flush_twice_and_fail(node: FaultyNode, flushed: int) -> None:
 @pytest.mark.root
 @needs_root
 @pytest.mark.parametrize("where", ["source", "target"])
-def test_a_file_system_that_turns_read_only(where: str, small: Callable[..., SmallDisk], start_on: Start) -> None:
+def test_file_system_that_turns_read_only(where: str, small: Callable[..., SmallDisk], start_on: Start) -> None:
     node = start_on(small("source", 32), small("target", 32))
     node.fill(40, 50_000)
     disk, directory = (node.source_disk, node.source) if where == "source" else (node.target_disk, node.target)
@@ -236,7 +235,7 @@ def test_a_file_system_that_turns_read_only(where: str, small: Callable[..., Sma
 @pytest.mark.fuse
 @needs_fuse
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC])
-def test_a_flush_that_fails_once_and_then_would_succeed(start: Start, error: int) -> None:
+def test_flush_that_fails_once_and_then_would_succeed(start: Start, error: int) -> None:
     node = start(**{"log.flush.interval.messages": "1000000"})
     node.fill(30)
     replica = node.replica
@@ -272,7 +271,7 @@ def test_a_flush_that_fails_once_and_then_would_succeed(start: Start, error: int
 
 @pytest.mark.fuse
 @needs_fuse
-def test_a_flush_of_the_copy_that_fails_once_and_then_would_succeed(start: Start) -> None:
+def test_flush_of_the_copy_that_fails_once_and_then_would_succeed(start: Start) -> None:
     node = start()
     node.fill(100)
     with undisturbed(node), Writer(node, "t") as writer:

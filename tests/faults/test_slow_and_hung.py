@@ -10,13 +10,14 @@ from typing import Any
 
 import pytest
 
-from storage_node.errors import ErrorCode
-from storage_node.log.batch import build_batch
+from storage_node.log.batches.batch import build_batch
+from storage_node.log.files import Home
+from storage_node.model.error_codes import ErrorCode
 from storage_node.move.status import MoveState
 from tests.faults.disk import CHANGES, needs_fuse
 from tests.faults.node import HANGS, PATIENCE, TP, FaultyNode, Writer, lost, undisturbed
 from tests.faults.test_errors_by_step import STEPS, go_on, reach
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 from tests.support.scale import FULL, tally
 
 pytestmark = [pytest.mark.fuse, needs_fuse]
@@ -28,7 +29,7 @@ DEADLINE = PATIENCE + 18.0
 
 
 @pytest.mark.parametrize("where", ["source", "target"])
-def test_a_move_over_a_disk_that_answers_late(start: Start, where: str) -> None:
+def test_move_over_a_disk_that_answers_late(start: Start, where: str) -> None:
     node = start(**{"replica.move.swap.deadline.ms": "5000"})
     node.fill()
     disk = node.source_disk if where == "source" else node.target_disk
@@ -43,7 +44,7 @@ def test_a_move_over_a_disk_that_answers_late(start: Start, where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["source", "target"] if FULL else ["target"])
-def test_a_move_over_a_disk_of_5_mb_per_second(start: Start, where: str) -> None:
+def test_move_over_a_disk_of_5_mb_per_second(start: Start, where: str) -> None:
     node = start(**{"log.segment.bytes": "1048576"})
     node.fill(80, 100_000)
     disk, op = (node.source_disk, "read") if where == "source" else (node.target_disk, "write")
@@ -64,7 +65,7 @@ CHOSEN = CASES if FULL else [("create", "target"), ("cancel", "source")]
 
 
 @pytest.mark.parametrize(("step", "where"), CHOSEN)
-def test_a_disk_hangs_at_a_step(start: Start, step: str, where: str) -> None:
+def test_disk_hangs_at_a_step(start: Start, step: str, where: str) -> None:
     node = start(**HANGS)
     node.fill()
     disk, directory = (node.source_disk, node.source) if where == "source" else (node.target_disk, node.target)
@@ -98,7 +99,7 @@ def test_a_disk_hangs_at_a_step(start: Start, step: str, where: str) -> None:
 
 
 @pytest.mark.parametrize("where", ["source", "target"])
-def test_a_disk_that_hangs_for_a_moment_is_waited_for(start: Start, where: str) -> None:
+def test_disk_that_hangs_for_a_moment_is_waited_for(start: Start, where: str) -> None:
     node = start()
     node.fill(300)
     disk = node.source_disk if where == "source" else node.target_disk
@@ -141,6 +142,22 @@ def test_what_a_disk_gives_back_after_it_was_given_up_changes_nothing(start: Sta
     assert lost(node, writer.acknowledged) == []
 
 
+def test_nothing_waits_for_a_file_of_a_hung_disk_that_is_dropped(start: Start) -> None:
+    node = start()
+    node.fill()
+    reach(node, "swap")
+    held = [Home(str(node.target.path / "t-0.move")).open("00000000000000000000.log")]
+    with undisturbed(node) as other:
+        node.target_disk.rules({"hang": True})
+        dropped = threading.Thread(target=held.clear, daemon=True)  # as the event loop or the garbage collector would
+        dropped.start()
+        dropped.join(10)
+        assert not dropped.is_alive(), "it waits for the close"
+        until(lambda: node.target_disk.hanging > 0, what="the file is closed apart")
+        served_on(node, [other], "other disks are served")
+        node.target_disk.heal()
+
+
 #: More producers of the moving partition than its directory has threads for appends.
 PRODUCERS = 6
 NEIGHBOURS = ("near-1", "near-2")
@@ -173,11 +190,11 @@ def test_producers_on_the_source_disk_are_served_while_the_target_hangs(start: S
         goes_on.start()
         until(lambda: node.target_disk.hanging > 0, what="the move hangs in its target")
 
-        served_on(list(near.values()), "partitions on the source disk are served")
+        served_on(node, list(near.values()), "partitions on the source disk are served")
         assert node.target.online and node.target_disk.hanging > 0
 
         node.target.fail("it hangs")
-        served_on([*moving, *near.values()], "all partitions on the source disk are served")
+        served_on(node, [*moving, *near.values()], "all partitions on the source disk are served")
         goes_on.join(30)
         assert not goes_on.is_alive(), "a move never ended"
         status = node.status()
@@ -195,7 +212,8 @@ def test_producers_on_the_source_disk_are_served_while_the_target_hangs(start: S
     assert [lost(node, writer.acknowledged, topic) for topic, writer in near.items()] == [[], []]
 
 
-def served_on(writers: list[Writer], what: str) -> None:
-    """Wait until each writer has twenty more records acknowledged."""
+def served_on(node: FaultyNode, writers: list[Writer], what: str) -> None:
+    """Wait until each writer has twenty more records acknowledged; a failure says what every thread waits for."""
     known = [len(writer.acknowledged) for writer in writers]
-    until(lambda: all(len(w.acknowledged) > before + 20 for w, before in zip(writers, known, strict=True)), 20, what)
+    with node.stacks_on(AssertionError):
+        until(lambda: all(len(w.acknowledged) > old + 20 for w, old in zip(writers, known, strict=True)), 20, what)

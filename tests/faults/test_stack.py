@@ -19,11 +19,11 @@ from temporalio.exceptions import ApplicationError
 
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.stack import ports
-from storage_node.types import TopicPartition
+from storage_node.model.ids import TopicPartition
 from tests.e2e.conftest import Crashable
 from tests.faults.disk import CHANGES, READS, Disk, needs_fuse
-from tests.support.binary import ensure_temporal
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
+from tests.support.programs.binary import ensure_temporal
 from tests.support.scale import FULL, tally
 
 pytestmark = [pytest.mark.fuse, pytest.mark.temporal, needs_fuse, pytest.mark.timeout(600)]
@@ -59,7 +59,7 @@ class BadDisk(Crashable):
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BadDisk]:
     ensure_temporal()
-    made = BadDisk(tmp_path_factory.mktemp("bad"), ports.free_block(3, start=28500))
+    made = BadDisk(tmp_path_factory.mktemp("bad"), ports.some_block(3))
     try:
         made.stack.up()
         yield made
@@ -140,7 +140,7 @@ class Producing:
 
 @pytest.mark.feature("18-01", "113-17")
 @pytest.mark.parametrize("fault", list(FAULTS) if FULL else ["hangs", "hangs in the swap"])
-def test_the_target_of_a_run(stack: BadDisk, fault: str) -> None:
+def test_target_of_a_run(stack: BadDisk, fault: str) -> None:
     topic = f"t-{fault.replace(' ', '-')}"
     with KafkaAdmin(stack.bootstrap) as admin:
         admin.create_topic(topic, PARTITIONS, 1, {})

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from storage_node.errors import ErrorCode
+from storage_node.model.error_codes import ErrorCode
 from storage_node.move.status import MoveState
 from tests.faults.disk import needs_fuse
 from tests.faults.node import TP, FaultyNode, Pauses
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 
 pytestmark = [pytest.mark.fuse, needs_fuse]
 
@@ -24,7 +24,7 @@ def there_and_back(node: FaultyNode, times: int) -> None:
         assert node.ended(60).state is MoveState.SWAPPED
 
 
-def test_a_disk_that_became_slow_is_named_with_what_it_did_before(start: Start) -> None:
+def test_disk_that_became_slow_is_named_with_what_it_did_before(start: Start) -> None:
     node = start(**{"log.segment.bytes": "1048576"})
     node.fill(80, 100_000)
     there_and_back(node, 6)
@@ -40,19 +40,19 @@ def test_a_disk_that_became_slow_is_named_with_what_it_did_before(start: Start) 
     assert ended.seconds_by_reason["slow_disk"] > 0.5
 
 
-def test_a_disk_that_hangs_is_named_while_it_does(start: Start) -> None:
+def test_disk_that_hangs_is_named_while_it_does(start: Start) -> None:
     node = start(**{"log.segment.bytes": "1048576"})
     node.fill(80, 100_000)
     there_and_back(node, 6)
     node.target_disk.rules({"ops": ["write"], "path": r"\.log$", "hang": True})
     assert node.alter(TP, node.paths[2]) is ErrorCode.NONE
     held = until(lambda: (s := node.status()) is not None and s.stall == "slow_disk" and s, 60, "the disk is named")
-    assert held.stall_message.startswith(f"{node.paths[2]} has not answered for ")
+    assert held.stall_message.startswith(f"{node.paths[2]} has not responded for ")
     node.target_disk.heal()
     assert node.ended(60).state is MoveState.SWAPPED
 
 
-def test_a_disk_that_is_as_slow_as_ever_is_not_blamed(start: Start) -> None:
+def test_disk_that_is_as_slow_as_ever_is_not_blamed(start: Start) -> None:
     node = start(**{"log.segment.bytes": "1048576"})
     node.fill(20, 100_000)
     for disk in (node.source_disk, node.target_disk):

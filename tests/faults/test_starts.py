@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from storage_node.log.batch import build_batch
+from storage_node.log.batches.batch import build_batch
 from tests.faults.disk import needs_fuse
 from tests.faults.node import TP, FaultyNode, lost
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 from tests.support.scale import tally
 
 pytestmark = [pytest.mark.fuse, needs_fuse]
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.fuse, needs_fuse]
 
 @pytest.mark.parametrize("ops", [("write", "create"), ("truncate",), ("rename",), ("read",)], ids="-".join)
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO], ids=["full", "broken"])
-def test_a_recovery_that_fails_leaves_no_word_of_a_clean_stop(
+def test_recovery_that_fails_leaves_no_word_of_a_clean_stop(
     start: Callable[..., FaultyNode], ops: tuple[str, ...], error: int
 ) -> None:
     # KAFKA-13773: a disk that is full while a start recovers, and the stop after it marked everything as clean.

@@ -1,4 +1,4 @@
-"""Makes image-v1.json, the cluster images that both codecs (the controller's and the node's) must read and write alike.
+"""Makes image-v1.json: cluster images as the controller makes them, which every version of the program must make.
 
     python -m tests.golden.make_image
 
@@ -11,27 +11,31 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from workflows.model import image
-from workflows.model.assignment import Assignment
-from workflows.model.state import ClusterState, Configs, Directory, Node, Partition, Topic, unpack
+from storage_node.model.assignment import Assignment
+from storage_node.model.metadata import DirectoryRegistration, NodeImage, PartitionImage, TopicImage
+from storage_node.model.packing import unpack
+from workflows.model.metadata import image
+from workflows.model.metadata.state import ClusterState
 
 
-def _node(number: int, *, fenced: bool = False) -> Node:
+def _node(number: int, *, fenced: bool = False) -> NodeImage:
     directories = (
-        Directory(f"dir-{number}-a-000000000000", f"/data/{number}/a"),
-        Directory(f"dir-{number}-b-000000000000", f"/data/{number}/b", online=number != 2),
+        DirectoryRegistration(f"dir-{number}-a-000000000000", f"/data/{number}/a"),
+        DirectoryRegistration(f"dir-{number}-b-000000000000", f"/data/{number}/b", online=number != 2),
     )
-    return Node(number, f"incarnation-{number}", number, f"node-{number}.example", 9091 + number, directories, fenced)
+    return NodeImage(
+        number, f"incarnation-{number}", number, f"node-{number}.example", 9091 + number, directories, fenced
+    )
 
 
 def example() -> list[tuple[str, ClusterState, tuple[int, int]]]:
     """Name, state and what the receiver knows, for each image."""
-    state = ClusterState("example", generation=3)
+    state = ClusterState("example", cluster_generation=3)
     for node in (_node(1), _node(2), _node(3, fenced=True)):
         state = state.with_node(node)
-    settled = Partition(0, Assignment((1,)), ("dir-1-a-000000000000",), (4,), (1,), 1, 2, 7)
-    without_leader = Partition(1, Assignment((3,)), ("",), (0,), (3,), -1, 0, 1)
-    moving = Partition(
+    settled = PartitionImage(0, Assignment((1,)), ("dir-1-a-000000000000",), (4,), (1,), 1, 2, 7)
+    without_leader = PartitionImage(1, Assignment((3,)), ("",), (0,), (3,), -1, 0, 1)
+    moving = PartitionImage(
         2,
         Assignment((4, 2, 1), adding=(4,), removing=(1,), original=(1, 2)),
         ("", "dir-2-a-000000000000", "dir-1-b-000000000000"),
@@ -42,13 +46,15 @@ def example() -> list[tuple[str, ClusterState, tuple[int, int]]]:
         11,
     )
     state = state.with_topics(
-        Topic("orders", "AAAAAAAAAAAAAAAAAAAAAA", {"retention.ms": "-1"}, (settled, without_leader, moving)),
-        Topic("old.events_x-1", "BBBBBBBBBBBBBBBBBBBBBB", {}, (Partition(0, Assignment((2,)), ("",), (0,), (2,), 2),)),
+        TopicImage("orders", "AAAAAAAAAAAAAAAAAAAAAA", {"retention.ms": "-1"}, (settled, without_leader, moving)),
+        TopicImage(
+            "old.events_x-1", "BBBBBBBBBBBBBBBBBBBBBB", {}, (PartitionImage(0, Assignment((2,)), ("",), (0,), (2,), 2),)
+        ),
     )
-    state = state.with_configs(Configs("broker", "", {"replica.alter.log.dirs.io.max.bytes.per.second": "20000000"}))
+    state = state.with_configs("broker", "", {"replica.alter.log.dirs.io.max.bytes.per.second": "20000000"})
     before = state.pair
     later = state.without_topic("old.events_x-1").with_node(_node(3))
-    later = later.with_configs(Configs("broker", "2", {}))
+    later = later.with_configs("broker", "2", {})
     return [("whole", state, (0, 0)), ("delta", later, before), ("whole_after", later, (2, 90))]
 
 

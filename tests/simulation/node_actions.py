@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from storage_node import failpoints
 from storage_node.errors import StaleClaim
-from storage_node.move.status import MoveState
-from tests.simulation.crash_node import TP
+from storage_node.model.moves import MoveState
+from tests.simulation.crash.node import TP
 from tests.simulation.node_life import NodeLife
 from tests.simulation.promises import batch_of
 

@@ -1,6 +1,6 @@
 """A storage node on simulated disks: what can be done with it and to it, and what must hold then.
 
-The node is production's (`crash_node.QuietNode`: start, images, moves, deletions, logs); one thread, one sequence of
+The node is production's (`crash.node.QuietNode`: start, images, moves, deletions, logs); one thread, one sequence of
 operations on the disks. Between them disks fail and heal, are full or not there, and the node is killed, or loses
 power, at any operation on a disk. `look` is what must always hold.
 """
@@ -17,14 +17,15 @@ from contextlib import ExitStack, contextmanager
 from typing import ClassVar
 from unittest.mock import patch
 
-from storage_node.directories import clean_shutdown, health
+from storage_node.directories import clean_shutdown, probing
 from storage_node.directories.errors import StartRefused
 from storage_node.directories.formatting import format_directories
 from storage_node.errors import RequestRefused, StorageError
+from storage_node.model.moves import MoveState
 from storage_node.move.engine import MoveEngine
-from storage_node.move.status import MoveState, MoveStatus
-from storage_node.partition import Partition
-from tests.simulation.crash_node import CLUSTER, TP, Controller, QuietNode, config_for, threadless
+from storage_node.move.status import MoveStatus
+from storage_node.partitions.partition import Partition
+from tests.simulation.crash.node import CLUSTER, TP, Controller, QuietNode, config_for, threadless
 from tests.simulation.disks import ALL, BLOCK_BYTES, FLUSHES, READS, WRITES, Crash, Disk
 from tests.simulation.machine import Machine
 from tests.simulation.patching import simulated
@@ -74,12 +75,16 @@ class NodeLife:
         self.machine = Machine(*DISKS, names_follow=follow)
         self.stack.enter_context(simulated(self.machine))
         self.stack.enter_context(threadless())
-        for name, value in (("throttle.MAX_CHUNK", CHUNK), ("throttle.MIN_CHUNK", CHUNK), ("flusher.INTERVAL", 600)):
+        for name, value in (
+            ("throttle.MAX_CHUNK", CHUNK),
+            ("throttle.MIN_CHUNK", CHUNK),
+            ("copying.flusher.INTERVAL", 600),
+        ):
             self.stack.enter_context(patch(f"storage_node.move.{name}", value))
         for name in ("start", "join"):
             self.stack.enter_context(patch.object(threading.Thread, name, lambda *_: None))
         ids = itertools.count(1)
-        drawn = "storage_node.directories.meta_properties.random_directory_id"
+        drawn = "storage_node.directories.meta.properties.random_directory_id"
         self.stack.enter_context(patch(drawn, lambda: f"{next(ids):021d}A"))
         paths = [self.machine.path(name) for name in DISKS]
         format_directories(paths, cluster_id=CLUSTER, node_id=1)
@@ -259,7 +264,7 @@ class NodeLife:
             with self.doing():
                 directory.verify()
                 try:
-                    health.probe(directory.path)
+                    probing.probe(directory.path)
                 except StorageError as error:
                     directory.fail_on(error)
 

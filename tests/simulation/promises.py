@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from storage_node.log.batch import build_batch, headers
+from storage_node.log.batches.batch import build_batch, headers
 from storage_node.log.log import Log
 
 __all__ = ["Promises", "batch_of", "read_all"]

@@ -79,40 +79,40 @@ def renames(*flushes: str) -> None:
         fsync_dir(B)
 
 
-def test_a_swap_without_flushes_may_be_undone_on_either_disk(swap: Machine) -> None:
+def test_swap_without_flushes_may_be_undone_on_either_disk(swap: Machine) -> None:
     renames()
     assert outcomes(swap, listing) == {"a:tp b:tp.move", "a:tp b:tp", "a:tp.delete b:tp.move", "a:tp.delete b:tp"}
 
 
-def test_a_swap_flushed_on_the_target_alone_may_leave_two_current_copies(swap: Machine) -> None:
+def test_swap_flushed_on_the_target_alone_may_leave_two_current_copies(swap: Machine) -> None:
     renames("b")
     assert outcomes(swap, listing) == {"a:tp b:tp", "a:tp.delete b:tp"}
 
 
-def test_a_swap_flushed_on_the_source_alone_may_leave_none(swap: Machine) -> None:
+def test_swap_flushed_on_the_source_alone_may_leave_none(swap: Machine) -> None:
     renames("a")
     assert outcomes(swap, listing) == {"a:tp.delete b:tp.move", "a:tp.delete b:tp"}
 
 
-def test_a_swap_flushed_in_order_is_whole(swap: Machine) -> None:
+def test_swap_flushed_in_order_is_whole(swap: Machine) -> None:
     renames("a first", "b")
     assert outcomes(swap, listing) == {"a:tp.delete b:tp"}
 
 
-def test_a_file_that_was_not_flushed_may_be_there_with_no_bytes_in_a_renamed_directory(swap: Machine) -> None:
+def test_file_that_was_not_flushed_may_be_there_with_no_bytes_in_a_renamed_directory(swap: Machine) -> None:
     write(A / "tp" / "f", b"data", sync=False)
     renames("a")
     assert outcomes(swap, lambda: str((A / "tp.delete" / "f").read_bytes())) == {"b''", "b'data'"}
 
 
-def test_an_append_that_was_not_flushed_may_be_lost(machine: Machine) -> None:
+def test_append_that_was_not_flushed_may_be_lost(machine: Machine) -> None:
     write(A / "f", b"old", sync=True)
     write(A / "f", b"new", sync=False)
     assert outcomes(machine, lambda: (A / "f").read_text()) == {"old", "oldnew"}
 
 
 @pytest.mark.parametrize("over", [False, True])
-def test_a_checkpoint_that_was_not_flushed_before_its_rename_may_be_empty(machine: Machine, over: bool) -> None:
+def test_checkpoint_that_was_not_flushed_before_its_rename_may_be_empty(machine: Machine, over: bool) -> None:
     if over:
         write(A / "c", b"old", sync=True)
     settled(machine)
@@ -122,7 +122,7 @@ def test_a_checkpoint_that_was_not_flushed_before_its_rename_may_be_empty(machin
     assert outcomes(machine, lambda: (A / "c").read_text()) == {"", "new"}
 
 
-def test_a_checkpoint_written_atomically_is_old_or_new_and_then_new(machine: Machine) -> None:
+def test_checkpoint_written_atomically_is_old_or_new_and_then_new(machine: Machine) -> None:
     write(A / "c", b"old", sync=True)
     settled(machine)
     seen: set[str] = set()
@@ -141,14 +141,14 @@ def test_a_checkpoint_written_atomically_is_old_or_new_and_then_new(machine: Mac
 
 
 @pytest.mark.parametrize(("follow", "left"), [(True, {"f"}), (False, {"", "f"})])
-def test_a_flushed_file_without_a_flush_of_its_directory(follow: bool, left: set[str]) -> None:
+def test_flushed_file_without_a_flush_of_its_directory(follow: bool, left: set[str]) -> None:
     machine = Machine("a", names_follow=follow)
     with simulated(machine):
         write(A / "f", b"x", sync=True)
         assert outcomes(machine, lambda: " ".join(names(A))) == left
 
 
-def test_a_flush_persists_what_came_before_in_the_journal(machine: Machine) -> None:
+def test_flush_persists_what_came_before_in_the_journal(machine: Machine) -> None:
     (A / "old").mkdir()
     settled(machine)
     (A / "old").rename(A / "new")
@@ -156,7 +156,7 @@ def test_a_flush_persists_what_came_before_in_the_journal(machine: Machine) -> N
     assert outcomes(machine, lambda: " ".join(names(A))) == {"new unrelated"}
 
 
-def test_a_renamed_directory_needs_a_flush_of_the_one_above(machine: Machine) -> None:
+def test_renamed_directory_needs_a_flush_of_the_one_above(machine: Machine) -> None:
     (A / "old").mkdir()
     settled(machine)
     (A / "old").rename(A / "new")
@@ -164,7 +164,7 @@ def test_a_renamed_directory_needs_a_flush_of_the_one_above(machine: Machine) ->
     assert outcomes(machine, lambda: " ".join(names(A))) == {"old", "new"}
 
 
-def test_a_flush_that_failed_is_followed_by_flushes_that_lie(machine: Machine) -> None:
+def test_flush_that_failed_is_followed_by_flushes_that_lie(machine: Machine) -> None:
     write(A / "f", b"1", sync=True)
     machine.disks["a"].fail(errno.EIO, FLUSHES, times=1, drop=True)
     fd = os.open(A / "f", os.O_RDWR | os.O_APPEND)
@@ -177,7 +177,7 @@ def test_a_flush_that_failed_is_followed_by_flushes_that_lie(machine: Machine) -
     assert outcomes(machine, lambda: str((A / "f").read_bytes())) == {str(b"1\x003")}
 
 
-def test_a_random_loss_is_never_less_than_what_was_flushed(machine: Machine) -> None:
+def test_random_loss_is_never_less_than_what_was_flushed(machine: Machine) -> None:
     write(A / "f", b"old", sync=True)
     for choice in range(5):
         before = machine.snapshot()
@@ -244,7 +244,7 @@ def test_faults_by_operation_path_and_number(machine: Machine) -> None:
     assert (B / "x").mkdir() is None
 
 
-def test_a_full_disk_takes_a_part_and_renames_still_work() -> None:
+def test_full_disk_takes_a_part_and_renames_still_work() -> None:
     room = INODE_BYTES + 2 * BLOCK_BYTES
     machine = Machine("a", capacity=room)
     with simulated(machine):
@@ -264,7 +264,7 @@ def test_a_full_disk_takes_a_part_and_renames_still_work() -> None:
         assert os.statvfs(A).f_bavail == room
 
 
-def test_an_unmounted_disk_is_an_empty_folder_until_it_is_back(machine: Machine) -> None:
+def test_unmounted_disk_is_an_empty_folder_until_it_is_back(machine: Machine) -> None:
     write(A / "f", b"x", sync=False)
     identity = A.stat().st_dev
     machine.disks["a"].unmount()
@@ -277,7 +277,7 @@ def test_an_unmounted_disk_is_an_empty_folder_until_it_is_back(machine: Machine)
 
 def test_time_passes_only_when_it_is_told_to(machine: Machine) -> None:
     began, wall = time.monotonic(), time.time_ns()
-    time.sleep(2.5)
+    time.sleep(2.5)  # time: of the simulation
     machine.clock.advance(1)
     assert time.monotonic() - began == 3.5
     assert time.time_ns() - wall == 3_500_000_000

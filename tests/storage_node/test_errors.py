@@ -9,10 +9,10 @@ import pytest
 
 from storage_node.directories.checkpoints import OffsetCheckpoint
 from storage_node.directories.directory import LogDirectory
-from storage_node.directories.latch import reason_of
-from storage_node.errors import HighWatermarkIOError, LogAppendError, LogReadError, RequestRefused, StorageError
+from storage_node.directories.io_faults import reason_of
+from storage_node.errors import CheckpointIOError, LogAppendError, LogReadError, RequestRefused, StorageError
 from storage_node.log.files import Region
-from storage_node.protocol.sending import FilePart
+from storage_node.protocol.network.sending import FilePart
 from tests.storage_node.log.logs import TP, batch, fill, open_log
 from tests.support.io_faults import Faults
 
@@ -55,7 +55,7 @@ def test_log_read_error_on_the_send_path_names_the_log(tmp_path: Path, faults: F
 def test_high_watermark_io_error_names_the_file(tmp_path: Path, call: str) -> None:
     checkpoint = OffsetCheckpoint(tmp_path, "replication-offset-checkpoint")
     checkpoint.path.mkdir()
-    with pytest.raises(HighWatermarkIOError) as failed:
+    with pytest.raises(CheckpointIOError) as failed:
         checkpoint.read() if call == "read" else checkpoint.write({TP: 1})
     assert isinstance(failed.value, StorageError) and failed.value.directory == str(tmp_path)
     assert "replication-offset-checkpoint" in str(failed.value)
@@ -64,7 +64,7 @@ def test_high_watermark_io_error_names_the_file(tmp_path: Path, call: str) -> No
 @pytest.mark.feature("18-03")
 def test_kinds_of_storage_errors_are_beside_each_other() -> None:
     """What handles one kind does not handle another, and what a request is refused with is no storage error."""
-    kinds = [LogAppendError, LogReadError, HighWatermarkIOError]
+    kinds = [LogAppendError, LogReadError, CheckpointIOError]
     for kind in kinds:
         assert issubclass(kind, StorageError) and not issubclass(kind, RequestRefused)
         assert [other for other in kinds if issubclass(kind, other)] == [kind]

@@ -33,7 +33,7 @@ def run(points: str, flags: Path | None = None) -> subprocess.CompletedProcess[s
     return subprocess.run([sys.executable, "-c", PROGRAM], env=environ, capture_output=True, text=True, timeout=60)
 
 
-def test_a_point_that_is_not_armed_does_nothing() -> None:
+def test_point_that_is_not_armed_does_nothing() -> None:
     failpoint(ONE)
     with failpoints.active({TWO: "raise"}):
         failpoint(ONE)
@@ -49,7 +49,7 @@ def test_raise_is_an_io_error_and_ends_with_the_block() -> None:
     assert (first.value.errno, second.value.errno) == (errno.EIO, errno.ENOSPC)
 
 
-def test_an_action_can_wait_for_the_nth_pass() -> None:
+def test_action_can_wait_for_the_nth_pass() -> None:
     with failpoints.active({ONE: "raise@3"}) as armed:
         failpoint(ONE)
         failpoint(ONE)
@@ -58,7 +58,7 @@ def test_an_action_can_wait_for_the_nth_pass() -> None:
         assert armed.hits(ONE) == 3
 
 
-def test_a_callable_runs_in_the_thread_that_passes() -> None:
+def test_callable_runs_in_the_thread_that_passes() -> None:
     seen: list[int] = []
     with failpoints.active({ONE: lambda: seen.append(threading.get_ident())}):
         failpoint(ONE)
@@ -72,7 +72,7 @@ def test_sleep_lasts_as_long_as_said() -> None:
     assert time.monotonic() - before >= 0.05
 
 
-def test_a_hanging_thread_goes_on_when_the_point_is_disarmed() -> None:
+def test_hanging_thread_continues_when_the_point_is_disarmed() -> None:
     passed = threading.Event()
 
     def work() -> None:
@@ -109,7 +109,7 @@ def test_names_are_checked() -> None:
 
 
 @pytest.mark.parametrize("text", ["kil", "sleep", "sleep=-1", "sleep=nan", "raise:EWHAT", "kill@0", "kill@x", ""])
-def test_a_bad_action_is_refused(text: str) -> None:
+def test_bad_action_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="failpoint's action"):
         failpoints.parse_action(text)
 
@@ -126,24 +126,24 @@ def test_entries_are_separated_by_commas_semicolons_or_lines() -> None:
         failpoints.parse("just-a-name")
 
 
-def test_a_whole_process_is_killed_by_its_environment() -> None:
+def test_whole_process_is_killed_by_its_environment() -> None:
     done = run("test.one=kill@2")
     assert (done.returncode, done.stdout) == (-signal.SIGKILL, "0\n")
 
 
-def test_a_restarted_process_does_not_die_again(tmp_path: Path) -> None:
+def test_restarted_process_does_not_die_again(tmp_path: Path) -> None:
     flags = tmp_path / "flags"
     assert run("test.one=kill", flags).returncode == -signal.SIGKILL
     again = run("test.one=kill", flags)
     assert (again.returncode, again.stdout) == (0, "0\n1\n2\n")
 
 
-def test_a_bad_environment_stops_the_process_with_the_entry() -> None:
+def test_bad_environment_stops_the_process_with_the_entry() -> None:
     done = run("test.one")
     assert done.returncode != 0 and "name=action" in done.stderr
 
 
-def test_a_file_arms_and_disarms_a_running_process(tmp_path: Path) -> None:
+def test_file_arms_and_disarms_a_running_process(tmp_path: Path) -> None:
     points = tmp_path / "points"
     points.write_text("test.one=hang\n")
     environ = dict(os.environ, REHOME_FAILPOINTS=f"@{points}")
@@ -159,7 +159,7 @@ def test_a_file_arms_and_disarms_a_running_process(tmp_path: Path) -> None:
         process.wait()
 
 
-def test_names_that_nothing_declares_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undeclared_names_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failpoints, "_armed", ())
     failpoints.configure({"REHOME_FAILPOINTS": "test.one=kill,test.misspelt=kill"})
     assert failpoints.unknown() == ("test.misspelt",)

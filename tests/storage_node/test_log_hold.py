@@ -10,13 +10,13 @@ import pytest
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import LogDirectoryOffline
-from storage_node.log.batch import build_batch
+from storage_node.log.batches.batch import build_batch
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.log_hold import Hold, LogHeld
-from storage_node.partition import Partition
-from storage_node.types import TopicPartition
-from tests.support.leading import lead
+from storage_node.model.ids import TopicPartition
+from storage_node.partitions.partition import Partition
+from tests.support.nodes.leading import lead
 
 TP = TopicPartition("t", 0)
 
@@ -61,7 +61,7 @@ def test_roles_and_configs_change_during_a_hold(partition: Partition) -> None:
     partition.release(hold)
 
 
-def test_a_partition_that_was_moved_is_not_appended_to_by_the_threads_of_its_old_disk(
+def test_partition_that_was_moved_is_not_appended_to_by_the_threads_of_its_old_disk(
     partition: Partition, tmp_path: Path
 ) -> None:
     (tmp_path / "b").mkdir()
@@ -73,7 +73,7 @@ def test_a_partition_that_was_moved_is_not_appended_to_by_the_threads_of_its_old
 
 
 @pytest.mark.parametrize("how", ["offline", "deleted"])
-def test_what_waits_is_told_when_the_replica_goes(partition: Partition, how: str) -> None:
+def test_waiting_requests_are_woken_when_the_replica_goes_offline(partition: Partition, how: str) -> None:
     hold = partition.hold(1)
     assert hold is not None
     told = threading.Event()

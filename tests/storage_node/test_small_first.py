@@ -68,7 +68,7 @@ def test_long_computations_also_pause_while_the_listener_receives(first: SmallFi
     assert [first.reserve_long(), first.reserve_long()] == [0, 0]
 
 
-def test_a_thread_pauses_behind_each_slice(first: SmallFirst, now: list[float]) -> None:
+def test_thread_pauses_behind_each_slice(first: SmallFirst, now: list[float]) -> None:
     first.under_way = 1
     began = now[0]
     for _ in range(100):  # 10 ms of work

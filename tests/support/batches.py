@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import pyarrow
 
-from storage_node.log.batch import (
+from storage_node.log.batches.batch import (
     CRC_FIELD,
     CRC_START,
     HEADER,

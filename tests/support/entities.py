@@ -15,8 +15,8 @@ from uuid import UUID
 from hypothesis import strategies as st
 from kio.index import load_request_schema
 
-from storage_node.log.batch import build_batch
-from storage_node.protocol.codec import _inner
+from storage_node.log.batches.batch import build_batch
+from storage_node.wire.codec import _inner
 
 #: "t" and "u" are there to be used; the others are what nobody should use.
 NAMES = [

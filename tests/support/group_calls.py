@@ -6,8 +6,8 @@ import struct
 from datetime import timedelta
 from typing import Any
 
-from storage_node.protocol.codec import uuid_of
-from tests.support.node_harness import Harness
+from storage_node.wire.codec import uuid_of
+from tests.support.nodes.node_harness import Harness
 from tests.support.wire import Client
 
 COMMIT, FETCH, FIND, JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, DELETE, OFFSET_DELETE = (

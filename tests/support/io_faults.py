@@ -29,6 +29,8 @@ class Rule:
     error: int
     hang: bool = False
     hits: int = 0
+    times: int | None = None
+    """How often at most; None: always."""
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Faults:
         """Do what the first rule for this call and path says."""
         released = self.released  # before the hit is counted: who sees it may let go at once
         for rule in self.rules:
-            if rule.call == call and fnmatch(path, rule.pattern):
+            if rule.call == call and rule.hits != rule.times and fnmatch(path, rule.pattern):
                 rule.hits += 1
                 if not rule.hang:
                     raise OSError(rule.error, os.strerror(rule.error), path)

@@ -22,7 +22,7 @@ def in_ci() -> bool:
 
 
 def reason(what: str, why: str) -> str:
-    """The reason of a skip for lack of `what`, a name by which README.md has it, without a colon."""
+    """The reason of a skip for lack of `what`, a name by which ops/docs/testing.md has it, without a colon."""
     return f"needs {what}: {why}"
 
 
@@ -54,4 +54,4 @@ def lacks(reasons: Iterable[str]) -> str:
     if not found:
         return ""
     listed = ", ".join(f"{what} ({number})" for what, number in sorted(found.items()))
-    return f'skipped for lack of: {listed}; see "What the tests need" in README.md'
+    return f'skipped for lack of: {listed}; see "What the tests need" in ops/docs/testing.md'

@@ -1,7 +1,7 @@
 """How much of a large set a run takes, and what it counted.
 
-`make test` takes a set that fits its time; `make torture` (REHOME_FULL=1) takes all of it. Tests of such sets say how
-many of what they did with `tally`; the end of the run prints these as a table (see tests/conftest.py).
+`make test-all` takes a set that fits its time; `make torture` (REHOME_FULL=1) takes all of it. Tests of such sets say
+how many of what they did with `tally`; the end of the run prints these as a table (see tests/conftest.py).
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ from uuid import UUID
 from kio.index import api_key_map, load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from storage_node.protocol.codec import write_request
-from storage_node.protocol.exchange import receive_frame, request_frame
-from storage_node.protocol.table import APIS
-from tests.support.node_harness import Harness, raw_connection
+from storage_node.wire.client.exchange import receive_frame, request_frame
+from storage_node.wire.codec import write_request
+from storage_node.wire.table import APIS
+from tests.support.nodes.node_harness import Harness, raw_connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,7 @@ class Row:
     base_offset: int = -1
     high_watermark: int = -1
     records: bytes = b""
+    log_start: int = -1
 
 
 def encode_request(key: int, version: int, values: dict[str, Any], correlation: int = 1) -> bytes:
@@ -121,7 +122,9 @@ class Client:
     def receive_produce(self) -> tuple[int, Row]:
         correlation, answer = self.receive()
         row = answer.responses[0].partition_responses[0]
-        return correlation, Row(row.index, int(row.error_code), row.base_offset)
+        return correlation, Row(
+            row.index, int(row.error_code), row.base_offset, log_start=getattr(row, "log_start_offset", -1)
+        )
 
     def produce(self, topic: str, partition: int, records: bytes, *, version: int = 10, acks: int = -1) -> Row:
         self.send_produce(topic, partition, records, version=version, acks=acks)

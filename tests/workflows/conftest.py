@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from temporalio.client import Client, WorkflowHistory
 
-from tests.support.temporal import own_temporal_server, task_queue, temporal_server
+from tests.support.programs.temporal import own_temporal_server, task_queue, temporal_server
 from tests.workflows import replaying
+from tests.workflows.move.scene import play
 from tests.workflows.replaying import HISTORIES
-from tests.workflows.scene import play
 
 __all__ = ["HISTORIES", "own_temporal_server", "play", "recorded", "task_queue", "temporal_server"]
 

@@ -20,9 +20,10 @@ from temporalio.service import RPCError
 from temporalio.worker import Worker
 
 import workflows
-from storage_node.metadata import ClusterImage, decode_row
-from workflows import errors
-from workflows.model import calls, image, names
+from storage_node.model.error_types import ErrorType
+from storage_node.model.image import ClusterImage, decode
+from storage_node.model.moves import Outcome
+from workflows.model import calls, names
 from workflows.model.calls import (
     ExportCall,
     ExportResult,
@@ -59,7 +60,7 @@ async def until_true(condition: Callable[[], Awaitable[bool]], seconds: float = 
         await asyncio.sleep(TICK)
 
 
-def row(move: ReplicaMove, outcome: str, **facts: Any) -> MoveRow:
+def row(move: ReplicaMove, outcome: Outcome, **facts: Any) -> MoveRow:
     """A row for a replica."""
     known = MoveRow(
         move.topic,
@@ -125,7 +126,11 @@ class FakeNode:
         def make(move: ReplicaMove) -> MoveRow:
             self.claims += 1
             return row(
-                move, calls.CREATED, claim=move.claim or self.claims, generation=move.generation or 1, bytes_total=1000
+                move,
+                Outcome.CREATED,
+                claim=move.claim or self.claims,
+                generation=move.generation or 1,
+                bytes_total=1000,
             )
 
         return self._each(calls.CREATE_MOVE, call, make)
@@ -135,7 +140,7 @@ class FakeNode:
         self.seen.append((calls.COPY, call))
         if self.silent:
             activity.heartbeat(
-                [asdict(row(move, calls.COPY, bytes_total=1000, bytes_copied=300)) for move in call.replicas]
+                [asdict(row(move, Outcome.CREATED, bytes_total=1000, bytes_copied=300)) for move in call.replicas]
             )
         try:
             while not self.hold.is_set():
@@ -147,7 +152,7 @@ class FakeNode:
             raise
         self.ended.append((calls.COPY, "done"))
         return self._each(
-            calls.COPY, call, lambda move: row(move, calls.CAUGHT_UP, bytes_total=1000, bytes_copied=1000, attempts=1)
+            calls.COPY, call, lambda move: row(move, Outcome.CAUGHT_UP, bytes_total=1000, bytes_copied=1000, attempts=1)
         )
 
     @activity.defn(name=calls.SWAP)
@@ -157,9 +162,9 @@ class FakeNode:
         result = self._each(
             calls.SWAP,
             call,
-            lambda move: row(move, calls.SWAPPED, seconds_locked=0.004, delete_after=self.delete_after),
+            lambda move: row(move, Outcome.SWAPPED, seconds_locked=0.004, delete_after=self.delete_after),
         )
-        self.swapped |= {each.partition for each in result.rows if each.outcome == calls.SWAPPED}
+        self.swapped |= {each.partition for each in result.rows if each.outcome == Outcome.SWAPPED}
         return result
 
     @activity.defn(name=calls.CANCEL_MOVE)
@@ -168,15 +173,15 @@ class FakeNode:
 
         def make(move: ReplicaMove) -> MoveRow:
             if move.partition in self.swapped:
-                return row(move, calls.SWAPPED, delete_after=self.delete_after)
-            return row(move, calls.DROPPED, message=call.reason)
+                return row(move, Outcome.SWAPPED, delete_after=self.delete_after)
+            return row(move, Outcome.CANCELLED, message=call.reason)
 
         return self._each(calls.CANCEL_MOVE, call, make)
 
     @activity.defn(name=calls.DELETE_REPLICA)
     async def delete_replica(self, call: MoveCall) -> MoveResult:
         self.seen.append((calls.DELETE_REPLICA, call))
-        return self._each(calls.DELETE_REPLICA, call, lambda move: row(move, calls.DELETED))
+        return self._each(calls.DELETE_REPLICA, call, lambda move: row(move, Outcome.DELETED))
 
     @property
     def short(self) -> list[Callable[..., Any]]:
@@ -223,23 +228,23 @@ class FakeMember:
 
     def take(self, text: str) -> None:
         """Keep an image as a node does: newer only, and a delta only for what it knows."""
-        found = image.decode(text)
+        found = decode(text)
         if found.pair > self.pair and (
-            found.since == 0 or (found.generation == self.pair[0] and self.pair[1] >= found.since)
+            found.since == 0 or (found.cluster_generation == self.pair[0] and self.pair[1] >= found.since)
         ):
             self.pair = found.pair
             self.images.append(text)
-            self.metadata = self.metadata.apply(decode_row(text))
+            self.metadata = self.metadata.after(decode(text))
 
     def compare(self, generation: int, version: int, digest: str) -> None:
         """At the same version the member knows what the controller knows."""
-        if digest and self.metadata.age == (generation, version):
+        if digest and self.metadata.pair == (generation, version):
             assert self.metadata.digest == digest
 
     @activity.defn(name=calls.HOLD_LEASE)
     async def hold_lease(self, call: LeaseCall) -> None:
         if call.incarnation != self.incarnation:
-            raise ApplicationError("another incarnation", type=errors.WRONG_INCARNATION, non_retryable=True)
+            raise ApplicationError("another incarnation", type=ErrorType.WRONG_INCARNATION, non_retryable=True)
         while True:
             activity.heartbeat()
             await asyncio.sleep(0.1)

@@ -9,7 +9,7 @@ from typing import Any
 
 from temporalio.api.common.v1 import Payload
 
-from tests.support.hand_activations import plain
+from tests.support.runs.hand_activations import plain
 
 _DEEP: Any = []
 for _ in range(200):

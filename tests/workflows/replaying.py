@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -26,9 +28,12 @@ from temporalio.worker import (
 )
 
 import workflows
+from storage_node.model.packing import pack, unpack
 from workflows.cluster import Cluster
-from workflows.model import rules
-from workflows.model.state import ClusterState
+from workflows.model.metadata import rules
+from workflows.model.metadata.state import ClusterState
+from workflows.plans.plan_lane import PlanLane
+from workflows.plans.reassignment_plan import ReassignmentPlan
 from workflows.runner import workflow_runner
 
 HISTORIES = Path(__file__).parents[1] / "golden" / "histories"
@@ -44,11 +49,11 @@ A rule under workflows/ changes what a run has decided before. {advice}
 """
 RELEASED = """It was released with rules {rules}, so runs that are under way
 would get another past, and nodes other metadata than they have applied:
-  - a rule of the controller (workflows/model): raise RULES in workflows/model/rules.py, and keep the old rule for
-    `state.rules` below it;
+  - a rule of the controller (workflows/model): raise RULES in workflows/model/metadata/rules.py, and keep the old
+    rule for `state.rules` below it;
   - a rule of another run: keep the old one for runs that began by it, by `workflow.patched`.
 This history and its end stay as they are. Record one by the new rules: python -m tests.golden.histories.record"""
-UNRELEASED = """No release has these rules (RELEASED in workflows/model/rules.py):
+UNRELEASED = """No release has these rules (RELEASED in workflows/model/metadata/rules.py):
 if it is intended, record it again with python -m tests.golden.histories.record (the histories and their ends), or with
 python -m tests.golden.histories.record --ends where the histories themselves are still right."""
 
@@ -69,12 +74,14 @@ class _Watch(Interceptor):
                 try:
                     result = await super().execute_workflow(input)
                 except FailureError as failure:
-                    watch.end = _failed(failure)
+                    watch.end = {**_failed(failure), **_moves(watch.instance)}
                     raise
                 except BaseException as ended:
-                    watch.end = {"outcome": type(ended).__name__, **_progress(watch.instance)}
+                    watch.end = {"outcome": type(ended).__name__, **_progress(watch.instance), **_moves(watch.instance)}
                     raise
-                watch.end = {"outcome": "completed", "result": _digest(result)}
+                watch.end = {"outcome": "completed", "result": _digest(result), **_moves(watch.instance)}
+                if isinstance(watch.instance, ReassignmentPlan):
+                    watch.end["plan"] = str(result.outcome)
                 return result
 
         return Inbound
@@ -86,11 +93,20 @@ def _failed(failure: FailureError) -> End:
     return {**end, **_progress(workflow.instance())}
 
 
+def _moves(instance: Any) -> End:
+    """What became of the moves of a plan or of a lane, by outcome."""
+    if isinstance(instance, ReassignmentPlan):
+        return {"moves": instance.progress().outcomes}
+    if isinstance(instance, PlanLane):
+        return {"moves": dict(Counter(row.outcome for row in instance.progress().rows))}
+    return {}
+
+
 def _progress(instance: Any) -> End:
     """Return a digest of the state of a run without a result, except its times, which are those of the query."""
     if isinstance(instance, Cluster) or not hasattr(instance, "progress"):
         return {}
-    return {"progress": _digest(_without_times(instance.progress()))}
+    return {"progress": _digest(_without_times(asdict(instance.progress())))}
 
 
 def _without_times(value: Any) -> Any:
@@ -102,17 +118,17 @@ def _without_times(value: Any) -> Any:
 
 
 def _digest(value: Any) -> str:
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=vars)
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), default=asdict)
     return blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _metadata(cluster: Cluster) -> End:
     """What a controller has decided by the end of its history."""
     known = cluster.describe()
-    end: End = {name: known[name] for name in ("rules", "phase", "generation", "version")}
+    end: End = {name: getattr(known, name) for name in ("rules", "phase", "generation", "version")}
     if rows := cluster.state():
-        state = ClusterState.of(rows)
-        deleted = _digest([[each.name, each.id] for each in state.gone])
+        state = ClusterState.of(unpack(pack(rows)))
+        deleted = _digest([[name, topic_id] for topic_id, name in state.gone.items()])
         end |= {"metadata": state.digest, "next_producer_id": state.next_producer_id, "deleted": deleted}
     return end
 
@@ -120,7 +136,9 @@ def _metadata(cluster: Cluster) -> End:
 async def replay(history: WorkflowHistory) -> End:
     """Replay a history with the code of today; returns what it ends in. Raises where the commands differ."""
     watch = _Watch()
-    replayer = Replayer(workflows=workflows.ALL, workflow_runner=workflow_runner(), interceptors=[watch])
+    replayer = Replayer(
+        workflows=[*workflows.ALL, *workflows.PLANS], workflow_runner=workflow_runner(), interceptors=[watch]
+    )
     await replayer.replay_workflow(history)
     if isinstance(watch.instance, Cluster):
         return _metadata(watch.instance)

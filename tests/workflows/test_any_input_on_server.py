@@ -14,8 +14,8 @@ from temporalio.client import WorkflowHandle
 from temporalio.common import RawValue
 from temporalio.service import RPCError, RPCStatusCode
 
-from tests.support.hand_activations import plain
-from tests.support.temporal import TemporalServer
+from tests.support.programs.temporal import TemporalServer
+from tests.support.runs.hand_activations import plain
 from tests.workflows import nasty
 from tests.workflows.driven import ALL, EXAMPLES, MADE, MOVES, NOTICE, RUN
 from tests.workflows.fakes import FakeMember, FakeProber, orchestrator

@@ -23,7 +23,10 @@ from temporalio.bridge.proto.child_workflow import ChildWorkflowResult
 from temporalio.bridge.proto.workflow_activation import WorkflowActivationJob
 from temporalio.bridge.proto.workflow_commands import WorkflowCommand
 
-from tests.support.hand_activations import Driven, TaskFailed, plain, signals_in
+import workflows
+from storage_node.model.error_types import ErrorType
+from storage_node.model.moves import Outcome
+from tests.support.runs.hand_activations import Driven, TaskFailed, plain, signals_in
 from tests.support.scale import scaled, tally
 from tests.workflows import nasty
 from tests.workflows.driven import (
@@ -31,26 +34,43 @@ from tests.workflows.driven import (
     ASKED,
     EXAMPLES,
     PARAMETERS,
+    PLANNED,
     WELL,
+    alerting,
     catching_up,
     copying,
     creating,
+    draining,
+    following,
     holding,
+    keeping,
+    planned,
+    requesting,
     serving,
 )
+from tests.workflows.driven import moving as moving_plan
 from workflows.cluster import Cluster
 from workflows.export_history import ExportHistory
 from workflows.model import calls, names
+from workflows.model.plans.running import calls as plans
 from workflows.move_replica import MoveReplica
 from workflows.node_lease import NodeLease
 from workflows.partition_reassignment import PartitionReassignment
+from workflows.plans.evacuate_directory import EvacuateDirectory
+from workflows.plans.plan_alert import PlanAlert
+from workflows.plans.plan_lane import PlanLane
+from workflows.plans.reassignment_plan import ReassignmentPlan
+from workflows.plans.throttle_keeper import ThrottleKeeper
+from workflows.step_specs import SPECS
 from workflows.throttle_lease import ThrottleLease
 
 STRIDE = scaled(23, 1)  # of what is nearly right every so many
+PART = scaled(4, 1)
 EXPORTED = {"manifest": "/x/m.json", "closed": 1, "open": 2, "events": 3, "bytes": 4}
 #: What nodes return, and child runs, when all goes well.
 FINE: Mapping[str, Callable[[Any], Any]] = {
     **WELL,
+    **PLANNED,
     calls.AWAIT_MOVES: lambda _call: None,
     calls.HOLD_LEASE: lambda _call: None,
     calls.EXPORT_HISTORIES: lambda _call: EXPORTED,
@@ -151,6 +171,99 @@ def exporting() -> Driven:
     return Driven(ExportHistory, plain(PARAMETERS[ExportHistory]))
 
 
+def _but(it: Driven, *activities: str) -> Driven:
+    """The run once it awaits one of these activities, all others having succeeded."""
+    left = {name: make for name, make in PLANNED.items() if name not in activities}
+    for _ in range(8):
+        it.resolve(left)
+    return it
+
+
+def throttling() -> Driven:
+    return _but(planned(), plans.HOLD_THROTTLES)
+
+
+def choosing() -> Driven:
+    return _but(planned(), plans.CHOOSE_LANES)
+
+
+def _ended_plan() -> Driven:
+    it = moving_plan()
+    for number in range(2):
+        key = ("t-0@1", "t-1")[number]
+        rows = [{**EXAMPLES["ReassignmentPlan.lane_ended"]["rows"][0], "key": key}]
+        it.send(it.signal("lane_ended", plain({"number": number, "rows": rows})))
+    return it
+
+
+def releasing() -> Driven:
+    return _but(_ended_plan(), plans.RELEASE_THROTTLES)
+
+
+def letting_go() -> Driven:
+    return _but(_ended_plan(), plans.RELEASE_SLOTS)
+
+
+def verifying() -> Driven:
+    return _but(_ended_plan(), plans.VERIFY_PLAN)
+
+
+def keeping_text() -> Driven:
+    """A plan whose worker lacks its text."""
+    it = planned()
+    missing = _failure(kind=ErrorType.PLAN_NOT_STORED, message="not here")
+    it.resolve({plans.CHECK_PLAN: lambda call: missing})
+    return it
+
+
+def lane_throttling() -> Driven:
+    return Driven(PlanLane, plain(PARAMETERS[PlanLane]))
+
+
+def lane_cancelling() -> Driven:
+    it = following()
+    it.send(it.signal("stop", plain({})))
+    it.resolve({plans.FOLLOW_MOVES: lambda call: CANCELLED})
+    return it
+
+
+def lane_releasing() -> Driven:
+    return _but(following(), plans.RELEASE_THROTTLES)
+
+
+def cordoning() -> Driven:
+    return _but(draining(), plans.READ_CORDON)
+
+
+def cordoning_still() -> Driven:
+    return _but(draining(), plans.SET_CORDON)
+
+
+def drained() -> Driven:
+    return _but(draining(), plans.VERIFY_DRAINED)
+
+
+def comparing() -> Driven:
+    return Driven(ThrottleKeeper, workflow_id="c/throttles")
+
+
+def writing() -> Driven:
+    it = comparing()
+    it.send(it.update("hold", plain(EXAMPLES["ThrottleKeeper.hold"])))
+    return _but(it, plans.WRITE_THROTTLES)
+
+
+def looking_again() -> Driven:
+    it = keeping()
+    it.resolve({}, timers=True)
+    return it
+
+
+CANCELLED = ActivityResolution()
+CANCELLED.cancelled.failure.activity_failure_info.activity_type.name = plans.FOLLOW_MOVES
+CANCELLED.cancelled.failure.cause.canceled_failure_info.SetInParent()
+
+
 @dataclass(frozen=True)
 class Awaited:
     """A run that awaits an activity, or the result of a child run of a type."""
@@ -164,7 +277,7 @@ class Awaited:
         return f"{self.kind.__name__}-{self.state.__name__}-{self.what}"
 
 
-MOVED = {"rows": [{"topic": "t", "partition": 0, "outcome": calls.SWAPPED, "message": ""}], "phases": []}
+MOVED = {"rows": [{"topic": "t", "partition": 0, "outcome": Outcome.SWAPPED, "message": ""}], "phases": []}
 AWAITED = [
     Awaited(MoveReplica, creating, calls.CREATE_MOVE),
     Awaited(MoveReplica, waiting_for_copy, calls.COPY),
@@ -181,8 +294,31 @@ AWAITED = [
     Awaited(Cluster, leasing, names.NODE_LEASE, "the node gave it back"),
     Awaited(ThrottleLease, watching, calls.AWAIT_MOVES),
     Awaited(NodeLease, held, calls.HOLD_LEASE),
+    Awaited(ReassignmentPlan, planned, plans.CHECK_PLAN),
+    Awaited(ReassignmentPlan, keeping_text, plans.KEEP_PLAN),
+    Awaited(ReassignmentPlan, throttling, plans.HOLD_THROTTLES),
+    Awaited(ReassignmentPlan, choosing, plans.CHOOSE_LANES),
+    Awaited(ReassignmentPlan, releasing, plans.RELEASE_THROTTLES),
+    Awaited(ReassignmentPlan, verifying, plans.VERIFY_PLAN),
+    Awaited(ReassignmentPlan, moving_plan, names.PLAN_LANE, {"version": 1, "rows": [], "phases": []}),
+    Awaited(PlanLane, lane_throttling, plans.HOLD_THROTTLES),
+    Awaited(PlanLane, requesting, plans.REQUEST_MOVES),
+    Awaited(PlanLane, following, plans.FOLLOW_MOVES),
+    Awaited(PlanLane, lane_cancelling, plans.CANCEL_MOVES),
+    Awaited(PlanLane, lane_releasing, plans.RELEASE_THROTTLES),
+    Awaited(ThrottleKeeper, comparing, plans.READ_THROTTLES),
+    Awaited(ThrottleKeeper, looking_again, plans.READ_THROTTLES),
+    Awaited(ThrottleKeeper, writing, plans.WRITE_THROTTLES),
+    Awaited(ReassignmentPlan, letting_go, plans.RELEASE_SLOTS),
+    Awaited(PlanAlert, alerting, plans.SEND_ALERT),
+    Awaited(EvacuateDirectory, draining, plans.PLAN_DRAIN),
+    Awaited(EvacuateDirectory, cordoning, plans.READ_CORDON),
+    Awaited(EvacuateDirectory, cordoning_still, plans.SET_CORDON),
+    Awaited(EvacuateDirectory, drained, plans.VERIFY_DRAINED),
     Awaited(ExportHistory, exporting, calls.EXPORT_HISTORIES),
 ]
+#: Workflows that await no activity.
+UNAIDED = ("DirectoryFailure", "SlotKeeper")
 each_awaited = pytest.mark.parametrize("awaited", AWAITED, ids=str)
 
 
@@ -247,17 +383,21 @@ def _example(awaited: Awaited) -> Any:
 
 def _wrong(awaited: Awaited) -> Iterator[Payload | None]:
     offset = sum(str(awaited).encode()) % STRIDE
+    # The steps of plans share their readers: each gets a part of the values that nobody expects at all.
+    part = slice(offset % PART, None, PART) if awaited.kind in workflows.PLANS else slice(None)
     yield None
-    yield from nasty.UNDECODABLE
-    yield from map(plain, nasty.VALUES)
+    yield from nasty.UNDECODABLE[part]
+    yield from map(plain, nasty.VALUES[part])
     yield from map(plain, list(nasty.mutated(_example(awaited)))[offset::STRIDE])
 
 
 def test_every_activity_and_child_run_is_tried() -> None:
     """By the names that the contract has, and the commands of the runs."""
-    activities = {value for name, value in vars(calls).items() if name.isupper() and value in FINE}
-    assert activities == set(FINE) == {each.what for each in AWAITED} - {names.MOVE_REPLICA, names.NODE_LEASE}
-    assert {each.kind for each in AWAITED} | {kind for kind in ALL if kind.__name__ == "DirectoryFailure"} == set(ALL)
+    known = {**vars(calls), **{f"PLAN_{name}": value for name, value in vars(plans).items()}}
+    activities = {value for name, value in known.items() if name.isupper() and isinstance(value, str)} & set(SPECS)
+    children = {names.MOVE_REPLICA, names.NODE_LEASE, names.PLAN_LANE}
+    assert activities == set(SPECS) == set(FINE) == {each.what for each in AWAITED} - children
+    assert {each.kind for each in AWAITED} | {kind for kind in ALL if kind.__name__ in UNAIDED} == set(ALL)
     for each in AWAITED:
         assert _open(each.state(), each.what), each
 
@@ -297,7 +437,7 @@ def nearly(draw: st.DrawFn, example: Any) -> Any:
 @each_awaited
 @settings(max_examples=scaled(15, 400), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_no_result_that_hypothesis_makes_fails_a_workflow_task(
+def test_no_generated_result_fails_a_workflow_task(
     awaited: Awaited, data: st.DataObject, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL)
@@ -311,7 +451,7 @@ BAD = plain({"rows": [{"topic": "t", "partition": "none"}]})
 READ = "$.rows[0].partition must be a whole number, not a string"
 
 
-def test_a_move_whose_node_returns_what_cannot_be_read_ends_failed_and_says_why() -> None:
+def test_move_with_an_unreadable_result_fails_with_the_reason() -> None:
     it = _try(AWAITED[0], BAD)
     assert it.ended is not None
     failure = it.ended.fail_workflow_execution.failure
@@ -319,11 +459,11 @@ def test_a_move_whose_node_returns_what_cannot_be_read_ends_failed_and_says_why(
     assert f"The result of create_move on node 1 cannot be read: {READ}." in failure.message
 
 
-def test_a_replica_that_is_in_place_stays_moved_whatever_the_deletion_returns() -> None:
+def test_replica_that_is_in_place_stays_moved_whatever_the_deletion_returns() -> None:
     it = _try(AWAITED[3], BAD)
     assert it.ended is not None
     rows = json.loads(it.ended.complete_workflow_execution.result.data)["rows"]
-    assert [row["outcome"] for row in rows] == [calls.SWAPPED] * 2
+    assert [row["outcome"] for row in rows] == [Outcome.SWAPPED] * 2
 
 
 def _answered(it: Driven, commands: list[WorkflowCommand]) -> None:
@@ -333,7 +473,7 @@ def _answered(it: Driven, commands: list[WorkflowCommand]) -> None:
         it.send(it.signal("answered", plain({"request": sent["request"]})))
 
 
-def test_a_reassignment_goes_on_by_the_metadata_and_asks_the_node_less_and_less_often() -> None:
+def test_reassignment_continues_by_the_metadata_and_retries_after_growing_pauses() -> None:
     it, asked = catching_up(), 0
     for _ in range(12):
         for key, _call in _open(it, calls.CATCH_UP):
@@ -356,7 +496,7 @@ def test_a_reassignment_goes_on_by_the_metadata_and_asks_the_node_less_and_less_
 
 
 @pytest.mark.parametrize("what", ["place_replicas", "MoveReplica"])
-def test_a_directory_that_nothing_readable_is_known_of_is_not_reached(what: str) -> None:
+def test_directory_with_an_unreadable_result_is_not_reached(what: str) -> None:
     it = _try(next(each for each in AWAITED if each.what == what and each.state in (directing, moving)), BAD)
     for _ in range(6):
         answer = {**EXAMPLES["PartitionReassignment.answered"], "request": 3, "results": [], "rows": [], "absent": []}
@@ -369,7 +509,7 @@ def test_a_directory_that_nothing_readable_is_known_of_is_not_reached(what: str)
     assert f"The result of {what} on node 2 cannot be read: {READ}." in failure.message
 
 
-def test_a_push_whose_result_cannot_be_read_is_repeated_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
+def test_push_with_an_unreadable_result_is_repeated_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
     it = serving()
     with caplog.at_level(logging.WARNING):
         it.send(*(_ended(it, key, plain({"generation": 1})) for key, _call in _open(it, calls.APPLY_IMAGE)))
@@ -379,14 +519,14 @@ def test_a_push_whose_result_cannot_be_read_is_repeated_after_a_pause(caplog: py
     assert [call["node"] for _, call in _open(it, calls.APPLY_IMAGE)] == [2], "node 1 has sent that it knows it"
 
 
-def test_a_node_is_not_fenced_for_a_probe_whose_result_cannot_be_read() -> None:
+def test_probe_with_an_unreadable_result_does_not_fence_the_node() -> None:
     it = _try(next(each for each in AWAITED if each.what == calls.PROBE_NODE), plain({"incarnation": 7}))
     assert not any(row["fenced"] for row in it.query("describe")["nodes"])
     it.resolve({}, timers=True)
     assert len(_open(it, calls.PROBE_NODE)) == 1, "it is probed again"
 
 
-def test_an_export_whose_result_cannot_be_read_fails_and_says_why() -> None:
+def test_export_with_an_unreadable_result_fails_with_the_reason() -> None:
     it = _try(AWAITED[-1], plain({**EXPORTED, "events": "many"}))
     assert it.ended is not None
     failure = it.ended.fail_workflow_execution.failure

@@ -11,12 +11,13 @@ import pytest
 from temporalio.client import Client, WorkflowFailureError
 from temporalio.exceptions import ApplicationError
 
-from tests.support.temporal import TemporalServer
+from ops.cli.dirs_history import failure_runs
+from tests.support.programs.temporal import TemporalServer
 from tests.workflows.conftest import Recorder
 from tests.workflows.fakes import FakeMember, FakeProber, orchestrator, until_true
 from workflows import options
 from workflows.model import names
-from workflows.model.state import ClusterState
+from workflows.model.metadata.state import ClusterState
 
 pytestmark = pytest.mark.temporal
 
@@ -69,7 +70,7 @@ async def started(client: Client, cluster: str, parameter: Any) -> Any:
 
 
 @pytest.mark.feature("858-09", "858-12", "18-09")
-def test_a_failure_gets_into_the_metadata_and_the_history(
+def test_failure_is_recorded_in_the_metadata_and_the_history(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder
 ) -> None:
     async def main() -> None:
@@ -93,13 +94,24 @@ def test_a_failure_gets_into_the_metadata_and_the_history(
             progress = await run.query("progress")
             assert progress["phase"] == "ended" and progress["waiting_for"] == ""
             await recorded("directory-failure", client, run.id)
+            for _ in range(100):  # the server lists a run a moment later
+                if found := await failure_runs(client, task_queue, 1, "/b"):
+                    break
+                await asyncio.sleep(0.1)
+            assert [(row["workflow_id"], row["noticed"], row["replicas"]) for row in found] == [
+                (run.id, result["noticed"], result["replicas"])
+            ], "`rehome dirs history` reads it"
+            assert (
+                await failure_runs(client, task_queue, 1, "/a") == await failure_runs(client, task_queue, 2, "/b") == []
+            )
 
             # Told again, by whom and how often ever, nothing changes, and a node that forgets it is not believed.
             before = (await cluster.query("describe"))["version"]
-            again = await client.execute_workflow(
-                "DirectoryFailure", notice(topic_id), id=f"{run.id}-again", task_queue=task_queue
-            )
+            evidence = {"verdict": "hung", "operation": "the swap of t-0", "path": "/b", "errno": "", "time": 1.5}
+            told = notice(topic_id, evidence=evidence)
+            again = await client.execute_workflow("DirectoryFailure", told, id=f"{run.id}-again", task_queue=task_queue)
             assert again["replicas"] == result["replicas"]
+            assert (again["evidence"], result["evidence"]) == (evidence, None), "a node of before sends none"
             assert (await cluster.query("describe"))["version"] == before
             forgetful = member.registration() | {"directories": [["dir-1-a", "/a", 1]]}
             await member.submit(cluster, forgetful)
@@ -112,7 +124,7 @@ def test_a_failure_gets_into_the_metadata_and_the_history(
     asyncio.run(main())
 
 
-def test_it_waits_for_a_controller_and_for_its_node(
+def test_failure_waits_for_a_controller_and_for_its_nodes_registration(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(options, "RECORD_AGAIN_AFTER", timedelta(milliseconds=200))
@@ -139,7 +151,7 @@ def test_it_waits_for_a_controller_and_for_its_node(
     asyncio.run(main())
 
 
-def test_a_directory_that_came_back_first_stays_online(temporal_server: TemporalServer, task_queue: str) -> None:
+def test_directory_that_returned_before_stays_online(temporal_server: TemporalServer, task_queue: str) -> None:
     async def main() -> None:
         client = await temporal_server.client()
         async with AsyncExitStack() as stack:
@@ -164,7 +176,7 @@ def test_a_directory_that_came_back_first_stays_online(temporal_server: Temporal
         ({"colour": 1}, "$.colour"),
     ],
 )
-def test_a_wrong_parameter_fails_with_its_path(
+def test_invalid_parameter_fails_with_its_path(
     temporal_server: TemporalServer, task_queue: str, wrong: dict[str, Any], path: str
 ) -> None:
     async def main() -> None:

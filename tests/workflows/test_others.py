@@ -20,7 +20,8 @@ from temporalio.client import (
 from temporalio.exceptions import ApplicationError
 from temporalio.worker import Worker
 
-from tests.support.temporal import TemporalServer
+from tests.support.programs.temporal import TemporalServer
+from tests.support.steps import SHORT, limit
 from tests.workflows.conftest import Recorder
 from tests.workflows.fakes import FakeExporter, FakeMember, FakeNode, FakeProber, orchestrator, until, until_true
 from workflows import options
@@ -38,10 +39,10 @@ async def _cluster(stack: AsyncExitStack, client: Client, name: str, *members: F
         await member.submit(handle, member.registration())
 
 
-def test_a_move_on_a_node_that_never_was_fails_with_its_name(
+def test_move_on_an_unknown_node_fails_with_its_name(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "PICK_UP_TIMEOUT", timedelta(milliseconds=300))
+    limit(monkeypatch, *SHORT, pick_up=timedelta(milliseconds=300))
 
     async def main() -> None:
         client = await temporal_server.client()
@@ -65,10 +66,10 @@ def test_a_move_on_a_node_that_never_was_fails_with_its_name(
     asyncio.run(main())
 
 
-def test_a_move_on_a_node_that_is_away_waits_for_it(
+def test_move_on_an_unavailable_node_waits_for_it(
     temporal_server: TemporalServer, task_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "PICK_UP_TIMEOUT", timedelta(milliseconds=300))
+    limit(monkeypatch, *SHORT, pick_up=timedelta(milliseconds=300))
     monkeypatch.setattr(options, "LOCATE_TIMEOUT", timedelta(milliseconds=300))
 
     async def main() -> None:
@@ -90,13 +91,13 @@ def test_a_move_on_a_node_that_is_away_waits_for_it(
     asyncio.run(main())
 
 
-def test_a_move_that_its_node_accepted_waits_for_it_and_does_not_ask_whether_it_exists(
+def test_accepted_move_waits_for_its_node_without_locating_it(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A node that has accepted a thousand moves takes its time; that they ask the controller would delay all else."""
-    monkeypatch.setattr(options, "PICK_UP_TIMEOUT", timedelta(hours=1))
-    monkeypatch.setattr(options, "ACCEPTED_PICK_UP_TIMEOUT", timedelta(milliseconds=300))
-    monkeypatch.setattr(options, "ASK_WHY_AFTER", (timedelta(hours=1),))
+    limit(monkeypatch, *SHORT, pick_up=timedelta(hours=1))
+    limit(monkeypatch, *SHORT, accepted_pick_up=timedelta(milliseconds=300))
+    monkeypatch.setattr(options, "REQUEST_REASON_AFTER", (timedelta(hours=1),))
 
     async def main() -> None:
         client = await temporal_server.client()
@@ -121,7 +122,7 @@ def test_a_move_that_its_node_accepted_waits_for_it_and_does_not_ask_whether_it_
     asyncio.run(main())
 
 
-def test_an_order_that_comes_with_the_copys_answer_does_not_end_the_run(
+def test_update_together_with_the_copys_result_does_not_end_the_run(
     temporal_server: TemporalServer, task_queue: str
 ) -> None:
     """The controller's worker is away when the copy ends, and hears of both in one task."""
@@ -150,7 +151,7 @@ def test_an_order_that_comes_with_the_copys_answer_does_not_end_the_run(
     asyncio.run(main())
 
 
-def test_an_export_runs_by_hand_and_from_a_schedule(
+def test_export_runs_for_a_client_and_from_a_schedule(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder
 ) -> None:
     async def main() -> None:

@@ -12,9 +12,9 @@ import pytest
 from tests.workflows import replaying
 from tests.workflows.conftest import HISTORIES, read_history
 from tests.workflows.replaying import changed, ends, replay
-from workflows.model import rules
-from workflows.model.placement import Room
-from workflows.model.state import ClusterState
+from workflows.model.metadata import rules
+from workflows.model.metadata.placement import Room
+from workflows.model.metadata.state import ClusterState
 
 RECORDED = sorted(HISTORIES.glob("*.json.gz"))
 
@@ -51,6 +51,19 @@ SCENARIOS = {
     "reassign-directed-beside-deletion",
     "cluster-reassigned",
     "cluster-settled",
+    "plan-done",
+    "plan-paused",
+    "plan-cancelled",
+    "plan-cancelled-to-go-back",
+    "plan-rolled-back",
+    "plan-failed",
+    "plan-refused",
+    "plan-approved",
+    "plan-lane-terminated",
+    "plan-lane-directory",
+    "plan-lane-brokers",
+    "plan-lane-stopped",
+    "throttle-keeper",
 }
 
 
@@ -59,7 +72,7 @@ def test_every_scenario_is_recorded() -> None:
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))
-def test_a_recorded_history_carries_the_flag_that_every_worker_sets(path: Path) -> None:
+def test_recorded_history_carries_the_flag_that_every_worker_sets(path: Path) -> None:
     """Flag 2 of the SDK: what a task brings is one batch; see tests/workflows/test_sdk_hooks.py."""
     events = read_history(path).events
     first = next(event for event in events if event.HasField("workflow_task_completed_event_attributes"))
@@ -68,11 +81,31 @@ def test_a_recorded_history_carries_the_flag_that_every_worker_sets(path: Path) 
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.name.removesuffix(".json.gz"))
-def test_a_recorded_history_replays_and_ends_as_recorded(path: Path) -> None:
+def test_recorded_history_replays_and_ends_as_recorded(path: Path) -> None:
     name = path.name.removesuffix(".json.gz")
     assert name in ends(), f"{name} has no end recorded: python -m tests.golden.histories.record --ends"
     problem = changed(name, ends()[name], asyncio.run(replay(read_history(path))))
     assert not problem, problem
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "plan", "moves"),
+    [
+        ("plan-done", "completed", "done", {"moved": 2}),
+        ("plan-paused", "completed", "done", {"moved": 2}),
+        ("plan-approved", "completed", "done", {"moved": 2}),
+        ("plan-failed", "completed", "failed", {"moved": 1, "failed": 1}),
+        ("plan-lane-terminated", "completed", "done", {"moved": 1, "in_place": 1}),
+        ("plan-cancelled-to-go-back", "_ContinueAsNewError", None, {"moved": 1, "cancelled": 1}),
+        ("plan-rolled-back", "completed", "rolled_back", {"moved": 1}),
+        ("plan-cancelled", "CancelledError", None, {"cancelled": 2}),
+        ("plan-refused", "ApplicationError", None, {}),
+        ("plan-lane-stopped", "completed", None, {"cancelled": 1}),
+    ],
+)
+def test_recorded_plan_ends_with_its_moves(name: str, outcome: str, plan: str | None, moves: dict[str, int]) -> None:
+    end = ends()[name]
+    assert (end["outcome"], end.get("plan"), end["moves"]) == (outcome, plan, moves)
 
 
 def test_recorded_ends_are_those_of_histories() -> None:
@@ -104,7 +137,7 @@ def reverse(monkeypatch: pytest.MonkeyPatch, oldest: int) -> None:
     monkeypatch.setattr(Room, "_in_turn", in_turn)
 
 
-def test_a_rule_that_changes_the_metadata_of_a_run_under_way_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_rule_of_an_open_run_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded = ends()["cluster-continued"]
     reverse(monkeypatch, rules.OLDEST)
     end = asyncio.run(replay(read_history(CONTINUED)))  # not a word: the commands are the same
@@ -115,14 +148,14 @@ def test_a_rule_that_changes_the_metadata_of_a_run_under_way_is_noticed(monkeypa
     assert "raise RULES" in changed("cluster-continued", recorded, end)
 
 
-def test_a_rule_of_a_newer_version_leaves_the_past_of_runs_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newer_rule_does_not_change_earlier_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rules, "RULES", rules.RULES + 1)
     reverse(monkeypatch, rules.RULES)
     end = asyncio.run(replay(read_history(CONTINUED)))
     assert not changed("cluster-continued", ends()["cluster-continued"], end)
 
 
-def test_what_a_release_has_promised_is_not_recorded_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_history_of_a_release_is_not_recorded_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(replaying, "HISTORIES", tmp_path)
     monkeypatch.setattr(replaying, "ENDS", tmp_path / "ends.json")
     (tmp_path / "record.py").touch()

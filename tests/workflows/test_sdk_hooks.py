@@ -21,7 +21,7 @@ from temporalio.worker import UnsandboxedWorkflowRunner, Worker, WorkflowInstanc
 from temporalio.worker import _workflow_instance as inside
 
 import workflows
-from tests.support.temporal import TemporalServer
+from tests.support.programs.temporal import TemporalServer
 from tests.workflows.driven import NOTICE, recording
 from tests.workflows.fakes import until_true
 from workflows.runner import DEADLOCK, Runner, deciding_as_replays, workflow_runner
@@ -34,7 +34,7 @@ TIMER = EventType.EVENT_TYPE_TIMER_STARTED
 COMPLETED = EventType.EVENT_TYPE_WORKFLOW_TASK_COMPLETED
 
 
-def test_the_sdk_is_the_version_whose_private_parts_were_read() -> None:
+def test_sdk_is_the_version_whose_private_api_is_used() -> None:
     assert version("temporalio") == READ, (
         "temporalio was changed. Run the tests of this file, look in its release notes for the flag "
         "PROCESS_WORKFLOW_ACTIVATION_JOBS_AS_SINGLE_BATCH and for the eviction of cached runs, record the golden "
@@ -42,7 +42,7 @@ def test_the_sdk_is_the_version_whose_private_parts_were_read() -> None:
     )
 
 
-def test_the_flag_is_still_the_one_of_the_single_batch_and_not_yet_the_default() -> None:
+def test_flag_is_still_the_one_of_the_single_batch_and_not_yet_the_default() -> None:
     flags = getattr(inside, "_WorkflowLogicFlag", None)
     assert flags is not None, "the SDK has no _WorkflowLogicFlag any more: find out how it orders a task's jobs now"
     flag = flags.PROCESS_WORKFLOW_ACTIVATION_JOBS_AS_SINGLE_BATCH
@@ -53,13 +53,13 @@ def test_the_flag_is_still_the_one_of_the_single_batch_and_not_yet_the_default()
     )
 
 
-def test_a_worker_takes_the_flag_before_it_starts() -> None:
+def test_worker_takes_the_flag_before_it_starts() -> None:
     setter = getattr(Worker, "_set_default_workflow_logic_flag", None)
     assert setter is not None, "Worker cannot be given a flag of the workflow logic any more"
     assert list(inspect.signature(setter).parameters) == ["self", "flag", "enabled"], "it is given otherwise now"
 
 
-def test_each_task_is_done_under_the_flag() -> None:
+def test_each_task_completes_under_the_flag() -> None:
     """The flag decides in `activate`, and its use is reported with the task."""
     source = inspect.getsource(inside._WorkflowInstanceImpl.activate)
     assert "_single_batch_activation" in source, "activate() no longer checks whether a task's jobs are one batch"
@@ -85,7 +85,7 @@ class Slow:
 
 
 @pytest.mark.temporal
-def test_an_activation_may_take_as_long_as_a_starved_machine_needs(
+def test_activation_may_take_as_long_as_a_starved_machine_needs(
     temporal_server: TemporalServer, task_queue: str
 ) -> None:
     async def scene() -> None:
@@ -105,7 +105,7 @@ def test_an_activation_may_take_as_long_as_a_starved_machine_needs(
     asyncio.run(scene())
 
 
-def test_the_runner_creates_each_run_with_all_that_it_replaces() -> None:
+def test_runner_creates_each_run_with_all_that_it_replaces() -> None:
     fields = set(WorkflowInstanceDetails.__dataclass_fields__)
     assert {"payload_converter_factory", "default_workflow_logic_flags"} <= fields, "a run's details have changed"
     assert issubclass(Runner, UnsandboxedWorkflowRunner)
@@ -123,7 +123,7 @@ class _Counting(Runner):
 
 
 @pytest.mark.temporal
-def test_what_production_sets_works_on_a_server(temporal_server: TemporalServer, task_queue: str) -> None:
+def test_production_settings_work_on_a_server(temporal_server: TemporalServer, task_queue: str) -> None:
     """Every task is completed under the flag, and a run is rebuilt after a direct query."""
 
     async def scene() -> None:

@@ -8,12 +8,12 @@ import pytest
 from temporalio.client import WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
-from tests.support.temporal import TemporalServer
+from tests.support.programs.temporal import TemporalServer
 from tests.workflows.conftest import Recorder
 from tests.workflows.fakes import until, until_true
-from tests.workflows.reassign_scene import Cluster, Handle, failure, run
+from tests.workflows.reassignment.scene import Cluster, Handle, failure, run
 from workflows.model import names
-from workflows.model.state import ClusterState
+from workflows.model.metadata.state import ClusterState
 from workflows.model.throttles import MOVE_RATE
 
 pytestmark = pytest.mark.temporal
@@ -24,7 +24,7 @@ BEFORE = {"1": "7"}
 async def rates(it: Cluster) -> dict[str, str]:
     """The nodes' rates of moves, as the controller has them."""
     state = ClusterState.of(await it.handle.query("state"))
-    found = {name: each.values.get(MOVE_RATE) for (kind, name), each in state.configs.items() if kind == "broker"}
+    found = {name: values.get(MOVE_RATE) for (kind, name), values in state.configs.items() if kind == "broker"}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -51,11 +51,11 @@ async def lease(it: Cluster, rate: str = "100", patience: int = 60, name: str = 
     handle: Handle = await it.client.start_workflow(
         names.THROTTLE_LEASE, parameter, id=f"{it.name}/{name}", task_queue=it.name
     )
-    assert await handle.execute_update("held") == {"held": True}
+    assert (await handle.execute_update("held"))["held"] is True
     return handle
 
 
-def test_it_lasts_until_the_moves_of_each_node_have_ended(
+def test_lease_lasts_until_the_moves_of_each_node_have_ended(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder
 ) -> None:
     async def scene(it: Cluster) -> None:
@@ -80,7 +80,7 @@ def test_it_lasts_until_the_moves_of_each_node_have_ended(
     run(temporal_server, task_queue, scene)
 
 
-def test_a_command_that_died_before_it_sent_the_moves_leaves_no_throttle(
+def test_command_that_died_before_it_sent_the_moves_leaves_no_throttle(
     temporal_server: TemporalServer, task_queue: str
 ) -> None:
     async def scene(it: Cluster) -> None:
@@ -97,9 +97,7 @@ def test_a_command_that_died_before_it_sent_the_moves_leaves_no_throttle(
     run(temporal_server, task_queue, scene)
 
 
-def test_it_outlasts_an_unavailable_node_while_its_moves_are_under_way(
-    temporal_server: TemporalServer, task_queue: str
-) -> None:
+def test_lease_outlasts_an_unavailable_node_with_open_moves(temporal_server: TemporalServer, task_queue: str) -> None:
     async def scene(it: Cluster) -> None:
         await up(it)
         it.node(1).moving = {("t", 0)}
@@ -118,7 +116,7 @@ def test_it_outlasts_an_unavailable_node_while_its_moves_are_under_way(
 
 
 @pytest.mark.parametrize("phase", ["holding", "watching"])
-def test_a_cancel_ends_it_at_once(
+def test_cancel_ends_the_lease_at_once(
     temporal_server: TemporalServer, task_queue: str, recorded: Recorder, phase: str
 ) -> None:
     async def scene(it: Cluster) -> None:
@@ -154,7 +152,7 @@ def test_two_leases_on_one_node_end_in_either_order(temporal_server: TemporalSer
     run(temporal_server, task_queue, scene)
 
 
-def test_the_lease_of_a_run_that_was_terminated_ends_with_the_next_one(
+def test_lease_of_a_run_that_was_terminated_ends_with_the_next_one(
     temporal_server: TemporalServer, task_queue: str
 ) -> None:
     async def scene(it: Cluster) -> None:
@@ -174,7 +172,7 @@ def test_the_lease_of_a_run_that_was_terminated_ends_with_the_next_one(
     "parameter, path",
     [(None, "$"), ({"throttles": {"nodes": {"x": {}}}, "replicas": []}, "$.throttles.nodes.x")],
 )
-def test_a_wrong_parameter_fails_with_its_path(
+def test_invalid_parameter_fails_with_its_path(
     temporal_server: TemporalServer, task_queue: str, parameter: Any, path: str
 ) -> None:
     async def scene(it: Cluster) -> None:

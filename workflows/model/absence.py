@@ -1,7 +1,7 @@
-"""Why a run gets no reports of a node: dead, cut off or fenced. Pure.
+"""Why a node does not report to a run: dead, cut off or fenced. Pure.
 
-The controller knows the result of the last probe that it sent to the node itself, before it fenced it or left it
-registered. A run that misses a node signals the controller (`locate`), which responds with these values.
+The controller knows the result of the last probe that it sent to the node, before it fenced it or left it registered. A
+run that misses a node signals the controller (`locate`), which responds with these values.
 """
 
 from __future__ import annotations
@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
+from storage_node.model.moves import StallReason
 from workflows.model.calls import ProbeResult
-from workflows.model.state import ClusterState
+from workflows.model.metadata.state import ClusterState
 
 
 class Probe(StrEnum):
@@ -19,37 +20,28 @@ class Probe(StrEnum):
 
     SAME = "same"  # the registered incarnation responded
     OTHER = "other"  # another one did: the node was restarted, and has not registered yet
-    REFUSED = "refused"  # its machine refused the connection: no process listens there
-    SILENT = "silent"  # nothing came back in time
+    REFUSED = "refused"  # its machine refused the connection: no process listens at the address
+    SILENT = "silent"  # no response in time
 
 
-class Absence(StrEnum):
-    """Why a node does not report, as rows and `progress` have it."""
-
-    DEAD = "dead"  # its process has ended
-    CUT_OFF = "cut_off"  # it may run: the controller, or Temporal's server, does not reach it or is not reached by it
-    FENCED = "fenced"  # by the controller, for another reason or for one that it no longer knows
-    AWAY = "away"  # the controller has not reported why
-
-
-def judge(answer: Mapping[str, Any]) -> Absence:
+def judge(response: Mapping[str, Any]) -> StallReason:
     """Return why a node is absent, by the controller's response to `locate`."""
-    fenced, probe = bool(answer.get("fenced")), answer.get("probe")
+    fenced, probe = bool(response.get("fenced")), response.get("probe")
     if fenced and probe == Probe.REFUSED:
-        return Absence.DEAD
+        return StallReason.DEAD
     if fenced:
-        return Absence.CUT_OFF if probe == Probe.SILENT else Absence.FENCED
-    return Absence.CUT_OFF if answer.get("fenced") is not None else Absence.AWAY
+        return StallReason.CUT_OFF if probe == Probe.SILENT else StallReason.FENCED
+    return StallReason.CUT_OFF if response.get("fenced") is not None else StallReason.UNAVAILABLE
 
 
 def sentence(absence: str, node: str) -> str:
     """Return what is wrong with a node ("node 3") that a run misses."""
     match absence:
-        case Absence.DEAD:
+        case StallReason.DEAD:
             return f"{node} is dead: its address refuses connections, and the controller has fenced it"
-        case Absence.CUT_OFF:
+        case StallReason.CUT_OFF:
             return f"{node} is cut off, or its machine is down: it takes no work from Temporal"
-        case Absence.FENCED:
+        case StallReason.FENCED:
             return f"{node} is fenced until it registers again"
     return f"{node} is unavailable, and the controller has not reported why yet"
 
@@ -59,31 +51,31 @@ class Missed:
 
     def __init__(self) -> None:
         self._since = 0.0
-        self.absence = Absence.AWAY
+        self.absence = StallReason.UNAVAILABLE
 
     @property
     def now(self) -> bool:
-        """Whether the run misses it."""
+        """Return whether the run misses the node."""
         return self._since > 0
 
     @property
     def certain(self) -> bool:
-        """Whether another request would bring no other reason: a fenced node comes back by registering."""
-        return self.absence in (Absence.DEAD, Absence.FENCED)
+        """Return whether another request would return the same reason: a fenced node first has to register again."""
+        return self.absence in (StallReason.DEAD, StallReason.FENCED)
 
     def begin(self, since: float) -> None:
         """Note that the node has not reported since then."""
-        self._since, self.absence = since, Absence.AWAY
+        self._since, self.absence = since, StallReason.UNAVAILABLE
 
-    def learn(self, answer: Mapping[str, Any]) -> None:
-        """Take the controller's response to `locate`."""
+    def learn(self, response: Mapping[str, Any]) -> None:
+        """Note the reason in the controller's response to `locate`."""
         if self.now:
-            self.absence = judge(answer)
+            self.absence = judge(response)
 
     def end(self, now: float) -> dict[str, float]:
         """Note that the node reports again; return the seconds without it by reason."""
         seconds, self._since = max(0.0, now - self._since), 0.0
-        absence, self.absence = self.absence, Absence.AWAY
+        absence, self.absence = self.absence, StallReason.UNAVAILABLE
         return {str(absence): round(seconds, 3)}
 
 
@@ -106,9 +98,9 @@ class Probes:
             probe = Probe.REFUSED if result.refused else Probe.SILENT
         self._last[node] = incarnation, probe
 
-    def answer(self, node: int, state: ClusterState | None) -> dict[str, Any]:
-        """Return what the response to `locate` holds beside whether the node is known; the probe only of a fenced node,
-        as a continue-as-new carries it.
+    def state_of(self, node: int, state: ClusterState | None) -> dict[str, Any]:
+        """Return the fields "fenced" and "probe" of the response to `locate`; the probe only of a fenced node, since a
+        continue-as-new carries no others.
         """
         known = state.nodes.get(node) if state is not None else None
         if known is None:
@@ -121,5 +113,5 @@ class Probes:
 
     def absent(self, nodes: Iterable[int], state: ClusterState | None) -> list[list[Any]]:
         """Return [node, absence] of those of these nodes that are fenced."""
-        found = ((node, self.answer(node, state)) for node in sorted(set(nodes)))
-        return [[node, str(judge(answer))] for node, answer in found if answer.get("fenced")]
+        found = ((node, self.state_of(node, state)) for node in sorted(set(nodes)))
+        return [[node, str(judge(response))] for node, response in found if response.get("fenced")]

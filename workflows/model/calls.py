@@ -1,6 +1,6 @@
 """Activities' names, parameters and results: the contract between the workflows that decide and the activities that do.
 
-Times are seconds, sizes bytes. Rows are plain values, so that a history can be read by anything that reads JSON.
+Times are seconds, sizes bytes. Rows are plain values, so that any reader of JSON can read a history.
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-# Names of activities, as they stand in histories.
+from storage_node.model.moves import Outcome
+from storage_node.model.reassignments import ReplicaOutcome
+from workflows.model.versioned import Versioned
+
+# The names of activities in histories.
 CREATE_MOVE = "create_move"
 COPY = "copy"
 SWAP = "swap"
@@ -24,26 +28,6 @@ CATCH_UP = "catch_up"
 AWAIT_DELETION = "await_deletion"
 AWAIT_MOVES = "await_moves"
 
-# What became of one replica in one step (`MoveRow.outcome`).
-CREATED = "created"  # `.move` and marker are on disk
-CAUGHT_UP = "caught_up"  # the copy has reached the source, the swap can be tried
-BEHIND = "behind"  # the source ran away before the lock was had: copy again
-SWAPPED = "swapped"  # the replica is in the directory asked for
-DELETED = "deleted"  # the source's `.delete` is gone
-IN_PLACE = "in_place"  # it was there already: nothing to do
-DROPPED = "dropped"  # cancelled; the `.move` is gone and the source serves on
-FAILED = "failed"  # ended with a reason; the source serves on, or is offline
-SUPERSEDED = "superseded"  # a newer generation is on disk: nothing was touched
-
-# What a node says of one replica of a reassignment (`ReplicaRow.outcome`), beside FAILED and SUPERSEDED, which here
-# means that the partition has a later target.
-WISHED = "wished"  # the node will put the replica into the directory asked for when it makes it
-HELD = "held"  # the node holds the replica, in the directory that the row names
-JOINED = "joined"  # all of the target is in sync, the reassignment is complete
-CANCELLED = "cancelled"  # the partition has its original replicas again
-GONE = "gone"  # the topic was deleted
-KEPT = "kept"  # nothing is to be deleted: the node is to hold the partition
-
 
 @dataclass(frozen=True)
 class ReplicaMove:
@@ -57,11 +41,23 @@ class ReplicaMove:
 
 
 @dataclass(frozen=True)
-class MoveCall:
-    """The parameter of every step of a move: whose run this is, on which node, which replicas, at which limit (bytes/s
-    or None).
+class MoveParameter:
+    """One entry of MoveReplica's parameter, as programs send it; read by `workflows.model.move.parameter`."""
 
-    `facts` carries the rows of the step before, so that times and attempts add up over steps and restarts.
+    topic: str
+    partition: int
+    node: int
+    directory: str
+    throttle: int | None = None
+    claim: int = 0
+    generation: int = 0
+
+
+@dataclass(frozen=True)
+class MoveCall:
+    """The parameter of every step of a move: the run, the node, its replicas, and the limit (bytes/s or None).
+
+    `facts` are the rows of the previous step, so that times and attempts add up over steps and restarts.
     """
 
     workflow_id: str
@@ -79,40 +75,41 @@ class MoveRow:
 
     topic: str
     partition: int
-    outcome: str
+    outcome: Outcome | None  # an `Outcome`, None before the first step has ended
     source: str = ""
-    directory: str = ""
+    directory: str = ""  # the target
     claim: int = 0
     generation: int = 0
-    error: str = ""  # a stable type: see workflows/errors.py
+    error: str = ""  # an `ErrorType`, or the type of a newer node's version
     message: str = ""  # one sentence: what, where, why, what next
     bytes_total: int = 0
     bytes_copied: int = 0  # moved by this run, resumed attempts included: what the copy holds
-    bytes_resumed: int = 0  # of these, found valid on disk when a copy went on
+    bytes_resumed: int = 0  # of these, found valid on disk when a copy was resumed
     seconds_queued: float = 0.0
     seconds_copying: float = 0.0
-    seconds_throttled: float = 0.0
+    seconds_throttled: float = 0.0  # of these, held back by a limit
     seconds_stalled: float = 0.0
     seconds_locked: float = 0.0  # how long the swap held the log
-    attempts: int = 0
+    attempts: int = 0  # of its steps
     delete_after: float = 0.0  # seconds until the `.delete` of this replica is due
-    bytes_written: int = 0  # written by this run's copiers, over all attempts: what was found on disk is not among it
-    #: Where the time went: copying, queued, run_limit, node_limit, slow_disk, growing_source, stopped, offline, as the
-    #: node reports; dead, cut_off, fenced and away, in which the node did not report.
-    seconds_by_reason: dict[str, float] = field(default_factory=dict)
+    bytes_written: int = 0  # written by this run's copiers, over all attempts, without the bytes found on disk
+    seconds_by_reason: dict[str, float] = field(default_factory=dict)  # by `StallReason`, absences of the node included
 
 
 @dataclass(frozen=True)
-class MoveResult:
+class MoveResult(Versioned):
+    """The result of a step of a move."""
+
     rows: list[MoveRow] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class ImageCall:
-    """Images for one node, each a delta or a whole (compressed JSON, see workflows/model/image.py), oldest first.
+    """Images for one node, each a delta or a whole, oldest first (compressed JSON, see
+    workflows/model/metadata/image.py).
 
-    `register` asks the node to register again with the image it has: the controller lost its memory and collects.
-    `digest` is that of the controller's metadata at (`generation`, `version`), "" where it has none: a node that
+    `register` requests that the node register again with its image: the controller lost its state and collects.
+    `digest` is that of the controller's metadata at (`generation`, `version`), "" while it has none: a node that
     computes another one at the same pair requests the whole image.
     """
 
@@ -125,8 +122,8 @@ class ImageCall:
 
 
 @dataclass(frozen=True)
-class ImageResult:
-    """What the node knows after it; a higher pair than the controller's own means the controller lost its memory."""
+class ImageResult(Versioned):
+    """The pair that the node has applied; one above the controller's means that the controller lost its state."""
 
     generation: int
     version: int
@@ -144,7 +141,7 @@ class LeaseCall:
 
 @dataclass(frozen=True)
 class ProbeCall:
-    """Ask a node at its address which incarnation it is, `timeout` seconds at most."""
+    """Request a node's incarnation at its address, within `timeout` seconds."""
 
     node: int
     host: str
@@ -153,7 +150,7 @@ class ProbeCall:
 
 
 @dataclass(frozen=True)
-class ProbeResult:
+class ProbeResult(Versioned):
     """The incarnation that responded, or "" with the reason; `refused`: nothing listens at the node's address."""
 
     incarnation: str = ""
@@ -175,19 +172,19 @@ class ExportCall:
 
 
 @dataclass(frozen=True)
-class ExportResult:
-    """What one export wrote: counts, the manifest's path, and whether there was anything new."""
+class ExportResult(Versioned):
+    """What one export wrote; the result of ExportHistory as well."""
 
-    manifest: str
-    closed: int
-    open: int
+    manifest: str  # its path
+    closed: int  # runs
+    open: int  # runs
     events: int
     bytes: int
 
 
 @dataclass(frozen=True)
 class AssignedReplica:
-    """One partition of a reassignment as one node is asked about it; `directory` is "" where any will do."""
+    """One partition of a reassignment in a step on one node; `directory` is the preferred one, "" for any."""
 
     topic: str
     partition: int
@@ -201,8 +198,8 @@ class AssignedReplica:
 class ReassignCall:
     """The parameter of every step of a reassignment on one node.
 
-    The node answers from an image at (`generation`, `version`) or later; `facts` are the rows of the step before. Where
-    `wish` is false, a directory asked for a replica that is not there is no wish any more.
+    The node returns rows of an image at (`generation`, `version`) or later; `facts` are the rows of the previous step.
+    If `wish` is false, the node does not note the preferred log directory of a replica that it does not host.
     """
 
     workflow_id: str
@@ -217,15 +214,15 @@ class ReassignCall:
 
 @dataclass(frozen=True)
 class ReplicaRow:
-    """What one node says of one partition of a reassignment, and the facts that a history alone would not hold.
+    """One node's row of one partition of a reassignment, and the facts that a history alone would not hold.
 
-    `replicas` are the partition's now, in the image at (`generation`, `version`). Bytes are of the replica's log.
+    `replicas` are the partition's in the image at (`generation`, `version`). Bytes are of the replica's log.
     """
 
     topic: str
     partition: int
     node: int
-    outcome: str
+    outcome: ReplicaOutcome | None  # None before the first step has ended
     directory: str = ""
     replicas: list[int] = field(default_factory=list)
     error: str = ""
@@ -234,16 +231,18 @@ class ReplicaRow:
     version: int = 0
     bytes_total: int = 0
     bytes_copied: int = 0
-    seconds_placing: float = 0.0  # until the node had made its replica
+    seconds_placing: float = 0.0  # until the node had created its replica
     seconds_catching_up: float = 0.0  # from then on until it was in sync
-    seconds_waiting: float = 0.0  # from then on until the others were, too
+    seconds_in_sync: float = 0.0  # from then on until the others were in sync as well
     seconds_deleting: float = 0.0
     seconds_throttled: float = 0.0
     attempts: int = 0
 
 
 @dataclass(frozen=True)
-class ReassignResult:
+class ReassignResult(Versioned):
+    """The result of a step of a reassignment on one node."""
+
     rows: list[ReplicaRow] = field(default_factory=list)
 
 
@@ -253,22 +252,20 @@ Replica = tuple[str, int]
 
 @dataclass(frozen=True)
 class AwaitMovesCall:
-    """Until nothing of these replicas, [topic, partition] each, is copied between directories of the node."""
+    """Wait until none of these replicas, [topic, partition] each, is copied between directories of the node."""
 
     node: int
     replicas: list[list[Any]]
 
 
-Row = TypeVar("Row", MoveRow, ReplicaRow)
+Row = TypeVar("Row")
 
 
 def read_row(kind: type[Row], found: Any) -> Row | None:
-    """A row that comes back as a plain object; None for what cannot be read. What a newer version tells beyond this
-    one's fields is left out.
-    """
+    """Return the row in a plain object, None if it is unreadable. Fields of a newer version are ignored."""
     if not isinstance(found, Mapping):
         return None
-    known = {each.name for each in fields(kind)}
+    known = {each.name for each in fields(kind)}  # type: ignore[arg-type]
     try:
         return kind(**{name: value for name, value in found.items() if name in known})
     except TypeError:

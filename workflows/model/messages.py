@@ -1,21 +1,24 @@
 """Strict readers of the runs' signals: each returns the fields of a payload, or raises BadField. Pure.
 
-They ignore unknown fields: a newer node or run may send more. What they return can be used as it is: ids that the
-server accepts, finite numbers, whole rows.
+They ignore unknown fields: a newer node or run may send more. The values that they return are valid: ids that the
+server accepts, finite numbers, complete rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from dataclasses import fields as fields_of
+from typing import Any, TypeVar
 
-from workflows.model import fields, names
-from workflows.model.absence import Absence
+from storage_node.model import fields
+from storage_node.model.fields import BadField
+from storage_node.model.moves import ABSENCES, StallReason
+from workflows.model import names
 from workflows.model.calls import LeaseCall
-from workflows.model.fields import BadField
-from workflows.model.reassignment_request import change_row, read_change
-from workflows.model.run_requests import Asked
+from workflows.model.controller.run_requests import ControllerRequest
+from workflows.model.reassignment.request import change_row, read_change
+from workflows.model.reports import MoveReport, ReplicaReport
 
 _INT = (1 << 31) - 1
 
@@ -33,7 +36,7 @@ def _text(row: Mapping[str, Any], name: str) -> str:
 
 
 def _run(row: Mapping[str, Any], *, any_run: bool = True) -> dict[str, Any]:
-    """{"workflow_id", "run_id"}: the run to signal or cancel, in a form that the server accepts.
+    """Read {"workflow_id", "run_id"}: the run to signal or cancel, in a form that the server accepts.
 
     `run_id` may be "" or missing, for the open run of that id, unless `any_run` is false.
     """
@@ -50,39 +53,41 @@ def _run(row: Mapping[str, Any], *, any_run: bool = True) -> dict[str, Any]:
 
 
 def lease_ended(payload: Any) -> dict[str, Any]:
-    """{"node", "incarnation"} whose lease ended."""
+    """Read {"node", "incarnation"} whose lease ended."""
     row = fields.an_object(payload, "$")
     return {"node": _node(row), "incarnation": fields.a_string(_need(row, "incarnation", "$"), "$.incarnation")}
 
 
 def locate(payload: Any) -> dict[str, Any]:
-    """{"node", "workflow_id", "run_id"}: the node, and the run to respond to."""
+    """Read {"node", "workflow_id", "run_id"}: the node, and the run to respond to."""
     row = fields.an_object(payload, "$")
     return {"node": _node(row), **_run(row)}
 
 
 def cancel_run(payload: Any) -> dict[str, Any]:
-    """{"workflow_id", "run_id"}: the run that requests its cancel."""
+    """Read {"workflow_id", "run_id"}: the run that requests its cancel."""
     return _run(fields.an_object(payload, "$"), any_run=False)
 
 
 def directory_failed(payload: Any) -> dict[str, Any]:
-    """{"notice", "workflow_id", "run_id"}: what `failures.directory_failed` reads, and the run that reports it."""
+    """Read {"notice", "workflow_id", "run_id"}: the failure, and the run that reports it."""
     row = fields.an_object(payload, "$")
     return {"notice": fields.an_object(_need(row, "notice", "$"), "$.notice"), **_run(row)}
 
 
-def reassign(payload: Any) -> Asked:
-    """What `Asked.of` reads, of one run: the controller responds to it, and remembers its response by the run's id."""
+def reassign(payload: Any) -> ControllerRequest:
+    """Read what `ControllerRequest.of` reads, of one run: the controller responds to it, and remembers its response by
+    the run's id.
+    """
     _run(fields.an_object(payload, "$"), any_run=False)
-    return Asked.of(payload)
+    return ControllerRequest.of(payload)
 
 
 # --- to a move
 
 
 def located(payload: Any) -> dict[str, Any]:
-    """{"node", "known", "fenced"?, "probe"?}: whether the node is known, and what `Probes.answer` returns."""
+    """Read {"node", "known", "fenced"?, "probe"?}: whether the node is known, and what `Probes.state_of` returns."""
     row = fields.an_object(payload, "$")
     found: dict[str, Any] = {"known": fields.a_flag(_need(row, "known", "$"), "$.known")}
     if row.get("fenced") is not None:
@@ -90,7 +95,21 @@ def located(payload: Any) -> dict[str, Any]:
     return {**found, "probe": _text(row, "probe")}
 
 
+def _by_reason(value: Any, path: str) -> dict[str, float]:
+    spent = fields.an_object(value or {}, path)
+    return {
+        fields.a_string(reason, path): fields.a_measure(seconds, f"{path}.{reason}")
+        for reason, seconds in spent.items()
+    }
+
+
+def _index(value: Any, path: str) -> int:
+    return fields.a_number(value, path, high=_INT)
+
+
 _REPORT: Mapping[str, Callable[[Any, str], Any]] = {
+    "topic": fields.a_string,
+    **dict.fromkeys(("partition", "node"), _index),
     **dict.fromkeys(("state", "directory", "message", "stall", "stall_message"), fields.a_note),
     **dict.fromkeys(("bytes_total", "bytes_copied", "bytes_resumed", "bytes_written"), fields.a_number),
     **dict.fromkeys(("attempt", "attempts"), fields.a_number),
@@ -99,46 +118,41 @@ _REPORT: Mapping[str, Callable[[Any, str], Any]] = {
         ("seconds_copying", "seconds_placing", "seconds_catching_up", "seconds_deleting", "seconds_throttled"),
         fields.a_measure,
     ),
+    "seconds_by_reason": _by_reason,
 }
+Report = TypeVar("Report", MoveReport, ReplicaReport)
 
 
-def reports(payload: Any) -> list[dict[str, Any]]:
-    """A list of {"topic", "partition", "node", ...}: how far a node's replicas are. Only `topic` and `partition` must
-    be there; without `node` it is -1.
-    """
-    return [_report(each, f"$[{place}]") for place, each in enumerate(fields.a_list(payload, "$"))]
+def move_reports(payload: Any) -> list[MoveReport]:
+    """Read how far a node's copies are; only `topic` and `partition` are required."""
+    return [_report(MoveReport, each, f"$[{place}]") for place, each in enumerate(fields.a_list(payload, "$"))]
 
 
-def _report(payload: Any, path: str) -> dict[str, Any]:
+def replica_reports(payload: Any) -> list[ReplicaReport]:
+    """Read how far a node's replicas are; only `topic` and `partition` are required."""
+    return [_report(ReplicaReport, each, f"$[{place}]") for place, each in enumerate(fields.a_list(payload, "$"))]
+
+
+def _report(kind: type[Report], payload: Any, path: str) -> Report:
     row = fields.an_object(payload, path)
-    found: dict[str, Any] = {
-        "topic": fields.a_string(_need(row, "topic", path), f"{path}.topic"),
-        "partition": fields.a_number(_need(row, "partition", path), f"{path}.partition", high=_INT),
-        "node": _node(row, path) if "node" in row else -1,
+    names = [each.name for each in fields_of(kind)]
+    found = {
+        name: _REPORT[name](_need(row, name, path), f"{path}.{name}")
+        for name in names
+        if name in row or name in ("topic", "partition")
     }
-    for name, read in _REPORT.items():
-        if name in row:
-            found[name] = read(row[name], f"{path}.{name}")
-    spent = fields.an_object(row.get("seconds_by_reason") or {}, f"{path}.seconds_by_reason")
-    found["seconds_by_reason"] = {
-        fields.a_string(reason, f"{path}.seconds_by_reason"): fields.a_measure(
-            seconds, f"{path}.seconds_by_reason.{reason}"
-        )
-        for reason, seconds in spent.items()
-    }
-    return found
+    return kind(**found)
 
 
 # --- to the run of a reassignment
 
 
 def answered(payload: Any) -> dict[str, Any]:
-    """Read the controller's answer: {"request", "results", "made", "rows", "absent", "left_out", "generation",
-    "version"}.
+    """Read the controller's response: {"request", "results", "made", "rows", "absent", "left_out", "generation",
+    "version"}, or {"request", "error"} after which the run repeats its request.
 
-    `results` have an entry per change that was requested, `absent` why each fenced node of `rows` is absent;
-    `left_out` are the nodes of a lease that are not registered.
-    {"request", "error"} when the run is to repeat its request.
+    `results` have an entry per requested change, `absent` why each fenced node of `rows` is absent; `left_out` are the
+    nodes of a lease that are not registered.
     """
     row = fields.an_object(payload, "$")
     results = fields.a_list(row.get("results") or [], "$.results")
@@ -156,13 +170,13 @@ def answered(payload: Any) -> dict[str, Any]:
 
 
 def retargeted(payload: Any) -> dict[str, Any]:
-    """{"rows", "generation", "version"}: partitions as the controller has them (`Standing.row`), or [topic, partition]
-    of one that is gone, and the pair of its state.
+    """Read {"rows", "generation", "version"}: partitions as the controller has them (`PartitionView.row`), or [topic,
+    partition] of a deleted one, and the pair of its state.
     """
     row = fields.an_object(payload, "$")
     rows = fields.a_list(row.get("rows") or [], "$.rows")
     return {
-        "rows": [_standing(each, f"$.rows[{place}]") for place, each in enumerate(rows)],
+        "rows": [_view(each, f"$.rows[{place}]") for place, each in enumerate(rows)],
         "generation": fields.a_number(row.get("generation", 0), "$.generation"),
         "version": fields.a_number(row.get("version", 0), "$.version"),
     }
@@ -174,15 +188,17 @@ def _result(payload: Any, path: str) -> dict[str, Any]:
     return {"error": code, "message": fields.a_note(row.get("message") or "", f"{path}.message")}
 
 
-def _absent(payload: Any, path: str) -> tuple[int, Absence]:
+def _absent(payload: Any, path: str) -> tuple[int, StallReason]:
     row = fields.a_list(payload, path)
     if len(row) != 2:
         raise BadField(path, f"has {len(row)} entries, but must be [node, absence]")
-    word = fields.a_string(row[1], f"{path}[1]")
-    return fields.a_number(row[0], f"{path}[0]", high=_INT), Absence(word) if word in set(Absence) else Absence.AWAY
+    reason = fields.a_string(row[1], f"{path}[1]")
+    return fields.a_number(row[0], f"{path}[0]", high=_INT), StallReason(
+        reason
+    ) if reason in ABSENCES else StallReason.UNAVAILABLE
 
 
-def _standing(payload: Any, path: str) -> list[Any]:
+def _view(payload: Any, path: str) -> list[Any]:
     row = fields.a_list(payload, path)
     if len(row) not in (2, 9):
         raise BadField(path, f"has {len(row)} entries, but a partition has 9, or 2 when it is gone")
@@ -199,8 +215,8 @@ def _standing(payload: Any, path: str) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The outcome of a failure in the metadata: `offline` are the replicas, as [topic, [partitions]]. With an `error`
-    the run is to report the failure again.
+    """The outcome of a failure in the metadata: `offline` are the replicas, as [topic, [partitions]]. After an `error`
+    the run reports the failure again.
     """
 
     error: str = ""
@@ -211,7 +227,7 @@ class Recorded:
 
 
 def recorded(payload: Any) -> Recorded:
-    """{"outcome", "version", "value", "offline"}, or {"error", "message"}."""
+    """Read {"outcome", "version", "value", "offline"}, or {"error", "message"}."""
     row = fields.an_object(payload, "$")
     if fields.a_number(row.get("error") or 0, "$.error"):
         return Recorded(_text(row, "message") or "the controller rejected it")
@@ -241,7 +257,7 @@ def _offline(payload: Any, path: str) -> tuple[str, tuple[int, ...]]:
 
 
 def lease(parameter: Any) -> LeaseCall:
-    """NodeLease's parameter: {"cluster", "node", "incarnation"}."""
+    """Read NodeLease's parameter: {"cluster", "node", "incarnation"}."""
     row = fields.an_object(parameter, "$", ("cluster", "node", "incarnation"))
     return LeaseCall(
         fields.a_string(_need(row, "cluster", "$"), "$.cluster"),

@@ -1,1 +1,1 @@
-"""Hostile clients beside a well-behaved one: attacks as a table, one runner for our node and Apache Kafka's broker."""
+"""Hostile clients beside a well-behaved one: a table of attacks, and a runner for our node and Apache Kafka."""

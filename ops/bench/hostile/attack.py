@@ -10,9 +10,9 @@ from ops.bench.hostile.field import Field
 
 @dataclass(frozen=True, slots=True)
 class Attack:
-    """One attack: what clients do, and with which outcomes a server may let each request end.
+    """One attack: the clients' actions, and the permitted outcomes of their requests.
 
-    `outcomes` are Kafka's errors by name, `NONE`, and the words of `field` for connections.
+    `outcomes` are the names of Kafka's errors, `NONE`, and the outcomes of connections in `field`.
     """
 
     name: str
@@ -20,11 +20,11 @@ class Attack:
     run: Callable[[Field], None]
     outcomes: frozenset[str]
     ours_only: bool = False
-    """Whether it makes no sense against Apache Kafka: it takes our private API, or a controller that is away."""
+    """Whether it does not apply to Apache Kafka: it uses the private API, or kills the controller's process."""
     crowded: bool = False
-    """Whether it takes all places for connections: a newcomer may be rejected while it lasts."""
+    """Whether it uses up all connections: the server may reject a new one meanwhile."""
 
 
 def allowed(*outcomes: str) -> frozenset[str]:
-    """A set of outcomes."""
+    """Return a set of outcomes."""
     return frozenset(outcomes)

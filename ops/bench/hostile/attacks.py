@@ -1,4 +1,4 @@
-"""The table of attacks, in the order in which they are made."""
+"""The table of attacks, in execution order."""
 
 from __future__ import annotations
 

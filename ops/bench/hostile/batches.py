@@ -1,4 +1,4 @@
-"""Record batches that no producer makes."""
+"""Record batches that no real producer sends."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import time
 
 import pyarrow
 
-from storage_node.log.batch import CRC_FIELD, CRC_START, HEADER, HEADER_SIZE, PREFIX_SIZE, build_batch, crc_of
-from storage_node.protocol.wire import varint
+from storage_node.log.batches.batch import CRC_FIELD, CRC_START, HEADER, HEADER_SIZE, PREFIX_SIZE, build_batch, crc_of
+from storage_node.wire.primitives import varint
 
 GZIP, SNAPPY, LZ4, ZSTD = range(1, 5)
 NO_TIME = -1
@@ -18,7 +18,7 @@ NO_TIME = -1
 DENSE_RECORDS = 200_000
 DENSE_FROM, DENSE_TO = 1_000, 2_000
 BOMB = 32 << 20
-#: As many headers as a batch may have here, two bytes each, and as fit into max.message.bytes without compression.
+#: The most headers of two bytes each that a node accepts in a batch, and that max.message.bytes allows uncompressed.
 MOST_HEADERS, PLAIN_HEADERS = 1 << 20, 500_000
 TINY_BLOCKS = 100_000
 
@@ -36,9 +36,9 @@ def batch(
     producer: int = -1,
     delta: int | None = None,
 ) -> bytes:
-    """A batch with this payload, whatever it is, and a checksum that fits.
+    """Build a batch with an arbitrary payload and a valid CRC.
 
-    `first`, `last`: base and max timestamp in milliseconds, now by default; `delta`: the last offset delta.
+    `first`, `last`: base and max timestamp in milliseconds, by default now; `delta`: the last offset delta.
     """
     begun = time.time_ns() // 1_000_000 if first is None else first
     epoch, sequence = (0, 0) if producer >= 0 else (-1, -1)
@@ -55,7 +55,7 @@ def batch(
 
 @functools.cache
 def dense() -> bytes:
-    """A batch of very many empty records: only the last of them has the later timestamp."""
+    """Return a batch of `DENSE_RECORDS` empty records, of which only the last has the later timestamp."""
     times = [DENSE_FROM] * (DENSE_RECORDS - 1) + [DENSE_TO]
     plain = build_batch([None] * DENSE_RECORDS, timestamps=times)[HEADER_SIZE:]
     return batch(gzip.compress(plain, 6), DENSE_RECORDS, GZIP, first=DENSE_FROM, last=DENSE_TO)
@@ -63,19 +63,19 @@ def dense() -> bytes:
 
 @functools.cache
 def bomb() -> bytes:
-    """A valid batch of one record of zeros that unpacks to a thousand times its size."""
+    """Return a valid batch with one record of zeros that decompresses to a thousand times its size."""
     return batch(gzip.compress(build_batch([bytes(BOMB)])[HEADER_SIZE:], 6), 1, GZIP)
 
 
 def _record(headers: int) -> bytes:
-    """A record with so many headers: an empty key and a null value each."""
+    """Return a record with `headers` headers, each with an empty key and a null value."""
     body = b"\0\0\0\1\1" + varint(2 * headers) + b"\0\1" * headers
     return varint(2 * len(body)) + body
 
 
 @functools.cache
 def header_flood(codec: int) -> bytes:
-    """A valid batch of one record with very many headers."""
+    """Return a valid batch of one record with the maximum number of headers."""
     if codec == ZSTD:
         return batch(bytes(pyarrow.compress(_record(MOST_HEADERS), codec="zstd", asbytes=True)), 1, ZSTD)
     if codec == GZIP:
@@ -85,25 +85,25 @@ def header_flood(codec: int) -> bytes:
 
 @functools.cache
 def tiny_blocks() -> bytes:
-    """A valid batch of one record in a snappy stream with a block for each byte."""
+    """Return a valid batch of one record in a snappy stream with one block per byte."""
     blocks = b"".join(b"\0\0\0\3\1\0%c" % byte for byte in _record(TINY_BLOCKS // 2))
     return batch(b"\x82SNAPPY\0\0\0\0\1\0\0\0\1" + blocks, 1, SNAPPY)
 
 
 @functools.cache
 def heavy_garbage() -> bytes:
-    """A batch that is unpacked before it turns out that its records cannot be read."""
+    """Return a batch whose records a node finds invalid only after decompression."""
     return batch(gzip.compress(random.Random(2).randbytes(500_000), 1), 1, GZIP)
 
 
 @functools.cache
 def backlog() -> bytes:
-    """A large batch of a record that does not compress."""
+    """Return a batch with one large incompressible record."""
     return build_batch([random.Random(1).randbytes(1_000_000)], timestamp=time.time_ns() // 1_000_000)
 
 
 def claiming(payload: bytes) -> bytes:
-    """A compressed batch that claims 2^31-1 records."""
+    """Return a compressed batch whose header has a count of 2^31-1 records."""
     return batch(payload, 2**31 - 1, GZIP)
 
 
@@ -112,7 +112,7 @@ def _plain(*records: bytes) -> bytes:
 
 
 def unreadable() -> dict[str, bytes]:
-    """Batches that no consumer can read, or that say something else than they hold, by what is wrong with them."""
+    """Return batches that no consumer can read, or whose header does not match their records, by their defect."""
     now = time.time_ns() // 1_000_000
     return {
         "codec 5": batch(b"garbage", 1, 5),

@@ -1,4 +1,4 @@
-"""What hostile clients cost our node and Apache Kafka's broker: the same attacks on both, at full size."""
+"""The cost of hostile clients for our node and Apache Kafka's broker: the same attacks on both, at full size."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ops.bench.hostile.siege import MIB, Cost, Limits, Server, Siege
 from ops.bench.table import Figure, milliseconds
 
 SECONDS = 5.0
-#: Seconds to get over an attack; a virtual machine keeps what it has taken, so that waiting longer shows nothing.
+#: Seconds to recover from an attack; a JVM does not return memory to the system, so a longer wait is useless.
 SETTLE, SETTLE_JAVA = 20.0, 5.0
-#: A server's first requests are slow, and not by an attack.
+#: Before the attacks: a server's first requests are slow.
 WARM_UP, PAUSE = 20.0, 2.0
 LIMITS = Limits()
-#: Outcomes that the table has room for.
+#: The number of outcomes in a cell of the table.
 SHOWN = 4
 WANTED = f"p99 <= {milliseconds(LIMITS.p99)}, <= +{LIMITS.grown // MIB} MiB, <= +{LIMITS.descriptors} files"
 
 
 def hostile(bench: Bench) -> list[Figure]:
-    """A line per attack: the well-behaved client's p99, what stayed of memory and descriptors, and the refusals."""
+    """Return a line per attack: the well-behaved client's p99, the growth of memory and descriptors, the outcomes."""
     ours = _costs(bench, "rehome", OurNode)
     theirs = {cost.attack.name: cost for cost in _costs(bench, "Apache Kafka", ApacheBroker)}
     figures = []
@@ -49,7 +49,7 @@ def hostile(bench: Bench) -> list[Figure]:
 
 
 def words(cost: Cost) -> str:
-    """What an attack has cost, in a cell of the table."""
+    """Format an attack's cost for a cell of the table."""
     if cost.broken:
         return cost.broken
     outcomes = sorted(cost.outcomes, key=lambda name: -cost.outcomes[name])
@@ -60,7 +60,7 @@ def words(cost: Cost) -> str:
 
 
 def _costs(bench: Bench, name: str, make: Callable[[Path], AbstractContextManager[Server]]) -> list[Cost]:
-    """Every attack that makes sense; our node is killed after each, and must have lost nothing when it is back."""
+    """Return the cost of every attack that applies; our node is killed after each, and must not lose a record."""
     found: list[Cost] = []
     folder = bench.folder / f"hostile-{name.split()[0].lower()}"
     with make(folder) as server:
@@ -81,7 +81,7 @@ def _costs(bench: Bench, name: str, make: Callable[[Path], AbstractContextManage
 
 
 def _restarted(siege: Siege, cost: Cost) -> Cost:
-    """The cost with what a restart has shown."""
+    """Restart the server; return the cost with the losses that this has shown."""
     siege.server.restart(clean=False)
     problems = [cost.broken] if cost.broken else []
     problems += [f"after a restart: {what}" for what in siege.missing()]

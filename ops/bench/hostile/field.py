@@ -1,4 +1,4 @@
-"""What an attack works with: connections to the server, requests made by hand, and a tally of how each one ended."""
+"""The tools of an attack: connections to the server, encoded requests, and a tally of their outcomes."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from typing import Any
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from storage_node.protocol.codec import MalformedRequest, read_response, write_request
-from storage_node.protocol.exchange import receive_frame, request_frame
+from storage_node.wire.client.exchange import receive_frame, request_frame
+from storage_node.wire.codec import MalformedRequest, read_response, write_request
 
 Address = tuple[str, int]
 
-#: Outcomes of a request that are not one of Kafka's errors.
+#: Outcomes of a request other than Kafka's errors.
 NONE = "NONE"
 CLOSED = "closed"
 OPEN = "left open"
 SILENT = "no response"
 
-#: Topics that every attack finds: small partitions, 100 partitions, one with a backlog, one with a dense batch.
+#: The topics of all attacks: with small partitions, with 100 partitions, with a backlog, with a dense batch.
 ATTACKED, WIDE, BACKLOG, DENSE = "attacked", "wide", "backlog", "dense"
 PARTITIONS, WIDE_PARTITIONS = 8, 100
 
 PATIENCE = 20.0
 _LARGEST = 1 << 30
-#: A server's queue of connections that it has not accepted yet is short (50 by Kafka's default), and the system makes a
-#: client wait for a second when it is full.
+#: A server's listen backlog is short (50 by Kafka's default), and the kernel delays a client by a second when it is
+#: full.
 _BURST, _PAUSE = 20, 0.005
 _RESET = struct.pack("ii", 1, 0)
 
 
 def frame(key: int, version: int, values: Mapping[str, Any] | None = None, correlation: int = 1) -> bytes:
-    """A request with its size and header; `values` go by kio's field names, what is missing is the default."""
+    """Encode a request with its size and header; `values` are by kio's field names, others have their defaults."""
     body = write_request(key, version, values or {})
     return raw_frame(key, version, body, correlation)
 
 
 def raw_frame(key: int, version: int, body: bytes, correlation: int = 1) -> bytes:
-    """A request whose body is given as bytes."""
+    """Return a request with an encoded body."""
     flexible = bool(load_request_schema(key, version).__flexible__)
     return request_frame(key, version, body, flexible=flexible, client="hostile", correlation=correlation)
 
@@ -56,7 +56,7 @@ HELLO = frame(18, 3, {"client_software_name": "hostile", "client_software_versio
 
 
 def errors(response: Any) -> set[str]:
-    """The names of the errors anywhere in a response; {NONE} when it holds no error."""
+    """Return the names of all errors in a response; {NONE} if there are none."""
     found: set[str] = set()
     _collect(response, found)
     return found - {NONE} or {NONE}
@@ -74,40 +74,40 @@ def _collect(value: Any, found: set[str]) -> None:
 
 
 class Line:
-    """One connection; every wait for the server ends after `patience` seconds with TimeoutError."""
+    """One connection; a wait for the server raises TimeoutError after `patience` seconds."""
 
     def __init__(self, address: Address, source: str | None = None, patience: float = PATIENCE) -> None:
         self.socket = socket.create_connection(address, patience, (source, 0) if source else None)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def ask(self, key: int, version: int, /, **values: Any) -> Any:
-        """The response to a request. Raises OSError when the connection ends or nothing comes."""
+        """Send a request and return the response. Raises OSError if the connection ends, or after `patience`."""
         return self.ask_frame(key, version, frame(key, version, values))
 
     def ask_frame(self, key: int, version: int, data: bytes) -> Any:
-        """The response to a request that is encoded already."""
+        """Send an encoded request and return the response."""
         self.socket.sendall(data)
         return self.receive(key, version)
 
     def receive(self, key: int, version: int) -> Any:
-        """The next response. Raises ConnectionError when it is not one of Kafka's."""
+        """Receive the next response. Raises ConnectionError if it cannot be decoded."""
         try:
             return read_response(key, version, self.skip()[4:])
         except MalformedRequest as error:
-            raise ConnectionError(f"a response that cannot be read: {error}") from error
+            raise ConnectionError(f"cannot decode the response: {error}") from error
 
     def skip(self) -> bytes:
-        """The next response, undecoded."""
+        """Receive the next response without decoding it."""
         return receive_frame(self.socket, _LARGEST)
 
     def reset(self) -> None:
-        """Close by a reset: the port of this side is free at once."""
+        """Reset the connection, which frees the local port at once."""
         with contextlib.suppress(OSError):
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.socket.close()
 
     def ended(self) -> bool:
-        """Whether the server has closed the connection; what it sent before is thrown away."""
+        """Return whether the server has closed the connection; discard the data that it sent before."""
         self.socket.setblocking(False)
         try:
             while self.socket.recv(1 << 16):
@@ -120,12 +120,12 @@ class Line:
 
 
 class Field:
-    """One attack on one server: its address, its time, its scale, and the tally of outcomes."""
+    """One attack on one server: its address, duration, scale, and the tally of outcomes."""
 
     def __init__(
         self, address: Address, seconds: float, scale: float, away: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """`scale`: 1 is the full size; `away`: ends the controller while the block runs."""
+        """`scale`: 1 is the full size; `away`: a context manager that kills the controller and restarts it."""
         self.address, self.seconds, self.away = address, seconds, away
         self.tally: Counter[str] = Counter()
         self._scale = scale
@@ -134,25 +134,25 @@ class Field:
         self._sources = 0
 
     def size(self, full: int) -> int:
-        """A count of the full attack at this scale."""
+        """Scale a count of the full attack."""
         return max(1, int(full * self._scale))
 
     @property
     def over(self) -> bool:
-        """Whether the time of the attack is up."""
+        """Whether the attack's duration is over."""
         return time.monotonic() >= self._until
 
     def rest(self) -> None:
-        """Sleep until the time of the attack is up."""
+        """Sleep until the attack's duration is over."""
         time.sleep(max(0.0, self._until - time.monotonic()))
 
     def note(self, *outcomes: str) -> None:
-        """Count how one request or connection ended."""
+        """Count the outcomes of one request or connection."""
         with self._lock:
             self.tally.update(outcomes)
 
     def connect(self, patience: float = PATIENCE) -> Line:
-        """A connection. Sources go round through 127.1.0.0/16, so that no address runs out of ports."""
+        """Open a connection, from source addresses in 127.1.0.0/16 in turn: each has a limited number of ports."""
         with self._lock:
             self._sources += 1
             number = self._sources
@@ -160,9 +160,9 @@ class Field:
 
     @contextlib.contextmanager
     def many(self, count: int, first: bytes = b"") -> Iterator[list[Line]]:
-        """`count` connections, or as many as the server takes, which send `first`; reset at the end.
+        """Open up to `count` connections that send `first`, and reset them at the end.
 
-        Those that the server closed by then are counted as such, the others as left open.
+        Connections that the server has closed by then count as closed, the others as left open.
         """
         lines: list[Line] = []
         try:
@@ -184,9 +184,9 @@ class Field:
                 line.reset()
 
     def crowd(self, count: int, work: Callable[[Line], object]) -> None:
-        """Repeat `work` on `count` connections at once until the time is up, and do it once in any case.
+        """Repeat `work` on `count` concurrent connections until the attack's duration is over, at least once.
 
-        A connection that ends is counted as closed, or as without response, and replaced.
+        A connection that ends counts as closed, or as without response, and is replaced.
         """
 
         def attacker() -> None:
@@ -214,7 +214,7 @@ class Field:
                 done.result()
 
     def asker(self, key: int, version: int, make: Callable[[], Mapping[str, Any]]) -> Callable[[Line], None]:
-        """Work for `crowd`: a request with the values of `make`, its errors counted."""
+        """Return work for `crowd`: send a request with the values of `make` and count its errors."""
 
         def work(line: Line) -> None:
             self.note(*errors(line.ask(key, version, **make())))
@@ -222,7 +222,7 @@ class Field:
         return work
 
     def sender(self, key: int, version: int, data: bytes, decoded: int = 3) -> Callable[[Line], None]:
-        """Work for `crowd`: an encoded request; only the first responses are decoded and counted, for it takes long."""
+        """Return work for `crowd`: send an encoded request; only the first responses are decoded, which is slow."""
         left = [decoded]
 
         def work(line: Line) -> None:

@@ -1,4 +1,4 @@
-"""Attacks by admin requests, all of which a server rejects."""
+"""Attacks by admin requests, most of which a server rejects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _creates(field: Field) -> None:
 
 
 def _many_creates(field: Field) -> None:
-    """Apache Kafka rejects more than 10,000 partitions in one request as POLICY_VIOLATION, whatever their names are."""
+    """Create 20,000 topics; Apache Kafka rejects more than 10,000 partitions in one request with POLICY_VIOLATION."""
     topics = [_topic(f"no topic {number}") for number in range(field.size(20_000))]
     field.crowd(2, field.sender(19, 7, frame(19, 7, {"topics": topics, "timeout": LONG}), 1))
 
@@ -116,7 +116,7 @@ def _without_controller(field: Field) -> None:
 ADMIN = (
     Attack(
         "CreateTopics rejected",
-        "topics that cannot be",
+        "invalid topics",
         _creates,
         allowed(
             "INVALID_TOPIC_EXCEPTION",
@@ -137,7 +137,7 @@ ADMIN = (
         "configs rejected", "configs that do not exist", _configs, allowed("INVALID_CONFIG", UNKNOWN, "INVALID_REQUEST")
     ),
     Attack("configs described", "of 1,000 topics that do not exist", _described, allowed(UNKNOWN)),
-    Attack("log directories described", "all of them, without a pause", _log_dirs, allowed(NONE)),
+    Attack("log directories described", "all, in a loop", _log_dirs, allowed(NONE)),
     Attack("moves rejected", "to a directory that does not exist", _moves, allowed("LOG_DIR_NOT_FOUND")),
     Attack(
         "reassignments rejected",
@@ -152,17 +152,20 @@ ADMIN = (
         allowed("OFFSET_OUT_OF_RANGE", UNKNOWN),
     ),
     Attack(
-        "CreatePartitions rejected", "fewer than there are", _more_partitions, allowed("INVALID_PARTITIONS", UNKNOWN)
+        "CreatePartitions rejected",
+        "fewer than the topic has",
+        _more_partitions,
+        allowed("INVALID_PARTITIONS", UNKNOWN),
     ),
     Attack(
         "elections rejected",
-        "of leaders that are the preferred ones",
+        "of preferred leaders that lead already",
         _elections,
         allowed("ELECTION_NOT_NEEDED", UNKNOWN),
     ),
     Attack(
         "admin without a controller",
-        "CreateTopics while the controller is dead",
+        "CreateTopics while the controller is down",
         _without_controller,
         allowed("REQUEST_TIMED_OUT"),
         ours_only=True,

@@ -1,4 +1,4 @@
-"""Attacks by connections and frames: what comes before any request is decoded, and responses that nobody reads."""
+"""Attacks by connections and frames, before any request is decoded, and by responses that the client never reads."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from ops.bench.hostile.field import (
     frame,
     raw_frame,
 )
-from storage_node.protocol.wire import varint
+from storage_node.wire.primitives import varint
 
 ALL_ARRIVED, LOST = "all records arrived", "records were lost"
 RESPONSE = "a response"
 
 #: Records that a client sends before it closes.
 LEFT_BEHIND = 500
-#: Bytes of a large frame that come, and that its length claims.
+#: Bytes of a large frame that are sent, and the length in its prefix.
 HALF, CLAIMED = 20 << 20, 100 << 20
 TAGS = 50_000
 _SLOW = 0.02
@@ -61,7 +61,7 @@ def _slow_loris(field: Field) -> None:
 
 
 def _half_frames(field: Field) -> None:
-    """The server may leave what it has no room for in the socket."""
+    """Send a part of large frames; the server may leave it in the socket's buffer."""
     with field.many(field.size(40), struct.pack(">i", CLAIMED)) as lines:
         part = bytes(1 << 20)
         for line in lines:
@@ -76,7 +76,7 @@ def _half_frames(field: Field) -> None:
 
 
 def _each(frames: list[bytes], field: Field) -> None:
-    """One frame per connection, which the server is to close."""
+    """Send one frame per connection, which the server must close."""
 
     def work(line: Line) -> None:
         line.socket.sendall(random.choice(frames))
@@ -116,7 +116,7 @@ def _unknown_version(field: Field) -> None:
 
 
 def _tags(field: Field) -> None:
-    """Tagged fields that no version knows: 50,000 in the body of an ApiVersions request."""
+    """Send ApiVersions requests with 50,000 unknown tagged fields in the body."""
     tags = b"".join(varint(number) + b"\1x" for number in range(TAGS))
     body = b"\2h\2h" + varint(TAGS) + tags
     field.crowd(2, field.sender(18, 3, raw_frame(18, 3, body), 1 << 30))
@@ -149,7 +149,7 @@ def _never_read(field: Field, request: bytes, count: int) -> None:
 
 
 def fetch(topic: str, *, wait_ms: int = 0, least: int = 1, most: int = 50 << 20) -> bytes:
-    """A fetch of partition 0 from its beginning, without a session."""
+    """Return a fetch of partition 0 from offset 0, without a session."""
     rows = [{"partition": 0, "fetch_offset": 0, "current_leader_epoch": -1, "partition_max_bytes": most}]
     values = {
         "replica_id": -1,
@@ -184,7 +184,7 @@ def _pipelined(field: Field) -> None:
 
 
 def end_offset(line: Line, name: str, partition: int) -> int:
-    """The log end offset of a partition."""
+    """Return the log end offset of a partition."""
     row = {"partition_index": partition, "timestamp": -1}
     (topic,) = line.ask(2, 7, replica_id=-1, topics=[{"name": name, "partitions": [row]}]).topics
     return int(topic.partitions[0].offset)
@@ -225,7 +225,7 @@ CONNECTIONS = (
     Attack("unknown version", "ApiVersions in version 77", _unknown_version, allowed("UNSUPPORTED_VERSION")),
     Attack("tagged fields", "requests with 50,000 tagged fields", _tags, allowed(NONE, CLOSED)),
     Attack("opened and closed", "connections opened and reset, one after the other", _opened_and_closed, allowed(OPEN)),
-    Attack("idle connections", "12,000 connections that say hello", _idle, allowed(OPEN, CLOSED), crowded=True),
+    Attack("idle connections", "12,000 connections that send ApiVersions", _idle, allowed(OPEN, CLOSED), crowded=True),
     Attack(
         "records never read", "50 connections fetch 50 MB, and do not read", _never_read_records, allowed(OPEN, CLOSED)
     ),
@@ -238,7 +238,7 @@ CONNECTIONS = (
     Attack("pipelined", "2,000 requests in one write", _pipelined, allowed(NONE)),
     Attack(
         "closed behind acks=0",
-        "500 produces with acks=0, and the connection closed",
+        "500 produce requests with acks=0, then a close",
         _closed_behind_produce,
         allowed(ALL_ARRIVED),
     ),

@@ -13,25 +13,25 @@ from typing import Any
 from ops.bench.hostile.attack import Attack, allowed
 from ops.bench.hostile.field import ATTACKED, CLOSED, NONE, SILENT, Field, Line, errors, frame
 from ops.bench.hostile.on_records import UNKNOWN
-from storage_node.protocol.table import PRIVATE
+from storage_node.wire.table import PRIVATE
 
 LONG_ID = 8 << 20
 LONGEST_ID = 32_767
 KEPT, DROPPED = "offsets kept", "offsets dropped"
 LOADING = "COORDINATOR_LOAD_IN_PROGRESS"
-#: The shortest session that Kafka allows, and the longest.
+#: Kafka's group.min.session.timeout.ms and group.max.session.timeout.ms.
 SHORT, LONG = timedelta(seconds=6), timedelta(minutes=30)
 
 
 def commit(group: str, topic: str = ATTACKED) -> Mapping[str, Any]:
-    """Values of an OffsetCommit by no member."""
+    """Return the values of an OffsetCommit without a member."""
     row = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": -1, "committed_metadata": ""}
     topics = [{"name": topic, "partitions": [row]}]
     return {"group_id": group, "generation_id_or_member_epoch": -1, "member_id": "", "topics": topics}
 
 
 def join(group: str, member: str = "", session: timedelta = LONG, metadata: bytes = b"") -> Mapping[str, Any]:
-    """Values of a JoinGroup."""
+    """Return the values of a JoinGroup."""
     return {
         "group_id": group,
         "session_timeout": session,
@@ -83,7 +83,7 @@ def _commits(field: Field) -> None:
 
 
 def _delete(field: Field, groups: Sequence[str], at_once: int) -> None:
-    """Delete groups, as an operator would: a node that is full of them has no room for others."""
+    """Delete the groups, so that `group.state.max.bytes` has room for the groups of other attacks."""
     line = field.connect()
     for start in range(0, len(groups), at_once):
         line.ask(42, 2, groups_names=groups[start : start + at_once])
@@ -103,7 +103,7 @@ def _joins_of_one(field: Field) -> None:
 
 
 def _never_sync(field: Field, metadata: bytes, count: int) -> None:
-    """Members join with an id, and neither read the response nor sync."""
+    """Let members join with an id, and neither read the response nor send SyncGroup."""
 
     def enter(line: Line) -> None:
         group = _made_up()
@@ -145,7 +145,7 @@ def _deleted(field: Field) -> None:
 
 
 def private(op: str, **fields: object) -> bytes:
-    """A call of the private API as a frame."""
+    """Return a request of the private API as a frame."""
     return _private(json.dumps({"op": op, **fields}).encode())
 
 
@@ -166,7 +166,7 @@ def _private_garbage(field: Field) -> None:
 
 
 def _taken(field: Field) -> None:
-    """Whoever drops a group's offsets must have been given them."""
+    """Send `groups-taken` without a token; the node must keep the groups' offsets."""
     groups = [f"handed-over-{number}" for number in range(20)]
 
     def work(line: Line) -> None:
@@ -181,13 +181,13 @@ def _taken(field: Field) -> None:
     field.crowd(2, work)
 
 
-#: Commits to more groups than `group.state.max.bytes` has room for.
+#: Outcomes of commits to more groups than `group.state.max.bytes` allows.
 FULL = allowed(NONE, "INVALID_COMMIT_OFFSET_SIZE")
-#: Joins of more members than it has room for.
+#: Outcomes of joins of more members than it allows.
 JOINS = allowed("MEMBER_ID_REQUIRED", "GROUP_MAX_SIZE_REACHED")
 
 GROUPS = (
-    Attack("group ids of 8 MiB", "commits, joins and look-ups of them", _long_ids, allowed(CLOSED)),
+    Attack("group ids of 8 MiB", "OffsetCommit, JoinGroup and FindCoordinator", _long_ids, allowed(CLOSED)),
     Attack("longest group ids", "commits of groups whose ids have 32,767 characters", _longest_ids, FULL),
     Attack("made-up groups", "commits of 20,000 groups", _commits, FULL),
     Attack("commits to nowhere", "commits for a topic that does not exist", _commits_to_unknown, allowed(UNKNOWN)),
@@ -195,27 +195,29 @@ GROUPS = (
     Attack("join flood of one", "joins of one group, never completed", _joins_of_one, JOINS),
     Attack(
         "members never sync",
-        "members of 500 groups join and stay silent",
+        "members of 500 groups join and send no SyncGroup",
         lambda f: _never_sync(f, b"", f.size(500)),
         JOINS | allowed("left open", CLOSED),
     ),
     Attack(
         "large members",
-        "members join with 8 MiB of metadata and stay silent",
+        "members join with 8 MiB of metadata and send no SyncGroup",
         lambda f: _never_sync(f, bytes(8 << 20), f.size(40)),
         JOINS | allowed("left open", CLOSED),
     ),
     Attack(
         "strange members",
-        "syncs and heartbeats of members that never joined",
+        "SyncGroup and Heartbeat of unknown members",
         _strange_members,
         allowed("UNKNOWN_MEMBER_ID"),
     ),
-    Attack("groups listed", "ListGroups after all that", _listed, allowed(NONE)),
+    Attack("groups listed", "ListGroups after the attacks above", _listed, allowed(NONE)),
     Attack(
         "groups described", "DescribeGroups of 10,000 made-up groups", _described, allowed(NONE, "GROUP_ID_NOT_FOUND")
     ),
     Attack("groups deleted", "DeleteGroups of made-up groups", _deleted, allowed("GROUP_ID_NOT_FOUND")),
-    Attack("private garbage", "calls of the private API that are not JSON objects", _private_garbage, allowed(CLOSED)),
-    Attack("groups taken", "groups-taken without a hand-over", _taken, allowed(KEPT), ours_only=True),
+    Attack(
+        "private garbage", "requests of the private API that are not JSON objects", _private_garbage, allowed(CLOSED)
+    ),
+    Attack("groups taken", "groups-taken without a token", _taken, allowed(KEPT), ours_only=True),
 )

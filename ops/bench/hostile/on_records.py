@@ -1,4 +1,4 @@
-"""Attacks by produce, fetch and look-ups: what reaches the logs."""
+"""Attacks by Produce, Fetch, ListOffsets, Metadata and the like: the requests that reach the logs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from ops.bench.hostile.field import (
     raw_frame,
 )
 from ops.bench.hostile.on_connections import fetch
-from storage_node.protocol.wire import varint
+from storage_node.wire.primitives import varint
 
 AT_ONCE, LATE = "at once", "after the longest wait"
 UNKNOWN = "UNKNOWN_TOPIC_OR_PARTITION"
@@ -46,7 +46,7 @@ _V9, _V12 = 9, 12
 def produced(
     topics: Mapping[str, Mapping[int, bytes]], acks: int = -1, *, timeout_ms: int = 30_000, times: int = 1
 ) -> bytes:
-    """A produce request: topic -> partition -> records, each of them so many `times`."""
+    """Return a produce request: topic -> partition -> records, each repeated `times` times."""
     rows = [
         {
             "name": name,
@@ -63,7 +63,7 @@ def _name(text: bytes) -> bytes:
 
 
 def _wide_fetch(field: Field) -> None:
-    """Written by hand: encoding so many rows takes longer than the attack."""
+    """Fetch 50,000 partitions; the request is packed here, as kio would encode it for longer than the attack."""
     count = field.size(MANY_FETCHED)
     rows = b"".join(struct.pack(">iiqiqiB", n, -1, 0, -1, -1, 1, 0) for n in range(count))
     body = struct.pack(">iiiibii", -1, 0, 1, 1 << 20, 0, 0, -1)
@@ -156,7 +156,7 @@ def _strange_acks(field: Field) -> None:
 
 
 def _no_acks(field: Field) -> None:
-    """A producer that waits for no response learns of an error by the end of its connection."""
+    """Produce with acks=0 to an unknown topic; the server must report the error by closing the connection."""
     data = produced({"no\nwhere\x1b[31m" * 10: {0: batches.batch()}}, acks=0)
 
     def work(line: Line) -> None:
@@ -187,7 +187,7 @@ def _bombs(field: Field) -> None:
 
 
 def _late(field: Field) -> None:
-    """Each request holds much more than the batches for which it is late."""
+    """Each request has much more data than the expensive batches for which it times out."""
     ballast = batches.batch(bytes(LATE_BALLAST))
     topics = {"nowhere": {0: ballast}, ATTACKED: {4: batches.header_flood(batches.ZSTD)}}
     data = produced(topics, timeout_ms=100)
@@ -291,7 +291,7 @@ def _epochs(field: Field) -> None:
     field.crowd(4, field.asker(23, 4, lambda: {"replica_id": -1, "topics": topics}))
 
 
-#: What Apache Kafka 4.3.1 responds to each unreadable batch ...
+#: The errors of Apache Kafka 4.3.1 for each unreadable batch ...
 _INVALID, _ACCEPTED, _BY_ACCIDENT = ("INVALID_RECORD",), (NONE,), ("UNKNOWN_SERVER_ERROR",)
 UNREADABLE: dict[str, tuple[str, ...]] = {
     "codec 5": _BY_ACCIDENT,
@@ -316,32 +316,32 @@ UNREADABLE: dict[str, tuple[str, ...]] = {
     "LogAppendTime by a producer": _ACCEPTED,
     "max timestamp below the base": _ACCEPTED,
 }
-#: ... and what may stand for it: an error that says more, or the rejection of what Apache Kafka mends.
+#: ... and permitted alternatives: a more specific error, or the rejection of a batch that Apache Kafka corrects.
 _INSTEAD: dict[tuple[str, ...], tuple[str, ...]] = {
     _BY_ACCIDENT: ("INVALID_RECORD", "CORRUPT_MESSAGE", "UNSUPPORTED_COMPRESSION_TYPE"),
     _ACCEPTED: ("INVALID_RECORD", "INVALID_TIMESTAMP"),
 }
 
-#: What may become of a batch that costs much to look through.
+#: The errors for a batch that is expensive to validate.
 _TOO_MUCH = ("INVALID_RECORD", "MESSAGE_TOO_LARGE")
 
 RECORDS = (
-    Attack("wide fetch", "fetches of 50,000 partitions, most unknown", _wide_fetch, allowed(UNKNOWN)),
-    Attack("wide produce", "produces of 29,000 unknown partitions in 200 KB", _wide_produce, allowed(UNKNOWN)),
+    Attack("wide fetch", "fetches of 50,000 partitions, most of them unknown", _wide_fetch, allowed(UNKNOWN)),
+    Attack("wide produce", "produce requests of 29,000 unknown partitions in 200 KB", _wide_produce, allowed(UNKNOWN)),
     Attack("wide produce, pipelined", "17 of these in one write", _wide_produce_pipelined, allowed(UNKNOWN)),
     Attack(
         "topic names of 8 MiB",
-        "produces to names of 8 MiB",
+        "produce requests to names of 8 MiB",
         lambda f: _names_produced(f, LONG_NAME, 1),
         allowed(CLOSED),
     ),
     Attack(
         "longest topic names",
-        "produces to made-up names of 32,767 characters",
+        "produce requests to made-up names of 32,767 characters",
         lambda f: _names_produced(f, LONGEST_NAME, 20),
         allowed(UNKNOWN, "INVALID_TOPIC_EXCEPTION"),
     ),
-    Attack("made-up topics", "produces to made-up names", lambda f: _names_produced(f, 249, 100), allowed(UNKNOWN)),
+    Attack("made-up topics", "produce to made-up names", lambda f: _names_produced(f, 249, 100), allowed(UNKNOWN)),
     Attack(
         "made-up topics looked up",
         "Metadata of made-up names",
@@ -362,7 +362,7 @@ RECORDS = (
         "one claim each",
         "a batch of 2^31-1 records to each partition",
         _one_claim_each,
-        # Our node unpacks no batch of more than 1,048,576 records: its error makes the client split the batch.
+        # Our node rejects batches of more than 1,048,576 records with an error on which the client splits the batch.
         allowed("INVALID_RECORD", "MESSAGE_TOO_LARGE", *_BY_ACCIDENT),
     ),
     Attack("gzip bombs", "a record of 32 MiB in 32 KB", _bombs, allowed(NONE, "INVALID_RECORD", "MESSAGE_TOO_LARGE")),
@@ -374,7 +374,7 @@ RECORDS = (
     ),
     Attack(
         "rejected heavy batches",
-        "500 KB of gzip that hold no records",
+        "500 KB of gzip without valid records",
         _refused,
         allowed("INVALID_RECORD", *_BY_ACCIDENT),
     ),
@@ -386,14 +386,14 @@ RECORDS = (
     ),
     Attack("tiny snappy blocks", "records in snappy blocks of a byte each", _tiny_blocks, allowed(NONE, *_TOO_MUCH)),
     Attack("large batches", "batches above max.message.bytes", _too_large, allowed("MESSAGE_TOO_LARGE")),
-    Attack("strange acks", "produces with acks=7", _strange_acks, allowed("INVALID_REQUIRED_ACKS")),
-    Attack("acks=0 to nowhere", "produces with acks=0 to names with control characters", _no_acks, allowed(CLOSED)),
-    Attack("impostors", "fetches by a follower that no partition has", _impostors, allowed("NOT_LEADER_OR_FOLLOWER")),
+    Attack("strange acks", "produce requests with acks=7", _strange_acks, allowed("INVALID_REQUIRED_ACKS")),
+    Attack("acks=0 to nowhere", "produce with acks=0 to names with control characters", _no_acks, allowed(CLOSED)),
+    Attack("impostors", "fetches by a node without a replica", _impostors, allowed("NOT_LEADER_OR_FOLLOWER")),
     Attack("dense batch by time", "ListOffsets by time in a batch of 200,000 records", _dense_by_time, allowed(NONE)),
     Attack("producer ids", "batches of a new producer id each", _producer_ids, allowed(NONE)),
     Attack(
         "InitProducerId",
-        "producer ids asked for and not used",
+        "producer ids requested and not used",
         _init_producer_id,
         allowed(NONE, "COORDINATOR_LOAD_IN_PROGRESS"),
     ),
@@ -407,7 +407,7 @@ RECORDS = (
     Attack("long polls", "100 fetches that wait for 2^31-1 bytes", _long_polls, allowed(OPEN)),
     Attack("min above max", "fetch.min.bytes above max.bytes", _min_above_max, allowed(AT_ONCE)),
     Attack(
-        "sessions abandoned", "fetch sessions created, and their connection reset", _sessions_abandoned, allowed(NONE)
+        "sessions abandoned", "fetch sessions created, and the connection reset", _sessions_abandoned, allowed(NONE)
     ),
     Attack(
         "sessions made up",
@@ -415,5 +415,5 @@ RECORDS = (
         _sessions_made_up,
         allowed("FETCH_SESSION_ID_NOT_FOUND"),
     ),
-    Attack("leader epochs", "epochs that no leader had", _epochs, allowed("UNKNOWN_LEADER_EPOCH", UNKNOWN)),
+    Attack("leader epochs", "leader epochs that do not exist", _epochs, allowed("UNKNOWN_LEADER_EPOCH", UNKNOWN)),
 )

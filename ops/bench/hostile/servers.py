@@ -1,9 +1,8 @@
-"""The two kinds of servers that are attacked: a stack with one node of ours, and one broker of Apache Kafka."""
+"""The servers under attack: a stack with one node of ours, and one broker of Apache Kafka."""
 
 from __future__ import annotations
 
 import contextlib
-import random
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from ops.stack.stack import Stack
 
 _NODE = node_name(1)
 _BROKER = 1
-#: What KafkaCluster makes smaller than Apache Kafka has it, at its defaults again; names create no topics, as with us.
+#: Apache Kafka's defaults instead of KafkaCluster's smaller values; no auto-created topics, as with our node.
 _DEFAULTS = {
     "num.network.threads": "3",
     "num.io.threads": "8",
@@ -25,7 +24,7 @@ _DEFAULTS = {
 
 
 class OurNode:
-    """A node, its controller and a Temporal server; use as a context manager."""
+    """A node, its controller and a Temporal server; a context manager."""
 
     name = "rehome"
     ours = True
@@ -33,7 +32,7 @@ class OurNode:
     def __init__(self, folder: Path) -> None:
         self._stack = Stack(folder)
         self._stack.make_folder()
-        block = ports.free_block(3, start=random.randrange(24000, 28000))
+        block = ports.some_block(3)
         spec = self._stack.prepare({"nodes": 1, "dirs": 2, "port": block, "temporal_port": block + 1})
         self.address: Address = ("127.0.0.1", spec.node_port(1))
         self.log = folder / "logs" / f"{_NODE}.log"
@@ -51,14 +50,14 @@ class OurNode:
 
     @property
     def pid(self) -> int:
-        """The node's process; raises RuntimeError when it does not run."""
+        """The node's pid. Raises RuntimeError if it is not running."""
         record = self._stack.running().get(_NODE)
         if record is None:
-            raise RuntimeError(f"{_NODE} does not run: see {self.log}")
+            raise RuntimeError(f"{_NODE} is not running; see {self.log}")
         return record.pid
 
     def restart(self, *, clean: bool) -> None:
-        """Stop or kill the node, and wait until it serves again."""
+        """Stop or kill the node, start it, and wait until it works."""
         if clean:
             self._stack.stop(_NODE)
         else:
@@ -67,7 +66,7 @@ class OurNode:
 
     @contextlib.contextmanager
     def away(self) -> Iterator[None]:
-        """The controller is killed, and started at the end."""
+        """Kill the controller, and restart it at the end of the block."""
         self._stack.kill(CONTROLLER)
         try:
             yield
@@ -76,7 +75,7 @@ class OurNode:
 
 
 class ApacheBroker:
-    """A broker that is its own controller; use as a context manager."""
+    """A combined broker and controller; a context manager."""
 
     name = "Apache Kafka"
     ours = False
@@ -95,13 +94,13 @@ class ApacheBroker:
 
     @property
     def pid(self) -> int:
-        """The broker's process; raises RuntimeError when it does not run."""
+        """The broker's pid. Raises RuntimeError if it is not running."""
         if not self._cluster.running(_BROKER):
-            raise RuntimeError(f"the broker does not run: see {self.log}")
+            raise RuntimeError(f"the broker is not running; see {self.log}")
         return self._cluster.pid(_BROKER)
 
     def restart(self, *, clean: bool) -> None:
-        """Stop or kill the broker, and wait until it serves again."""
+        """Stop or kill the broker, start it, and wait until it works."""
         if clean:
             self._cluster.stop(_BROKER)
         else:
@@ -109,5 +108,5 @@ class ApacheBroker:
         self._cluster.start(_BROKER)
 
     def away(self) -> contextlib.AbstractContextManager[None]:
-        """Not possible: broker and controller are one process."""
-        raise NotImplementedError
+        """Raise NotImplementedError: broker and controller are one process."""
+        raise NotImplementedError("a combined broker of Apache Kafka has its controller in its own process")

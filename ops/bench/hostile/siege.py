@@ -1,4 +1,4 @@
-"""The runner: one attack after the other on one server, while a well-behaved client goes on, and what each has cost."""
+"""The runner: attacks one server, one attack after the other, beside a well-behaved client, and measures the cost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ MIB = 1 << 20
 RATE = 50.0
 BACKLOG_MB = 40
 LOOK = 0.05
-#: Seconds in which the well-behaved client must have got through after an attack.
+#: Seconds after an attack within which the well-behaved client must complete its steps.
 HUNG = 60.0
 _READ = 16 * MIB
 
@@ -57,26 +57,26 @@ class Server(Protocol):
     name: str
     ours: bool
     log: Path
-    """What it writes to its standard output."""
+    """The file of its standard output."""
 
     @property
     def address(self) -> Address:
-        """Where it listens."""
+        """The address of its listener."""
 
     @property
     def pid(self) -> int:
-        """Its process."""
+        """Its process id."""
 
     def restart(self, *, clean: bool) -> None:
-        """End it (by SIGKILL unless `clean`), and start it; raises RuntimeError when it does not start."""
+        """Stop it, by SIGKILL unless `clean`, and start it. Raises RuntimeError if it does not start."""
 
     def away(self) -> AbstractContextManager[None]:
-        """Its controller is dead while the block runs."""
+        """Kill its controller, and restart it at the end of the block."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What must hold after each attack."""
+    """The limits of each attack's cost."""
 
     p99: float = 0.25
     """Of the well-behaved client, in seconds."""
@@ -84,12 +84,12 @@ class Limits:
     """Bytes of memory."""
     descriptors: int = 500
     logged: int = MIB
-    """Bytes of its log; not of a server that logs next to nothing."""
+    """Bytes of its log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one attack did to a server. Memory in bytes, times in seconds."""
+    """The cost of one attack for a server. Memory in bytes, times in seconds."""
 
     attack: Attack
     outcomes: dict[str, int]
@@ -99,17 +99,17 @@ class Cost:
     """Errors of the well-behaved client."""
     grown: int = 0
     peak: int = 0
-    """The most that memory grew by while the attack went on."""
+    """The maximum growth of memory during the attack."""
     descriptors: int = 0
     logged: int = 0
     """Bytes that the server wrote to its log."""
     escapes: bool = False
-    """Whether these have a terminal's control characters in them."""
+    """Whether these contain a terminal's control characters."""
     broken: str = ""
-    """Why the server does not serve any more."""
+    """Why the server does not work after the attack; "" if it does."""
 
     def problems(self, limits: Limits) -> list[str]:
-        """What of what must hold does not, in sentences."""
+        """Return a sentence for each limit that is exceeded."""
         found = [self.broken] if self.broken else []
         strange = sorted(self.outcomes.keys() - self.attack.outcomes)
         if strange:
@@ -121,24 +121,24 @@ class Cost:
         failed = {what: count for what, count in self.failed.items() if not (self.attack.crowded and CONNECT in what)}
         if failed:
             found.append(
-                f"the well-behaved client met {', '.join(f'{count} {what}' for what, count in failed.items())}"
+                f"the well-behaved client got {', '.join(f'{count} {what}' for what, count in failed.items())}"
             )
         if self.grown > limits.grown:
             found.append(f"memory grew by {self.grown / MIB:.0f} MiB")
         if self.logged > limits.logged:
             found.append(f"its log grew by {self.logged / MIB:.1f} MiB")
         if self.escapes:
-            found.append("its log holds control characters that a client has sent")
+            found.append("its log contains control characters that a client has sent")
         if self.descriptors > limits.descriptors:
             found.append(f"{self.descriptors} descriptors more are open")
         return found
 
 
 class Siege:
-    """A server under attack; use as a context manager, which makes the topics and runs the well-behaved client."""
+    """A server under attack; a context manager that creates the topics and runs the well-behaved client."""
 
     def __init__(self, server: Server, *, seconds: float, scale: float, settle: float) -> None:
-        """`seconds` and `scale` of each attack; `settle`: the seconds in which a server must have got over it."""
+        """`seconds` and `scale` of each attack; `settle`: seconds within which the server must recover from it."""
         self.server = server
         self._seconds, self._scale, self._settle = seconds, scale, settle
         self._samples: list[Sample] = []
@@ -164,17 +164,17 @@ class Siege:
     def _listen(self, client: subprocess.Popen[str]) -> None:
         assert client.stdout is not None
         for text in client.stdout:
-            with contextlib.suppress(ValueError):  # half a line of a client that was killed
+            with contextlib.suppress(ValueError):  # an incomplete line of the killed client
                 self._samples.append(Sample.parse(text))
 
     def calm(self, seconds: float) -> list[float]:
-        """How long the well-behaved client's steps take without an attack."""
+        """Return the durations of the well-behaved client's steps without an attack."""
         begun = time.monotonic()
         time.sleep(seconds)
         return [sample.seconds for sample in self._between(begun, time.monotonic())]
 
     def _between(self, begun: float, ended: float) -> list[Sample]:
-        """The samples that were due between; those that are missing have waited for `HUNG` and count as that."""
+        """Return the samples due between two times; if they are missing after `HUNG`, one that lasts as long."""
         until = time.monotonic() + HUNG
         while not (self._samples and self._samples[-1].due >= ended):
             if time.monotonic() > until:
@@ -183,7 +183,7 @@ class Siege:
         return [sample for sample in self._samples if begun <= sample.due < ended]
 
     def missing(self) -> list[str]:
-        """What is not as it was before the attacks: records of the well-behaved client, partitions that take none."""
+        """Return a sentence on each partition that rejects records, and on lost records of the well-behaved client."""
         line = Line(self.server.address, patience=HUNG)
         try:
             for topic, count in TOPICS.items():
@@ -198,7 +198,7 @@ class Siege:
         return [f"{acknowledged} records were acknowledged, the log ends at {end}"] if end < acknowledged else []
 
     def make(self, attack: Attack) -> Cost:
-        """Make one attack, and see what it has cost once the server has had its time to get over it."""
+        """Run one attack; return its cost, measured after the server's time to recover."""
         process = psutil.Process(self.server.pid)
         memory, descriptors = process.memory_info().rss, process.num_fds()
         logged = self.server.log.stat().st_size
@@ -220,9 +220,9 @@ class Siege:
                 time.sleep(LOOK)
             _serves(self.server.address)
         except psutil.Error:
-            broken = "the process is gone"
+            broken = "the process has exited"
         except OSError as error:
-            broken = f"it serves no more: {error!r}"
+            broken = f"it does not respond: {error!r}"
         return Cost(
             attack,
             dict(sorted(target.tally.items())),
@@ -239,7 +239,7 @@ class Siege:
 
 @contextlib.contextmanager
 def _peak(process: psutil.Process) -> Iterator[list[int]]:
-    """The resident set while the block runs, in bytes."""
+    """Sample the resident set (bytes) while the block runs."""
     found, ended = list[int](), threading.Event()
 
     def run() -> None:
@@ -257,7 +257,7 @@ def _peak(process: psutil.Process) -> Iterator[list[int]]:
 
 
 def _logged(log: Path, before: int) -> tuple[int, bool]:
-    """The bytes that were written since, and whether there is an escape character in them."""
+    """Return the bytes logged since, and whether they contain an escape character."""
     with log.open("rb") as file:
         file.seek(before)
         text = file.read(_READ)
@@ -271,30 +271,30 @@ def _serves(address: Address) -> None:
 
 
 def _make_topics(address: Address) -> None:
-    """The topics of the attacks and of the well-behaved client, with their records."""
+    """Create the topics of the attacks and of the well-behaved client, and produce their records."""
     line = Line(address, patience=60.0)
     topics = [{"name": name, "num_partitions": count, "replication_factor": 1} for name, count in TOPICS.items()]
     found = errors(line.ask(19, 7, topics=topics, timeout=timedelta(seconds=30)))
     if found - {NONE, "TOPIC_ALREADY_EXISTS"}:
-        raise RuntimeError(f"the topics could not be made: {', '.join(found)}")
+        raise RuntimeError(f"cannot create the topics: {', '.join(found)}")
     _appended(line, DENSE, batches.dense())
     _appended(line, WELL_BEHAVED, batches.batch())
     _appended(line, WIDE, batches.batch(), WIDE_PARTITIONS - 1)
     for _ in range(BACKLOG_MB):
         _appended(line, BACKLOG, batches.backlog())
-    while (found := errors(line.ask(10, 3, key="a group"))) != {NONE}:  # makes Apache Kafka's topic of offsets
+    while (found := errors(line.ask(10, 3, key="a group"))) != {NONE}:  # creates Apache Kafka's __consumer_offsets
         if found - {"COORDINATOR_NOT_AVAILABLE"}:
-            raise RuntimeError(f"there is no coordinator: {', '.join(found)}")
+            raise RuntimeError(f"the group coordinator is unavailable: {', '.join(found)}")
         time.sleep(0.1)
     line.socket.close()
 
 
 def _appended(line: Line, topic: str, records: bytes, partition: int = 0) -> None:
-    """Produce until the partition has its leader; raises RuntimeError."""
+    """Produce, retrying until the partition has its leader. Raises RuntimeError."""
     found: Sequence[str] = ()
     for _ in range(100):
         found = sorted(errors(line.ask_frame(0, 9, produced({topic: {partition: records}}))))
         if found == [NONE]:
             return
         time.sleep(0.1)
-    raise RuntimeError(f"{topic} takes no records: {', '.join(found)}")
+    raise RuntimeError(f"{topic} rejects records: {', '.join(found)}")

@@ -1,9 +1,9 @@
-"""A well-behaved client: it produces, fetches what it has produced, and now and then connects anew.
+"""A well-behaved client: it produces, fetches what it has produced, and opens a new connection at times.
 
 `python -m ops.bench.hostile.well_behaved HOST:PORT TOPIC RATE` runs in a process of its own until its standard input
-ends. Each round has a time at which it is due, and what the round took counts from then: a server that stands still
-pays for every round that was due meanwhile. A line per step goes to the standard output: when it was due (by the
-monotonic clock), what it was, the seconds until it had succeeded, and what failed before that.
+ends. The duration of a round counts from the time at which it is due, so a pause of the server delays every round due
+meanwhile. For each step it prints a line: when it was due (monotonic clock), its name, the seconds until it succeeded,
+and the first error before that.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ import pyarrow
 
 from ops.bench.hostile.batches import GZIP, ZSTD, batch
 from ops.bench.hostile.field import HELLO, NONE, Address, Line, errors, frame
-from storage_node.log.batch import HEADER_SIZE, build_batch
+from storage_node.log.batches.batch import HEADER_SIZE, build_batch
 
 PRODUCE, FETCH, CONNECT = "produce", "fetch", "connect"
-#: A round in so many connects anew.
+#: One of this many rounds opens a new connection.
 EVERY = 20
 PATIENCE = 5.0
 PAUSE = 0.05
@@ -34,7 +34,7 @@ PAUSE = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One step: when it was due, what it was, how long it took, and the error before it succeeded."""
+    """One step: when it was due, its name, its duration, and the error before it succeeded."""
 
     due: float
     what: str
@@ -43,13 +43,13 @@ class Sample:
 
     @classmethod
     def parse(cls, text: str) -> Sample:
-        """A line of the process's output."""
+        """Parse a line of the process's output."""
         due, what, seconds, error = text.split()
         return cls(float(due), what, float(seconds), error)
 
 
 def batches_to_produce() -> list[bytes]:
-    """What is produced by turns: small records, and compressed ones of more bytes than appends unpack on their way."""
+    """Return the batches produced in turn: small ones, and compressed ones not validated on the append path."""
     plain = build_batch([bytes(100)])
     records = build_batch([random.Random(4).randbytes(6_000).hex().encode()])[HEADER_SIZE:]
     zstandard = bytes(pyarrow.compress(records, codec="zstd", asbytes=True))
@@ -70,20 +70,20 @@ class Client:
         self._produce = itertools.cycle(_produced(topic, records) for records in batches_to_produce())
         self._offset = 0
 
-    def _ask(self, key: int, version: int, data: bytes) -> tuple[object, str]:
+    def _request(self, key: int, version: int, data: bytes) -> tuple[object, str]:
         if self._line is None:
             self._line = Line(self._address, patience=PATIENCE)
         response = self._line.ask_frame(key, version, data)
         return response, ",".join(sorted(errors(response)))
 
     def produce(self) -> str:
-        """Append a record; the error."""
-        response, error = self._ask(0, 9, next(self._produce))
+        """Produce a record; return the error."""
+        response, error = self._request(0, 9, next(self._produce))
         self._offset = response.responses[0].partition_responses[0].base_offset  # type: ignore[attr-defined]
         return error
 
     def fetch(self) -> str:
-        """Fetch the record that was produced last; the error."""
+        """Fetch the record produced last; return the error."""
         row = {"partition": 0, "fetch_offset": self._offset, "current_leader_epoch": -1, "partition_max_bytes": 1 << 20}
         values = {
             "replica_id": -1,
@@ -93,10 +93,10 @@ class Client:
             "session_epoch": -1,
             "topics": [{"topic": self._topic, "partitions": [row]}],
         }
-        return self._ask(1, 12, frame(1, 12, values))[1]
+        return self._request(1, 12, frame(1, 12, values))[1]
 
     def connect(self) -> str:
-        """Say hello on a connection of its own; the error."""
+        """Send ApiVersions on a new connection; return the error."""
         line = Line(self._address, patience=PATIENCE)
         try:
             return ",".join(errors(line.ask_frame(18, 3, HELLO)))
@@ -104,14 +104,14 @@ class Client:
             line.socket.close()
 
     def close(self) -> None:
-        """Drop the connection: the next request makes another."""
+        """Close the connection; the next request opens another."""
         if self._line is not None:
             self._line.socket.close()
             self._line = None
 
 
 def run(address: Address, topic: str, rate: float, stop: threading.Event, out: Callable[[Sample], None]) -> None:
-    """Make rounds until told to stop."""
+    """Run rounds until `stop` is set."""
     client = Client(address, topic)
     begun, number = time.monotonic(), 0
     while not stop.is_set():
@@ -128,7 +128,7 @@ def run(address: Address, topic: str, rate: float, stop: threading.Event, out: C
 
 
 def _done(client: Client, step: Callable[[], str], stop: threading.Event, *, once: bool) -> str:
-    """Repeat a step until it succeeds; the first error, NONE without any."""
+    """Repeat a step until it succeeds; return the first error, NONE if there was none."""
     first = NONE
     while not stop.is_set():
         try:

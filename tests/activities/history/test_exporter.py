@@ -13,12 +13,25 @@ from typing import Any
 
 import pytest
 from temporalio.api.export.v1 import WorkflowExecutions
+from temporalio.api.history.v1 import History
 
+from activities.history.activity import cluster_scope
 from activities.history.exporter import Exporter
 from activities.history.files import ExportBusy, locked
-from activities.history.manifest import ExportCorrupt, Manifest, read_manifests
-from tests.support.histories import CLUSTER, NAMESPACE, T0, BuiltSource, RunBuilder, export, exporter, moved
-from tests.support.sample_runs import cluster, failed, under_way
+from activities.history.manifest import CLOSED, ExportCorrupt, Manifest, read_manifests
+from activities.history.source import Run
+from tests.support.runs.histories import (
+    CLUSTER,
+    NAMESPACE,
+    RUNNING,
+    T0,
+    BuiltSource,
+    RunBuilder,
+    export,
+    exporter,
+    moved,
+)
+from tests.support.runs.sample_runs import cluster, failed, under_way
 from workflows.model.calls import ExportCall, ExportResult
 
 
@@ -38,7 +51,7 @@ def exported(directory: Path, manifest: Manifest, prefix: str = "part") -> dict[
     return found
 
 
-def test_an_export_is_temporals_protobuf_below_a_dated_folder(tmp_path: Path) -> None:
+def test_export_is_temporals_protobuf_in_a_dated_folder(tmp_path: Path) -> None:
     well, bad = moved("a"), failed()
     result = export(tmp_path, well, bad)
     (manifest,) = read_manifests(tmp_path)
@@ -58,7 +71,7 @@ def test_an_export_is_temporals_protobuf_below_a_dated_folder(tmp_path: Path) ->
     assert by_id[well.workflow_id].history == well.history()
 
 
-def test_the_manifest_describes_its_files(tmp_path: Path) -> None:
+def test_manifest_describes_its_files(tmp_path: Path) -> None:
     first, last = moved("a"), moved("b", start=100)
     export(tmp_path, last, first)
     (manifest,) = read_manifests(tmp_path)
@@ -72,26 +85,41 @@ def test_the_manifest_describes_its_files(tmp_path: Path) -> None:
     assert raw["format"] == 1 and raw["parent"] == "" and raw["exporter"].startswith("rehome ")
 
 
-def test_only_the_owner_can_read_what_was_exported(tmp_path: Path) -> None:
+def test_exported_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
     export(tmp_path / "new" / "folder", moved("a"), under_way())
     for path in (tmp_path / "new").rglob("*"):
         mode = stat.S_IMODE(path.stat().st_mode)
         assert mode == (0o700 if path.is_dir() else 0o600), path
 
 
-def test_a_second_export_of_the_same_writes_nothing_and_says_so(tmp_path: Path) -> None:
+def test_second_export_without_changes_writes_nothing(tmp_path: Path) -> None:
     source = BuiltSource([moved("a"), failed(), under_way(), *cluster()])
     first = go(source, tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     source.fetched.clear()
-    again = go(source, tmp_path, at=7200)
+    again = go(source, tmp_path, at=7000)
     assert (again.closed, again.open, again.events, again.bytes) == (0, 0, 0, 0)
     assert again.manifest == first.manifest
     assert source.fetched == []
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_the_next_export_holds_only_what_is_new(tmp_path: Path) -> None:
+def test_quiet_hour_leaves_a_manifest_without_files_while_a_run_is_open(tmp_path: Path) -> None:
+    """Its deadline may pass: the time of the last export is that of the report."""
+    going = under_way()
+    source = BuiltSource([going])
+    go(source, tmp_path)
+    for at in (7200, 7300, 10_800):
+        result = go(source, tmp_path, at=at)
+        assert (result.closed, result.open, result.events) == (0, 0, 0)
+    found = read_manifests(tmp_path)
+    assert [(one.taken_at[11:16], len(one.files)) for one in found] == [("11:00", 2), ("12:00", 0), ("13:00", 0)]
+    going.terminate(12_000)
+    assert go(source, tmp_path, at=14_400).closed == 1
+    assert go(source, tmp_path, at=90_000).manifest.endswith("00000004.json"), "nothing is open any more"
+
+
+def test_next_export_has_only_new_runs(tmp_path: Path) -> None:
     old, going = moved("old"), under_way()
     source = BuiltSource([old, going])
     go(source, tmp_path)
@@ -106,7 +134,7 @@ def test_the_next_export_holds_only_what_is_new(tmp_path: Path) -> None:
     assert exported(tmp_path, second) == {(new.workflow_id, new.run_id): len(new.events)}
 
 
-def test_a_run_that_became_visible_late_is_found_within_the_overlap(tmp_path: Path) -> None:
+def test_late_visible_run_is_exported_within_the_overlap(tmp_path: Path) -> None:
     source = BuiltSource([moved("seen", start=300)])
     go(source, tmp_path)
     source.add(moved("lagging", start=10))
@@ -114,7 +142,7 @@ def test_a_run_that_became_visible_late_is_found_within_the_overlap(tmp_path: Pa
     assert go(source, tmp_path).closed == 0
 
 
-def test_an_open_run_comes_with_what_only_the_server_knows(tmp_path: Path) -> None:
+def test_open_run_is_exported_with_its_pending_activities(tmp_path: Path) -> None:
     going = under_way()
     export(tmp_path, going)
     (manifest,) = read_manifests(tmp_path)
@@ -126,7 +154,7 @@ def test_an_open_run_comes_with_what_only_the_server_knows(tmp_path: Path) -> No
     assert activity["heartbeatDetails"]["payloads"]
 
 
-def test_an_open_run_is_exported_again_when_there_is_news_of_it_and_once_more_when_it_closes(tmp_path: Path) -> None:
+def test_open_run_is_exported_again_after_changes_and_when_it_closes(tmp_path: Path) -> None:
     going = under_way()
     source = BuiltSource([going])
     go(source, tmp_path)
@@ -140,7 +168,29 @@ def test_an_open_run_is_exported_again_when_there_is_news_of_it_and_once_more_wh
     assert len(read_manifests(tmp_path)) == 3
 
 
-def test_the_exporters_own_runs_ride_along_but_are_no_reason_for_an_export(tmp_path: Path) -> None:
+def test_run_that_closes_after_it_was_listed_is_exported_as_closed(tmp_path: Path) -> None:
+    """Its history ends when it is fetched, half an hour after the listing; another run begins and ends in between."""
+    going, short = under_way(), moved("short", start=120)
+
+    class Slow(BuiltSource):
+        async def history(self, run: Run) -> History | None:
+            if run.key == (going.workflow_id, going.run_id) and going.status == RUNNING:
+                going.terminate(1800)
+                self.add(short)
+            return await super().history(run)
+
+    source = Slow([moved("before"), going])
+    result = go(source, tmp_path)
+    assert (result.closed, result.open) == (2, 0)
+    (first,) = read_manifests(tmp_path)
+    assert exported(tmp_path, first)[going.workflow_id, going.run_id] == len(going.events)
+    assert {file.kind for file in first.files} == {CLOSED}
+    assert go(source, tmp_path, at=7200).closed == 1
+    assert exported(tmp_path, read_manifests(tmp_path)[1]) == {(short.workflow_id, short.run_id): len(short.events)}
+    assert go(source, tmp_path, at=9000).closed == 0
+
+
+def test_exporters_own_runs_do_not_cause_an_export(tmp_path: Path) -> None:
     own = RunBuilder(f"{CLUSTER}/export", "e1", "ExportHistory").complete(3.0)
     running = RunBuilder(f"{CLUSTER}/export", "e2", "ExportHistory", start=5.0)
     source = BuiltSource([own, running])
@@ -176,7 +226,7 @@ def test_one_history_larger_than_a_file_gets_a_file_of_its_own(tmp_path: Path) -
     assert [len(entry.runs) for entry in manifest.files] == [1, 1]
 
 
-def test_a_history_that_the_server_removed_meanwhile_is_left_out(tmp_path: Path) -> None:
+def test_history_that_the_server_removed_meanwhile_is_left_out(tmp_path: Path) -> None:
     kept, gone = moved("kept"), moved("gone", partition=1)
     source = BuiltSource([kept, gone])
     source.gone.add((gone.workflow_id, gone.run_id))
@@ -186,7 +236,7 @@ def test_a_history_that_the_server_removed_meanwhile_is_left_out(tmp_path: Path)
     assert not [path for path in tmp_path.glob("dt=*/run=*") if not list(path.iterdir())]
 
 
-def test_a_status_and_an_event_of_a_newer_server_pass_through(tmp_path: Path) -> None:
+def test_status_and_an_event_of_a_newer_server_pass_through(tmp_path: Path) -> None:
     run = under_way()
     run.event("MARKER_RECORDED", 30.0).event_type = 9999  # type: ignore[assignment]
     run.status = 8
@@ -200,7 +250,7 @@ class Crash(BaseException):
 
 
 @pytest.mark.parametrize("kind", ["write", "rename"])
-def test_a_crash_at_any_step_leaves_no_half_export_visible(
+def test_crash_at_any_step_leaves_no_half_export_visible(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """Every write, flush and rename in turn is the last thing that happens; the next export then has everything."""
@@ -259,13 +309,13 @@ def days_of_exports(directory: Path) -> BuiltSource:
     return BuiltSource(runs)
 
 
-def test_exports_are_kept_for_ever_unless_somebody_says_how_long(tmp_path: Path) -> None:
+def test_exports_are_kept_for_ever_without_keep_days(tmp_path: Path) -> None:
     source = days_of_exports(tmp_path)
     go(source, tmp_path, at=1000 * DAY)
     assert len(read_manifests(tmp_path)) == 3
 
 
-def test_old_exports_go_and_what_they_held_is_not_exported_again(tmp_path: Path) -> None:
+def test_pruned_exports_runs_are_not_exported_again(tmp_path: Path) -> None:
     source = days_of_exports(tmp_path)
     assert go(source, tmp_path, at=2 * DAY + 7200, keep_days=2).closed == 0
     left = read_manifests(tmp_path)
@@ -280,7 +330,7 @@ def test_old_exports_go_and_what_they_held_is_not_exported_again(tmp_path: Path)
     assert [manifest.sequence for manifest in read_manifests(tmp_path)] == [3, 4]
 
 
-def test_a_prune_that_broke_off_is_finished_by_the_next_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aborted_prune_is_finished_by_the_next_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = days_of_exports(tmp_path)
 
     def crash(self: Path, missing_ok: bool = False) -> None:
@@ -295,14 +345,14 @@ def test_a_prune_that_broke_off_is_finished_by_the_next_export(tmp_path: Path, m
     assert len(list(tmp_path.glob("dt=*/run=*"))) == 1
 
 
-def test_two_exports_at_once_do_not_mix(tmp_path: Path) -> None:
+def test_second_concurrent_export_is_rejected(tmp_path: Path) -> None:
     with locked(tmp_path), pytest.raises(ExportBusy, match="another export"):
         export(tmp_path, moved("a"))
     assert export(tmp_path, moved("a")).closed == 1
 
 
 @pytest.mark.parametrize("damage", ["garbage", "missing", "newer"])
-def test_a_damaged_manifest_is_refused_with_a_sentence(tmp_path: Path, damage: str) -> None:
+def test_damaged_manifest_is_rejected_with_a_sentence(tmp_path: Path, damage: str) -> None:
     source = BuiltSource([moved("a")])
     go(source, tmp_path)
     source.add(moved("b", partition=1))
@@ -316,7 +366,7 @@ def test_a_damaged_manifest_is_refused_with_a_sentence(tmp_path: Path, damage: s
         go(source, tmp_path)
 
 
-def test_at_most_so_many_histories_are_fetched_at_once_and_a_failure_ends_the_export(tmp_path: Path) -> None:
+def test_concurrent_fetches_are_limited_and_a_failure_ends_the_export(tmp_path: Path) -> None:
     running = most = 0
 
     class Slow(BuiltSource):
@@ -335,3 +385,8 @@ def test_at_most_so_many_histories_are_fetched_at_once_and_a_failure_ends_the_ex
         asyncio.run(Exporter(source, NAMESPACE, fetches=8).export(ExportCall(str(tmp_path))))
     assert most == 8
     assert read_manifests(tmp_path) == ()
+
+
+def test_scope_of_a_cluster_includes_its_plans() -> None:
+    assert cluster_scope("c") == 'TaskQueue IN ("c", "c/history", "c/plans")'
+    assert cluster_scope("") == ""

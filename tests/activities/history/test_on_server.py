@@ -15,7 +15,7 @@ from temporalio.exceptions import ApplicationError
 from temporalio.worker import UnsandboxedWorkflowRunner, Worker
 
 from activities.history import HistoryActivities, read_manifests
-from tests.support.temporal import TemporalServer
+from tests.support.programs.temporal import TemporalServer
 from workflows.export_history import ExportHistory
 from workflows.model.calls import ExportResult
 from workflows.model.names import EXPORT_HISTORY, history_queue

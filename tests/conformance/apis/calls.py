@@ -6,7 +6,7 @@ import time
 from datetime import timedelta
 from typing import Any
 
-from storage_node.log.batch import build_batch
+from storage_node.log.batches.batch import build_batch
 
 NODE = 1
 SOON = timedelta(seconds=15)

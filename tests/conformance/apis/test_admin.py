@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import statistics
+import time
 import uuid
 from typing import Any
 
@@ -29,6 +31,8 @@ from tests.conformance.apis.calls import (
 from tests.conformance.clusters import Cluster
 from tests.support.wire import Client
 
+#: Seconds until every node knows a topic whose creation was confirmed: milliseconds, but for a busy machine.
+LATE = 2.0
 BY_HAND = {"num_partitions": -1, "replication_factor": -1}
 
 
@@ -85,6 +89,22 @@ def test_topics_are_made_and_deleted_in_every_version(client: Client, cluster: C
         values = {"topics": topics} if deleting >= 6 else {"topic_names": [name, "no-such-topic"]}
         rows = client.call("DeleteTopics", deleting, timeout=SOON, **values).responses
         assert {row.name: code(row) for row in rows} == {name: 0, "no-such-topic": UNKNOWN}
+
+
+def test_new_topic_is_known_to_the_other_nodes_soon(cluster: Cluster) -> None:
+    known: list[float] = []
+    for _ in range(10):
+        wanted = {"name": f"soon{uuid.uuid4().hex[:8]}", "num_partitions": 1, "replication_factor": 1}
+        (made,) = cluster.call("CreateTopics", 7, node=1, topics=[wanted], timeout=SOON, validate_only=False).topics
+        assert code(made) == 0
+        began = time.monotonic()
+        for node in (1, 2, 3):
+            while not cluster.leaders(wanted["name"], node):
+                assert time.monotonic() < began + LATE, f"node {node} does not know {wanted['name']}"
+        known.append(time.monotonic() - began)
+    print(
+        f"all nodes know a new topic after {statistics.median(known) * 1000:.0f} ms (longest {max(known) * 1000:.0f})"
+    )
 
 
 def test_topics_are_deleted_by_id_and_never_by_two_names(client: Client, cluster: Cluster) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage_node.log.batch import parse
+from storage_node.log.batches.batch import parse
 from tests.conformance.apis.calls import NODE
 from tests.conformance.clusters import Cluster
 from tests.support.batches import GZIP, LOG_APPEND_TIME, REFUSED, REFUSED_HERE, TAKEN, Batch, packed, records_of
@@ -40,13 +40,13 @@ def test_what_not_all_clients_could_read(client: Client, cluster: Cluster, topic
         assert client.produce(topic, partition, batch.encode()).error == (code if strict else 0), name
 
 
-def test_a_batch_of_more_than_a_million_records(client: Client, cluster: Cluster, topic: str) -> None:
+def test_batch_of_more_than_a_million_records(client: Client, cluster: Cluster, topic: str) -> None:
     batch = Batch(packed(records_of(3), GZIP), 2**31 - 1, attributes=GZIP)
     expected = TOO_LARGE if cluster.differs("batches-of-a-million") else INVALID
     assert client.produce(topic, 0, batch.encode()).error == expected
 
 
-def test_a_producer_does_not_set_the_append_time(client: Client, cluster: Cluster) -> None:
+def test_producer_does_not_set_the_append_time(client: Client, cluster: Cluster) -> None:
     topic = cluster.new_topic(assignment={0: [NODE]}, configs={"message.timestamp.type": "LogAppendTime"})
     assert client.produce(topic, 0, Batch(attributes=LOG_APPEND_TIME).encode()).error == TIMESTAMP
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conformance.apis.calls import NODE, SOON, batch, code
 from tests.conformance.clusters import Cluster
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 from tests.support.wire import Client
 
 MANY = 500
@@ -74,7 +74,7 @@ def test_every_request_ahead_of_a_half_close_is_answered_in_order(cluster: Clust
     assert client.closed()
 
 
-def test_a_half_close_in_the_middle_of_a_request_ends_the_connection_behind_the_answers(
+def test_half_close_in_the_middle_of_a_request_ends_the_connection_behind_the_answers(
     cluster: Cluster, topic: str
 ) -> None:
     client = cluster.wire(NODE)

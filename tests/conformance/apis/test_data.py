@@ -6,7 +6,7 @@ import time
 import uuid
 from typing import Any
 
-from storage_node.log.batch import build_batch
+from storage_node.log.batches.batch import build_batch
 from tests.conformance.apis.calls import (
     BAD_ACKS,
     CLIENTS,
@@ -101,7 +101,7 @@ def test_what_may_be_done_where_nobody_is_kept_out(client: Client, topic: str) -
         assert answer.cluster_authorized_operations == 8096
 
 
-def test_the_cluster_is_described_to_who_asks_for_brokers(client: Client, cluster: Cluster) -> None:
+def test_cluster_is_described_to_who_asks_for_brokers(client: Client, cluster: Cluster) -> None:
     for version in versions("DescribeCluster"):
         answer = client.call("DescribeCluster", version, endpoint_type=1)
         found = {row.broker_id: f"{row.host}:{row.port}" for row in answer.brokers}
@@ -199,7 +199,7 @@ def test_topic_ids_that_nobody_has_and_fetch_sessions_that_are_none(client: Clie
         assert (code(answer), answer.session_id, answer.responses) == (70, 0, ())
 
 
-def test_who_asks_the_wrong_node_is_told_the_right_one(client: Client, cluster: Cluster, topic: str) -> None:
+def test_request_to_a_node_that_does_not_lead_returns_the_leader(client: Client, cluster: Cluster, topic: str) -> None:
     host, _, port = cluster.address(2).rpartition(":")
     rows = [{"index": 2, "records": batch(b"x")}]
     for version in (10, 12, 13):

@@ -29,7 +29,7 @@ def test_what_features_are_told(client: Client, cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_an_operation_on_a_config_that_nobody_knows(client: Client, cluster: Cluster, topic: str, version: int) -> None:
+def test_operation_on_a_config_that_nobody_knows(client: Client, cluster: Cluster, topic: str, version: int) -> None:
     configs = [{"name": "retention.ms", "config_operation": 9, "value": "1"}]
     resource = {"resource_type": TOPIC_RESOURCE, "resource_name": topic, "configs": configs}
     answer = client.call("IncrementalAlterConfigs", version, resources=[resource])

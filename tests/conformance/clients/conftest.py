@@ -15,8 +15,8 @@ from kafka import KafkaConsumer
 from kafka.admin import KafkaAdminClient
 
 from tests.conformance.clients.java import JavaClients
-from tests.support.kafka import require_kafka
 from tests.support.needs import need
+from tests.support.programs.kafka import require_kafka
 
 
 def fresh() -> str:

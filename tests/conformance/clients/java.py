@@ -13,7 +13,7 @@ from typing import Any
 
 import pyspark
 
-from ops.kafka.broker import ensure_libs
+from ops.kafka.jars import ensure_libs
 
 SOURCE = Path(__file__).with_name("Client.java")
 #: What a client tells its user: warnings and errors.

@@ -20,7 +20,7 @@ from tests.conformance.clients.traffic import (
     LibrdkafkaFollower,
     LibrdkafkaTraffic,
 )
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.temporal, pytest.mark.spark, pytest.mark.timeout(400)]
 

@@ -15,7 +15,7 @@ from tests.conformance.clients import test_kafka_python as kafka_python
 from tests.conformance.clients import test_librdkafka as librdkafka
 from tests.conformance.clients.conftest import Ask, fresh
 from tests.conformance.clients.java import ok
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.temporal]
 
@@ -44,7 +44,7 @@ def test_two_members_of_a_group_share_a_topic(ask: Ask, cluster: Any) -> None:
     assert sorted(chain(*read)) == sorted(sent["acknowledged"])
 
 
-def test_a_group_goes_on_where_it_has_committed(ask: Ask, cluster: Any) -> None:
+def test_group_goes_on_where_it_has_committed(ask: Ask, cluster: Any) -> None:
     topic, group = cluster.new_topic(), fresh()
     key = f"{topic}-0"
     ask("produce", topic=topic, partition=0, prefix="first", count=20)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.clients.conftest import Ask, fresh
 from tests.conformance.clients.java import ok
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.temporal]
 
@@ -21,7 +21,7 @@ def errors(rows: dict[str, Any]) -> dict[str, str]:
     return {name: row.get("error", "ok") for name, row in rows.items()}
 
 
-def test_the_cluster(ask: Ask, cluster: Any) -> None:
+def test_cluster(ask: Ask, cluster: Any) -> None:
     found = ask("describeCluster")
     addresses = {node: cluster.address(node) for node in (1, 2, 3)}
     assert dict(found["nodes"]) == addresses

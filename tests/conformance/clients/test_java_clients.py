@@ -36,7 +36,7 @@ def test_every_compression(ask: Ask, cluster: Any, compression: str) -> None:
     assert read["records"] == sent["acknowledged"]
 
 
-def test_a_topic_deleted_and_made_again_under_its_name(ask: Ask, cluster: Any) -> None:
+def test_topic_deleted_and_made_again_under_its_name(ask: Ask, cluster: Any) -> None:
     topic = cluster.new_topic()
     ask("produce", topic=topic, partition=0, prefix="old", count=5)
     cluster.delete_topic(topic)

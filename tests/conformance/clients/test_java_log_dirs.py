@@ -10,8 +10,8 @@ import pytest
 from tests.conformance.clients.conftest import Ask
 from tests.conformance.clients.java import ok
 from tests.conformance.clusters import WIDE
-from tests.conformance.log_dirs import failed_directory
-from tests.support.node_harness import until
+from tests.conformance.log_dirs.calls import failed_directory
+from tests.support.nodes.node_harness import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.temporal]
 
@@ -92,7 +92,7 @@ def test_every_node_describes_its_directories(ask: Ask, cluster: Any) -> None:
 
 @pytest.mark.feature("113-43")
 @pytest.mark.conformance(33)
-def test_a_node_that_does_not_answer_fails_only_its_own_description(ask: Ask) -> None:
+def test_node_that_does_not_answer_fails_only_its_own_description(ask: Ask) -> None:
     def described() -> bool:
         found = ask("describeLogDirs", brokers=[1, NOBODY], timeoutMs=1000)
         assert found[str(NOBODY)]["error"] == "TimeoutException"
@@ -156,7 +156,7 @@ def test_each_replica_has_its_own_result(ask: Ask, cluster: Any) -> None:
 
 @pytest.mark.feature("113-44", "113-45")
 @pytest.mark.conformance(29, 31)
-def test_a_move_is_seen_cancelled_and_asked_for_again(
+def test_move_is_seen_cancelled_and_asked_for_again(
     ask: Ask, cluster: Any, throttled: Callable[[str | None], None]
 ) -> None:
     replica = Replica(ask, cluster, LARGE)
@@ -186,7 +186,7 @@ def test_a_move_is_seen_cancelled_and_asked_for_again(
 @pytest.mark.slow_conformance
 @pytest.mark.feature("113-43", "113-44")
 @pytest.mark.conformance(30, 31, 34)
-def test_a_directory_that_is_offline(ask: Ask, cluster: Any) -> None:
+def test_directory_that_is_offline(ask: Ask, cluster: Any) -> None:
     first, second, bad = (str(path) for path in cluster.log_dirs[WIDE])
     topic = cluster.new_topic(assignment={0: [WIDE]})
     replica, key = [topic, 0, WIDE], f"{topic}-0-{WIDE}"

@@ -19,7 +19,8 @@ from confluent_kafka.admin import (
 )
 
 from tests.conformance.clients.conftest import fresh
-from tests.support.node_harness import until
+from tests.conformance.clusters import REHOME
+from tests.support.nodes.node_harness import until
 
 pytestmark = [pytest.mark.temporal]
 
@@ -101,7 +102,8 @@ def test_produce_and_read_with_every_compression(cluster: Any, compression: str)
         assert found.offset == 100
     finally:
         reader.close()
-    assert told == []
+    # A broker of Apache Kafka that has just started may have no block of producer ids yet.
+    assert [line for line in told if cluster.kind == REHOME or "Coordinator load in progress" not in line] == []
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])

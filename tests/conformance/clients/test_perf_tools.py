@@ -12,7 +12,7 @@ import pytest
 
 from tests.conformance.clients.conftest import fresh
 from tests.conformance.conftest import Tools
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 
 pytestmark = [pytest.mark.kafka, pytest.mark.temporal]
 

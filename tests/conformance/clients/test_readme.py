@@ -1,4 +1,4 @@
-"""The README's section on one's own tools does what it says: shell, Python and Java, word for word."""
+"""ops/docs/clients.md does what it says: shell, Python and Java, word for word."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from ops.kafka.broker import java_command
+from ops.kafka.jars import java_command
 from tests.conformance.clients.conftest import Ask
 from tests.conformance.clients.java import ok
 from tests.conformance.conftest import Tools
-from tests.support.node_harness import until
-from tests.support.readme import README, block, commands
+from tests.support.nodes.node_harness import until
+from tests.support.report.readme import CLIENTS, block, commands
 
 pytestmark = [pytest.mark.kafka, pytest.mark.spark, pytest.mark.temporal]
 
@@ -106,7 +106,7 @@ def other_disk(ask: Ask, cluster: Any) -> Callable[[], str]:
     return other
 
 
-def test_the_examples(
+def test_examples(
     shell: Shell, cluster: Any, other_disk: Callable[[], str], spark_kafka: Any, tmp_path: Path, kcat_program: str
 ) -> None:
     server = cluster.address(1)
@@ -134,7 +134,7 @@ def test_the_examples(
 
     cluster.new_topic(name="loud")
     python = block("python", THIS).replace(SERVER, cluster.bootstrap).replace(DATA, f"{tmp_path}/")
-    exec(compile(python, str(README), "exec"), {})
+    exec(compile(python, str(CLIENTS), "exec"), {})
     lines = [line for part in (tmp_path / "loud").glob("part-*") for line in part.read_text().split()]
     assert sorted(lines) == ["FOUR", "ONE", "THREE", "TWO"]
 

@@ -62,7 +62,7 @@ def test_transactions_of_kafka_python(cluster: Any) -> None:
         producer.close(timeout=5)
 
 
-def test_the_newer_protocol_of_groups(ask: Ask, cluster: Any) -> None:
+def test_newer_protocol_of_groups(ask: Ask, cluster: Any) -> None:
     topic = cluster.new_topic()
     ask("produce", topic=topic, prefix="r", count=1)
     newer = {"group.id": fresh(), "group.protocol": "consumer"}

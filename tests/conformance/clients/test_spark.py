@@ -60,13 +60,13 @@ def named(prefix: str, count: int) -> list[str]:
     return sorted(f"{prefix}-{number}" for number in range(count))
 
 
-def test_a_frame_is_written_and_read_back(kafka: SparkAndKafka, cluster: Any) -> None:
+def test_frame_is_written_and_read_back(kafka: SparkAndKafka, cluster: Any) -> None:
     topic = cluster.new_topic(partitions=3)
     kafka.write(topic, named("row", 200))
     assert kafka.batch(topic) == named("row", 200)
 
 
-def test_a_batch_between_offsets_and_from_a_time(kafka: SparkAndKafka, cluster: Any, ask: Ask) -> None:
+def test_batch_between_offsets_and_from_a_time(kafka: SparkAndKafka, cluster: Any, ask: Ask) -> None:
     topic = cluster.new_topic()
     ask("produce", topic=topic, partition=0, prefix="r", count=20, timestamp=T0)
     offsets = {"startingOffsets": f'{{"{topic}":{{"0":5}}}}', "endingOffsets": f'{{"{topic}":{{"0":-1}}}}'}
@@ -75,7 +75,7 @@ def test_a_batch_between_offsets_and_from_a_time(kafka: SparkAndKafka, cluster: 
     assert kafka.batch(topic, **times) == ["r-12", "r-13", "r-14"]
 
 
-def test_a_stream_goes_on_from_its_checkpoint(kafka: SparkAndKafka, cluster: Any, tmp_path: Path) -> None:
+def test_stream_goes_on_from_its_checkpoint(kafka: SparkAndKafka, cluster: Any, tmp_path: Path) -> None:
     topic = cluster.new_topic(partitions=2)
     kafka.write(topic, named("first", 50))
     assert kafka.stream(topic, tmp_path) == named("first", 50)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from storage_node.config_table import BROKER, MOVE_RATE, TOPIC, Scope
+from storage_node.config.changes import Op
+from storage_node.config.table import BROKER, MOVE_RATE, TOPIC, Scope
 from storage_node.log import build_batch
-from storage_node.topic_configs import Op
 from tests.conformance.clusters import BROKER_RESOURCE, NODES, TOPIC_RESOURCE, Cluster
 from tests.conformance.configs.values import (
     BY_BROKER,
@@ -28,7 +28,7 @@ from tests.conformance.configs.values import (
 )
 
 
-def test_the_configs_of_a_topic(cluster: Cluster, topic: str) -> None:
+def test_configs_of_a_topic(cluster: Cluster, topic: str) -> None:
     found = rows(cluster, TOPIC_RESOURCE, topic)
     assert set(found) == set(TOPIC)
     for name, key in TOPIC.items():
@@ -53,7 +53,7 @@ def test_the_configs_of_a_topic(cluster: Cluster, topic: str) -> None:
     assert synonyms(row) == [(on_broker, "1000", STATIC), (on_broker, "60000", DEFAULT)]
 
 
-def test_the_configs_of_a_broker(cluster: Cluster) -> None:
+def test_configs_of_a_broker(cluster: Cluster) -> None:
     found = rows(cluster, BROKER_RESOURCE, "2", node=2)
     if cluster.differs("the-configs-of-a-node"):
         assert set(found) - OURS <= set(BROKER) and set(found) >= OURS
@@ -153,7 +153,7 @@ def test_which_value_holds(cluster: Cluster, clean: None) -> None:
     assert usually_within_a_second(took), took
 
 
-def test_the_largest_batch_changes_on_every_node_and_mostly_within_a_second(cluster: Cluster, clean: None) -> None:
+def test_largest_batch_changes_on_every_node_and_mostly_within_a_second(cluster: Cluster, clean: None) -> None:
     topic = cluster.new_topic(assignment={0: [1], 1: [2], 2: [3]})
     clients = {node: cluster.wire(node) for node in NODES}
     took: list[float] = []
@@ -192,7 +192,7 @@ def test_records_of_the_future_are_refused(cluster: Cluster) -> None:
     cluster.eventually(lambda: produce(now - 120_000) == 32)
 
 
-def test_alter_configs_takes_away_what_it_does_not_name(cluster: Cluster) -> None:
+def test_alter_configs_removes_what_it_does_not_name(cluster: Cluster) -> None:
     topic = cluster.new_topic(configs={"segment.ms": "5000000"})
 
     def replace(kind: int, name: str, configs: dict[str, str | None]) -> tuple[int, str]:

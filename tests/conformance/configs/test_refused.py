@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from storage_node.config_table import MOVE_RATE
-from storage_node.topic_configs import Op
+from storage_node.config.changes import Op
+from storage_node.config.table import MOVE_RATE
 from tests.conformance.clusters import BROKER_RESOURCE, TOPIC_RESOURCE, Cluster
 from tests.conformance.configs.values import (
     FOLLOWER,
@@ -176,7 +176,7 @@ def test_what_our_nodes_do_not_do(cluster: Cluster) -> None:
     assert (code, message) == ((0, "") if cluster.differs("small-segments") else (40, "Value must be at least 1048576"))
 
 
-def test_a_broker_config_that_nobody_knows(cluster: Cluster, clean: None) -> None:
+def test_broker_config_that_nobody_knows(cluster: Cluster, clean: None) -> None:
     code, message = alter(cluster, BROKER_RESOURCE, "1", [("log.retention.byte", Op.SET, "5")])
     if cluster.differs("unknown-broker-configs"):
         assert code == 40 and "did you mean log.retention.bytes?" in message
@@ -187,7 +187,7 @@ def test_a_broker_config_that_nobody_knows(cluster: Cluster, clean: None) -> Non
 
 
 @pytest.mark.feature("113-37")
-def test_the_proposals_name_of_the_rate(cluster: Cluster, clean: None) -> None:
+def test_proposals_name_of_the_rate(cluster: Cluster, clean: None) -> None:
     assert alter(cluster, BROKER_RESOURCE, "1", [("intra.broker.throttled.rate", Op.SET, "5000")]) == (0, "")
     names = {MOVE_RATE, "intra.broker.throttled.rate"}
     found = cluster.eventually(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from storage_node.topic_configs import Op
+from storage_node.config.changes import Op
 from tests.conformance.clusters import BROKER_RESOURCE, NODES, Cluster
 
 OWN, BY_BROKER, BY_DEFAULT, STATIC, DEFAULT = 1, 2, 3, 4, 5

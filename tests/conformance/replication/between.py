@@ -9,8 +9,8 @@ from datetime import timedelta
 from typing import Any
 
 from tests.conformance.clusters import NODES, Cluster
-from tests.conformance.log_dirs import on_disk
-from tests.support.reassigning import Ongoing, ongoing, results, wanted_topics
+from tests.conformance.log_dirs.calls import on_disk
+from tests.support.nodes.reassigning import Ongoing, ongoing, results, wanted_topics
 
 NONE = 0
 UNKNOWN_TOPIC_OR_PARTITION = 3

@@ -38,7 +38,7 @@ def replicated(cluster: Cluster, node: int) -> Iterator[None]:
 
 
 @pytest.mark.slow_conformance
-def test_a_group_whose_node_is_down(cluster: Cluster, group: str) -> None:
+def test_group_whose_node_is_down(cluster: Cluster, group: str) -> None:
     where = coordinator(cluster, group)
 
     def told() -> list[tuple[int, int]]:

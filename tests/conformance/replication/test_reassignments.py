@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.clusters import NODES, Cluster
-from tests.conformance.log_dirs import Replica, describe, moves_held, others, wait_until_in, where
-from tests.conformance.log_dirs import ask as ask_directory
+from tests.conformance.log_dirs.calls import Replica, describe, moves_held, others, wait_until_in, where
+from tests.conformance.log_dirs.calls import ask as ask_directory
 from tests.conformance.replication.between import (
     NO_REASSIGNMENT_IN_PROGRESS,
     NONE,
@@ -91,7 +91,7 @@ def test_how_far_a_new_replica_is_behind(cluster: Cluster) -> None:
 
 @pytest.mark.conformance(149, 153, 157)
 @pytest.mark.feature("455-02", "455-04", "455-13", "455-25")
-def test_a_cancel(cluster: Cluster) -> None:
+def test_cancel(cluster: Cluster) -> None:
     topic = filled(cluster, [3, 2])
     before = seen(cluster, topic)
     with held(cluster, topic, to=[1]):
@@ -112,7 +112,7 @@ def test_a_cancel(cluster: Cluster) -> None:
 
 @pytest.mark.conformance(158)
 @pytest.mark.feature("455-24")
-def test_a_second_one_while_one_runs(cluster: Cluster) -> None:
+def test_second_one_while_one_runs(cluster: Cluster) -> None:
     topic = filled(cluster, [1])
     with held(cluster, topic, to=[2, 3]):
         assert ask(cluster, topic, [2]) == (NONE, None)
@@ -133,7 +133,7 @@ def test_a_second_one_while_one_runs(cluster: Cluster) -> None:
 
 @pytest.mark.conformance(158)
 @pytest.mark.feature("455-24")
-def test_a_leader_that_a_second_one_takes_away_stays_to_the_end(cluster: Cluster) -> None:
+def test_leader_that_a_second_one_takes_away_stays_to_the_end(cluster: Cluster) -> None:
     topic = filled(cluster, [1, 2])
     with held(cluster, topic, to=[3], partitions="0:3"):
         # 2 is in sync already; the old leader goes once 3 is as well.
@@ -149,7 +149,7 @@ def test_a_leader_that_a_second_one_takes_away_stays_to_the_end(cluster: Cluster
 
 @pytest.mark.conformance(187)
 @pytest.mark.feature("455-13")
-def test_a_cancel_takes_away_what_is_in_sync_already(cluster: Cluster) -> None:
+def test_cancel_takes_away_what_is_in_sync_already(cluster: Cluster) -> None:
     topic = filled(cluster, [1])
     with held(cluster, topic, to=[3], partitions="0:3"):
         assert ask(cluster, topic, [2, 3]) == (NONE, None)
@@ -162,7 +162,7 @@ def test_a_cancel_takes_away_what_is_in_sync_already(cluster: Cluster) -> None:
 
 @pytest.mark.conformance(66)
 @pytest.mark.feature("455-28")
-def test_a_replica_that_leaves_takes_its_moving_copy_along(cluster: Cluster) -> None:
+def test_replica_that_leaves_takes_its_moving_copy_along(cluster: Cluster) -> None:
     topic = filled(cluster, [1])
     with moves_held(cluster, 1):
         assert ask_directory(cluster, 1, topic, others(cluster, 1, topic)[0]) == NONE
@@ -173,7 +173,7 @@ def test_a_replica_that_leaves_takes_its_moving_copy_along(cluster: Cluster) -> 
 
 
 @pytest.mark.feature("113-58")
-def test_a_follower_moves_between_its_disks_while_it_fetches(cluster: Cluster) -> None:
+def test_follower_moves_between_its_disks_while_it_fetches(cluster: Cluster) -> None:
     topic = filled(cluster, [1, 2])
     target = others(cluster, 2, topic)[0]
     with moves_held(cluster, 2, 100_000):
@@ -187,7 +187,7 @@ def test_a_follower_moves_between_its_disks_while_it_fetches(cluster: Cluster) -
     assert cluster.end_offset(topic) == 500
 
 
-def test_a_topic_is_deleted_in_the_middle_of_it(cluster: Cluster) -> None:
+def test_topic_is_deleted_in_the_middle_of_it(cluster: Cluster) -> None:
     topic = filled(cluster, [1], [2])
     with held(cluster, topic, to=[3]):
         assert set(reassign(cluster, {(topic, 0): [3], (topic, 1): [3]}).values()) == {(NONE, None)}

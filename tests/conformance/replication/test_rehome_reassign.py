@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from ops.cli import main as cli
-from ops.cli import reassign_throttle as throttles
 from ops.cli.kafka_admin import KafkaAdmin
+from ops.cli.reassign import throttling as throttles
 from tests.conformance.clusters import Cluster
 from tests.conformance.replication.between import everywhere
+from tests.support.no_cluster import no_cluster_around
 
 
 @pytest.fixture
@@ -20,9 +21,7 @@ def rehome(
     cluster: Cluster, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Any:
     """Run a command with --json on the cluster's bootstrap servers, Temporal unknown; its value."""
-    for name in ("REHOME_DATA", "REHOME_BOOTSTRAP_SERVER", "TEMPORAL_ADDRESS", "REHOME_CLUSTER"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
+    no_cluster_around(monkeypatch, tmp_path)
 
     def run(*arguments: str) -> Any:
         capsys.readouterr()
@@ -41,7 +40,7 @@ def plan(folder: Path, topic: str, replicas: list[int], log_dirs: list[str] | No
     return str(file)
 
 
-def test_a_partition_moves_under_a_throttle_that_is_taken_back(cluster: Cluster, rehome: Any, tmp_path: Path) -> None:
+def test_partition_moves_under_a_throttle_that_is_taken_back(cluster: Cluster, rehome: Any, tmp_path: Path) -> None:
     topic = cluster.new_topic(assignment={0: [1]})
     cluster.produce(topic, 0, n=300, size=1000)
     file = plan(tmp_path, topic, [2])
@@ -94,7 +93,7 @@ def test_what_is_under_way_is_shown_and_cancelled(cluster: Cluster, rehome: Any,
             cluster.set_broker_config(node, **dict.fromkeys(throttles.RATES))
 
 
-def test_a_directory_on_another_node_is_reached(cluster: Cluster, rehome: Any, tmp_path: Path) -> None:
+def test_directory_on_another_node_is_reached(cluster: Cluster, rehome: Any, tmp_path: Path) -> None:
     topic = cluster.new_topic(assignment={0: [1]})
     cluster.produce(topic, 0, n=300, size=1000)
     with KafkaAdmin(cluster.bootstrap) as admin:

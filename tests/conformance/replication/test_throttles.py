@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conformance.clusters import NODES, Cluster
-from tests.conformance.log_dirs import describe
+from tests.conformance.log_dirs.calls import describe
 from tests.conformance.replication.between import (
     MOVED,
     NONE,
@@ -85,7 +85,7 @@ def test_only_listed_replicas_of_the_node_are_held(cluster: Cluster, side: str) 
 
 
 @pytest.mark.conformance(195)
-def test_a_star_is_all_of_the_topic_and_of_no_other(cluster: Cluster) -> None:
+def test_star_is_all_of_the_topic_and_of_no_other(cluster: Cluster) -> None:
     topic, other = filled(cluster, [1], [1]), filled(cluster, [1])
     list_(cluster, topic, FOLLOWER, "*")
     with rate(cluster, FOLLOWER, 1, 2, 3):
@@ -139,7 +139,7 @@ def timed(cluster: Cluster, topic: str) -> float:
 @pytest.mark.slow_conformance
 @pytest.mark.conformance(193, 194, 196)
 @pytest.mark.parametrize("side", [LEADER, FOLLOWER])
-def test_a_throttled_reassignment_takes_the_time_that_the_rate_says(cluster: Cluster, side: str) -> None:
+def test_throttled_reassignment_takes_the_time_that_the_rate_says(cluster: Cluster, side: str) -> None:
     topic = filled(cluster, [1], records=9000)
     list_(cluster, topic, side, "*")
     forgotten(cluster)
@@ -150,7 +150,7 @@ def test_a_throttled_reassignment_takes_the_time_that_the_rate_says(cluster: Clu
 
 @pytest.mark.slow_conformance
 @pytest.mark.conformance(194)
-def test_a_throttle_that_had_a_pause(cluster: Cluster) -> None:
+def test_throttle_that_had_a_pause(cluster: Cluster) -> None:
     little, topic = filled(cluster, [1], records=100), filled(cluster, [1], records=7000)
     for each in (little, topic):
         list_(cluster, each, LEADER, "*")
@@ -167,7 +167,7 @@ def test_a_throttle_that_had_a_pause(cluster: Cluster) -> None:
 
 @pytest.mark.conformance(183, 193)
 @pytest.mark.feature("455-27")
-def test_a_rate_is_kept_and_changed_in_the_middle(cluster: Cluster) -> None:
+def test_rate_is_kept_and_changed_in_the_middle(cluster: Cluster) -> None:
     # So slow that all of it would take half a minute, however the machine stalls meanwhile.
     slow, some = RATE // 3, RATE
     topic = filled(cluster, [1], records=3000)

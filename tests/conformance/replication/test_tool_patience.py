@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from ops.kafka.tools import WarmTools
-from storage_node.types import TopicPartition
+from storage_node.model.ids import TopicPartition
 from tests.conformance.conftest import Tools
 from tests.conformance.plans import Plans
-from tests.support.memory_cluster import MemoryCluster, running_cluster
-from tests.support.node_harness import until
+from tests.support.nodes.memory_cluster import MemoryCluster, running_cluster
+from tests.support.nodes.node_harness import until
 
 LATE = 3
 """The node that is to get a replica, and does not hear of it for a while."""
@@ -71,7 +71,7 @@ def placed(nodes: MemoryCluster, topic: str) -> str:
 @pytest.mark.conformance(178)
 @pytest.mark.feature("113-29")
 @pytest.mark.parametrize("directory", [0, 1])
-def test_a_directory_of_a_replica_that_is_not_there_is_asked_for_until_the_timeout(
+def test_directory_of_a_replica_that_is_not_there_is_asked_for_until_the_timeout(
     nodes: MemoryCluster, plans: Plans, topic: str, asked: list[dict[TopicPartition, str]], directory: int
 ) -> None:
     there = nodes.paths[LATE][directory]

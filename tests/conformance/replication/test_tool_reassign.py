@@ -7,10 +7,10 @@ import json
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.conformance import log_dirs
 from tests.conformance.clusters import BROKER_RESOURCE, NODES, TOPIC_RESOURCE, Cluster
 from tests.conformance.conftest import Tools
-from tests.conformance.log_dirs import moves_held, on_disk, wait_until_in, where
+from tests.conformance.log_dirs import calls
+from tests.conformance.log_dirs.calls import moves_held, on_disk, wait_until_in, where
 from tests.conformance.plans import MOVE_RATE, NOTHING_MOVES, TOOL, WARNING, Plans, config
 from tests.conformance.replication.between import (
     FOLLOWER_RATE,
@@ -104,7 +104,7 @@ def test_from_verify_to_verify(cluster: Cluster, plans: Plans, tools: Tools) -> 
 
 
 @pytest.mark.feature("455-17")
-def test_a_cancel_by_a_file_cancels_what_came_in_between(cluster: Cluster, plans: Plans) -> None:
+def test_cancel_by_a_file_cancels_what_came_in_between(cluster: Cluster, plans: Plans) -> None:
     """The tool names partitions, not targets: whoever has begun another reassignment since loses it."""
     topic = filled(cluster, [1])
     file = plans.of((topic, 0, [3], None))
@@ -170,7 +170,7 @@ def test_another_node_and_a_directory_there(cluster: Cluster, plans: Plans) -> N
     file = plans.of((topic, 0, [2, 1], [there, other]))
     options = ("--throttle", "90000000", "--replica-alter-log-dirs-throttle", "1")
     # The tool asks for the directory after the reassignment: the replica may be there by then. So it is asked before.
-    assert log_dirs.ask(cluster, 2, topic, there) == log_dirs.REPLICA_NOT_AVAILABLE
+    assert calls.ask(cluster, 2, topic, there) == calls.REPLICA_NOT_AVAILABLE
     with moves_held(cluster, 1):
         code, lines = plans.run("execute", file, *options)
         assert code == 0, lines

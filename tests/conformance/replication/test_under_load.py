@@ -26,7 +26,9 @@ AFTER = {
 def test_nothing_acknowledged_is_lost(cluster: Cluster, plans: Plans, tmp_path: Path, bounced: tuple[int, ...]) -> None:
     topic = cluster.new_topic(assignment=BEFORE, configs={"min.insync.replicas": "2"})
     (folder := tmp_path / "histories").mkdir()
-    with Watched(folder, cluster.bootstrap, {topic: PARTITIONS}, producers=2, load=8000) as traffic:
+    # A new producer's first batches may be in flight when the leaders change: see the difference.
+    primed = not cluster.differs("first-batches-at-a-new-leader")
+    with Watched(folder, cluster.bootstrap, {topic: PARTITIONS}, producers=2, load=8000, primed=primed) as traffic:
         file = plans.of(*((topic, partition, nodes, None) for partition, nodes in AFTER.items()))
         code, lines = plans.run("execute", file, "--throttle", "3000000" if bounced else "50000000")
         assert code == 0, lines

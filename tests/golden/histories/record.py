@@ -1,4 +1,5 @@
-"""Records the histories that the replay tests replay: runs the workflows' tests with recording on.
+"""Records the histories that the replay tests replay, and the timelines that `rehome show` prints of some of them: runs
+the workflows' tests with recording on.
 
     python -m tests.golden.histories.record [pytest's arguments]
     python -m tests.golden.histories.record --ends
@@ -24,7 +25,7 @@ def record_ends() -> int:
     """Record what the histories that are there end in."""
     for path in sorted(replaying.HISTORIES.glob("*.json.gz")):
         end = asyncio.run(replaying.replay(read_history(path)))
-        replaying.keep(path.name.removesuffix(".json.gz"), end, anew=False)
+        replaying.keep(path.name.removesuffix(".json.gz"), end, recorded=False)
     return 0
 
 
@@ -33,7 +34,9 @@ def main() -> int:
     if sys.argv[1:] == ["--ends"]:
         return record_ends()
     os.environ["REHOME_RECORD"] = "1"
-    return int(pytest.main(["tests/workflows", "-m", "temporal", "-p", "no:cacheprovider", *sys.argv[1:]]))
+    recorded = int(pytest.main(["tests/workflows", "-m", "temporal", "-p", "no:cacheprovider", *sys.argv[1:]]))
+    # The texts of `rehome show` are those of the recorded histories.
+    return recorded or int(pytest.main(["tests/ops/cli/show/test_timeline.py", "-k", "text", "-p", "no:cacheprovider"]))
 
 
 if __name__ == "__main__":

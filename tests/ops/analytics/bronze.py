@@ -6,21 +6,28 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from ops.analytics import io, job, schema
-from ops.analytics.report import Move, Phase, Report, build
-from ops.analytics.source import read_events
+from activities.history.manifest import CLOSED, OPEN
+from ops.analytics import job, schema
+from ops.analytics.gold.rules import Rules
+from ops.analytics.lake.decode import Record, read_file
+from ops.analytics.lake.ingest import keep
+from ops.analytics.lake.pending import pending_activities
+from ops.analytics.lake.source import _ARROW, batch, files_of, newest
+from ops.analytics.report import Move, Phase, Report
+from ops.analytics.schema import conform
+from ops.analytics.silver.build import Silver, silver
 
 
 @dataclass(frozen=True)
-class Told:
-    """A report and the frames that it came from."""
+class Collected:
+    """A report and its tables."""
 
     report: Report
-    frames: job.Frames
+    frames: Silver
 
     def move(self, replica: str, node: int | None = None) -> Move:
         """The one move of that replica."""
@@ -39,24 +46,34 @@ class Told:
         return spent
 
 
-def frame(spark: SparkSession, rows: Iterable[tuple[Any, ...]]) -> DataFrame:
-    """Rows of the data source as bronze, without starting Spark's Python workers."""
+def records(folder: Path, after: int = 0, through: int | None = None) -> list[Record]:
+    """The records of an export folder, decoded here: Spark's Python workers take seconds to start."""
+    last = newest(folder) if through is None else through
+    return [record for file in files_of(folder, after, last) for record in read_file(file)]
+
+
+def frame(spark: SparkSession, rows: Iterable[Record]) -> DataFrame:
+    """Records as the data source delivers them."""
     import pyarrow as pa
 
-    from ops.analytics.source import _ARROW, _batch
+    found = list(rows)
+    return spark.createDataFrame(pa.Table.from_batches([batch(found)] if found else [], _ARROW))
 
-    batches = [_batch(list(rows))] if rows else []
-    return spark.createDataFrame(pa.Table.from_batches(batches, _ARROW)).to(schema.HISTORY_EVENTS)
+
+def events_of(found: DataFrame) -> DataFrame:
+    """The events among records, as bronze has them."""
+    events = found.where(F.col("kind").isin(CLOSED, OPEN)).withColumn("ingest_date", F.to_date("taken_at"))
+    return conform(events, schema.HISTORY_EVENTS)
 
 
 def bronze(spark: SparkSession, folder: Path) -> tuple[DataFrame, DataFrame]:
     """Events and pending activities of an export folder."""
-    manifests = io.load_export(folder)
-    rows = [row for file in io.history_files(folder, manifests) for row in read_events(file)]
-    return frame(spark, rows), io.read_pending(spark, folder, manifests)
+    found = frame(spark, records(folder)).localCheckpoint()
+    return events_of(found), pending_activities(found)
 
 
-def tell(events: DataFrame, pending: DataFrame, as_of: datetime) -> Told:
+def collect(events: DataFrame, pending: DataFrame, as_of: datetime) -> Collected:
     """The report as of a time."""
-    frames = job.transform(events, pending, as_of, lambda name, table: table.localCheckpoint())
-    return Told(build(frames.move_report, frames.move_phases, frames.sla_summary, frames.workflow_runs, as_of), frames)
+    made = silver(events, pending, as_of, keep)
+    empty = events.sparkSession.createDataFrame([], schema.QUARANTINE.struct)
+    return Collected(job.report_of(made, empty, Rules(), as_of), made)

@@ -33,8 +33,8 @@ WELL = Move(
     seconds_throttled=2.0,
     seconds_stalled=0.0,
     seconds_locked=0.0042,
-    seconds_delete_wait=5.0,
-    spent={"copying": 8.0, "queued": 1.5, "run_limit": 2.0, "away": 0.5},
+    seconds_delete_delay=5.0,
+    spent={"copying": 8.0, "queued": 1.5, "run_limit": 2.0, "unavailable": 0.5},
     stall=None,
     stall_message=None,
     deadline_seconds=30.0,
@@ -85,8 +85,8 @@ def phases_of(move: Move) -> tuple[Phase, ...]:
         Phase(move.id, "queued", f"{day}00.100000Z", f"{day}01.600000Z", 1.5, False),
         Phase(move.id, "copying", f"{day}01.600000Z", f"{day}09.600000Z", 8.0, False),
         Phase(move.id, "throttled", f"{day}09.600000Z", f"{day}11.600000Z", 2.0, False),
-        Phase(move.id, "swap", f"{day}12.480000Z", f"{day}12.500000Z", 0.02, True),
-        Phase(move.id, "delete-wait", f"{day}12.500000Z", f"{day}17.500000Z", 5.0, True),
+        Phase(move.id, "swapping", f"{day}12.480000Z", f"{day}12.500000Z", 0.02, True),
+        Phase(move.id, "delete_delay", f"{day}12.500000Z", f"{day}17.500000Z", 5.0, True),
     )
 
 

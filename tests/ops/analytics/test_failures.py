@@ -1,4 +1,4 @@
-"""Directory failures in the tables, on the page and on a terminal: recorded ones, and one that nobody recorded yet."""
+"""Directory failures in the tables, on the page and on a terminal: recorded ones, and a pending one."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ops.analytics.failures import directory_failures, replica_failures
 from ops.analytics.page import render
 from ops.analytics.report import Failure, ReplicaFailure, collect_failures, collect_replica_failures
-from ops.analytics.silver import latest_histories, workflow_runs
+from ops.analytics.silver.failures import directories, replica_failures, replica_reports
+from ops.analytics.silver.histories import latest_histories
+from ops.analytics.silver.histories import runs as runs_of
 from ops.analytics.table import print_report
 from tests.ops.analytics.bronze import bronze
 from tests.ops.analytics.conftest import at
 from tests.ops.analytics.sample import report
-from tests.support.histories import COMPLETED, T0, RunBuilder, export, moved
+from tests.support.runs.histories import COMPLETED, T0, RunBuilder, export, moved
 from tests.workflows.conftest import HISTORIES, read_history
 
 NOTICED = T0.timestamp() + 3.5
@@ -48,7 +49,7 @@ def failure(name: str, **more: Any) -> RunBuilder:
 
 
 @pytest.mark.spark
-def test_a_recorded_failure_and_one_that_waits(spark: Any, tmp_path: Any) -> None:
+def test_recorded_and_pending_directory_failures_are_rows(spark: Any, tmp_path: Any) -> None:
     recorded = failure("recorded")
     result = {
         **recorded_facts(),
@@ -59,7 +60,7 @@ def test_a_recorded_failure_and_one_that_waits(spark: Any, tmp_path: Any) -> Non
     }
     recorded.complete(5.0, result)
     export(tmp_path, recorded, failure("waits", directory="/data/n2/d3"), moved("a"), at=100)
-    one, two = collect_failures(directory_failures(runs(spark, tmp_path), at(100)))
+    one, two = collect_failures(directories(runs(spark, tmp_path)))
     assert (one.node, one.directory, one.outcome, one.seconds) == (2, "/data/n2/d2", "recorded", 1.25)
     assert one.noticed == "2026-11-20T10:00:03.500000Z" and "Input/output error" in one.reason
     assert one.replicas == ["orders-0", "orders-7"] and one.moves == ["audit-1"]
@@ -70,7 +71,7 @@ def test_a_recorded_failure_and_one_that_waits(spark: Any, tmp_path: Any) -> Non
 def runs(spark: Any, folder: Any) -> Any:
     """The runs of an export folder."""
     events, _ = bronze(spark, folder)
-    return workflow_runs(latest_histories(events, at(100)))
+    return runs_of(latest_histories(events, at(100)))
 
 
 def recorded_facts() -> dict[str, Any]:
@@ -88,7 +89,7 @@ def recorded_facts() -> dict[str, Any]:
 
 
 @pytest.mark.spark
-def test_a_run_as_the_server_wrote_it(spark: Any, tmp_path: Any) -> None:
+def test_failure_run_written_by_a_server_is_read(spark: Any, tmp_path: Any) -> None:
     history = read_history(HISTORIES / "directory-failure.json.gz")
     run = RunBuilder(history.workflow_id, "a-run")
     run.events[:] = history.events
@@ -96,19 +97,19 @@ def test_a_run_as_the_server_wrote_it(spark: Any, tmp_path: Any) -> None:
     export(tmp_path, run, at=100)
     late = history.events[-1].event_time.ToDatetime(tzinfo=UTC)
     events, _ = bronze(spark, tmp_path)
-    (one,) = collect_failures(directory_failures(workflow_runs(latest_histories(events, late)), late))
+    (one,) = collect_failures(directories(runs_of(latest_histories(events, late))))
     assert (one.node, one.directory, one.directory_id, one.outcome) == (1, "/b", "dir-1-b", "recorded")
     assert one.replicas == ["t-0", "t-1"] and one.moves == ["t-2"]
     assert "Input/output error" in one.reason and one.recorded is not None
 
 
 @pytest.mark.spark
-def test_no_failure_makes_an_empty_table(spark: Any, tmp_path: Any) -> None:
+def test_report_without_failures_has_an_empty_table(spark: Any, tmp_path: Any) -> None:
     export(tmp_path, moved("a"), at=100)
-    assert collect_failures(directory_failures(runs(spark, tmp_path), at(100))) == ()
+    assert collect_failures(directories(runs(spark, tmp_path))) == ()
 
 
-def test_the_page_and_the_terminal_say_what_failed() -> None:
+def test_page_and_terminal_show_failed_directories() -> None:
     found = Failure(
         "w", 2, "/data/n2/<d2>", "an-id", "it hangs", "2026-11-20T10:00:03.500000Z", None, None, "open",
         [f"orders-{number}" for number in range(12)], ["audit-1"],
@@ -139,7 +140,7 @@ def reports(node: int, *rows: tuple[str, int, str]) -> dict[str, Any]:
 
 
 @pytest.mark.spark
-def test_replicas_that_are_offline_alone_and_when_they_came_back(spark: Any, tmp_path: Any) -> None:
+def test_replicas_offline_alone_are_rows_with_their_return(spark: Any, tmp_path: Any) -> None:
     register = {"do": "register", "node": 2, "host": "h", "directories": []}
     named = {**register, "offline": reports(2, ("audit", 0, "still bad"))["replicas"]}
     run = controller(
@@ -154,7 +155,7 @@ def test_replicas_that_are_offline_alone_and_when_they_came_back(spark: Any, tmp
     )
     export(tmp_path, run, moved("a"), at=100)
     events, _ = bronze(spark, tmp_path)
-    found = collect_replica_failures(replica_failures(latest_histories(events, at(100)), at(100)))
+    found = collect_replica_failures(replica_failures(replica_reports(latest_histories(events, at(100)))))
     assert [
         (one.node, one.replica, one.reason, one.reported[17:19], one.back and one.back[17:19]) for one in found
     ] == [
@@ -167,7 +168,7 @@ def test_replicas_that_are_offline_alone_and_when_they_came_back(spark: Any, tmp
     assert found[0].file == "/d/orders-0/0.log"
 
 
-def test_the_page_and_the_terminal_say_which_file_failed() -> None:
+def test_page_and_terminal_show_the_failed_file() -> None:
     bad = ReplicaFailure(
         2, "orders", 3, "/d/<1>/orders-3/7.log", "Operation not permitted", "2026-11-20T10:00:03.500000Z", None
     )

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.analytics.numbers import duration, percent, rate, size, wilson
+from ops.analytics.numbers import attainment, duration, percent, rate, size, wilson
 
 
 @given(total=st.integers(1, 10_000), data=st.data())
-def test_the_wilson_interval_holds_its_share_and_stays_within_bounds(total: int, data: st.DataObject) -> None:
+def test_wilson_interval_holds_its_share_and_stays_within_bounds(total: int, data: st.DataObject) -> None:
     good = data.draw(st.integers(0, total))
     low, high = wilson(good, total)
     assert 0.0 <= low <= good / total + 1e-12 and good / total - 1e-12 <= high <= 1.0
 
 
-def test_the_wilson_interval_of_known_cases() -> None:
+def test_wilson_interval_of_known_cases() -> None:
     assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
     assert wilson(0, 0) == (0.0, 1.0)
 
@@ -27,10 +27,10 @@ def test_the_wilson_interval_of_known_cases() -> None:
 def test_spark_counts_the_same_interval(spark: Any) -> None:
     from pyspark.sql import functions as F
 
-    from ops.analytics import gold
+    from ops.analytics.gold import sla
 
     cases = [(0, 1), (1, 1), (8, 10), (72, 100), (999, 1000)]
-    low, high = gold.wilson(F.col("good").cast("double"), F.col("total").cast("double"))
+    low, high = sla.wilson(F.col("good").cast("double"), F.col("total").cast("double"))
     rows = spark.createDataFrame(cases, ["good", "total"]).select("good", "total", low.alias("low"), high.alias("high"))
     for row in rows.collect():
         assert (row.low, row.high) == pytest.approx(wilson(row.good, row.total))
@@ -63,5 +63,10 @@ def test_durations(seconds: float | None, text: str) -> None:
     assert duration(seconds) == text
 
 
-def test_a_share_below_one_never_reads_a_hundred_percent() -> None:
+def test_few_deadlines_have_no_share() -> None:
+    cases = {(0, 0): "–", (1, 1): "too few to say", (19, 19): "too few to say", (20, 20): "100 %", (19, 20): "95.0 %"}
+    assert {case: attainment(*case) for case in cases} == cases
+
+
+def test_share_below_one_is_never_shown_as_100_percent() -> None:
     assert (percent(1.0), percent(0.99999), percent(0.5), percent(None)) == ("100 %", "99.9 %", "50.0 %", "–")

@@ -1,4 +1,4 @@
-"""What the page and the printed table say, without a browser."""
+"""The content of the page and of the printed table, without a browser."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.console import Console
 
 from ops.analytics.charts import MOST
 from ops.analytics.page import alarms, headline, lost, render, write_page
+from ops.analytics.report import Plan, Quarantined
 from ops.analytics.table import print_report
 from tests.ops.analytics.sample import EMPTY, FAILED, LATE, NASTY, OPEN, WELL, report, total
 
@@ -21,7 +22,7 @@ def outside_scripts(html: str) -> str:
     return re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
 
 
-def test_the_page_needs_nothing_from_anywhere() -> None:
+def test_page_loads_no_external_resource() -> None:
     html = render(report())
     text = outside_scripts(html)
     assert not re.search(r"""(src|href|url)\s*[=(]\s*["']?(https?:)?//""", text)
@@ -29,7 +30,7 @@ def test_the_page_needs_nothing_from_anywhere() -> None:
     assert "default-src 'none'" in text
 
 
-def test_what_users_named_cannot_become_markup() -> None:
+def test_names_from_users_are_escaped() -> None:
     move = replace(WELL, replica=NASTY, message=NASTY, workflow_id=NASTY, source=NASTY, met_sla="no")
     html = render(report(move))
     assert "alert(1)</script>" not in html
@@ -38,13 +39,13 @@ def test_what_users_named_cannot_become_markup() -> None:
     assert specs is not None and set(json.loads(specs.group(1))) == {"timeline", "durations", "rates", "split"}
 
 
-def test_the_vega_bundle_cannot_end_its_own_script() -> None:
+def test_vega_bundle_cannot_end_its_own_script() -> None:
     html = render(report())
     script = html[html.index('<script type="module">') + 22 :]
     assert script.index("</script>") > 500_000
 
 
-def test_charts_show_the_latest_moves_and_say_so_tables_show_all() -> None:
+def test_charts_show_the_latest_moves_and_tables_show_all() -> None:
     moves = [replace(WELL, id=f"m{i}", replica=f"orders-{i}") for i in range(MOST + 15)]
     html = render(report(*moves))
     assert f"the latest {MOST} of {MOST + 15} moves" in html
@@ -57,18 +58,18 @@ def test_charts_show_the_latest_moves_and_say_so_tables_show_all() -> None:
     assert all(f'data-move="m{i}"' in table for i in range(MOST + 15))
 
 
-def test_a_replica_that_moved_twice_has_two_bars() -> None:
+def test_replica_that_moved_twice_has_two_bars() -> None:
     html = render(report(WELL, replace(WELL, id="again")))
     assert "orders-0  n1 (2)" in html
 
 
-def test_an_empty_report_is_a_page_too() -> None:
+def test_empty_report_is_a_page() -> None:
     html = render(EMPTY)
-    assert "No moves are in the exported histories." in html
-    assert "no move failed, is late or stands still" in html
+    assert "The exported histories contain no moves." in html
+    assert "no move failed, is late or has stalled" in html
 
 
-def test_the_page_is_replaced_whole(tmp_path: Path) -> None:
+def test_page_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     path.write_text("old")
     assert write_page(report(), path) == path
@@ -85,7 +86,7 @@ def test_the_page_is_replaced_whole(tmp_path: Path) -> None:
         (total(open=0, failed=0, met=0, missed=0, cancelled=2), "2 of 4 moves done, 2 cancelled."),
     ],
 )
-def test_the_headline(row, text: str) -> None:  # type: ignore[no-untyped-def]
+def test_headline_summarises_the_moves(row, text: str) -> None:  # type: ignore[no-untyped-def]
     assert headline(row) == text
 
 
@@ -95,7 +96,7 @@ def printed(width: int) -> str:
     return out.getvalue()
 
 
-def test_the_printed_table_has_what_was_asked_for() -> None:
+def test_printed_table_has_the_specified_columns() -> None:
     text = printed(190)
     (line,) = [line for line in text.splitlines() if line.strip().startswith("orders-0")]
     for cell in (
@@ -113,11 +114,11 @@ def test_the_printed_table_has_what_was_asked_for() -> None:
     ):
         assert cell in line
     assert "as of 2026-11-20 10:00:50 UTC" in text
-    assert "SLA attainment 50.0 % (1 of 2; 95 % interval 9.4 % to 90.5 %)" in text
+    assert "SLA attainment: too few to say (1 of 2 met; 95 % interval 9.4 % to 90.5 %)" in text
     assert "open: copying" in text
 
 
-def test_a_very_long_name_does_not_cost_the_other_columns() -> None:
+def test_long_name_leaves_room_for_the_other_columns() -> None:
     out = io.StringIO()
     print_report(report(replace(WELL, replica="t" * 249 + "-0")), Console(file=out, width=130))
     assert "19.8 MB/s" in out.getvalue() and "4.2 ms" in out.getvalue() and "…" in out.getvalue()
@@ -130,15 +131,51 @@ def test_on_a_narrow_terminal_no_row_is_broken(width: int) -> None:
     assert all(len(line) <= width and ("yes" in line or "no" in line) for line in lines)
 
 
-def test_the_page_says_why_time_was_lost() -> None:
+def test_page_shows_why_time_was_lost() -> None:
     held = replace(OPEN, stall="growing_source", stall_message="the source grows by 2 MB/s & more")
     moves = (WELL, replace(held, spent={"growing_source": 30.0, "run_limit": 10.0}))
-    told = {reason: (seconds, share, most.replica) for reason, seconds, share, most in lost(moves)}
-    assert told["run_limit"] == (12.0, pytest.approx(12 / 52), "clicks-2")
-    assert told["growing_source"] == (30.0, pytest.approx(30 / 52), "clicks-2")
-    assert "slow_disk" not in told and lost(()) == ()
+    by_reason = {reason: (seconds, share, most.replica) for reason, seconds, share, most in lost(moves)}
+    assert by_reason["run_limit"] == (12.0, pytest.approx(12 / 52), "clicks-2")
+    assert by_reason["growing_source"] == (30.0, pytest.approx(30 / 52), "clicks-2")
+    assert "slow_disk" not in by_reason and lost(()) == ()
     (alarm,) = alarms([held])
     assert alarm[2] == "the source grows by 2 MB/s & more"
     html = render(report(*moves))
     assert 'data-reason="growing_source"' in html and "source grew faster than the copy" in html
     assert "the source grows by 2 MB/s &amp; more" in html
+
+
+def test_page_and_terminal_show_what_could_not_be_read() -> None:
+    bad = Quarantined("part-0.pb", 0, "truncated", "part-0.pb has 3 bytes, its manifest says <4>: restore it")
+    shown = replace(report(WELL), quarantine=(bad,), quarantined=7)
+    assert "Not read" not in render(report(WELL))
+    html = render(shown)
+    assert "7 parts of the exports" in html and "its manifest says &lt;4&gt;: restore it" in html
+    out = io.StringIO()
+    print_report(shown, Console(file=out, width=190))
+    assert "not read: part-0.pb has 3 bytes, its manifest says <4>: restore it" in out.getvalue()
+    assert "2 more parts of the export are in the table quarantine." in out.getvalue()
+
+
+def test_move_between_nodes_shows_both_nodes() -> None:
+    moved = replace(WELL, kind="both", node=3, from_node=1, source=None, directory="/d2")
+    assert (moved.origin, moved.target) == ("node 1", "node 3: /d2")
+    assert "node 1 → node 3: /d2" in render(report(moved))
+    added = replace(moved, kind="node", from_node=None, directory=None)
+    assert (added.origin, added.target) == (None, "node 3")
+
+
+def test_page_and_terminal_show_plans() -> None:
+    plan = Plan(
+        "prod/plan/july", "prod", "failed", False, None, None, NASTY, "2026-11-20T10:00:00.000000Z",
+        "2026-11-20T10:01:00.000000Z", 60.0, 3, 2, 1, 0, 3_000_000, 2_000_000, "2026-11-20T11:00:00.000000Z", "no",
+        False, 1,
+    )  # fmt: skip
+    shown = replace(report(), plans=(plan,))
+    page = render(shown)
+    assert 'data-plan="prod/plan/july"' in page and "2 of 3" in page and "1 differ" in page and NASTY not in page
+    assert "table-plans" not in render(report())
+    out = io.StringIO()
+    print_report(shown, Console(file=out, width=190))
+    (line,) = [one for one in out.getvalue().splitlines() if one.startswith("plan prod/plan/july failed")]
+    assert "2 of 3 moves done, 1 missed, 2.00 MB, 1 partition differ" in line

@@ -9,9 +9,9 @@ import pytest
 
 from ops.cli import dirs
 from ops.cli import main as cli
-from storage_node.directories import meta_properties
 from storage_node.directories.formatting import format_directories, prepare
-from tests.support.node_harness import CLUSTER_ID, Harness, running
+from storage_node.directories.meta import properties as meta_properties
+from tests.support.nodes.node_harness import CLUSTER_ID, Harness, running
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def stopped(tmp_path: Path) -> tuple[Harness, Path]:
 
 
 def wipe(path: str) -> str:
-    """An empty disk in the place of one; answers the id that is missing now."""
+    """Replace a disk by an empty one; return the id that is missing now."""
     disk = Path(path)
     found = meta_properties.read(path)
     assert found is not None and found.directory_id
@@ -43,19 +43,19 @@ def listed(harness: Harness) -> list[set[str]]:
     return [set(each.directory_ids) if each is not None else set() for each in found]
 
 
-def test_a_node_starts_with_a_new_disk_after_it_forgot_the_dead_one(
+def test_node_starts_with_a_new_disk_after_dirs_forget(
     stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     harness, config = stopped
     gone = wipe(harness.paths[1])
     assert cli.run(["dirs", "forget", "1", gone, "--config", str(config), "--yes", "--json"]) == 0
     shown = capsys.readouterr()
-    answer = json.loads(shown.out)
-    assert answer["node"] == 1 and answer["formatted"] == [harness.paths[1]]
-    (lost,) = answer["forgotten"]
+    response = json.loads(shown.out)
+    assert response["node"] == 1 and response["formatted"] == [harness.paths[1]]
+    (lost,) = response["forgotten"]
     assert (lost["directory_id"], lost["path"]) == (gone, harness.paths[1])
     assert len(lost["lost_replicas"]) == 1 and lost["lost_replicas"][0] in shown.err
-    assert lost["only_replicas"] == lost["lost_replicas"] and "what they held is gone" in shown.err
+    assert lost["only_replicas"] == lost["lost_replicas"] and "so their records are lost" in shown.err
     assert all(len(ids) == 3 and gone not in ids for ids in listed(harness))
     harness.node = harness._new(0)
     harness.start()
@@ -66,7 +66,7 @@ def test_a_node_starts_with_a_new_disk_after_it_forgot_the_dead_one(
         harness.stop()
 
 
-def test_a_metadata_directory_beside_log_dirs_is_not_missing(
+def test_dirs_forget_keeps_a_metadata_directory_beside_log_dirs(
     stopped: tuple[Harness, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     harness, config = stopped
@@ -75,8 +75,8 @@ def test_a_metadata_directory_beside_log_dirs_is_not_missing(
     config.write_text(f"{config.read_text()}metadata.log.dir={beside}\n", encoding="utf-8")
     metadata = meta_properties.read(beside)
     assert metadata is not None and metadata.directory_id
-    code, says = fails(capsys, "1", metadata.directory_id, "--config", str(config), "--yes")
-    assert code == 1 and f"{beside} has the directory id" in says
+    code, message = fails(capsys, "1", metadata.directory_id, "--config", str(config), "--yes")
+    assert code == 1 and f"{beside} has the directory id" in message
     gone = wipe(harness.paths[1])
     assert cli.run(["dirs", "forget", "1", gone, "--config", str(config), "--yes"]) == 0
     kept = meta_properties.read(beside)
@@ -84,7 +84,9 @@ def test_a_metadata_directory_beside_log_dirs_is_not_missing(
     assert all(ids == set(kept.directory_ids) and len(ids) == 4 and gone not in ids for ids in listed(harness))
 
 
-def test_two_disks_go_together(stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_dirs_forget_requires_all_lost_disks_at_once(
+    stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     harness, config = stopped
     both = [wipe(path) for path in harness.paths[1:]]
     assert cli.run(["dirs", "forget", "1", both[0], "--config", str(config), "--yes"]) == 1
@@ -100,45 +102,45 @@ def fails(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
     return code, shown.err.strip().splitlines()[-1]
 
 
-def test_nothing_is_changed_without_a_word(
+def test_dirs_forget_without_confirmation_changes_nothing(
     stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness, config = stopped
     gone = wipe(harness.paths[1])
     before = listed(harness)
-    code, says = fails(capsys, "1", gone, "--config", str(config))
-    assert code == 2 and "--yes" in says
+    code, message = fails(capsys, "1", gone, "--config", str(config))
+    assert code == 2 and "--yes" in message
     monkeypatch.setattr(dirs.sys.stdin, "isatty", lambda: True)
     monkeypatch.setattr(dirs.typer, "confirm", lambda *_, **__: False)
     assert fails(capsys, "1", gone, "--config", str(config)) == (1, "error: nothing was changed")
     assert listed(harness) == before
 
 
-def test_what_cannot_be_forgotten(stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_dirs_forget_of_an_invalid_id_fails(stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]) -> None:
     harness, config = stopped
     there = meta_properties.read(harness.paths[0])
     assert there is not None and there.directory_id
-    code, says = fails(capsys, "1", there.directory_id, "--config", str(config), "--yes")
-    assert code == 1 and f"{harness.paths[0]} has the directory id" in says
-    code, says = fails(capsys, "1", "nobodys", "--config", str(config), "--yes")
-    assert code == 1 and "lists the directory id nobodys; none is missing" in says
-    code, says = fails(capsys, "2", "nobodys", "--config", str(config), "--yes")
-    assert code == 2 and "is that of node 1, not of node 2" in says
-    code, says = fails(capsys, "1", "nobodys", "--config", str(config.with_name("none")), "--yes")
-    assert code == 1 and "cannot be read" in says
-    code, says = fails(capsys, "1", "nobodys", "--data", str(config.parent), "--yes")
-    assert code == 1 and "there is no stack" in says
+    code, message = fails(capsys, "1", there.directory_id, "--config", str(config), "--yes")
+    assert code == 1 and f"{harness.paths[0]} has the directory id" in message
+    code, message = fails(capsys, "1", "unknown", "--config", str(config), "--yes")
+    assert code == 1 and "lists the directory id unknown; none is missing" in message
+    code, message = fails(capsys, "2", "unknown", "--config", str(config), "--yes")
+    assert code == 2 and "belongs to node 1, not to node 2" in message
+    code, message = fails(capsys, "1", "unknown", "--config", str(config.with_name("none")), "--yes")
+    assert code == 1 and "cannot be read" in message
+    code, message = fails(capsys, "1", "unknown", "--data", str(config.parent), "--yes")
+    assert code == 1 and "there is no stack" in message
 
 
-def test_a_running_node_is_left_alone(stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_running_node_is_left_alone(stopped: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]) -> None:
     harness, config = stopped
     gone = wipe(harness.paths[1])
     Path(harness.paths[1]).rmdir()  # a disk that is not there: the node starts without it
     prepared = prepare(harness.paths, node_id=1)
     try:
-        code, says = fails(capsys, "1", gone, "--config", str(config), "--yes")
+        code, message = fails(capsys, "1", gone, "--config", str(config), "--yes")
     finally:
         for lock in prepared.locks.values():
             lock.release()
-    assert code == 1 and "is in use by process" in says
+    assert code == 1 and "is in use by process" in message
     assert all(gone in ids for ids in listed(harness) if ids)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from ops.cli import main as cli
-from storage_node.protocol import private
-from tests.support.node_harness import running, until
+from storage_node.protocol.apis import private
+from tests.support.nodes.node_harness import running, until
 from tests.support.wire import Client
 
 
-def test_status_of_a_node_that_does_not_know_of_its_client_shows_the_rest(
+def test_status_of_a_node_without_client_state_shows_the_rest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(private.OPERATIONS, "controller-client")
@@ -28,7 +28,7 @@ def test_status_of_a_node_that_does_not_know_of_its_client_shows_the_rest(
         assert (found["replicas"], found["temporal_client"]["connected"]) == (0, None)
 
 
-def test_the_connections_of_a_node(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_connections_are_listed_with_the_limits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with running(tmp_path, dirs=1) as harness:
         harness.create_topic("t")
         client = Client(harness)

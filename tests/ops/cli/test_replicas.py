@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from ops.cli import main as cli
-from storage_node.log.batch import build_batch
+from ops.stack.errors import ExitCode
+from storage_node.log.batches.batch import build_batch
 from tests.support.io_faults import Faults, install
-from tests.support.node_harness import Harness, running, until
+from tests.support.nodes.node_harness import Harness, running, until
 from tests.support.wire import Client
 
 
@@ -52,7 +53,7 @@ def read(capsys: pytest.CaptureFixture[str], harness: Harness, *arguments: str) 
     return json.loads(run(capsys, harness, *arguments, "--json")[0])
 
 
-def test_every_view_says_which_file_failed_where_and_why(
+def test_every_view_shows_the_failed_file_and_the_reason(
     bad: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     harness, folder = bad
@@ -66,9 +67,9 @@ def test_every_view_says_which_file_failed_where_and_why(
     good, failed = read(capsys, harness, "topic", "describe", "orders")["partitions"]
     assert good["failed_replicas"] == [] and good["offline"] == []
     assert fits(failed["failed_replicas"][0]) and failed["offline"] == [1] and failed["leader"] in (-1, None)
-    (node,) = read(capsys, harness, "dirs", "list")
-    held = {each["path"]: each["offline_replicas"] for each in node["directories"]}
-    assert fits(held.pop(str(folder.parent))[0]) and list(held.values()) == [[]]
+    document = read(capsys, harness, "dirs", "list", "--node", "1")
+    assert all(each["is_live"] for each in document["log_dirs"]), "its directory is good"
+    assert fits(read(capsys, harness, "node", "status", "1")["offline_replicas"][0])
     for command in (["replicas", "offline"], ["topic", "describe", "orders"], ["dirs", "list", "--node", "1"]):
         shown = "".join(run(capsys, harness, *command)[0].split())
         assert str(folder) in shown and "Operationnotpermitted" in shown, command
@@ -76,32 +77,34 @@ def test_every_view_says_which_file_failed_where_and_why(
     assert "rehome replicas online 1 orders-1" in out
 
 
-def test_a_repaired_replica_is_online_on_request(
+def test_repaired_replica_is_online_on_request(
     bad: tuple[Harness, Path], faults: Faults, capsys: pytest.CaptureFixture[str]
 ) -> None:
     harness, folder = bad
     out, error = run(capsys, harness, "replicas", "online", "1", "orders-1", "orders-0", code=1)
-    assert out == "orders-0 is online already on node 1\n"
-    assert "orders-1 is offline still" in error and str(folder) in error and "Operation not permitted" in error
+    assert out == "orders-0 is already online on node 1\n"
+    assert "orders-1 is still offline" in error and str(folder) in error and "Operation not permitted" in error
     faults.clear()
     found = read(capsys, harness, "replicas", "online", "1", "orders-1")
     row = {"topic": "orders", "partition": 1, "outcome": "reopened", "message": ""}
     assert found == {"node": 1, "replicas": [row]}
     until(lambda: not harness.node.metadata.image.topics["orders"].partitions[1].offline)
-    assert run(capsys, harness, "replicas", "offline")[0] == "no replica is offline alone\n"
+    assert run(capsys, harness, "replicas", "offline")[0] == "no offline replicas in online log directories\n"
     client = Client(harness)
     until(lambda: client.produce("orders", 1, build_batch([b"x" * 1200])).error == 0)
     client.close()
 
 
-def test_wrong_requests(bad: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]) -> None:
+def test_replicas_online_with_wrong_arguments_fails(
+    bad: tuple[Harness, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
     harness, _ = bad
-    assert "no node 7" in run(capsys, harness, "replicas", "online", "7", "orders-1", code=1)[1]
+    assert "node 7 does not exist" in run(capsys, harness, "replicas", "online", "7", "orders-1", code=1)[1]
     assert "does not exist" in run(capsys, harness, "replicas", "online", "1", "orders-9", code=1)[1]
     assert "TOPIC-PARTITION" in run(capsys, harness, "replicas", "online", "1", "orders", code=2)[1]
 
 
-def test_a_node_that_does_not_respond_is_listed(
+def test_dirs_list_includes_a_node_that_does_not_respond(
     bad: tuple[Harness, Path], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from ops.cli import nodes
@@ -110,6 +113,11 @@ def test_a_node_that_does_not_respond_is_listed(
     harness, _ = bad
     dead = NodeAddress(2, "127.0.0.1", 1)
     monkeypatch.setattr(nodes, "addresses", lambda _: [dead, NodeAddress(1, "127.0.0.1", harness.node.port)])
-    first, second = read(capsys, harness, "dirs", "list")
-    assert "does not answer" in first["error"] and second["error"] == ""
-    assert len(read(capsys, harness, "replicas", "offline")) == 1, "any node tells of all"
+    out, error = run(capsys, harness, "dirs", "list", code=ExitCode.PARTIAL)
+    assert "does not" in " ".join(out.split()) and "unknown" in out
+    assert error.startswith("error: the result is partial: node 2 does not respond")
+    document, _ = run(capsys, harness, "dirs", "list", "--json", code=ExitCode.PARTIAL)
+    first, second = json.loads(document)["brokers"]
+    assert (first["broker"], first["log_dirs"]) == (2, []) and first["error"]
+    assert second["broker"] == 1 and len(second["log_dirs"]) == 2 and "error" not in second
+    assert len(read(capsys, harness, "replicas", "offline")) == 1, "any node reports all of them"

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment stops what was started, and the next run cleans up after one that was killed."""
+"""Ctrl-C at any time stops all processes of the demo, and the next run cleans up after a killed one."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 ROOT = Path(__file__).resolve().parents[3]
 MARK = "REHOME_TEST_STARTED_FOR"
 
-#: The demo as it is, and as something that is at the point in question sooner.
+#: The demo, and variants that reach a step sooner.
 WHOLE = ("-m", "ops.demo")
 _RUN = "import runpy; runpy.run_module('ops.demo', run_name='__main__', alter_sys=True)"
-SMALL = ("-c", f"from ops.demo import plan; plan.PARTITION_BYTES, plan.THROTTLE = 8_000_000, 1_500_000; {_RUN}")
+SMALL = ("-c", f"from ops.demo import choice; choice.PARTITION_BYTES, choice.THROTTLE = 8_000_000, 1_500_000; {_RUN}")
 REPORT = ("-c", f"from ops.demo.run import Demo; Demo._steps = lambda demo: demo._report(demo._start()); {_RUN}")
 
 
 def start(data: Path, demo: tuple[str, ...] = WHOLE) -> subprocess.Popen[str]:
-    """The demo in a process group of its own, as a terminal starts it."""
+    """Start the demo in a process group of its own, as a terminal does."""
     return subprocess.Popen(
         [sys.executable, "-u", *demo, "--data", str(data)],
         stdout=subprocess.PIPE,
@@ -51,7 +51,7 @@ def read_until(process: subprocess.Popen[str], part: str) -> str:
 
 
 def started_for(data: Path) -> list[str]:
-    """The command lines of all processes that descend from a demo in that folder, whoever their parent is by now."""
+    """Return the command lines of all descendants of a demo in that folder, also of reparented ones."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -64,14 +64,14 @@ def started_for(data: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One folder for all interrupted runs: each is the next run after an interrupted one."""
+    """Return the folder of all interrupted runs: each cleans up after the one before."""
     return tmp_path_factory.mktemp("demo")
 
 
 @pytest.mark.parametrize("loaded", ["site-packages", "confluent_kafka"])
-def test_an_interrupt_right_after_the_start(data: Path, loaded: str) -> None:
+def test_interrupt_right_after_the_start(data: Path, loaded: str) -> None:
     with start(data) as process:
-        # Nothing is shown yet that could be waited for: see how far it is with its imports.
+        # The demo has printed nothing yet; its memory maps show the progress of its imports.
         until = time.monotonic() + 30
         while loaded not in Path(f"/proc/{process.pid}/maps").read_text():
             assert time.monotonic() < until
@@ -94,7 +94,7 @@ def test_an_interrupt_right_after_the_start(data: Path, loaded: str) -> None:
         pytest.param(REPORT, "Spark is reading", id="Spark", marks=pytest.mark.spark),
     ],
 )
-def test_an_interrupt_leaves_nothing_running(data: Path, demo: tuple[str, ...], moment: str) -> None:
+def test_interrupt_leaves_nothing_running(data: Path, demo: tuple[str, ...], moment: str) -> None:
     with start(data, demo) as process:
         read_until(process, moment)
         if "Spark" in moment:
@@ -113,7 +113,7 @@ def test_an_interrupt_leaves_nothing_running(data: Path, demo: tuple[str, ...], 
     assert Stack(data).running() == {}
 
 
-def test_a_killed_run_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
+def test_killed_run_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
     with start(tmp_path) as process:
         read_until(process, "2/9")
         process.kill()
@@ -122,7 +122,7 @@ def test_a_killed_run_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
     try:
         with start(tmp_path) as second:
             shown = read_until(second, "starting temporal")
-            assert "removed what an earlier run had left" in shown
+            assert "removed the processes and data of an earlier run" in shown
             second.send_signal(signal.SIGINT)
             assert second.wait(60) == 130
         assert not any(processes.alive(record) for record in left.values())
@@ -136,7 +136,7 @@ def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:
     began = time.monotonic()
     with state.owning(tmp_path), start(tmp_path) as process:
         assert process.stdout is not None
-        told = process.stdout.read()
+        printed = process.stdout.read()
         assert process.wait(30) == 1
-    assert "is looked after by another" in told
+    assert "is managed by another" in printed
     assert time.monotonic() - began < 30

@@ -1,4 +1,4 @@
-"""What the demo's clients saw is judged by the checks of the torture: damage is told, sound data is called sound."""
+"""The demo's clients are judged by the checks of the torture: damage is reported, sound data is not."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_sound_data_is_sound() -> None:
     assert (found.acknowledged, found.read, found.consumed) == (10, 10, 3)
 
 
-def test_records_sent_but_never_acknowledged_may_be_there() -> None:
+def test_unacknowledged_records_may_be_read() -> None:
     assert verdict(acks=SOUND[:-3]).sound
 
 
-def test_a_lost_tail_that_nobody_acknowledged_is_no_damage() -> None:
+def test_lost_unacknowledged_tail_is_sound() -> None:
     kept = [r for r in SOUND if r.offset < 4]
     assert verdict(kept, kept, [], {0: 4, 1: 4}).sound
 
@@ -57,14 +57,14 @@ SWAPPED = [
         (verdict(read=[*SOUND, Record(0, 5, "v-0-4")], ends={0: 6, 1: 5}), "v-0-4 is in orders more than once"),
         (verdict(read=SWAPPED, consumed=[]), "offset 2 of orders-0 is v-0-2 for the acknowledgement"),
         (verdict([], [r for r in SOUND if r != SOUND[2]], []), "has nothing at offset 2"),
-        (verdict(read=[SOUND[1], SOUND[0], *SOUND[2:]]), "gives offset 0 after 1"),
-        (verdict([], [replace(r, value="x") if r == SOUND[2] else r for r in SOUND], []), "nobody sent it"),
+        (verdict(read=[SOUND[1], SOUND[0], *SOUND[2:]]), "has offset 0 after 1"),
+        (verdict([], [replace(r, value="x") if r == SOUND[2] else r for r in SOUND], []), "no client sent it"),
         (verdict(consumed=[SOUND[0], SOUND[2]]), "skipped to offset 2"),
-        (verdict(consumed=[SOUND[1], SOUND[1]]), "was given again offset 1"),
+        (verdict(consumed=[SOUND[1], SOUND[1]]), "received again offset 1"),
         (verdict(consumed=[Record(1, 4, "v-0-0")]), "offset 4 of orders-1"),
     ],
 )
-def test_damage_is_told(found: Verdict, words: str) -> None:
+def test_damage_is_reported(found: Verdict, words: str) -> None:
     assert words in " | ".join(found.problems)
 
 

@@ -1,4 +1,4 @@
-"""Values of the demo's records."""
+"""The values of the demo's records."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ops.demo.traffic import payload, value_of
 
 
 @given(st.from_regex(r"(load|live)-[0-9]{1,3}-[0-9]{1,9}", fullmatch=True), st.integers(min_value=30, max_value=5000))
-def test_a_value_is_found_again_in_a_record_of_the_size_asked_for(value: str, size: int) -> None:
+def test_value_of_a_record_with_the_requested_size(value: str, size: int) -> None:
     raw = payload(value, size)
     assert value_of(raw) == value
     assert len(raw) == size
 
 
-def test_a_record_without_a_value() -> None:
+def test_record_without_a_value() -> None:
     assert value_of(None) == ""

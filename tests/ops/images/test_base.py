@@ -1,4 +1,4 @@
-"""The base image runs this checkout's interpreter, and an engine of our own leaves nothing behind."""
+"""The base image runs this checkout's interpreter, and a temporary engine removes its files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from ops.images import base
 from ops.images.engine import NoEngine, engine
-from tests.support.docker import docker_with_base
+from tests.support.programs.docker import docker_with_base
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -24,8 +24,8 @@ def test_what_is_mounted_covers_the_checkout_and_the_interpreter() -> None:
     assert Path("/usr") not in found
 
 
-def test_a_linked_environment_works_inside_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkout whose .venv is a link: the link is seen inside, so what it leads to must be there, where it stands."""
+def test_linked_environment_works_inside_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If .venv is a link, its target must be mounted as well, at its own path."""
     real, checkout = tmp_path / "shared" / "venv", tmp_path / "checkout"
     real.mkdir(parents=True)
     checkout.mkdir()
@@ -43,14 +43,14 @@ def test_nothing_is_mounted_twice() -> None:
     assert base.Mount(Path("/elsewhere/file")) in found
 
 
-def test_without_an_engine_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_engine_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(NoEngine, match="start Docker, or set DOCKER_HOST"), engine():
         pass
 
 
-def test_a_command_that_takes_too_long_ends_with_its_children(tmp_path: Path) -> None:
-    """debootstrap is a script that runs many others: none of them may go on in a folder that is being removed."""
+def test_command_that_times_out_is_killed_with_its_children(tmp_path: Path) -> None:
+    """debootstrap runs many child processes: all must exit before their folder is removed."""
     ready = tmp_path / "pid"
     script = f"sh -c 'echo $$ > {ready}; exec sleep 60' & wait"
     with pytest.raises(subprocess.TimeoutExpired):
@@ -68,8 +68,8 @@ def test_our_own_interpreter_is_taken_where_it_is_mounted(monkeypatch: pytest.Mo
 
 
 @pytest.mark.docker
-@pytest.mark.timeout(900)  # the first time on a machine the image is pulled, or made of Debian's packages
-def test_the_base_image_runs_what_a_role_needs_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.timeout(900)  # the first run on a machine pulls or builds the image
+def test_base_image_runs_what_a_role_needs_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
     before = os.environ.get("DOCKER_HOST")
     with docker_with_base() as image:
         host = os.environ.get("DOCKER_HOST")
@@ -83,15 +83,15 @@ def test_the_base_image_runs_what_a_role_needs_and_nothing_is_left(monkeypatch: 
             check=False,
         )
         assert done.returncode == 0, done.stderr
-        if sys.version_info[:2] == (3, 11):  # that of Debian's packages
-            # Where the interpreter is the system's, it is not mounted, and the image may keep its own elsewhere.
+        if sys.version_info[:2] == (3, 11):  # the version of Debian's packages
+            # The system's interpreter is not mounted, and the image may have its own at another path.
             with monkeypatch.context() as patched:
                 patched.setattr(sys, "base_prefix", "/usr")
                 patched.setattr(sys, "executable", "/usr/bin/not-in-the-image")
                 found, environment = base.interpreter(image, PROJECT)
             assert found == "python3.11" and "site-packages" in environment["PYTHONPATH"]
     assert os.environ.get("DOCKER_HOST") == before
-    if host != before:  # it was one of our own; others may have theirs on this machine
+    if host != before:  # it was a temporary one; other processes may have theirs
         folder = Path(str(host).removeprefix("unix://")).parent
         assert folder.name.startswith("rehome-docker-") and not folder.exists()
         assert not [line for line in Path("/proc/self/mounts").read_text().splitlines() if f" {folder}/" in line]

@@ -1,4 +1,4 @@
-"""Kafka's tools by the names of their scripts: arguments, and the virtual machine that stays warm."""
+"""Kafka's tools by the names of their scripts: arguments, and the warm JVM."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from ops.kafka import tools
 from ops.kafka.tools import Ran, ToolStuck, WarmTools
-from tests.support.kafka import require_kafka
+from tests.support.programs.kafka import require_kafka
 
 
 @pytest.mark.parametrize(
@@ -22,12 +22,12 @@ from tests.support.kafka import require_kafka
         ("kafka-dump-log", ("--files", "x"), ("--files", "x")),
     ],
 )
-def test_the_server_is_named_where_it_is_wanted(tool: str, given: tuple[str, ...], expected: tuple[str, ...]) -> None:
+def test_bootstrap_server_is_added_where_needed(tool: str, given: tuple[str, ...], expected: tuple[str, ...]) -> None:
     assert tools.with_server(tool, given, "a:1") == expected
     assert tools.with_server(tool, given, None) == given
 
 
-def test_a_script_that_is_not_there_is_a_key_error() -> None:
+def test_unknown_script_raises_key_error() -> None:
     assert tools.main_class("some.main.Class") == "some.main.Class"
     with pytest.raises(KeyError):
         tools.main_class("kafka-nothing")
@@ -41,7 +41,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmTools]:
 
 
 @pytest.mark.kafka
-def test_runs_do_not_hear_each_other(warm: WarmTools) -> None:
+def test_outputs_of_consecutive_runs_are_separate(warm: WarmTools) -> None:
     first = warm.run("kafka-storage", "random-uuid")
     second = warm.run("kafka-storage", "random-uuid")
     assert first.code == second.code == 0 and first.err == second.err == ""
@@ -52,23 +52,23 @@ def test_runs_do_not_hear_each_other(warm: WarmTools) -> None:
 
 
 @pytest.mark.kafka
-def test_what_is_no_tool_fails_and_the_next_one_runs(warm: WarmTools) -> None:
+def test_unknown_class_fails_and_the_next_tool_runs(warm: WarmTools) -> None:
     assert warm.run("no.such.Class") == Ran(1, "", "java.lang.ClassNotFoundException: no.such.Class\n")
     assert warm.run("kafka-storage", "random-uuid").code == 0
 
 
 @pytest.mark.kafka
 @pytest.mark.parametrize("own_process", [False, True])
-def test_a_tool_that_does_not_end_is_ended(warm: WarmTools, own_process: bool) -> None:
+def test_tool_that_times_out_is_killed(warm: WarmTools, own_process: bool) -> None:
     run = tools.run if own_process else warm.run
     forever = ("--bootstrap-server", "127.0.0.1:1", "--topic", "t", "--max-messages", "1")
-    with pytest.raises(ToolStuck, match=r"kafka-console-consumer .*--topic t.* did not end within 3 s"):
+    with pytest.raises(ToolStuck, match=r"kafka-console-consumer .*--topic t.* did not exit within 3 s"):
         run("kafka-console-consumer", *forever, timeout=3)
     assert warm.run("kafka-storage", "random-uuid").code == 0
 
 
 @pytest.mark.kafka
-def test_a_dead_virtual_machine_is_told_and_started_anew(warm: WarmTools, tmp_path: Path) -> None:
+def test_dead_jvm_is_restarted(warm: WarmTools, tmp_path: Path) -> None:
     process = warm._started()
     process.kill()
     process.wait()

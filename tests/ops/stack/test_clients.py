@@ -1,4 +1,4 @@
-"""How `rehome stack status` shows a process's connection to Temporal."""
+"""A process' connection to Temporal in `rehome stack status`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from activities import state_file
-from activities.client_state import ClientHealth
-from activities.temporal_errors import Kind, Problem
+from activities.temporal import state_file
+from activities.temporal.client_state import ClientHealth
+from activities.temporal.errors import Kind, Problem
 from ops.cli import main as cli
 from ops.stack import clients, state
 from ops.stack.layout import StackSpec
 from ops.stack.state import StackState
-from tests.support.node_harness import running
+from tests.support.nodes.node_harness import running
 
 NOON = datetime(2024, 2, 3, 12, 0, 0, tzinfo=UTC)
 SENTENCE = (
@@ -46,13 +46,13 @@ def rejected() -> dict[str, Any]:
     return health.state.as_dict()
 
 
-def test_a_connection_is_one_cell_and_nothing_else() -> None:
+def test_connection_is_one_cell_and_nothing_else() -> None:
     assert clients.short(connected()) == "connected since 2024-02-03 12:00:00Z"
     assert clients.lines("controller", connected()) == []
     assert clients.short(None) == "-" and clients.lines("temporal", None) == []
 
 
-def test_a_lost_connection_is_explained_in_lines_of_its_own() -> None:
+def test_lost_connection_is_explained_in_lines_of_its_own() -> None:
     assert clients.short(rejected()) == "not connected since 2024-02-03 12:00:00Z"
     assert clients.lines("node-1", rejected()) == [
         f"node-1: {SENTENCE}",
@@ -62,7 +62,7 @@ def test_a_lost_connection_is_explained_in_lines_of_its_own() -> None:
     ]
 
 
-def test_the_controllers_file_counts_only_while_it_is_of_this_process_and_fresh(tmp_path: Path) -> None:
+def test_controller_state_counts_only_if_fresh_and_of_this_process(tmp_path: Path) -> None:
     file = tmp_path / "logs" / "controller.state"
     now = datetime.now(UTC)
     assert clients.of_file(file, os.getpid(), now)["reason"].endswith(f"has not written {file} yet")
@@ -90,7 +90,7 @@ def test_one_node_shows_how_it_reaches_temporal(tmp_path: Path, capsys: pytest.C
         assert f"{harness.node.dirs.directories[0].name}: online" in text
 
 
-def test_a_stack_that_does_not_run_has_no_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_stack_that_does_not_run_has_no_clients(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state.save(StackState(StackSpec(tmp_path), "temporal", {}))
     assert cli.run(["stack", "status", "--data", str(tmp_path), "--json"]) == 0
     assert [row["temporal_client"] for row in json.loads(capsys.readouterr().out)] == [None] * 5

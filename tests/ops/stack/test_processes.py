@@ -1,4 +1,4 @@
-"""Processes are started, found again and ended; a pid that belongs to another by now is left alone."""
+"""Processes are started, found and terminated; a pid that belongs to another process now is left alone."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ def started(process: ProcessSpec) -> ProcessRecord:
     return record
 
 
-def test_a_process_ends_when_told(sleeper: ProcessRecord) -> None:
+def test_process_exits_on_terminate(sleeper: ProcessRecord) -> None:
     assert processes.alive(sleeper)
     assert processes.terminate(sleeper, deadline=10)
     assert processes.alive(sleeper) is None
 
 
-def test_a_deaf_process_is_killed_at_the_deadline(tmp_path: Path) -> None:
+def test_process_that_ignores_sigterm_is_killed_at_the_deadline(tmp_path: Path) -> None:
     record = started(spec(tmp_path, DEAF))
     assert not processes.terminate(record, deadline=0.3)
     assert processes.alive(record) is None
 
 
-def test_a_killed_process_is_gone_and_not_a_zombie(sleeper: ProcessRecord) -> None:
+def test_killed_process_is_gone_and_not_a_zombie(sleeper: ProcessRecord) -> None:
     processes.kill(sleeper)
     assert processes.alive(sleeper) is None
 
 
-def test_a_pid_given_to_another_process_does_not_count(sleeper: ProcessRecord) -> None:
+def test_pid_given_to_another_process_does_not_count(sleeper: ProcessRecord) -> None:
     stale = ProcessRecord(sleeper.pid, sleeper.created - 100)
     assert processes.alive(stale) is None
     processes.kill(stale)
     assert processes.alive(sleeper)
 
 
-def test_a_process_started_by_hand_is_found(tmp_path: Path) -> None:
+def test_process_started_by_hand_is_found(tmp_path: Path) -> None:
     wanted = spec(tmp_path, SLEEPER)
     assert processes.find((wanted,)) == {}
     by_hand = subprocess.Popen(
@@ -82,25 +82,26 @@ def test_a_process_started_by_hand_is_found(tmp_path: Path) -> None:
         by_hand.communicate()
 
 
-def test_a_program_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_missing_program_is_one_sentence(tmp_path: Path) -> None:
     missing = ProcessSpec("node-1", ("/no/such/program",), tmp_path / "logs" / "node-1.log")
     with pytest.raises(processes.StartFailed, match="cannot start node-1"):
         processes.launch(missing)
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "expected"),
     [
-        ("one\ntwo\n", "it last said: two "),
+        ("one\ntwo\n", "its log ends with: two "),
         (
             "one\nnode 1 does not start: 2 of 2\n  /a: x; y\n  /b: x; y\n",
-            "it last said: node 1 does not start: 2 of 2\n  /a",
+            "its log ends with: node 1 does not start: 2 of 2\n  /a",
         ),
+        ("one\njava.lang.Failure: two\n\tat three\n", "its log ends with: java.lang.Failure: two\n\tat three "),
         ("", "is empty"),
     ],
 )
-def test_the_last_words_are_the_last_line_with_what_belongs_to_it(tmp_path: Path, written: str, said: str) -> None:
+def test_last_words_are_the_last_line_with_its_continuation(tmp_path: Path, written: str, expected: str) -> None:
     log = tmp_path / "node-1.log"
     log.write_text(written)
-    assert said in processes.last_words(log)
+    assert expected in processes.last_words(log)
     assert str(log) in processes.last_words(log)

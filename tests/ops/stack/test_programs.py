@@ -1,4 +1,4 @@
-"""Where the Temporal server and Java come from, and what is said where they cannot be had."""
+"""The search for the Temporal server and Java, and the errors if they cannot be installed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[3]
         ("", None),
     ],
 )
-def test_the_servers_version_is_read(text: str, version: tuple[int, ...] | None) -> None:
+def test_servers_version_is_read(text: str, version: tuple[int, ...] | None) -> None:
     assert temporal_server.server_version(text) == version
 
 
@@ -60,7 +60,7 @@ def fake(path: Path, line: str) -> Path:
     return path
 
 
-def test_the_server_named_by_the_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_named_by_the_environment_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = fake(tmp_path / "mine" / "temporal", "temporal version 9 (Server 1.31.9, UI 1.0)")
     fake(tmp_path / "path" / "temporal", "temporal version 9 (Server 1.32.0, UI 1.0)")
     monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
@@ -68,7 +68,7 @@ def test_the_server_named_by_the_environment_comes_first(tmp_path: Path, monkeyp
     assert temporal_server.find() == str(mine)
 
 
-def test_an_old_server_on_the_path_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_server_on_the_path_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake(tmp_path / "path" / "temporal", "temporal version 0.9 (Server 1.20.0, UI 1.0)")
     monkeypatch.setenv("PATH", f"{tmp_path / 'path'}:/usr/bin:/bin")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -78,22 +78,22 @@ def test_an_old_server_on_the_path_is_passed_over(tmp_path: Path, monkeypatch: p
     assert temporal_server.find() == str(cached)
 
 
-def test_a_wrong_choice_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_choice_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("REHOME_TEMPORAL", str(tmp_path / "nothing"))
     with pytest.raises(temporal_server.NoTemporalServer, match="correct the variable or unset it"):
         temporal_server.find()
 
 
-def test_no_way_to_a_server_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_download_and_build_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("REHOME_TEMPORAL", raising=False)
     monkeypatch.setattr(temporal_server, "_download", lambda say: "no name resolution")
-    monkeypatch.setattr(temporal_server, "_build", lambda say: "there is no Go")
-    with pytest.raises(temporal_server.NoTemporalServer) as told:
+    monkeypatch.setattr(temporal_server, "_build", lambda say: "Go is not installed")
+    with pytest.raises(temporal_server.NoTemporalServer) as raised:
         temporal_server.ensure(lambda line: None)
-    assert "no name resolution" in str(told.value)
-    assert "set REHOME_TEMPORAL" in str(told.value)
+    assert "no name resolution" in str(raised.value)
+    assert "set REHOME_TEMPORAL" in str(raised.value)
 
 
 def test_java_home_comes_first_and_an_old_one_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +104,7 @@ def test_java_home_comes_first_and_an_old_one_is_passed_over(tmp_path: Path, mon
     assert java.find() == tmp_path / "new"
 
 
-def test_without_java_and_without_root_the_error_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_java_and_without_root_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "find", lambda: None)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     with pytest.raises(java.NoJava, match="sudo apt-get install openjdk-17-jre-headless"):
@@ -122,13 +122,13 @@ def test_as_root_a_java_that_cannot_be_installed_is_one_sentence(
     monkeypatch.setattr(java, "_JVMS", tmp_path / "none")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert programs.provide(java.ensure) == 1
-    told = capsys.readouterr().err.splitlines()
-    assert [line for line in told if line.startswith("error: ")] == told[-1:]
-    assert "install Java 17 or later and set JAVA_HOME" in told[-1]
-    assert any("Unable to locate package" in line for line in told)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("error: ")] == lines[-1:]
+    assert "install Java 17 or later and set JAVA_HOME" in lines[-1]
+    assert any("Unable to locate package" in line for line in lines)
 
 
-def test_a_report_without_java_is_one_sentence(
+def test_report_without_java_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(java, "find", lambda: None)
@@ -162,7 +162,7 @@ def test_without_network_and_modules_the_setup_of_a_server_ends_with_one_sentenc
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     error = done.stderr.splitlines()[-1]
-    assert error.startswith("error: there is no Temporal server: the download failed (temporal.download: ")
+    assert error.startswith("error: cannot install the Temporal server: the download failed (temporal.download: ")
     assert "the build failed (" in error
     assert "set REHOME_TEMPORAL to its path" in error
     assert not list((tmp_path / "cache" / "rehome" / "bin").glob("*-*"))

@@ -1,4 +1,4 @@
-"""A stack of real processes: up, again up, in the foreground, killed and started by hand, down, down again."""
+"""A stack of real processes: up, up again, in the foreground, killed and started by hand, down, down again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ops.stack.errors import OpsError, UsageError
 from ops.stack.layout import StackSpec
 from ops.stack.stack import Stack
 from storage_node.directories.formatting import format_directories
-from tests.support.node_harness import until
+from tests.support.nodes.node_harness import until
 
 pytestmark = [pytest.mark.temporal, pytest.mark.timeout(400)]
 ROOT = Path(__file__).resolve().parents[3]
@@ -34,7 +34,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def free() -> dict[str, int]:
-    first = ports.free_block(5, start=24000)
+    first = ports.some_block(5)
     return {"port": first, "temporal_port": first + 3}
 
 
@@ -46,7 +46,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(rehome(*arguments), capture_output=True, text=True, timeout=120, cwd=ROOT, check=False)
 
 
-def test_a_busy_port_is_told_before_anything_starts(tmp_path: Path, free: dict[str, int]) -> None:
+def test_busy_port_is_reported_before_any_start(tmp_path: Path, free: dict[str, int]) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", free["port"] + 1))
         listener.listen(1)
@@ -58,7 +58,7 @@ def test_a_busy_port_is_told_before_anything_starts(tmp_path: Path, free: dict[s
         assert stack.running() == {}
 
 
-def test_folders_of_another_cluster_are_told_before_anything_starts(tmp_path: Path, free: dict[str, int]) -> None:
+def test_folders_of_another_cluster_are_reported_before_any_start(tmp_path: Path, free: dict[str, int]) -> None:
     foreign = StackSpec(tmp_path, nodes=2, dirs=2).log_dirs(2)[1]
     format_directories([foreign], "another", 2)
     stack = Stack(tmp_path)
@@ -67,7 +67,7 @@ def test_folders_of_another_cluster_are_told_before_anything_starts(tmp_path: Pa
         stack.prepare({"nodes": 2, "dirs": 2, **free})
 
 
-def test_a_life_in_the_foreground(data: Path, free: dict[str, int]) -> None:
+def test_life_in_the_foreground(data: Path, free: dict[str, int]) -> None:
     options = ["--data", str(data), "--nodes", "2", "--dirs", "2"]
     options += ["--port", str(free["port"]), "--temporal-port", str(free["temporal_port"])]
     with subprocess.Popen(
@@ -83,7 +83,7 @@ def test_a_life_in_the_foreground(data: Path, free: dict[str, int]) -> None:
         try:
             second = run("stack", "up", "--data", str(data))
             assert second.returncode == 1
-            assert "is looked after by another `rehome stack up`" in second.stderr
+            assert "is managed by another `rehome stack up`" in second.stderr
             assert f"(pid {process.pid})" in second.stderr
         finally:
             process.send_signal(signal.SIGINT)
@@ -96,8 +96,8 @@ def test_a_life_in_the_foreground(data: Path, free: dict[str, int]) -> None:
     assert all(ports.is_free(port) for port in (free["port"], free["temporal_port"]))
 
 
-def test_a_stack_keeps_its_shape(data: Path) -> None:
-    with pytest.raises(OpsError, match="keeps its shape"):
+def test_stack_keeps_its_shape(data: Path) -> None:
+    with pytest.raises(OpsError, match="cannot change its shape"):
         Stack(data).prepare({"dirs": 3})
 
 
@@ -114,12 +114,12 @@ def test_up_starts_only_what_is_missing(data: Path) -> None:
 
 
 def test_other_settings_on_a_running_stack_are_refused(data: Path) -> None:
-    told = run("stack", "up", "--data", str(data), "--nodes", "3", "--detach")
-    assert told.returncode == 1
-    assert "a stack runs in" in told.stderr and "rehome stack down" in told.stderr
+    done = run("stack", "up", "--data", str(data), "--nodes", "3", "--detach")
+    assert done.returncode == 1
+    assert "a stack runs in" in done.stderr and "rehome stack down" in done.stderr
 
 
-def test_a_process_started_by_hand_by_the_line_of_status_belongs_to_the_stack(data: Path) -> None:
+def test_process_started_by_hand_by_the_line_of_status_belongs_to_the_stack(data: Path) -> None:
     stack = Stack(data)
     stack.kill("node-1")
     (row,) = [row for row in stack.status() if row["name"] == "node-1"]
@@ -135,7 +135,7 @@ def test_a_process_started_by_hand_by_the_line_of_status_belongs_to_the_stack(da
     assert stack.start("node-1") is False
 
 
-def test_a_stale_pid_is_not_mistaken_for_a_process(data: Path) -> None:
+def test_stale_pid_is_not_mistaken_for_a_process(data: Path) -> None:
     stack = Stack(data)
     stack.kill("node-2")
     forged = state.require(data).with_record("node-2", state.ProcessRecord(os.getpid(), 1.0))
@@ -145,7 +145,7 @@ def test_a_stale_pid_is_not_mistaken_for_a_process(data: Path) -> None:
     assert stack.start("node-2")
 
 
-def test_an_unknown_process_is_wrong_usage(data: Path) -> None:
+def test_unknown_process_is_wrong_usage(data: Path) -> None:
     with pytest.raises(UsageError, match="no process named node-9; it has temporal, controller, node-1, node-2"):
         Stack(data).stop("node-9")
 
@@ -164,3 +164,16 @@ def test_down_twice(data: Path) -> None:
     first = json.loads(run("stack", "down", "--data", str(data), "--json").stdout)
     assert first["stopped"] == ["temporal", "controller", "node-1", "node-2"]
     assert json.loads(run("stack", "down", "--data", str(data), "--json").stdout)["stopped"] == []
+
+
+def test_down_stops_all_although_the_disk_is_full(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    stack = Stack(data, said.append)
+    stack.start("temporal")
+
+    def full(_: object) -> None:
+        raise OpsError("cannot write the stack's state: No space left on device")
+
+    monkeypatch.setattr(state, "save", full)
+    assert stack.down() == ["temporal"]
+    assert stack.running() == {} and said[-1].endswith("No space left on device")

@@ -1,4 +1,4 @@
-"""What a node's Metadata answer is asked for."""
+"""Metadata requests to one node, for all topics or some."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from ops.torture import ask
-from tests.support.memory_cluster import MemoryCluster, running_cluster
+from tests.support.nodes.memory_cluster import MemoryCluster, running_cluster
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""What a client leaves in its history, however it ends."""
+"""The history of a client after an error."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from ops.torture.clients import Orders, Reader, Sender
+from ops.torture.clients import Reader, Sender
 from ops.torture.history import FAIL, INFO, POLL, SEND, Recorder, read
+from ops.torture.orders import Orders
 
 
 class Dying:
-    """A producer whose third poll finds that it has ended with a fatal error."""
+    """A producer whose third poll raises a fatal error."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -29,7 +30,7 @@ class Dying:
         return 0
 
 
-def test_a_producer_that_dies_leaves_no_send_without_an_outcome(tmp_path: Path) -> None:
+def test_producer_with_a_fatal_error_records_an_outcome_for_every_send(tmp_path: Path) -> None:
     topics = {"orders": ("orders", 1)}
     orders = Orders("producer", "idempotent-0", "127.0.0.1:9", tmp_path / "sends.jsonl", topics, 1, count=9)
     with Recorder(orders.history) as recorder:
@@ -43,7 +44,7 @@ def test_a_producer_that_dies_leaves_no_send_without_an_outcome(tmp_path: Path) 
 
 
 class Erring:
-    """A consumer whose one poll finds that an offset is out of range."""
+    """A consumer whose only poll returns OFFSET_OUT_OF_RANGE."""
 
     def __init__(self, offset: int) -> None:
         self._offset = offset
@@ -72,7 +73,7 @@ class Erring:
 
 
 @pytest.mark.parametrize(("offset", "kind"), [(5516, FAIL), (2035, INFO)], ids=["here", "where it was before"])
-def test_an_offset_out_of_range_counts_where_the_reader_is(tmp_path: Path, offset: int, kind: str) -> None:
+def test_out_of_range_counts_only_at_the_current_position(tmp_path: Path, offset: int, kind: str) -> None:
     orders = Orders("wanderer", "wanderer-0", "127.0.0.1:9", tmp_path / "polls.jsonl", {"orders": ("orders", 1)})
     with Recorder(orders.history) as recorder:
         reader = Reader(orders, recorder)

@@ -1,4 +1,4 @@
-"""Histories are kept as they happened, and disks are read as they are."""
+"""Events survive the history file, and folders are read from disk."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ops.torture import disk
 from ops.torture.history import INFO, OK, POLL, SEND, Event, Recorder, read, to_line
-from storage_node.log.batch import build_batch
+from storage_node.log.batches.batch import build_batch
 
 SENT = Event("p", SEND, "orders", 1, OK, 5, 9, 100, "p-1", 42)
 POLLED = Event("c", POLL, "orders", 1, OK, 6, 8, 101, records=((41, "p-0"), (42, "p-1")))
@@ -21,14 +21,14 @@ def test_events_survive_the_file(tmp_path: Path) -> None:
     assert list(read([tmp_path / "deep" / "one.jsonl"])) == [SENT, POLLED, OPEN]
 
 
-def test_a_line_says_what_a_person_wants_to_know() -> None:
+def test_line_of_an_event_omits_defaults() -> None:
     assert json.loads(to_line(SENT)) == {
         "p": "p", "op": "send", "topic": "orders", "part": 1, "type": "ok", "invoke": 5, "complete": 9, "wall": 100,
         "value": "p-1", "offset": 42,
     }  # fmt: skip
 
 
-def test_a_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
+def test_line_cut_short_by_a_kill_is_left_out(tmp_path: Path) -> None:
     path = tmp_path / "cut.jsonl"
     path.write_text(to_line(SENT) + "\n" + to_line(POLLED)[:30])
     assert list(read([path])) == [SENT]
@@ -45,7 +45,7 @@ def batch(base: int, *values: str) -> bytes:
     return build_batch([f"{value} {'x' * 30}".encode() for value in values], base_offset=base)
 
 
-def test_a_scan_has_every_record_of_the_segments(tmp_path: Path) -> None:
+def test_scan_has_every_record_of_the_segments(tmp_path: Path) -> None:
     segment(tmp_path / "t-0", batch(0, "a", "b"), batch(2, "c"))
     found = disk.scan(1, "/d", tmp_path / "t-0", ("t", 0))
     assert found.records == ((0, "a"), (1, "b"), (2, "c"))
@@ -54,7 +54,7 @@ def test_a_scan_has_every_record_of_the_segments(tmp_path: Path) -> None:
     assert not found.problems
 
 
-def test_a_flipped_byte_on_the_disk_is_a_problem(tmp_path: Path) -> None:
+def test_flipped_byte_on_the_disk_is_a_problem(tmp_path: Path) -> None:
     good = bytearray(batch(0, "a", "b") + batch(2, "c"))
     good[-3] ^= 1
     segment(tmp_path / "t-0", bytes(good))
@@ -62,14 +62,14 @@ def test_a_flipped_byte_on_the_disk_is_a_problem(tmp_path: Path) -> None:
     assert "offset 2" in problem and "CRC" in problem
 
 
-def test_half_a_batch_at_the_end_is_a_problem_for_a_scan_but_not_for_a_look_at_a_live_log(tmp_path: Path) -> None:
+def test_incomplete_last_batch_is_a_problem_for_a_scan_but_not_for_a_live_log(tmp_path: Path) -> None:
     segment(tmp_path / "t-0", batch(0, "a"), batch(1, "b")[:40])
     assert disk.scan(1, "/d", tmp_path / "t-0", ("t", 0)).problems
     batches, first, end = disk.live_end(tmp_path / "t-0")
     assert ([b.base for b in batches], first, end) == ([0], 0, 1)
 
 
-def test_a_changed_batch_changes_the_state_of_its_folder(tmp_path: Path) -> None:
+def test_changed_batch_changes_the_state_of_its_folder(tmp_path: Path) -> None:
     segment(tmp_path / "t-0", batch(0, "a"), batch(1, "b"))
     before = disk.state(tmp_path / "t-0")
     assert disk.state(tmp_path / "t-0") == before
@@ -77,7 +77,7 @@ def test_a_changed_batch_changes_the_state_of_its_folder(tmp_path: Path) -> None
     assert disk.state(tmp_path / "t-0") != before
 
 
-def test_folders_are_told_apart() -> None:
+def test_folders_are_distinguished_by_name() -> None:
     assert disk.place_of("orders-12") == ("orders", 12)
     assert disk.place_of("a-b.c-0") == ("a-b.c", 0)
     assert disk.place_of("orders-1.move") is None

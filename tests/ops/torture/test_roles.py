@@ -1,4 +1,4 @@
-"""The last disk of a node, made to fail and mended; and nodes that have something offline at the end."""
+"""Disk faults of a local node, and the state of nodes at the end of a run."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def roles(tmp_path: Path) -> Iterator[LocalRoles]:
 
 @pytest.mark.fuse
 @needs_fuse
-def test_a_disk_fails_by_rules_until_it_is_mended(roles: LocalRoles) -> None:
+def test_disk_fails_by_rules_until_it_is_mended(roles: LocalRoles) -> None:
     directory = roles._faulty[1].path
     (directory / "before").write_text("x")
     roles.fail_disk(1, {"ops": ["write"], "errno": errno.EIO})
     with pytest.raises(OSError) as failed, (directory / "file").open("wb", buffering=0) as file:
         file.write(b"x")
     assert failed.value.errno == errno.EIO and roles.disk_hits(1) == 1
-    # The watches and the checks read what the disk holds, whatever it does.
+    # The watches and the checks read the backing folder, which no rule affects.
     roles.fail_disk(1, {"errno": errno.EIO})
     assert (roles.disk(1, str(directory)) / "before").read_text() == "x"
     assert roles.disk(1, "/elsewhere") == Path("/elsewhere") and roles.disk(2, str(directory)) == directory
@@ -43,7 +43,7 @@ def test_a_disk_fails_by_rules_until_it_is_mended(roles: LocalRoles) -> None:
 
 @pytest.mark.fuse
 @needs_fuse
-def test_a_disk_that_hangs_is_mended_and_unmounted_in_the_end(roles: LocalRoles) -> None:
+def test_disk_that_hangs_is_mended_and_unmounted_in_the_end(roles: LocalRoles) -> None:
     path = roles._faulty[1].path
     roles.fail_disk(1, {"hang": True})
     roles.down()
@@ -51,14 +51,14 @@ def test_a_disk_that_hangs_is_mended_and_unmounted_in_the_end(roles: LocalRoles)
     roles.down()
 
 
-def test_a_node_without_such_a_disk_says_so(tmp_path: Path) -> None:
+def test_node_without_a_faulty_disk_raises(tmp_path: Path) -> None:
     roles = LocalRoles(tmp_path, lambda _line: None)
-    for ask in (roles.fail_disk, roles.disk_hits, roles.mend_disk):
+    for method in (roles.fail_disk, roles.disk_hits, roles.mend_disk):
         with pytest.raises(OpsError, match="node 1 cannot be made to fail"):
-            cast(Any, ask)(1)
+            cast(Any, method)(1)
 
 
-def test_a_node_with_a_directory_offline_at_the_end_does_not_work() -> None:
+def test_node_with_a_directory_offline_at_the_end_does_not_work() -> None:
     def status(online: bool) -> dict[str, Any]:
         directory = {"path": "/n1/disk-d", "online": online, "failure": "" if online else "I/O error"}
         return {"directories": [directory], "offline": {}, "generation": 1}

@@ -1,4 +1,4 @@
-"""The clients of one partition each, against a real node."""
+"""Single-partition clients, against a real node."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from ops.torture import steady
-from ops.torture.clients import Orders, Stopping
 from ops.torture.history import ASSIGN, OK, POLL, SEND, Event, Recorder, read
-from tests.support.node_harness import running, until
+from ops.torture.orders import Orders, Stopping
+from tests.support.nodes.node_harness import running, until
 
 
 class Stop:
-    """What standard input says."""
+    """The stop command."""
 
     def __init__(self) -> None:
         self.asked = threading.Event()

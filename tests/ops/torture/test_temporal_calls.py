@@ -1,4 +1,4 @@
-"""Calls of Temporal from threads: one client for all, and an error that names the reason for each that fails."""
+"""Blocking calls of Temporal: one client for all, and an error with the reason for each failed call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ops.torture.temporal_calls import TemporalCalls
 
 @pytest.fixture
 def connects(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The addresses that clients were made for."""
+    """The addresses of the clients created."""
     found: list[str] = []
 
     async def connect(target_host: str, **_: Any) -> object:
@@ -30,7 +30,7 @@ async def done(client: Client) -> int:
     return id(client)
 
 
-def test_calls_share_a_client_until_the_server_is_elsewhere(connects: list[str]) -> None:
+def test_calls_share_a_client_until_the_address_changes(connects: list[str]) -> None:
     address = "127.0.0.1:1"
     calls = TemporalCalls(lambda: address)
     assert calls.call(done, 5) == calls.call(done, 5)
@@ -39,7 +39,7 @@ def test_calls_share_a_client_until_the_server_is_elsewhere(connects: list[str])
     assert connects == ["127.0.0.1:1", "127.0.0.1:2"]
 
 
-def test_one_that_takes_too_long_fails_alone(connects: list[str]) -> None:
+def test_call_that_times_out_fails_alone(connects: list[str]) -> None:
     calls, ended = TemporalCalls(lambda: "127.0.0.1:1"), threading.Event()
 
     async def late(client: Client) -> None:
@@ -55,7 +55,7 @@ def test_one_that_takes_too_long_fails_alone(connects: list[str]) -> None:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("odd"), OSError("odd"), TimeoutError()])
-def test_what_fails_says_why(connects: list[str], error: Exception) -> None:
+def test_failed_call_raises_the_reason(connects: list[str], error: Exception) -> None:
     async def fails(client: Client) -> None:
         raise error
 
@@ -63,7 +63,7 @@ def test_what_fails_says_why(connects: list[str], error: Exception) -> None:
         TemporalCalls(lambda: "127.0.0.1:1").call(fails, 5)
 
 
-def test_a_server_that_is_not_there_is_an_error_and_is_looked_for_again(
+def test_failed_connection_raises_and_is_retried_by_the_next_call(
     connects: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, there = TemporalCalls(lambda: "127.0.0.1:1"), Client.connect

@@ -1,4 +1,4 @@
-"""The topic that comes and goes: its lives are known at the end, also where a request's outcome was not."""
+"""The side topic: its lives are known at the end, also after requests without a response."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ops.torture.topics import SIDE, Side
 
 
 class Cluster:
-    """What a node would say of topics; requests to create and delete may time out, and be carried out later."""
+    """An admin client in memory; creations and deletions may time out, and be applied later."""
 
     def __init__(self) -> None:
         self.there: set[str] = set()
@@ -23,14 +23,14 @@ class Cluster:
 
     def create_topic(self, name: str, *_: object) -> None:
         if self.silent:
-            raise OpsError("no answer")
+            raise OpsError("no response")
         if name in self.there:
             raise OpsError("it exists already")
         self.there.add(name)
 
     def delete_topic(self, name: str) -> None:
         if self.silent:
-            raise OpsError("no answer")
+            raise OpsError("no response")
         self.there.remove(name)
 
     def topics(self) -> set[str]:
@@ -54,11 +54,11 @@ def side() -> Side:
 
 
 def labels(side: Side) -> list[tuple[str, bool, bool]]:
-    """Label, whether clients use it, whether it was deleted; of each life."""
+    """Return (label, used by clients, deleted) of each life."""
     return [(life.label, life.used, life.deleted) for life in side.lives]
 
 
-def test_a_life_made_after_its_request_had_timed_out_is_known_at_the_end(cluster: Cluster, side: Side) -> None:
+def test_life_created_after_its_request_timed_out_is_known_at_the_end(cluster: Cluster, side: Side) -> None:
     cluster.silent = True
     assert side.create() is None
     cluster.there.add(SIDE)
@@ -66,14 +66,14 @@ def test_a_life_made_after_its_request_had_timed_out_is_known_at_the_end(cluster
     assert labels(side) == [("visits@1", False, False)]
 
 
-def test_a_life_that_was_not_made_after_all_is_none(cluster: Cluster, side: Side) -> None:
+def test_life_whose_creation_was_never_applied_is_not_counted(cluster: Cluster, side: Side) -> None:
     cluster.silent = True
     assert side.create() is None
     side.settle()
     assert labels(side) == []
 
 
-def test_a_life_that_turns_out_to_be_there_when_it_is_asked_for_again_is_used(cluster: Cluster, side: Side) -> None:
+def test_life_found_by_the_next_creation_is_used(cluster: Cluster, side: Side) -> None:
     cluster.silent = True
     assert side.create() is None
     cluster.there.add(SIDE)
@@ -83,7 +83,7 @@ def test_a_life_that_turns_out_to_be_there_when_it_is_asked_for_again_is_used(cl
     assert labels(side) == [("visits@1", True, False)]
 
 
-def test_a_life_deleted_after_its_request_had_timed_out_is_known_to_be_deleted(cluster: Cluster, side: Side) -> None:
+def test_life_deleted_after_its_request_had_timed_out_is_known_to_be_deleted(cluster: Cluster, side: Side) -> None:
     side.create()
     cluster.silent = True
     assert side.delete() is False

@@ -1,4 +1,4 @@
-"""Small files are replaced as a whole or not at all."""
+"""Small files are replaced atomically."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from storage_node import failpoints
 from storage_node.directories import atomic
-from storage_node.errors import HighWatermarkIOError, MetadataIOError
+from storage_node.errors import CheckpointIOError, MetadataIOError
 
 STEPS = ("start", "written", "flushed", "renamed", "done")
 
@@ -25,7 +25,7 @@ atomic.write_atomic(Path(sys.argv[1]), b"new" * 1000)
 """
 
 
-def test_content_is_replaced_and_nothing_is_left(tmp_path: Path) -> None:
+def test_write_atomic_replaces_content_without_leftovers(tmp_path: Path) -> None:
     file = tmp_path / "f"
     atomic.write_atomic(file, b"old")
     atomic.write_atomic(file, b"new")
@@ -34,7 +34,7 @@ def test_content_is_replaced_and_nothing_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_kill_at_any_step_leaves_the_old_or_the_new_content(tmp_path: Path, step: str) -> None:
+def test_kill_at_any_step_leaves_the_old_or_the_new_content(tmp_path: Path, step: str) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"old")
     environ = dict(os.environ, REHOME_FAILPOINTS=f"atomic.{step}=kill")
@@ -42,12 +42,12 @@ def test_a_kill_at_any_step_leaves_the_old_or_the_new_content(tmp_path: Path, st
     assert done.returncode == -signal.SIGKILL
     renamed = STEPS.index(step) >= STEPS.index("renamed")
     assert file.read_bytes() == (b"new" * 1000 if renamed else b"old")
-    atomic.write_atomic(file, b"again")  # what a kill leaves behind is not in the way
+    atomic.write_atomic(file, b"again")  # the leftovers of a kill do not interfere
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
 @pytest.mark.parametrize("step", STEPS[:3])
-def test_an_error_before_the_rename_keeps_the_old_content(tmp_path: Path, step: str) -> None:
+def test_error_before_the_rename_keeps_the_old_content(tmp_path: Path, step: str) -> None:
     file = tmp_path / "f"
     file.write_bytes(b"old")
     with failpoints.active({f"atomic.{step}": "raise"}), pytest.raises(OSError):
@@ -56,7 +56,7 @@ def test_an_error_before_the_rename_keeps_the_old_content(tmp_path: Path, step: 
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
 
 
-def test_a_full_disk_is_told_from_a_failed_flush(tmp_path: Path) -> None:
+def test_full_disk_is_distinguished_from_a_failed_flush(tmp_path: Path) -> None:
     for point, full in (("atomic.written", True), ("atomic.flushed", False), ("atomic.fsync_dir", False)):
         with (
             failpoints.active({point: "raise:ENOSPC"}),
@@ -67,7 +67,7 @@ def test_a_full_disk_is_told_from_a_failed_flush(tmp_path: Path) -> None:
         assert atomic.is_no_room(failed.value) is full
 
 
-def test_a_symlink_in_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
+def test_symlink_in_place_of_the_temporary_file_is_not_followed(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_bytes(b"precious")
     (tmp_path / "f.tmp").symlink_to(victim)
@@ -77,14 +77,14 @@ def test_a_symlink_in_place_of_the_temporary_file_is_not_followed(tmp_path: Path
 
 
 def test_errors_carry_the_directory_and_the_cause(tmp_path: Path) -> None:
-    with pytest.raises(HighWatermarkIOError) as failed, atomic.io_errors(tmp_path, "reading f", HighWatermarkIOError):
+    with pytest.raises(CheckpointIOError) as failed, atomic.io_errors(tmp_path, "reading f", CheckpointIOError):
         atomic.read_bytes(tmp_path / "f", 10)
     assert failed.value.directory == str(tmp_path)
     assert isinstance(failed.value.__cause__, FileNotFoundError)
     assert f"reading f failed on log directory {tmp_path}" in str(failed.value)
 
 
-def test_reading_refuses_what_is_too_large_or_no_file(tmp_path: Path) -> None:
+def test_read_bytes_rejects_large_and_irregular_files(tmp_path: Path) -> None:
     (tmp_path / "large").write_bytes(b"x" * 11)
     (tmp_path / "link").symlink_to(tmp_path / "large")
     os.mkfifo(tmp_path / "pipe")

@@ -15,8 +15,8 @@ from storage_node import failpoints
 from storage_node.directories import atomic, checkpoints
 from storage_node.directories.checkpoints import OffsetCheckpoint
 from storage_node.directories.errors import MalformedCheckpoint
-from storage_node.errors import HighWatermarkIOError
-from storage_node.types import TopicPartition
+from storage_node.errors import CheckpointIOError
+from storage_node.model.ids import TopicPartition
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "directories" / "offset-checkpoint"
 OFFSETS = {TopicPartition("orders", 0): 1234567890123, TopicPartition("a.b-c_d", 0): 0, TopicPartition("orders", 12): 7}
@@ -29,7 +29,7 @@ def checkpoint(tmp_path: Path) -> OffsetCheckpoint:
     return OffsetCheckpoint(tmp_path, checkpoints.RECOVERY_POINTS)
 
 
-def test_the_bytes_are_kafkas() -> None:
+def test_bytes_are_kafkas() -> None:
     assert checkpoints.encode(OFFSETS) == GOLDEN.read_bytes()
     assert checkpoints.decode(GOLDEN.read_bytes()) == OFFSETS
 
@@ -51,32 +51,32 @@ def test_no_file_and_an_empty_file_have_no_entries(checkpoint: OffsetCheckpoint)
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("1\n0\n", "unknown version"),
-        ("0\n", "no number of entries"),
-        ("0\nx\n", "no number of entries"),
-        ("0\n2\nt 0 5\n", "announces 2 entries and has 1"),
-        ("0\n1\nt 0 5\nt 1 5\n", "announces 1 entries and has 2"),
+        ("0\n", "not a number of entries"),
+        ("0\nx\n", "not a number of entries"),
+        ("0\n2\nt 0 5\n", "declares 2 entries, but the file has 1"),
+        ("0\n1\nt 0 5\nt 1 5\n", "declares 1 entries, but the file has 2"),
         ("0\n1\nt 0\n", "line 3"),
         ("0\n1\nt zero 5\n", "line 3"),
         ("0\n1\nt 0 -5\n", "line 3"),
         ("0\n1\nt 0 5 6\n", "line 3"),
         ("\x000\n", "unknown version"),
-        ("0\n1\nä 0 5\n", "not a text file"),
+        ("0\n1\nä 0 5\n", "not an ASCII text file"),
     ],
 )
-def test_a_malformed_file_says_what_and_counts_as_empty_where_that_is_safe(
-    checkpoint: OffsetCheckpoint, text: str, says: str
+def test_malformed_file_is_reported_and_counts_as_empty_if_safe(
+    checkpoint: OffsetCheckpoint, text: str, message: str
 ) -> None:
     checkpoint.path.write_text(text, encoding="utf-8")
-    with pytest.raises(MalformedCheckpoint, match=says):
+    with pytest.raises(MalformedCheckpoint, match=message):
         checkpoint.read()
     offsets, problem = checkpoint.read_lenient()
     assert offsets == {} and problem is not None and str(checkpoint.path) in problem
 
 
-def test_an_update_keeps_the_other_entries(checkpoint: OffsetCheckpoint) -> None:
+def test_update_keeps_the_other_entries(checkpoint: OffsetCheckpoint) -> None:
     checkpoint.write({T0: 1, T1: 2})
     checkpoint.update({T0: 9}, drop=[T1])
     assert checkpoint.read() == {T0: 9}
@@ -97,22 +97,22 @@ def test_updates_from_several_threads_are_not_lost(checkpoint: OffsetCheckpoint)
     assert checkpoint.read() == {TopicPartition("t", partition): 4 for partition in range(4)}
 
 
-def test_an_update_repairs_a_malformed_file(checkpoint: OffsetCheckpoint) -> None:
+def test_update_repairs_a_malformed_file(checkpoint: OffsetCheckpoint) -> None:
     checkpoint.path.write_text("garbage\n")
     checkpoint.update({})
     assert checkpoint.read() == {}
 
 
 def test_io_errors_name_the_directory(checkpoint: OffsetCheckpoint) -> None:
-    with failpoints.active({"checkpoint.written": "raise"}), pytest.raises(HighWatermarkIOError) as failed:
+    with failpoints.active({"checkpoint.written": "raise"}), pytest.raises(CheckpointIOError) as failed:
         checkpoint.write({T0: 1})
     assert failed.value.directory == checkpoint.directory
     checkpoint.path.mkdir()
-    with pytest.raises(HighWatermarkIOError):
+    with pytest.raises(CheckpointIOError):
         checkpoint.read()
 
 
-def test_lowering_changes_what_is_too_high_only(checkpoint: OffsetCheckpoint) -> None:
+def test_lower_changes_only_higher_entries(checkpoint: OffsetCheckpoint) -> None:
     checkpoint.write({T0: 7, T1: 3})
     with failpoints.active({"checkpoint.start": "raise:EIO"}):
         checkpoint.lower({T0: 7, T1: 5})
@@ -126,7 +126,7 @@ def test_lowering_without_room_drops_the_file(checkpoint: OffsetCheckpoint) -> N
         checkpoint.lower({T0: 6})
     assert not checkpoint.path.exists()
     checkpoint.write({T0: 7})
-    with failpoints.active({"checkpoint.written": "raise:EIO"}), pytest.raises(HighWatermarkIOError):
+    with failpoints.active({"checkpoint.written": "raise:EIO"}), pytest.raises(CheckpointIOError):
         checkpoint.lower({T0: 6})
 
 
@@ -148,7 +148,7 @@ def test_files_written_together_share_one_flush_of_their_names(tmp_path: Path, m
     assert len(flushed) == 2
 
 
-def test_what_may_not_have_been_written_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_with_unknown_content_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     one = OffsetCheckpoint(tmp_path, checkpoints.RECOVERY_POINTS)
     one.write({T0: 1})
 
@@ -157,7 +157,7 @@ def test_what_may_not_have_been_written_is_written_again(tmp_path: Path, monkeyp
 
     with monkeypatch.context() as patched:
         patched.setattr(atomic, "fsync_dir", broken)
-        with pytest.raises(HighWatermarkIOError):
+        with pytest.raises(CheckpointIOError):
             checkpoints.write_together(tmp_path, ((one, {T0: 2}),))
     written: list[Path] = []
     genuine = atomic.write_atomic
@@ -173,7 +173,7 @@ def test_what_may_not_have_been_written_is_written_again(tmp_path: Path, monkeyp
     assert len(written) == 1
     with monkeypatch.context() as patched:
         patched.setattr(atomic, "fsync_dir", broken)
-        with pytest.raises(HighWatermarkIOError):
+        with pytest.raises(CheckpointIOError):
             one.write({T0: 5})
     one.write({T0: 5})
     assert len(written) == 3 and one.read() == {T0: 5}

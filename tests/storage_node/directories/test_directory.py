@@ -1,4 +1,4 @@
-"""A log directory: online or not, its threads, its disk."""
+"""A log directory: online or offline, its threads, its disk."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from storage_node.directories import atomic
 from storage_node.directories.clean_shutdown import CleanShutdown
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import LogAppendError, LogDirectoryOffline, MetadataIOError, StorageError
-from storage_node.types import TopicPartition
+from storage_node.model.ids import TopicPartition
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def directory(tmp_path: Path) -> Iterator[LogDirectory]:
     directory.close()
 
 
-def test_a_failure_is_latched_and_told_once(directory: LogDirectory) -> None:
+def test_failure_is_latched_and_listeners_called_once(directory: LogDirectory) -> None:
     told: list[tuple[str, str]] = []
     directory.on_failure(lambda d, reason: told.append((d.name, reason)))
     assert directory.online and directory.failure is None
@@ -38,14 +38,14 @@ def test_a_failure_is_latched_and_told_once(directory: LogDirectory) -> None:
     assert offline.value.directory == directory.name
 
 
-def test_a_late_listener_learns_of_an_earlier_failure(directory: LogDirectory) -> None:
+def test_late_listener_learns_of_an_earlier_failure(directory: LogDirectory) -> None:
     directory.fail("gone")
     told: list[str] = []
     directory.on_failure(lambda _, reason: told.append(reason))
     assert told == ["gone"]
 
 
-def test_a_bad_listener_does_not_keep_others_from_learning(directory: LogDirectory) -> None:
+def test_failing_listener_does_not_affect_others(directory: LogDirectory) -> None:
     told: list[str] = []
 
     def bad(_directory: LogDirectory, _reason: str) -> None:
@@ -57,7 +57,7 @@ def test_a_bad_listener_does_not_keep_others_from_learning(directory: LogDirecto
     assert told == ["gone"]
 
 
-def test_one_failure_from_many_threads_is_told_once(directory: LogDirectory) -> None:
+def test_failure_reported_by_many_threads_calls_listeners_once(directory: LogDirectory) -> None:
     told: list[str] = []
     directory.on_failure(lambda _, reason: told.append(reason))
     threads = [threading.Thread(target=directory.fail, args=(f"thread {i}",)) for i in range(8)]
@@ -77,7 +77,7 @@ def test_work_runs_on_the_directorys_own_threads(directory: LogDirectory) -> Non
     assert name.startswith("disk-d1")
 
 
-def test_a_slow_disk_delays_only_itself(directory: LogDirectory, tmp_path: Path) -> None:
+def test_slow_disk_delays_only_itself(directory: LogDirectory, tmp_path: Path) -> None:
     (tmp_path / "d2").mkdir()
     other = LogDirectory(tmp_path / "d2", "another-id")
     release = threading.Event()
@@ -88,7 +88,7 @@ def test_a_slow_disk_delays_only_itself(directory: LogDirectory, tmp_path: Path)
     other.close()
 
 
-def test_an_io_error_in_the_pool_takes_the_directory_offline(directory: LogDirectory) -> None:
+def test_io_error_in_the_pool_takes_the_directory_offline(directory: LogDirectory) -> None:
     error = LogAppendError(directory.name, "appending to t-0")
     with pytest.raises(LogAppendError):
         directory.submit(fail_with, error, OSError(5, "Input/output error")).result(60)
@@ -124,13 +124,13 @@ def test_free_space_is_that_of_the_disk(directory: LogDirectory) -> None:
     assert 0 <= usage.usable <= usage.total and usage.total > 0
 
 
-def test_free_space_of_a_directory_that_is_gone(directory: LogDirectory, tmp_path: Path) -> None:
+def test_free_space_of_a_missing_directory_raises(directory: LogDirectory, tmp_path: Path) -> None:
     directory.path.rename(tmp_path / "moved")
     with pytest.raises(MetadataIOError):
         directory.usage()
 
 
-def test_a_path_that_leads_elsewhere_is_noticed(directory: LogDirectory, tmp_path: Path) -> None:
+def test_path_that_leads_elsewhere_is_detected(directory: LogDirectory, tmp_path: Path) -> None:
     assert directory.verify()
     directory.path.rename(tmp_path / "unmounted")
     directory.path.mkdir()
@@ -139,7 +139,7 @@ def test_a_path_that_leads_elsewhere_is_noticed(directory: LogDirectory, tmp_pat
     assert not directory.verify()
 
 
-def test_a_clean_stop_is_marked_only_by_a_directory_that_is_online(directory: LogDirectory) -> None:
+def test_clean_stop_is_marked_only_by_a_directory_that_is_online(directory: LogDirectory) -> None:
     directory.mark_clean_shutdown(7)
     assert directory.take_clean_shutdown() == CleanShutdown(True, 7)
     assert directory.take_clean_shutdown() == CleanShutdown(False)

@@ -1,4 +1,4 @@
-"""A format writes all or nothing, keeps ids, goes to version 1 and back, and minds a metadata directory beside."""
+"""A format writes all or nothing, keeps ids, supports version 1 and a separate metadata directory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from storage_node import failpoints
-from storage_node.directories import atomic, formatting, meta_properties
+from storage_node.directories import atomic, formatting
 from storage_node.directories.errors import DirectoryInUse, StartRefused
 from storage_node.directories.formatting import format_directories, prepare
 from storage_node.directories.manager import DirectoryManager
-from storage_node.directories.meta_properties import MetaProperties
+from storage_node.directories.meta import properties as meta_properties
+from storage_node.directories.meta.properties import MetaProperties
 from storage_node.errors import MetadataIOError
 
 CLUSTER = "5MJQ_nGJQHGp6zHzbJCZhg"
@@ -28,7 +29,7 @@ def dirs(tmp_path: Path) -> list[Path]:
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:
-    """Everything below a folder: files with their content, folders with None."""
+    """Return everything below a folder: files with their content, folders with None."""
     return {str(p): p.read_bytes() if p.is_file() else None for p in sorted(folder.rglob("*"))}
 
 
@@ -42,7 +43,7 @@ def read(path: Path) -> MetaProperties:
 @pytest.mark.feature("858-03")
 @pytest.mark.parametrize("point", ["start", "written", "flushed", "renamed", "done"])
 @pytest.mark.parametrize("nth", [1, 2, 4, 5])
-def test_a_format_that_fails_leaves_nothing_behind(dirs: list[Path], tmp_path: Path, point: str, nth: int) -> None:
+def test_format_that_fails_leaves_nothing_behind(dirs: list[Path], tmp_path: Path, point: str, nth: int) -> None:
     dirs[1].mkdir(parents=True)
     before = tree(tmp_path)
     with failpoints.active({f"meta_properties.{point}": f"raise@{nth}"}), pytest.raises(StartRefused) as refused:
@@ -53,7 +54,7 @@ def test_a_format_that_fails_leaves_nothing_behind(dirs: list[Path], tmp_path: P
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_a_format_that_fails_puts_the_old_files_back(dirs: list[Path], tmp_path: Path, nth: int) -> None:
+def test_format_that_fails_puts_the_old_files_back(dirs: list[Path], tmp_path: Path, nth: int) -> None:
     for index, path in enumerate(dirs[:2]):
         path.mkdir(parents=True)
         text = f"#\n#Fri Nov 20 10:00:00 UTC 2026\nversion={index}\ncluster.id={CLUSTER}\n"
@@ -75,7 +76,7 @@ format_directories(sys.argv[2:], sys.argv[1], 1, fresh=True)
 
 @pytest.mark.parametrize("point", ["flushed", "renamed"])
 @pytest.mark.parametrize("nth", [1, 2, 4, 5])
-def test_a_format_that_is_killed_is_finished_by_the_next(dirs: list[Path], point: str, nth: int) -> None:
+def test_format_that_is_killed_is_finished_by_the_next(dirs: list[Path], point: str, nth: int) -> None:
     environ = {**os.environ, "REHOME_FAILPOINTS": f"meta_properties.{point}=kill@{nth}"}
     arguments = [sys.executable, "-c", FORMAT, CLUSTER, *map(str, dirs)]
     assert subprocess.run(arguments, env=environ, timeout=60).returncode == -signal.SIGKILL
@@ -86,10 +87,10 @@ def test_a_format_that_is_killed_is_finished_by_the_next(dirs: list[Path], point
     assert {entry.name for path in dirs for entry in path.iterdir()} <= {"meta.properties"}
     prepared = prepare(dirs, node_id=1)
     formatting._release(prepared.locks)
-    assert prepared.plan.writes == ()
+    assert prepared.decision.writes == ()
 
 
-def test_a_directory_that_cannot_be_made(dirs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_that_cannot_be_made(dirs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path | str) -> None:
         if str(path).endswith("d3"):
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
@@ -102,7 +103,7 @@ def test_a_directory_that_cannot_be_made(dirs: list[Path], tmp_path: Path, monke
     assert tree(tmp_path) == {}
 
 
-def test_a_directory_that_may_not_be_written(dirs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_that_may_not_be_written(dirs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for path in dirs:
         path.mkdir(parents=True)
     allowed = os.access
@@ -115,7 +116,7 @@ def test_a_directory_that_may_not_be_written(dirs: list[Path], tmp_path: Path, m
     assert tree(tmp_path) == before
 
 
-def test_a_running_node_is_left_alone_and_what_was_made_is_removed(dirs: list[Path], tmp_path: Path) -> None:
+def test_running_node_is_left_alone_and_what_was_made_is_removed(dirs: list[Path], tmp_path: Path) -> None:
     format_directories(dirs[1:2], CLUSTER, 1)
     prepared = prepare(dirs[1:2], node_id=1)
     before = tree(tmp_path)
@@ -125,7 +126,7 @@ def test_a_running_node_is_left_alone_and_what_was_made_is_removed(dirs: list[Pa
     formatting._release(prepared.locks)
 
 
-def test_what_the_disk_does_not_take_back_is_said(
+def test_file_that_cannot_be_restored_is_logged(
     dirs: list[Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(path: Path) -> bool:
@@ -134,16 +135,16 @@ def test_what_the_disk_does_not_take_back_is_said(
     monkeypatch.setattr(formatting.atomic, "remove", broken)
     with failpoints.active({"meta_properties.start": "raise@2"}), pytest.raises(StartRefused):
         format_directories(dirs, CLUSTER, 1)
-    assert f"{dirs[0]}/meta.properties cannot be put back as it was" in caplog.text
+    assert f"restoring {dirs[0]}/meta.properties failed" in caplog.text
     monkeypatch.undo()
-    # As after a crash in between: the format goes on with the id that is there.
+    # As after a crash in between, the next format continues with the existing id.
     kept = read(dirs[0]).directory_id
     assert dict(format_directories(dirs, CLUSTER, 1).ids)[str(dirs[0])] == kept
 
 
 @pytest.mark.conformance(130, 132)
 @pytest.mark.feature("858-02", "858-04")
-def test_only_what_needs_it_is_written(dirs: list[Path]) -> None:
+def test_format_writes_only_outdated_files(dirs: list[Path]) -> None:
     first = format_directories(dirs[:2], CLUSTER, 1)
     stamps = [(path / "meta.properties").stat().st_ino for path in dirs[:2]]
     again = format_directories(dirs[:2], CLUSTER, 1)
@@ -156,7 +157,7 @@ def test_only_what_needs_it_is_written(dirs: list[Path]) -> None:
 
 
 @pytest.mark.feature("858-04", "858-07")
-def test_version_1_is_the_way_back_and_a_start_makes_it_2_again(dirs: list[Path]) -> None:
+def test_format_writes_version_1_and_a_start_upgrades_it(dirs: list[Path]) -> None:
     ids = format_directories(dirs, CLUSTER, 1).ids
     back = format_directories(dirs, CLUSTER, 1, version=1)
     assert back.ids == ids and back.rewritten == tuple(map(str, dirs))
@@ -170,7 +171,7 @@ def test_version_1_is_the_way_back_and_a_start_makes_it_2_again(dirs: list[Path]
     assert {read(path).version for path in dirs} == {2}
 
 
-def test_kafkas_own_folders_are_no_replicas(dirs: list[Path]) -> None:
+def test_kafkas_metadata_log_is_not_a_replica(dirs: list[Path]) -> None:
     for path in dirs:
         path.mkdir(parents=True)
         (path / "bootstrap.checkpoint").write_bytes(b"x")
@@ -188,7 +189,7 @@ def test_kafkas_own_folders_are_no_replicas(dirs: list[Path]) -> None:
 
 @pytest.mark.conformance(139, 142)
 @pytest.mark.feature("858-01", "858-05", "858-06")
-def test_a_metadata_directory_beside_log_dirs(dirs: list[Path], tmp_path: Path) -> None:
+def test_metadata_directory_beside_log_dirs(dirs: list[Path], tmp_path: Path) -> None:
     beside = tmp_path / "m"
     done = format_directories(dirs[:2], CLUSTER, 1, metadata=str(beside))
     assert done.metadata == str(beside) and len(done.formatted) == 3
@@ -212,7 +213,7 @@ def test_a_metadata_directory_beside_log_dirs(dirs: list[Path], tmp_path: Path) 
         DirectoryManager.open(dirs[:2], node_id=1, metadata=str(beside))
 
 
-def test_an_io_error_on_the_metadata_directory_beside_refuses_the_start(
+def test_io_error_on_the_metadata_directory_beside_refuses_the_start(
     dirs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside = tmp_path / "m"

@@ -1,4 +1,4 @@
-"""Formatting and starting on real directories."""
+"""Formatting and starting with real directories."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from storage_node import failpoints
-from storage_node.directories import layout, meta_properties
+from storage_node.directories import layout
 from storage_node.directories.errors import DirectoryInUse, StartRefused
 from storage_node.directories.formatting import format_directories, prepare
 from storage_node.directories.layout import PathFacts
 from storage_node.directories.lock import DirectoryLock
-from storage_node.directories.meta_plan import Plan
+from storage_node.directories.meta import properties as meta_properties
+from storage_node.directories.meta.ensemble import EnsembleDecision
 from tests.support.needs import needs_root
 
 CLUSTER = "test-cluster"
@@ -28,11 +29,11 @@ def files(dirs: list[Path]) -> list[bytes]:
     return [(d / "meta.properties").read_bytes() for d in dirs]
 
 
-def start(dirs: list[Path], node_id: int = 1) -> Plan:
+def start(dirs: list[Path], node_id: int = 1) -> EnsembleDecision:
     prepared = prepare(dirs, node_id=node_id)
     for lock in prepared.locks.values():
         lock.release()
-    return prepared.plan
+    return prepared.decision
 
 
 @pytest.mark.conformance(125)
@@ -56,7 +57,7 @@ def test_format_then_start(dirs: list[Path]) -> None:
 
 
 @pytest.mark.feature("858-11")
-def test_a_directory_added_later_is_formatted_at_the_start(dirs: list[Path]) -> None:
+def test_directory_added_later_is_formatted_at_the_start(dirs: list[Path]) -> None:
     format_directories(dirs[:2], CLUSTER, 1)
     dirs[2].mkdir()
     decided = start(dirs)
@@ -64,7 +65,7 @@ def test_a_directory_added_later_is_formatted_at_the_start(dirs: list[Path]) -> 
     assert {meta_properties.decode(data).directory_ids for data in files(dirs)} == {decided.directory_ids}
 
 
-def test_an_empty_directory_where_a_disk_was_mounted_stops_the_start(dirs: list[Path], tmp_path: Path) -> None:
+def test_empty_directory_where_a_disk_was_mounted_stops_the_start(dirs: list[Path], tmp_path: Path) -> None:
     format_directories(dirs, CLUSTER, 1)
     dirs[1].rename(tmp_path / "unmounted")
     dirs[1].mkdir()
@@ -94,7 +95,7 @@ def test_directories_of_apache_kafka_are_completed(dirs: list[Path], version: in
 
 @pytest.mark.parametrize("version", [0, 1])
 def test_upgraded_node_gets_further_log_dirs_once_its_own_file_is_rewritten(dirs: list[Path], version: int) -> None:
-    """A node with one directory is started by this version, and again later with several in log.dirs."""
+    """A node with one directory is started by this version, and later again with several in log.dirs."""
     key = "broker.id" if version == 0 else "node.id"
     dirs[0].mkdir()
     (dirs[0] / "meta.properties").write_text(f"#\n#Fri Nov 20\nversion={version}\ncluster.id={CLUSTER}\n{key}=1\n")
@@ -126,24 +127,25 @@ def test_other_directories_in_error_are_offline(dirs: list[Path], tmp_path: Path
     assert "unknown version 9" in reasons[str(dirs[1])]
     assert "not a regular file" in reasons[str(dirs[2])]
     assert decided.missing_ids == {ids[dirs[1]], ids[dirs[2]]}
-    with pytest.raises(StartRefused, match="metadata directory"):
-        start([dirs[1], dirs[0]])
+    assert dict(start([dirs[1], dirs[0]]).offline).keys() == {str(dirs[1])}, "the first is one like the others"
+    with pytest.raises(StartRefused, match="cannot be used"):
+        start(dirs[1:])
 
 
 @pytest.mark.conformance(80)
-def test_a_file_in_place_of_a_directory_is_offline(dirs: list[Path]) -> None:
+def test_file_in_place_of_a_directory_is_offline(dirs: list[Path]) -> None:
     format_directories(dirs[:2], CLUSTER, 1)
     dirs[2].write_text("a file")
     assert start(dirs).offline == ((str(dirs[2]), "it is not a directory"),)
 
 
 @pytest.mark.conformance(81)
-def test_a_directory_that_cannot_be_locked_is_offline_and_holds_no_lock(dirs: list[Path]) -> None:
+def test_directory_that_cannot_be_locked_is_offline_and_holds_no_lock(dirs: list[Path]) -> None:
     format_directories(dirs, CLUSTER, 1)
     (dirs[1] / ".lock").mkdir()
     prepared = prepare(dirs, node_id=1)
     try:
-        assert [path for path, _ in prepared.plan.offline] == [str(dirs[1])]
+        assert [path for path, _ in prepared.decision.offline] == [str(dirs[1])]
         assert sorted(prepared.locks) == [str(dirs[0]), str(dirs[2])]
     finally:
         for lock in prepared.locks.values():
@@ -153,7 +155,7 @@ def test_a_directory_that_cannot_be_locked_is_offline_and_holds_no_lock(dirs: li
 @pytest.mark.conformance(81)
 @pytest.mark.root
 @needs_root
-def test_a_read_only_directory_is_offline_and_holds_no_lock(dirs: list[Path], request: pytest.FixtureRequest) -> None:
+def test_read_only_directory_is_offline_and_holds_no_lock(dirs: list[Path], request: pytest.FixtureRequest) -> None:
     dirs[1].mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", dirs[1]], check=True, capture_output=True)
     request.addfinalizer(lambda: subprocess.run(["umount", "-l", dirs[1]], check=True))
@@ -162,7 +164,7 @@ def test_a_read_only_directory_is_offline_and_holds_no_lock(dirs: list[Path], re
     prepared = prepare(dirs, node_id=1)
     try:
         assert sorted(prepared.locks) == [str(dirs[0]), str(dirs[2])]
-        ((path, reason),) = prepared.plan.offline
+        ((path, reason),) = prepared.decision.offline
         assert path == str(dirs[1]) and "Read-only file system" in reason
         assert not (dirs[1] / ".lock").exists()
     finally:
@@ -170,7 +172,7 @@ def test_a_read_only_directory_is_offline_and_holds_no_lock(dirs: list[Path], re
             lock.release()
 
 
-def test_a_write_error_takes_that_directory_offline_and_the_others_start(dirs: list[Path]) -> None:
+def test_write_error_takes_that_directory_offline_and_the_others_start(dirs: list[Path]) -> None:
     format_directories(dirs[:2], CLUSTER, 1)
     with failpoints.active({"meta_properties.written": "raise@1"}, flags=dirs[0].parent):
         decided = start(dirs)
@@ -180,7 +182,7 @@ def test_a_write_error_takes_that_directory_offline_and_the_others_start(dirs: l
 
 
 @pytest.mark.feature("858-03")
-def test_a_format_with_a_bad_directory_writes_nothing(dirs: list[Path]) -> None:
+def test_format_with_a_bad_directory_writes_nothing(dirs: list[Path]) -> None:
     dirs[1].write_text("a file")
     with pytest.raises(StartRefused, match="not a directory"):
         format_directories(dirs, CLUSTER, 1)
@@ -189,7 +191,7 @@ def test_a_format_with_a_bad_directory_writes_nothing(dirs: list[Path]) -> None:
 
 @pytest.mark.parametrize("step", ["meta_properties.flushed", "meta_properties.renamed", "atomic.fsync_dir"])
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_a_format_that_failed_half_way_is_finished_by_the_next(dirs: list[Path], step: str, nth: int) -> None:
+def test_format_that_failed_half_way_is_finished_by_the_next(dirs: list[Path], step: str, nth: int) -> None:
     with failpoints.active({step: f"raise@{nth}"}), pytest.raises(StartRefused, match="Input/output error"):
         format_directories(dirs, CLUSTER, 1)
     result = format_directories(dirs, CLUSTER, 1)
@@ -213,7 +215,7 @@ def test_nothing_is_touched_under_a_running_node(dirs: list[Path]) -> None:
 
 
 @pytest.mark.conformance(125)
-def test_wrong_node_or_cluster_is_refused(dirs: list[Path]) -> None:
+def test_wrong_node_or_cluster_refuses_the_start(dirs: list[Path]) -> None:
     format_directories(dirs, CLUSTER, 1)
     with pytest.raises(StartRefused, match=r"node 2 does not start: 3 of 3(.|\n)*Stored node id 1 doesn't"):
         start(dirs, node_id=2)
@@ -223,17 +225,17 @@ def test_wrong_node_or_cluster_is_refused(dirs: list[Path]) -> None:
 
 @pytest.mark.conformance(129)
 @pytest.mark.parametrize(
-    ("facts", "says"),
+    ("facts", "message"),
     [
-        ([], "log.dirs names no directory"),
+        ([], "log.dirs is empty"),
         ([PathFacts("/a", "/a"), PathFacts("/b", "/a")], "/a and /b in log.dirs are the same directory"),
         ([PathFacts("/a", "/a"), PathFacts("/a/b", "/a/b")], "/a/b .* lies inside the log directory /a"),
         ([PathFacts("/x", "/a/b/c"), PathFacts("/a", "/a")], "/x .* lies inside the log directory /a"),
-        ([PathFacts("/a", "/m/a", leaves=True)], "/a .* is a symlink that leads out of its folder, to /m/a"),
+        ([PathFacts("/a", "/m/a", leaves=True)], "/a .* is a symlink out of its parent directory, to /m/a"),
     ],
 )
-def test_paths_that_cannot_be_used_together(facts: list[PathFacts], says: str) -> None:
-    with pytest.raises(StartRefused, match=f"node 1 does not start: .*{says}"):
+def test_paths_that_cannot_be_used_together(facts: list[PathFacts], message: str) -> None:
+    with pytest.raises(StartRefused, match=f"node 1 does not start: .*{message}"):
         layout.check(facts, "node 1 does not start")
 
 
@@ -241,7 +243,7 @@ def test_names_that_only_begin_alike_are_fine() -> None:
     layout.check([PathFacts("/a", "/a"), PathFacts("/ab", "/ab")], "")
 
 
-def test_paths_are_looked_at_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_resolved_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "d1").mkdir()
     (tmp_path / "elsewhere" / "d2").mkdir(parents=True)
     (tmp_path / "beside").symlink_to("d1")

@@ -1,4 +1,4 @@
-"""The newest cluster image is kept in every directory, and the newest valid one wins."""
+"""The newest cluster image is kept in every directory, and a start uses the newest valid one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def put(directory: LogDirectory, generation: int, version: int, image: str) -> N
     (directory.path / "cluster-image").write_bytes(image_store.encode(StoredImage(generation, version, image)))
 
 
-def test_a_saved_image_is_in_every_directory(directories: list[LogDirectory]) -> None:
+def test_saved_image_is_in_every_directory(directories: list[LogDirectory]) -> None:
     store = ImageStore(directories)
     assert store.load() == (None, ())
     store.save("the image", 1, 5)
@@ -40,7 +40,7 @@ def test_a_saved_image_is_in_every_directory(directories: list[LogDirectory]) ->
         assert ImageStore([directory]).load() == (StoredImage(1, 5, "the image"), ())
 
 
-def test_the_newest_wins_by_generation_then_version(directories: list[LogDirectory]) -> None:
+def test_newest_wins_by_generation_then_version(directories: list[LogDirectory]) -> None:
     put(directories[0], 1, 900, "old generation")
     put(directories[1], 2, 7, "newest")
     put(directories[2], 2, 6, "one behind")
@@ -48,7 +48,7 @@ def test_the_newest_wins_by_generation_then_version(directories: list[LogDirecto
 
 
 @pytest.mark.parametrize("damage", ["truncated", "empty", "flipped", "header", "foreign"])
-def test_a_file_that_is_not_valid_is_ignored_and_reported(directories: list[LogDirectory], damage: str) -> None:
+def test_file_that_is_not_valid_is_ignored_and_reported(directories: list[LogDirectory], damage: str) -> None:
     put(directories[0], 3, 3, "newer but damaged")
     put(directories[1], 2, 2, "good")
     file = directories[0].path / "cluster-image"
@@ -70,7 +70,7 @@ def test_a_file_that_is_not_valid_is_ignored_and_reported(directories: list[LogD
         image_store.decode(file.read_bytes())
 
 
-def test_an_unreadable_file_takes_its_directory_offline(directories: list[LogDirectory]) -> None:
+def test_unreadable_file_takes_its_directory_offline(directories: list[LogDirectory]) -> None:
     (directories[0].path / "cluster-image").mkdir()
     put(directories[1], 2, 2, "good")
     stored, problems = ImageStore(directories).load()
@@ -78,7 +78,7 @@ def test_an_unreadable_file_takes_its_directory_offline(directories: list[LogDir
     assert not directories[0].online
 
 
-def test_the_loss_of_a_disk_does_not_keep_the_others_from_saving(directories: list[LogDirectory]) -> None:
+def test_failed_disk_does_not_prevent_saving_to_others(directories: list[LogDirectory]) -> None:
     store = ImageStore(directories)
     directories[0].fail("gone")
     store.save("image", 1, 1)
@@ -90,14 +90,14 @@ def test_the_loss_of_a_disk_does_not_keep_the_others_from_saving(directories: li
         store.save("image", 1, 2)
 
 
-def test_an_io_error_on_the_first_directory_is_an_error(directories: list[LogDirectory]) -> None:
+def test_io_error_on_the_first_directory_is_an_error(directories: list[LogDirectory]) -> None:
     store = ImageStore(directories[:1])
     with failpoints.active({"cluster_image.flushed": "raise"}), pytest.raises(MetadataIOError):
         store.save("image", 1, 1)
     assert not directories[0].online and store.flush(60)
 
 
-def test_a_slow_disk_delays_nobody_and_gets_the_newest_at_last(directories: list[LogDirectory]) -> None:
+def test_slow_disk_delays_no_other_and_gets_the_newest_image(directories: list[LogDirectory]) -> None:
     slow = directories[2]
     release = threading.Event()
     blocked = [slow.for_image(release.wait, 60) for _ in range(IMAGE_THREADS)]
@@ -113,8 +113,8 @@ def test_a_slow_disk_delays_nobody_and_gets_the_newest_at_last(directories: list
     assert all(future.result(60) for future in blocked)
 
 
-def test_what_was_found_is_spread_to_the_directories_that_are_behind(directories: list[LogDirectory]) -> None:
-    """So that whichever directory is left at the next start knows what the newest image says."""
+def test_spread_saves_the_image_in_directories_with_an_older_one(directories: list[LogDirectory]) -> None:
+    """So that any directory that is left at the next start has the newest image."""
     put(directories[0], 1, 4, "behind")
     put(directories[1], 1, 5, "newest")
     store = ImageStore(directories)

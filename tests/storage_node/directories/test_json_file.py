@@ -1,4 +1,4 @@
-"""Small JSON files of a log directory: what is there, what is not, and what makes no sense."""
+"""Small JSON files of a log directory: valid, missing, and invalid ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parse(value: Any) -> dict[str, int]:
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[int]:
-    """The levels of what was logged here; threads of other tests may have their own last words."""
+    """Return the levels of what this module logged; threads of earlier tests may still log."""
     return [record.levelno for record in caplog.records if record.name == json_file.__name__]
 
 
@@ -49,9 +49,7 @@ def test_what_is_written_is_read_and_no_file_is_none(tmp_path: Path, caplog: pyt
         b"[" * 100_000,
     ],
 )
-def test_what_makes_no_sense_is_empty_with_a_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
-) -> None:
+def test_invalid_file_is_empty_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes) -> None:
     directory = LogDirectory(tmp_path, "id")
     (tmp_path / NAME).write_bytes(content)
     assert json_file.read(directory, NAME, parse, dict) == {}
@@ -59,7 +57,7 @@ def test_what_makes_no_sense_is_empty_with_a_warning(
     assert str(tmp_path / NAME) in caplog.text and directory.online
 
 
-def test_an_error_of_the_disk_is_none_and_the_directorys_own(
+def test_error_of_the_disk_is_none_and_the_directorys_own(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object) -> bytes:
@@ -70,7 +68,7 @@ def test_an_error_of_the_disk_is_none_and_the_directorys_own(
     with monkeypatch.context() as patched:
         patched.setattr(atomic, "read_bytes", broken)
         assert json_file.read(directory, NAME, parse, dict) is None
-    assert f"{tmp_path / NAME} is ignored" in caplog.text
+    assert f"ignoring {tmp_path / NAME}" in caplog.text
     assert not directory.online
     monkeypatch.setattr(atomic, "write_atomic", broken)
     with pytest.raises(StorageError) as caught:

@@ -1,4 +1,4 @@
-"""One process per log directory, shown with real processes."""
+"""One process per log directory, with real processes."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.conformance(82)
-def test_a_second_process_is_told_directory_and_pid(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+def test_second_process_gets_an_error_with_directory_and_pid(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     with pytest.raises(DirectoryInUse) as refused:
         DirectoryLock(tmp_path).acquire()
     assert str(tmp_path) in str(refused.value) and f"process {other.pid}" in str(refused.value)
     assert refused.value.pid == other.pid
 
 
-def test_the_lock_ends_with_a_kill(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+def test_lock_ends_with_a_kill(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     os.kill(other.pid, signal.SIGKILL)
     other.wait(60)
     lock = DirectoryLock(tmp_path)
@@ -56,15 +56,15 @@ def test_the_lock_ends_with_a_kill(tmp_path: Path, other: subprocess.Popen[str])
 
 
 @pytest.mark.conformance(82)
-def test_a_clean_end_removes_the_file(tmp_path: Path, other: subprocess.Popen[str]) -> None:
+def test_clean_end_removes_the_file(tmp_path: Path, other: subprocess.Popen[str]) -> None:
     other.communicate("\n", timeout=60)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_release_takes_nobody_elses_lock(tmp_path: Path) -> None:
+def test_release_keeps_the_lock_of_another_process(tmp_path: Path) -> None:
     first, second = DirectoryLock(tmp_path), DirectoryLock(tmp_path)
     first.acquire()
-    (tmp_path / ".lock").unlink()  # somebody cleaned up
+    (tmp_path / ".lock").unlink()  # an operator removed it
     second.acquire()
     first.release()
     with pytest.raises(DirectoryInUse):
@@ -73,7 +73,7 @@ def test_a_release_takes_nobody_elses_lock(tmp_path: Path) -> None:
     second.release()
 
 
-def test_a_lock_file_without_a_pid(tmp_path: Path) -> None:
+def test_lock_file_without_a_pid(tmp_path: Path) -> None:
     lock = DirectoryLock(tmp_path)
     lock.acquire()
     (tmp_path / ".lock").write_text("?")
@@ -82,7 +82,7 @@ def test_a_lock_file_without_a_pid(tmp_path: Path) -> None:
     lock.release()
 
 
-def test_an_io_error_is_not_a_second_process(tmp_path: Path) -> None:
+def test_io_error_is_not_a_second_process(tmp_path: Path) -> None:
     (tmp_path / ".lock").mkdir()
     with pytest.raises(MetadataIOError) as failed:
         LogDirectory(tmp_path, "id").lock()

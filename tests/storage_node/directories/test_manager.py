@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from storage_node.directories import atomic, meta_properties
+from storage_node.directories import atomic
 from storage_node.directories.clean_shutdown import CleanShutdown
 from storage_node.directories.errors import DirectoryInUse, StartRefused
 from storage_node.directories.formatting import format_directories
 from storage_node.directories.manager import DirectoryManager
+from storage_node.directories.meta import properties as meta_properties
 from storage_node.errors import LogDirectoryOffline, LogDirNotFound, LogFlushError
 
 HEX = "0123456789abcdef" * 2
@@ -42,10 +43,10 @@ def open_manager(dirs: list[Path]) -> Iterator[Open]:
 
 
 @pytest.mark.conformance(82)
-def test_a_start_takes_all_directories(dirs: list[Path], open_manager: Open) -> None:
+def test_start_takes_all_directories(dirs: list[Path], open_manager: Open) -> None:
     manager = open_manager()
     assert [d.path for d in manager.directories] == dirs and manager.online() == manager.directories
-    assert manager.metadata_directory.path == dirs[0]
+    assert manager.directories[0].path == dirs[0]
     assert (manager.cluster_id, manager.node_id, manager.missing_ids()) == ("c", 1, frozenset())
     for directory in manager.directories:
         assert manager.by_id(directory.id) is directory
@@ -68,7 +69,7 @@ def test_paths_are_those_of_log_dirs(dirs: list[Path], open_manager: Open, tmp_p
 
 
 @pytest.mark.feature("858-08")
-def test_a_directory_in_error_is_offline_and_its_id_missing(dirs: list[Path], open_manager: Open) -> None:
+def test_directory_in_error_is_offline_and_its_id_missing(dirs: list[Path], open_manager: Open) -> None:
     properties = meta_properties.read(dirs[1])
     (dirs[1] / "meta.properties").write_text("version=77\n")
     manager = open_manager()
@@ -83,7 +84,7 @@ def test_a_directory_in_error_is_offline_and_its_id_missing(dirs: list[Path], op
     assert manager.missing_ids() == {properties.directory_id, manager.directories[2].id}
 
 
-def test_a_refused_start_leaves_no_lock(dirs: list[Path], open_manager: Open) -> None:
+def test_refused_start_leaves_no_lock(dirs: list[Path], open_manager: Open) -> None:
     with pytest.raises(StartRefused):
         DirectoryManager.open(dirs, node_id=2)
     open_manager()
@@ -109,7 +110,7 @@ def test_clean_shutdown_is_per_directory(dirs: list[Path], open_manager: Open) -
     assert not manager.directories[1].online
 
 
-def test_found_names_are_flushed_everywhere_and_one_that_fails_is_alone(
+def test_names_are_flushed_in_all_directories_even_if_one_fails(
     dirs: list[Path], open_manager: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     manager = open_manager()
@@ -166,9 +167,9 @@ def test_closing_waits_for_what_is_running(dirs: list[Path], open_manager: Open)
 
     def work() -> None:
         started.set()
-        done.append(manager.metadata_directory.usage())
+        done.append(manager.directories[0].usage())
 
-    manager.metadata_directory.submit(work)
+    manager.directories[0].submit(work)
     assert started.wait(60)
     manager.close()
     assert len(done) == 1

@@ -1,4 +1,4 @@
-"""Names of replicas' directories (KIP-113) and Kafka's rules for topics' names."""
+"""Names of replicas' directories (KIP-113) and Kafka's rules for topic names."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from storage_node.directories import names
 from storage_node.directories.names import ReplicaName
-from storage_node.errors import ErrorCode, InvalidTopic
-from storage_node.types import TopicPartition
+from storage_node.errors import InvalidTopic
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.ids import TopicPartition
 
 HEX = "0123456789abcdef" * 2
 LONG = "t" * 249
@@ -33,7 +34,7 @@ def test_deleting_is_always_possible_and_read_back(tp: TopicPartition, uuid: obj
     name = names.delete_name(tp, id)
     full = f"{tp}.{id}.delete"
     assert len(name.encode()) <= 255
-    # A shortened name never pretends to be another topic's: the marker inside holds the full one.
+    # A shortened name never parses as another topic's: the marker inside holds the full one.
     assert names.parse(name) == ReplicaName(tp if len(full) <= 255 else None, "delete", id)
     assert name == full or len(full) > 255
 
@@ -68,7 +69,7 @@ def test_parsing_never_raises_and_means_one_spelling(name: str) -> None:
         ("t-2147483647", ReplicaName(TopicPartition("t", 2147483647), "current")),
     ],
 )
-def test_the_forms_a_start_reads(name: str, expected: ReplicaName) -> None:
+def test_forms_a_start_reads(name: str, expected: ReplicaName) -> None:
     assert names.parse(name) == expected
 
 
@@ -101,11 +102,11 @@ def test_the_forms_a_start_reads(name: str, expected: ReplicaName) -> None:
         LONG + "t-0",
     ],
 )
-def test_other_names_are_nobodys(name: str) -> None:
+def test_other_names_are_of_kind_other(name: str) -> None:
     assert names.parse(name) == ReplicaName(None, "other")
 
 
-def test_a_topic_with_the_longest_name_can_be_deleted_but_not_moved() -> None:
+def test_topic_with_the_longest_name_can_be_deleted_but_not_moved() -> None:
     tp = TopicPartition(LONG, 0)
     assert len(names.replica_name(tp)) == 251
     assert len(names.delete_name(tp, HEX)) == 255
@@ -138,7 +139,7 @@ def test_allowed_topics(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", LONG + "t", "a b", "a/b", "ä", "a\n", "a~"])
-def test_refused_topics(name: str) -> None:
+def test_invalid_topic_names_are_rejected(name: str) -> None:
     with pytest.raises(InvalidTopic) as refused:
         names.validate_topic(name)
     assert refused.value.code == ErrorCode.INVALID_TOPIC_EXCEPTION

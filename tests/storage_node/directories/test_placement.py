@@ -1,4 +1,4 @@
-"""Where new replicas go."""
+"""Placement of new replicas."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ GIB = 1024 * MIB
     [
         ([DirectoryLoad("/a"), DirectoryLoad("/b")], "/a"),
         ([DirectoryLoad("/a", 10 * GIB, 1), DirectoryLoad("/b", 9 * GIB, 50)], "/b"),
-        # The same bytes: the fewer replicas.
+        # Equal bytes: fewer replicas.
         ([DirectoryLoad("/a", GIB, 3), DirectoryLoad("/b", GIB, 2)], "/b"),
-        # Empty replicas count as what they are expected to become.
+        # Empty replicas count as their expected size.
         ([DirectoryLoad("/a", 0, 2, 2), DirectoryLoad("/b", 100 * MIB, 1)], "/b"),
-        # A full disk only when there is no other.
+        # A full disk only as the last choice.
         ([DirectoryLoad("/a", 0, 0, 0, usable=MIB), DirectoryLoad("/b", GIB, 20, 0, usable=GIB)], "/b"),
         ([DirectoryLoad("/a", 0, 0, 0, usable=0)], "/a"),
     ],
 )
-def test_the_next_replica(loads: list[DirectoryLoad], expected: str) -> None:
+def test_next_replica(loads: list[DirectoryLoad], expected: str) -> None:
     assert choose(loads) == expected
 
 
@@ -47,7 +47,7 @@ def test_five_hundred_empty_replicas_do_not_all_go_to_the_emptier_disk() -> None
     assert chosen["/a"] >= 240 and chosen["/b"] >= 240
 
 
-def test_an_empty_replica_counts_as_the_mean_one() -> None:
+def test_empty_replica_counts_as_the_mean_one() -> None:
     assert expected_size([DirectoryLoad("/a")]) == MIN_ALLOWANCE
     assert expected_size([DirectoryLoad("/a", 3 * GIB, 4, 1), DirectoryLoad("/b", 3 * GIB, 1)]) == 6 * GIB // 4
 
@@ -72,7 +72,7 @@ def test_new_replicas_never_widen_the_gap(before: list[DirectoryLoad], count: in
     after = {path: weight + each * chosen[path] for path, weight in start.items()}
     assert chosen.total() == count
     for path in chosen:
-        # A directory that got one was, before its last one, not above any other.
+        # Before its last replica, a chosen directory was not above any other.
         assert after[path] - each <= min(after.values())
 
 

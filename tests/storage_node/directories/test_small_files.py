@@ -1,4 +1,4 @@
-"""partition.metadata and the clean-shutdown marker."""
+"""partition.metadata and the clean shutdown marker."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_partition_metadata_is_kafkas(tmp_path: Path) -> None:
     assert partition_metadata.read(tmp_path, directory="/d") == TOPIC_ID
 
 
-def test_an_empty_partition_metadata_counts_as_none(tmp_path: Path) -> None:
+def test_empty_partition_metadata_counts_as_none(tmp_path: Path) -> None:
     (tmp_path / "partition.metadata").touch()
     assert partition_metadata.read(tmp_path, directory="/d") is None
 
@@ -43,13 +43,13 @@ def test_an_empty_partition_metadata_counts_as_none(tmp_path: Path) -> None:
         "\xff\xfe",
     ],
 )
-def test_a_malformed_partition_metadata_is_not_the_disks_fault(tmp_path: Path, text: str) -> None:
+def test_malformed_partition_metadata_is_not_the_disks_fault(tmp_path: Path, text: str) -> None:
     (tmp_path / "partition.metadata").write_text(text, encoding="latin-1")
     with pytest.raises(MalformedPartitionMetadata, match=r"partition\.metadata"):
         partition_metadata.read(tmp_path, directory="/d")
 
 
-def test_an_unreadable_partition_metadata_names_the_log_directory(tmp_path: Path) -> None:
+def test_unreadable_partition_metadata_names_the_log_directory(tmp_path: Path) -> None:
     (tmp_path / "partition.metadata").mkdir()
     with pytest.raises(MetadataIOError) as failed:
         partition_metadata.read(tmp_path, directory="/d")
@@ -58,7 +58,7 @@ def test_an_unreadable_partition_metadata_names_the_log_directory(tmp_path: Path
         partition_metadata.encode("too short")
 
 
-def test_the_clean_shutdown_marker_is_kafkas_and_counts_once(tmp_path: Path) -> None:
+def test_clean_shutdown_marker_is_kafkas_and_counts_once(tmp_path: Path) -> None:
     clean_shutdown.write(tmp_path, 42)
     marker = tmp_path / ".kafka_cleanshutdown"
     assert marker.read_bytes() == (GOLDEN / "kafka_cleanshutdown").read_bytes()
@@ -82,7 +82,7 @@ def test_other_clean_shutdown_markers(data: bytes, expected: CleanShutdown) -> N
     assert clean_shutdown.decode(data) == expected
 
 
-def test_a_marker_that_cannot_be_removed_does_not_count(tmp_path: Path) -> None:
+def test_marker_that_cannot_be_removed_does_not_count(tmp_path: Path) -> None:
     clean_shutdown.write(tmp_path, 42)
     with failpoints.active({"clean_shutdown.before_removal": "raise"}), pytest.raises(MetadataIOError):
         clean_shutdown.take(tmp_path)
@@ -110,5 +110,5 @@ def test_power_loss_does_not_bring_back_a_marker_that_a_start_has_taken() -> Non
         ([], -1),
     ],
 )
-def test_the_last_epoch_is_known_only_if_all_directories_agree(directories: list[CleanShutdown], epoch: int) -> None:
+def test_last_epoch_is_known_only_if_all_directories_agree(directories: list[CleanShutdown], epoch: int) -> None:
     assert clean_shutdown.previous_broker_epoch(directories) == epoch

@@ -1,4 +1,4 @@
-"""What `rehome storage info` says, as values and as lines."""
+"""The output of `rehome storage info`, as values and as lines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage_node.directories import storage_info
-from storage_node.directories.meta_properties import MetaProperties
+from storage_node.directories.meta.properties import MetaProperties
 from storage_node.directories.storage_info import Seen, info, lines, see
 
 A, B, C = (letter * 22 for letter in "ABC")
@@ -94,7 +94,7 @@ def test_one_good_directory(properties: MetaProperties, shown: str) -> None:
         ("", V1, ""),
     ],
 )
-def test_a_file_of_another_mode(mode: str, properties: MetaProperties, problem: str) -> None:
+def test_file_of_another_mode(mode: str, properties: MetaProperties, problem: str) -> None:
     problems = info([ok("/a", properties)], mode).problems
     assert len(problems) == bool(problem) and all(each.endswith(problem) for each in problems)
 
@@ -104,19 +104,19 @@ def test_a_file_of_another_mode(mode: str, properties: MetaProperties, problem: 
     [
         (MetaProperties(1, "x", 2, C), "Mismatched cluster IDs between storage directories."),
         (MetaProperties(1, "c", 2, C), "Mismatched node IDs between storage directories."),
-        (MetaProperties(1, "c", 1, B), f"Duplicate directory ID {B}: /a has it, and /b as well."),
+        (MetaProperties(1, "c", 1, B), f"Duplicate directory ID {B} in /a and /b."),
         (
             MetaProperties(2, "c", 1, C, (B, C, A)),
-            f"No directory has the directory ID {A}, which /b/meta.properties lists",
+            f"Directory ID {A} is listed in /b/meta.properties, but no directory has it",
         ),
     ],
 )
-def test_two_directories_that_do_not_go_together(other: MetaProperties, problem: str) -> None:
+def test_mismatched_directories_are_reported(other: MetaProperties, problem: str) -> None:
     (told,) = info([ok("/a", V1), ok("/b", other)], "").problems
     assert told.startswith(problem)
 
 
-def test_a_malformed_file_is_named() -> None:
+def test_malformed_file_is_named() -> None:
     found = info([Seen("/a", "malformed", reason="unknown version 3")], "")
     assert found.problems == ("Error loading /a/meta.properties: unknown version 3",)
     assert found.metadata == {} and found.directories == ("/a",)

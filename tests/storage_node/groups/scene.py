@@ -1,4 +1,4 @@
-"""A group without clock and network: members that ask, and what they were told."""
+"""A group without clock and network: its members' requests and their responses."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import itertools
 import struct
 from dataclasses import dataclass, field
 
-from storage_node.errors import ErrorCode
+from storage_node.config.group_limits import Limits
 from storage_node.groups.group import Group
-from storage_node.groups.values import Join, JoinAnswer, Leaving, Limits, Reply, Sync, SyncAnswer
+from storage_node.groups.values import Join, JoinAnswer, Leaving, Reply, Sync, SyncAnswer
+from storage_node.model.error_codes import ErrorCode
 
 LIMITS = Limits(initial_delay=3.0, min_session=6.0, max_session=60.0, new_member=300.0)
 SESSION = 10.0
@@ -16,7 +17,7 @@ REBALANCE = 30.0
 
 
 def subscription(*topics: str) -> bytes:
-    """What a consumer's metadata begins with."""
+    """Return the first fields of a consumer's metadata."""
     names = b"".join(struct.pack(">h", len(name)) + name.encode() for name in topics)
     return struct.pack(">hi", 1, len(topics)) + names + struct.pack(">i", -1)
 
@@ -32,7 +33,7 @@ def ask(
     can_skip: bool = False,
     session: float = SESSION,
 ) -> Join:
-    """A JoinGroup request."""
+    """Return a JoinGroup request."""
     data = subscription("t") if metadata is None else metadata
     return Join(
         member,
@@ -50,12 +51,12 @@ def ask(
 
 @dataclass
 class Scene:
-    """One group; time stands still but for `pass_time`."""
+    """One group; only `pass_time` advances the time."""
 
     limits: Limits = LIMITS
     now: float = 1000.0
     told: dict[str, JoinAnswer | SyncAnswer] = field(default_factory=dict)
-    """The last answer at each token."""
+    """The response to each token."""
 
     def __post_init__(self) -> None:
         numbers = itertools.count(1)
@@ -63,11 +64,11 @@ class Scene:
 
     def take(self, replies: list[Reply]) -> None:
         for token, answer in replies:
-            assert token not in self.told, f"{token} is answered twice"
+            assert token not in self.told, f"{token} has two responses"
             self.told[token] = answer
 
     def join(self, token: str, join: Join) -> JoinAnswer | None:
-        """The answer, None while it is waited for."""
+        """Return the response to a token, None while it is pending."""
         self.told.pop(token, None)
         self.take(self.group.join(join, token, self.now))
         return self.joined(token)
@@ -94,7 +95,7 @@ class Scene:
         return results[0]
 
     def pass_time(self, seconds: float) -> None:
-        """Let time go by, doing what is due when it is due."""
+        """Advance the time, and run each `tick` when it is due."""
         end = self.now + seconds
         while (due := self.group.deadline) is not None and due <= end:
             self.now = max(self.now, due)
@@ -102,16 +103,16 @@ class Scene:
         self.now = end
 
     def name(self) -> str:
-        """An id for a new dynamic member."""
+        """Return the id of a new dynamic member."""
         answer = self.join("name", ask())
         assert answer is not None and answer.error is ErrorCode.MEMBER_ID_REQUIRED
         return answer.member_id
 
     def stable(self, *instances: str | None) -> list[str]:
-        """A group of so many members (None: dynamic) with a stable generation; their ids, the leader's first."""
+        """Create a stable group of members by instance ids (None: dynamic); returns their ids, the leader's first."""
         tokens = [f"m{index}" for index in range(len(instances))]
         for token, instance in zip(tokens, instances, strict=True):
-            # Versions before 4 need no id first.
+            # Versions before 4 join without an id.
             assert self.join(token, ask(instance=instance, named=False)) is None
         while not self.told.keys() >= set(tokens):
             self.pass_time(1.0)

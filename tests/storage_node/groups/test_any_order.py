@@ -8,9 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from storage_node.errors import ErrorCode
+from storage_node.config.group_limits import Limits
 from storage_node.groups.group import Group
-from storage_node.groups.values import GroupState, JoinAnswer, Leaving, Limits, Reply, Sync, SyncAnswer
+from storage_node.groups.values import GroupState, JoinAnswer, Leaving, Reply, Sync, SyncAnswer
+from storage_node.model.error_codes import ErrorCode
 from tests.storage_node.groups.scene import ask
 from tests.support.scale import scaled
 
@@ -21,7 +22,7 @@ CLIENTS = st.integers(0, 6)
 
 @dataclass
 class Client:
-    """A consumer that follows the protocol, as far as it comes to it."""
+    """A consumer that follows the protocol."""
 
     name: int
     instance: str | None
@@ -45,14 +46,14 @@ class AnyOrder(RuleBasedStateMachine):
         self.clients = [Client(n, f"i{n}" if n in (5, 6) else None, named=n % 2 == 0) for n in range(7)]
         self.generation = 0
         self.assigned: dict[int, dict[str, bytes]] = {}
-        """generation -> member -> what it was told."""
+        """The assignment in each member's response, by generation and member."""
         self.kept = self.group.row()
 
     def unique(self) -> str:
         self.count += 1
         return str(self.count)
 
-    # What happens
+    # Events
 
     @rule(n=CLIENTS, other=st.booleans(), protocols=st.sampled_from([("a", "b"), ("b", "a"), ("b",)]))
     def join(self, n: int, other: bool, protocols: tuple[str, ...]) -> None:
@@ -113,7 +114,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(n=CLIENTS)
     def die(self, n: int) -> None:
-        """A client starts anew and has forgotten everything."""
+        """Restart a client, which loses its state."""
         client = self.clients[n]
         if client.token is not None:
             self.take(self.group.gone(client.token, self.now))
@@ -132,14 +133,14 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.group.state in (GroupState.STABLE, GroupState.EMPTY))
     @rule()
     def restart(self) -> None:
-        """The node dies: what is on disk is all there is."""
+        """Kill the node: only the state on disk is left."""
         self.group.abandon(ErrorCode.NOT_COORDINATOR)
         self.group = Group.restored("g", LIMITS, self.kept, self.now)
         self.group._unique = self.unique
         for client in self.clients:
             client.token = None
 
-    # What comes of it
+    # Responses
 
     def take(self, replies: list[Reply]) -> None:
         if self.group.dirty:
@@ -165,7 +166,7 @@ class AnyOrder(RuleBasedStateMachine):
             leads = answer.leader == answer.member_id and not answer.skip
             client.leads = tuple(one.member_id for one in answer.members) if leads else ()
             if client.leads:
-                assert set(client.leads) == set(self.group.members), "a leader assigns to everybody"
+                assert set(client.leads) == set(self.group.members), "a leader assigns to all members"
         else:
             self.react(client, answer.error)
 
@@ -178,28 +179,28 @@ class AnyOrder(RuleBasedStateMachine):
         told = self.assigned.setdefault(client.generation, {})
         if client.instance is None:
             assert answer.assignment == f"{client.generation}:{client.member}".encode()
-            assert told.setdefault(client.member, answer.assignment) == answer.assignment, "told otherwise before"
+            assert told.setdefault(client.member, answer.assignment) == answer.assignment, "an earlier response differs"
 
     def react(self, client: Client, error: ErrorCode) -> None:
-        """As clients do."""
+        """Handle a heartbeat's error as clients do."""
         if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID, ErrorCode.GROUP_MAX_SIZE_REACHED):
             client.member, client.generation, client.leads = "", -1, ()
         elif error is ErrorCode.ILLEGAL_GENERATION:
             client.generation, client.leads = -1, ()
 
-    # What always holds
+    # Invariants
 
     @invariant()
     def generations_only_rise(self) -> None:
-        # A restart goes back to the last one that anybody may have been told an assignment of.
+        # A restart restores the last generation of which a response may have had an assignment.
         assert self.group.generation >= max(self.assigned, default=0)
 
     @invariant()
     def nobody_waits_beyond_the_timeouts(self) -> None:
         for client in self.clients:
             if client.token is not None:
-                # The initial delay ends with the rebalance timeout; a newcomer may begin the phase anew, and one
-                # without members that join waits for these to be out.
+                # The initial delay ends with the rebalance timeout. A new member may restart the phase, and a phase
+                # without a joining member lasts until the absent ones are removed.
                 assert self.now - client.since <= 2 * (REBALANCE + SESSION) + 3, client
 
     @invariant()
@@ -211,7 +212,7 @@ class AnyOrder(RuleBasedStateMachine):
         assert set(group._static.values()) <= set(group.members)
         assert group._unsynced <= set(group.members)
         assert group.leader is None or group.leader in group.members
-        # Members that have not come back yet do not count, as in Kafka: others may take their places.
+        # Members that have not joined again do not count, as in Kafka: others may take their places.
         assert group._joined() <= LIMITS.max_size
         assert all(group._supported[name] <= len(group.members) for name in "ab")
         if group.state is GroupState.EMPTY:
@@ -220,7 +221,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert group._until is not None
 
     def teardown(self) -> None:
-        """In the end everybody goes silent, and nothing is left."""
+        """Stop all clients: in the end the group has no members."""
         for client in self.clients:
             if client.token is not None:
                 self.take(self.group.gone(client.token, self.now))

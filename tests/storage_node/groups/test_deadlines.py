@@ -1,4 +1,4 @@
-"""Deadlines of members: whatever is set, put off and cleared, the earliest is known, and each comes once."""
+"""Deadlines of members: set, extended and cleared in any order, the earliest is known, and each is due once."""
 
 from __future__ import annotations
 

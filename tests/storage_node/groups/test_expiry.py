@@ -1,4 +1,4 @@
-"""Committed offsets expire by KIP-211's rules: when which one does, and that it does, over a restart as well."""
+"""The expiry of committed offsets by KIP-211's rules, also after a restart."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from storage_node.errors import ErrorCode
+from storage_node.config.group_limits import Limits
 from storage_node.groups.expiry import expired
 from storage_node.groups.group import Group
 from storage_node.groups.offsets import GroupData, Offset
-from storage_node.groups.values import Limits
+from storage_node.model.error_codes import ErrorCode
 from tests.storage_node.groups.scene import Scene, subscription
 from tests.support.group_calls import FETCH, LIST, NOW, enter, leave, sync
-from tests.support.node_harness import Harness, running, until
+from tests.support.nodes.node_harness import Harness, running, until
 from tests.support.wire import Client
 
 RETENTION = 1000
@@ -24,7 +24,7 @@ NEVER: None = None
 
 
 def offsets(**stamps: int) -> dict[tuple[str, int], Offset]:
-    """By topic: when its partition 0 was committed."""
+    """Return offsets of partition 0 of topics; `stamps`: each topic's time of the commit."""
     return {(topic, 0): Offset(1, -1, "", stamp, "id") for topic, stamp in stamps.items()}
 
 
@@ -34,7 +34,7 @@ def row(since: int | None = None, members: tuple[Any, ...] = ()) -> list[Any]:
 
 MEMBER = ["m", None, "c", "/h", 10_000, 10_000, "", ""]
 
-#: What a group is, the time, and the topics whose offsets have expired then (None: nothing is to be done).
+#: A group, the time, and the topics whose offsets have expired then (None: the group does not change).
 CASES: dict[str, tuple[GroupData, int, set[str] | None]] = {
     "never had members, each by its commit": (GroupData(offsets(a=0, b=500)), 1000, {"a"}),
     "never had members, nothing yet": (GroupData(offsets(a=1, b=500)), 1000, NEVER),
@@ -45,7 +45,7 @@ CASES: dict[str, tuple[GroupData, int, set[str] | None]] = {
         1500,
         {"a", "b"},
     ),
-    "empty since nobody knows when": (GroupData(offsets(a=0, b=500), row()), 1000, {"a"}),
+    "empty since an unknown time": (GroupData(offsets(a=0, b=500), row()), 1000, {"a"}),
     "members on disk that have not come back yet": (GroupData(offsets(a=0), row(0, (MEMBER,))), 10**9, NEVER),
     "nothing left but a name": (GroupData({}, row(since=999)), 1000, set()),
     "a retention of its own": (
@@ -69,7 +69,7 @@ def test_offsets_of_a_group_without_members_expire(what: str) -> None:
     assert found.all_gone == (len(gone) == len(data.offsets))
 
 
-def test_a_stable_group_keeps_the_offsets_of_what_it_subscribes_to() -> None:
+def test_stable_group_keeps_the_offsets_of_what_it_subscribes_to() -> None:
     scene = Scene()
     scene.stable(None)  # subscribes to t
     data = GroupData(offsets(t=0, old=0, new=900), scene.group.row(0))
@@ -78,7 +78,7 @@ def test_a_stable_group_keeps_the_offsets_of_what_it_subscribes_to() -> None:
     assert {topic for topic, _, _ in found.offsets} == {"old"}
 
 
-def test_a_group_that_rebalances_or_whose_subscription_is_unknown_keeps_all() -> None:
+def test_group_that_rebalances_or_whose_subscription_is_unknown_keeps_all() -> None:
     scene = Scene()
     scene.stable(None)
     data = GroupData(offsets(old=0), scene.group.row(0))
@@ -98,7 +98,7 @@ def test_a_group_that_rebalances_or_whose_subscription_is_unknown_keeps_all() ->
 
 
 def expire(harness: Harness, later_ms: int) -> None:
-    """Have the node look, as at a time that is so much later."""
+    """Run the node's expiry at a time that is so much later."""
     groups, loop = harness.node.groups, harness.node.listener.loop
     assert loop is not None
 
@@ -129,7 +129,7 @@ def committed(client: Client, group: str, topic: str, generation: int = -1, memb
 MINUTE = 60_000
 
 
-def test_a_node_removes_what_has_expired_and_the_group_with_it(tmp_path: Path) -> None:
+def test_node_removes_expired_offsets_and_the_group(tmp_path: Path) -> None:
     with running(tmp_path, 1, {**NOW, "offsets.retention.minutes": "10"}) as harness:
         harness.create_topic("t")
         harness.create_topic("u")
@@ -164,7 +164,7 @@ def test_a_node_removes_what_has_expired_and_the_group_with_it(tmp_path: Path) -
         assert not harness.node.groups.data, "nor is it on disk"
 
 
-def test_a_commit_while_offsets_expire_is_not_lost(tmp_path: Path) -> None:
+def test_commit_while_offsets_expire_is_not_lost(tmp_path: Path) -> None:
     with running(tmp_path, 1, {**NOW, "offsets.retention.minutes": "10"}) as harness:
         harness.create_topic("t")
         until(lambda: harness.node.groups.loaded)
@@ -175,14 +175,14 @@ def test_a_commit_while_offsets_expire_is_not_lost(tmp_path: Path) -> None:
         stamp = groups.data["g"].offsets["t", 0].timestamp
         until(lambda: groups.expiry.now() > stamp)
         committed(client, "g", "t")
-        # What was found expired was the earlier commit.
+        # The expired offset is that of the earlier commit.
         kept = asyncio.run_coroutine_threadsafe(groups.keep(["e", "g", [["t", 0, stamp]]]), loop)
         assert kept.result(10) is ErrorCode.NONE
         assert fetched(client, "g") == ["t"]
         client.close()
 
 
-def test_a_retention_of_a_commit_s_own_holds(tmp_path: Path) -> None:
+def test_retention_time_of_a_commit_overrides_the_config(tmp_path: Path) -> None:
     """OffsetCommit has one up to version 4."""
     with running(tmp_path, 1, NOW) as harness:
         harness.create_topic("t")
@@ -199,7 +199,7 @@ def test_a_retention_of_a_commit_s_own_holds(tmp_path: Path) -> None:
         client.close()
 
 
-def test_a_node_looks_again_and_again(tmp_path: Path) -> None:
+def test_node_expires_offsets_periodically(tmp_path: Path) -> None:
     extra = {**NOW, "offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "20"}
     with running(tmp_path, 1, extra) as harness:
         harness.create_topic("t")

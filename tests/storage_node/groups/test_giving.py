@@ -1,4 +1,4 @@
-"""Groups are dropped only when the node that coordinates them from now on has them, in any order of calls."""
+"""A node drops groups only once their new coordinator has them on disk, in any order of calls."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 
 from storage_node.groups import giving
-from storage_node.metadata import NodeImage
-from storage_node.protocol import private_client
-from storage_node.protocol.exchange import receive_frame
-from storage_node.protocol.private_client import PrivateCallFailed
+from storage_node.model.metadata import NodeImage
+from storage_node.wire.client import private_client
+from storage_node.wire.client.exchange import receive_frame
+from storage_node.wire.client.private_client import PrivateCallFailed
 from tests.support.group_calls import NOW
-from tests.support.node_harness import Harness, running, until
+from tests.support.nodes.node_harness import Harness, running, until
 from tests.support.scale import scaled, tally
 from tests.support.wire import Client
 
@@ -28,7 +28,7 @@ GROUPS = ["", *(f"group-{index}" for index in range(30)), "ä" * 16_000]
 
 
 class SecondNode:
-    """What groups-give was answered to node 2, as far as it is on its disk; and the tokens that it confirms."""
+    """Node 2 of the tests: the groups from groups-give on its disk, and the tokens that it confirms."""
 
     def __init__(self) -> None:
         self.disk: set[str] = set()
@@ -67,7 +67,7 @@ def second() -> Iterator[SecondNode]:
 
 
 def start(harness: Harness, second: SecondNode, groups: list[str]) -> None:
-    """Commit to the groups, then node 2 registers, and coordinates about half of them."""
+    """Commit to the groups, then register node 2, which coordinates about half of them."""
     harness.create_topic("t")
     until(lambda: harness.node.groups.settled == 1)
     client = Client(harness)
@@ -85,8 +85,10 @@ def register(harness: Harness, second: SecondNode, generation: int = 1) -> None:
         **harness.controller.image.nodes,
         2: NodeImage(2, "incarnation-2", 99, "127.0.0.1", second.port, (), False),
     }
-    harness.controller.change(nodes=nodes, generation=generation)
-    until(lambda: harness.node.metadata.image.generation == generation and 2 in harness.node.metadata.image.nodes)
+    harness.controller.change(nodes=nodes, cluster_generation=generation)
+    until(
+        lambda: harness.node.metadata.image.cluster_generation == generation and 2 in harness.node.metadata.image.nodes
+    )
 
 
 def call(harness: Harness, op: str, **fields: Any) -> dict[str, Any]:
@@ -99,13 +101,13 @@ def given(harness: Harness, generation: int = 1) -> dict[str, Any]:
 
 
 def take(harness: Harness, answer: dict[str, Any], **fields: Any) -> None:
-    """groups-taken, as node 2 sends it; raises PrivateCallFailed."""
+    """Send groups-taken as node 2 does; raises PrivateCallFailed."""
     last = answer["names"][-1]
     values = {"node": 2, "generation": 1, "after": "", "last": last, "token": answer["token"]}
     call(harness, "groups-taken", **values | fields)
 
 
-def test_a_stranger_who_asks_in_a_node_s_name_drops_nothing(tmp_path: Path, second: SecondNode) -> None:
+def test_call_in_another_nodes_name_drops_no_groups(tmp_path: Path, second: SecondNode) -> None:
     with running(tmp_path, 1, NOW) as harness:
         start(harness, second, GROUPS)
         answer = given(harness)
@@ -116,7 +118,7 @@ def test_a_stranger_who_asks_in_a_node_s_name_drops_nothing(tmp_path: Path, seco
         assert set(GROUPS) <= set(harness.node.groups.data)
 
 
-def test_groups_without_a_token_stay(tmp_path: Path, second: SecondNode) -> None:
+def test_groups_are_not_dropped_without_a_token(tmp_path: Path, second: SecondNode) -> None:
     with running(tmp_path, 1, NOW) as harness:
         start(harness, second, GROUPS)
         names = given(harness)["names"]
@@ -131,12 +133,12 @@ def test_groups_without_a_token_stay(tmp_path: Path, second: SecondNode) -> None
         ):
             with pytest.raises(PrivateCallFailed):
                 call(harness, "groups-taken", **fields)
-        assert second.asked == 0, "nobody is asked about a token that is not this node's"
+        assert second.asked == 0, "the node requests no confirmation of a token of another node"
         assert set(GROUPS) <= set(harness.node.groups.data)
 
 
-def test_whatever_order_calls_come_in_every_group_is_on_a_disk(tmp_path: Path, second: SecondNode) -> None:
-    """Answers that get lost, repeated calls, those of other nodes, ranges and generations, and changes in between."""
+def test_every_group_is_on_a_disk_after_calls_in_any_order(tmp_path: Path, second: SecondNode) -> None:
+    """With lost responses, repeated calls, those of other nodes, ranges and generations, and changes in between."""
     with running(tmp_path, 1, NOW) as harness, tally("orders of giving groups away") as counted:
         start(harness, second, GROUPS)
         random_ = random.Random(7)
@@ -166,12 +168,12 @@ def test_whatever_order_calls_come_in_every_group_is_on_a_disk(tmp_path: Path, s
                 try:
                     take(harness, answer, **fields)
                 except PrivateCallFailed:
-                    assert set(harness.node.groups.data) == before, "a refusal drops nothing"
+                    assert set(harness.node.groups.data) == before, "a rejected call drops nothing"
                 else:
                     dropped += 1
                     assert before - set(harness.node.groups.data) <= second.disk
             elif step == "changed":
-                # Another node gives this one what it still had of a group.
+                # Another node gives this node the rest of a group.
                 adopt(harness, random_.choice(GROUPS))
             elif step == "generation" and random_.random() < 0.1:
                 generation += 1
@@ -192,7 +194,7 @@ def adopt(harness: Harness, group: str) -> None:
         asyncio.run_coroutine_threadsafe(groups.adopt(row), loop).result(10)
 
 
-def test_a_token_expires(tmp_path: Path, second: SecondNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_expires(tmp_path: Path, second: SecondNode, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(tmp_path, 1, NOW) as harness:
         start(harness, second, GROUPS)
         monkeypatch.setattr(giving, "_VALID", -0.001)

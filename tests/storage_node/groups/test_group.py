@@ -1,4 +1,4 @@
-"""The state machine of a group: who is answered what, in every phase."""
+"""The state machine of a group: the responses in every phase."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from storage_node.errors import ErrorCode
 from storage_node.groups.group import Group
 from storage_node.groups.values import GroupState, Leaving, Sync
+from storage_node.model.error_codes import ErrorCode
 from tests.storage_node.groups.scene import LIMITS, REBALANCE, SESSION, Scene, ask, subscription
 
 NONE = ErrorCode.NONE
 
 
-def test_a_member_is_told_an_id_and_joins_with_it() -> None:
+def test_member_receives_an_id_and_joins_with_it() -> None:
     scene = Scene()
     id_ = scene.name()
     assert id_ == "client-1"
@@ -35,7 +35,7 @@ def test_a_member_is_told_an_id_and_joins_with_it() -> None:
     assert scene.group.state is GroupState.STABLE
 
 
-def test_an_id_that_nobody_uses_is_forgotten() -> None:
+def test_unused_pending_id_is_removed() -> None:
     scene = Scene()
     id_ = scene.name()
     scene.pass_time(SESSION + 0.1)
@@ -44,8 +44,8 @@ def test_an_id_that_nobody_uses_is_forgotten() -> None:
     assert answer is not None and answer.error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_the_first_generation_waits_for_others_that_come() -> None:
-    """group.initial.rebalance.delay.ms begins anew with each newcomer, up to the rebalance timeout."""
+def test_first_generation_waits_for_more_members() -> None:
+    """Each new member restarts group.initial.rebalance.delay.ms, up to the rebalance timeout."""
     scene = Scene()
     assert scene.join("a", ask(named=False)) is None
     for token in "bcd":
@@ -58,7 +58,7 @@ def test_the_first_generation_waits_for_others_that_come() -> None:
     assert [len(answer.members) for answer in answers if answer is not None] == [4, 0, 0, 0]
 
 
-def test_the_initial_delay_ends_with_the_rebalance_timeout() -> None:
+def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
     scene = Scene()
     scene.join("first", ask(named=False))
     for index in range(20):
@@ -70,13 +70,13 @@ def test_the_initial_delay_ends_with_the_rebalance_timeout() -> None:
     assert scene.now - 1000.0 <= REBALANCE + 2
 
 
-def test_a_newcomer_makes_everybody_join_again() -> None:
+def test_new_member_makes_all_members_join_again() -> None:
     scene = Scene()
     a, b = scene.stable(None, None)
     assert scene.join("c", ask(scene.name())) is None
     assert scene.group.state is GroupState.PREPARING
     assert scene.group.heartbeat(a, None, 1, scene.now) is ErrorCode.REBALANCE_IN_PROGRESS
-    assert scene.group.may_commit(a, None, 1, scene.now) is NONE, "what was read is committed before joining again"
+    assert scene.group.may_commit(a, None, 1, scene.now) is NONE, "a member commits its offsets before it joins again"
     for token, id_ in (("a", a), ("b", b)):
         scene.join(token, ask(id_))
     answers = {token: scene.joined(token) for token in "abc"}
@@ -87,17 +87,17 @@ def test_a_newcomer_makes_everybody_join_again() -> None:
     assert scene.group.may_commit(a, None, 1, scene.now) is ErrorCode.ILLEGAL_GENERATION
 
 
-def test_a_generation_waits_for_an_id_that_was_handed_out() -> None:
+def test_generation_waits_for_a_pending_id() -> None:
     scene = Scene()
     (a,) = scene.stable(None)
     late = scene.name()
-    assert scene.join("a", ask(a)) is None, "somebody is on the way"
+    assert scene.join("a", ask(a)) is None, "a member with a pending id has not joined yet"
     assert scene.join("late", ask(late)) is not None
     answer = scene.joined("a")
     assert answer is not None and answer.generation == 2 and len(answer.members) == 2
 
 
-def test_who_does_not_join_again_is_out_after_the_rebalance_timeout() -> None:
+def test_member_that_does_not_rejoin_is_removed_after_the_rebalance_timeout() -> None:
     scene = Scene()
     a, b = scene.stable(None, None)
     scene.join("c", ask(named=False))
@@ -112,7 +112,7 @@ def test_who_does_not_join_again_is_out_after_the_rebalance_timeout() -> None:
     assert scene.group.heartbeat(b, None, 2, scene.now) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_is_not_heard_of_is_out_after_its_session_timeout() -> None:
+def test_silent_member_is_removed_after_its_session_timeout() -> None:
     scene = Scene()
     a, b = scene.stable(None, None)
     for _ in range(4):
@@ -120,12 +120,12 @@ def test_who_is_not_heard_of_is_out_after_its_session_timeout() -> None:
         error = scene.group.heartbeat(a, None, 1, scene.now)
     assert error is ErrorCode.REBALANCE_IN_PROGRESS
     assert set(scene.group.members) == {a}
-    assert scene.join("b", ask(b)) is not None, "unknown by now"
+    assert scene.join("b", ask(b)) is not None, "the member was removed"
     answer = scene.join("a", ask(a))
     assert answer is not None and answer.generation == 2
 
 
-def test_a_commit_counts_as_a_sign_of_life() -> None:
+def test_commit_extends_the_session() -> None:
     scene = Scene()
     (a,) = scene.stable(None)
     for _ in range(5):
@@ -134,7 +134,7 @@ def test_a_commit_counts_as_a_sign_of_life() -> None:
     assert scene.group.state is GroupState.STABLE
 
 
-def test_who_does_not_sync_is_out_after_the_rebalance_timeout() -> None:
+def test_member_that_does_not_sync_is_removed_after_the_rebalance_timeout() -> None:
     scene = Scene()
     for token in "ab":
         scene.join(token, ask(named=False))
@@ -142,7 +142,7 @@ def test_who_does_not_sync_is_out_after_the_rebalance_timeout() -> None:
     scene.pass_time(3.1)
     first = scene.joined("a")
     assert first is not None
-    assert scene.sync("s", "client-2", 1) is None, "the leader has not handed in the assignments"
+    assert scene.sync("s", "client-2", 1) is None, "the leader has not sent the assignments"
     for _ in range(8):
         scene.pass_time(4.0)
         scene.group.heartbeat(first.member_id, None, 1, scene.now)
@@ -150,11 +150,11 @@ def test_who_does_not_sync_is_out_after_the_rebalance_timeout() -> None:
     assert waiting is not None and waiting.error is ErrorCode.REBALANCE_IN_PROGRESS
     assert set(scene.group.members) == {"client-2"}
     scene.pass_time(SESSION + REBALANCE)
-    assert scene.group.idle, "it was told to join again and did not"
+    assert scene.group.idle, "the member had to join again and did not"
 
 
-def test_who_waited_for_an_assignment_must_be_heard_of_again() -> None:
-    """A static member, too: its waiting ends with the rebalance, and its session timeout begins."""
+def test_session_begins_when_the_wait_for_an_assignment_ends() -> None:
+    """Also a static member: the rebalance ends its wait, and its session timeout begins."""
     scene = Scene()
     scene.join("a", ask(instance="one", named=False))
     scene.join("b", ask(instance="two", named=False))
@@ -170,7 +170,7 @@ def test_who_waited_for_an_assignment_must_be_heard_of_again() -> None:
     assert second.member_id not in scene.group.members
 
 
-def test_a_member_that_leaves_makes_the_others_join_again() -> None:
+def test_member_that_leaves_makes_the_others_join_again() -> None:
     scene = Scene()
     a, b = scene.stable(None, None)
     assert scene.leave(b) is NONE
@@ -180,7 +180,7 @@ def test_a_member_that_leaves_makes_the_others_join_again() -> None:
     assert answer is not None and (answer.generation, len(answer.members)) == (2, 1)
 
 
-def test_the_last_one_that_leaves_leaves_the_group_empty() -> None:
+def test_group_is_empty_after_its_last_member_leaves() -> None:
     scene = Scene()
     a, b = scene.stable(None, None)
     results, _ = scene.group.leave([Leaving(a), Leaving(b)], scene.now)
@@ -191,7 +191,7 @@ def test_the_last_one_that_leaves_leaves_the_group_empty() -> None:
     assert scene.group.may_commit("", None, -1, scene.now) is NONE, "an admin may reset offsets now"
 
 
-def test_who_commits_to_a_group_with_members_must_be_one() -> None:
+def test_commit_to_a_group_with_members_requires_membership() -> None:
     scene = Scene()
     scene.stable(None)
     assert scene.group.may_commit("", None, -1, scene.now) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -199,8 +199,8 @@ def test_who_commits_to_a_group_with_members_must_be_one() -> None:
     assert scene.group.may_commit("", "instance", -1, scene.now) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_who_leads_and_joins_again_begins_a_generation() -> None:
-    """So a leader that sees new partitions has them assigned; anybody else is told the generation that is."""
+def test_rejoining_leader_begins_a_generation() -> None:
+    """A leader joins again for new partitions to be assigned; another member gets the current generation."""
     scene = Scene()
     a, b = scene.stable(None, None)
     same = scene.join("b", ask(b))
@@ -216,7 +216,7 @@ def test_another_subscription_begins_a_generation() -> None:
     assert scene.group.state is GroupState.PREPARING
 
 
-def test_a_lost_answer_is_given_again() -> None:
+def test_lost_response_is_sent_again() -> None:
     scene = Scene()
     scene.join("a", ask(named=False))
     scene.pass_time(3.1)
@@ -230,7 +230,7 @@ def test_a_lost_answer_is_given_again() -> None:
 # Protocols
 
 
-def test_the_protocol_is_one_that_all_have_by_most_first_choices() -> None:
+def test_protocol_is_common_to_all_members_with_the_most_votes() -> None:
     scene = Scene()
     for token, protocols in (("a", ("x", "y", "z")), ("b", ("y", "z")), ("c", ("z", "y", "x"))):
         assert scene.join(token, ask(named=False, protocols=protocols)) is None
@@ -243,7 +243,7 @@ def test_the_protocol_is_one_that_all_have_by_most_first_choices() -> None:
     "other",
     [ask(named=False, protocols=("other",)), ask(named=False, kind="connect"), ask(named=False, protocols=())],
 )
-def test_who_has_no_common_protocol_is_refused(other: object) -> None:
+def test_member_without_a_common_protocol_is_rejected(other: object) -> None:
     scene = Scene()
     scene.join("a", ask(named=False))
     refused = scene.join("b", other)  # type: ignore[arg-type]
@@ -251,7 +251,7 @@ def test_who_has_no_common_protocol_is_refused(other: object) -> None:
     assert len(scene.group.members) == 1
 
 
-def test_an_empty_group_takes_any_protocol_but_none() -> None:
+def test_empty_group_accepts_any_protocol_but_none() -> None:
     scene = Scene()
     for nothing in (ask(named=False, kind=""), ask(named=False, protocols=())):
         refused = scene.join("a", nothing)
@@ -260,14 +260,14 @@ def test_an_empty_group_takes_any_protocol_but_none() -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), [("other", None), (None, "other")])
-def test_a_sync_of_another_protocol_is_refused(kind: str | None, name: str | None) -> None:
+def test_sync_with_another_protocol_is_rejected(kind: str | None, name: str | None) -> None:
     scene = Scene()
     (a,) = scene.stable(None)
     (_, answer) = scene.group.sync(Sync(a, None, 1, kind, name), "s", scene.now)[0]
     assert answer.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
 
 
-def test_syncs_that_come_at_the_wrong_time() -> None:
+def test_invalid_sync_is_rejected() -> None:
     scene = Scene()
     (a,) = scene.stable(None)
     for member, generation, error in (
@@ -284,7 +284,7 @@ def test_syncs_that_come_at_the_wrong_time() -> None:
 # Static members (KIP-345)
 
 
-def test_a_static_member_that_comes_back_disturbs_nobody() -> None:
+def test_returning_static_member_triggers_no_rebalance() -> None:
     scene = Scene()
     a, b = scene.stable("one", "two")
     answer = scene.join("again", ask(instance="two", named=False))
@@ -303,7 +303,7 @@ def test_a_static_member_that_comes_back_disturbs_nobody() -> None:
     assert scene.group.heartbeat(answer.member_id, "two", 1, scene.now) is NONE
 
 
-def test_a_static_leader_that_comes_back_need_not_assign_anew() -> None:
+def test_returning_static_leader_need_not_assign() -> None:
     scene = Scene()
     a, _ = scene.stable("one", "two")
     old = scene.join("old", ask(instance="one", named=False))
@@ -313,7 +313,7 @@ def test_a_static_leader_that_comes_back_need_not_assign_anew() -> None:
     assert (new.leader, new.skip, len(new.members)) == (new.member_id, True, 2)
 
 
-def test_a_static_member_that_is_away_stays_through_a_rebalance() -> None:
+def test_absent_static_member_stays_through_a_rebalance() -> None:
     scene = Scene()
     a, b = scene.stable("one", "two")
     scene.join("c", ask(named=False))
@@ -325,7 +325,7 @@ def test_a_static_member_that_is_away_stays_through_a_rebalance() -> None:
     assert answer is not None and b in {one.member_id for one in answer.members}
 
 
-def test_a_static_member_leaves_by_its_name_alone() -> None:
+def test_static_member_leaves_by_its_instance_id() -> None:
     scene = Scene()
     a, _ = scene.stable("one", "two")
     assert scene.leave("", "two") is NONE
@@ -334,7 +334,7 @@ def test_a_static_member_leaves_by_its_name_alone() -> None:
     assert scene.leave("", None) is ErrorCode.UNKNOWN_MEMBER_ID
 
 
-def test_the_same_static_member_twice_fences_the_first() -> None:
+def test_same_static_member_twice_fences_the_first() -> None:
     scene = Scene()
     scene.join("a", ask(instance="one", named=False))
     scene.join("b", ask(instance="one", named=False))
@@ -348,7 +348,7 @@ def test_the_same_static_member_twice_fences_the_first() -> None:
 # Limits, and ends
 
 
-def test_a_full_group_takes_nobody_else() -> None:
+def test_full_group_rejects_new_members() -> None:
     scene = Scene(limits=replace(LIMITS, max_size=2))
     a, b = scene.stable(None, None)
     full = scene.join("c", ask(named=False))
@@ -361,7 +361,7 @@ def test_a_full_group_takes_nobody_else() -> None:
     assert full is not None and full.error is ErrorCode.GROUP_MAX_SIZE_REACHED
 
 
-def test_a_member_without_an_id_that_hangs_up_is_gone() -> None:
+def test_member_without_an_id_is_removed_when_it_disconnects() -> None:
     scene = Scene()
     scene.join("a", ask(named=False))
     scene.take(scene.group.gone("a", scene.now))
@@ -370,7 +370,7 @@ def test_a_member_without_an_id_that_hangs_up_is_gone() -> None:
     assert scene.group.idle
 
 
-def test_a_member_that_hangs_up_has_its_session_timeout_to_come_back() -> None:
+def test_disconnected_member_may_return_within_its_session_timeout() -> None:
     scene = Scene()
     a, b = scene.stable(None, None)
     scene.join("a", ask(a))
@@ -382,7 +382,7 @@ def test_a_member_that_hangs_up_has_its_session_timeout_to_come_back() -> None:
     assert len(scene.group.members) == 2
 
 
-def test_who_asks_again_over_another_connection_leaves_nobody_waiting() -> None:
+def test_request_repeated_over_another_connection_ends_the_first_wait() -> None:
     scene = Scene()
     a, _ = scene.stable(None, None)
     scene.join("a", ask(a))
@@ -391,7 +391,7 @@ def test_who_asks_again_over_another_connection_leaves_nobody_waiting() -> None:
     assert first is not None and first.error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_group_that_is_given_up_tells_everybody() -> None:
+def test_abandoned_group_responds_to_all_waiting_members() -> None:
     scene = Scene()
     scene.join("a", ask(named=False))
     scene.take(scene.group.abandon(ErrorCode.NOT_COORDINATOR))
@@ -401,14 +401,14 @@ def test_a_group_that_is_given_up_tells_everybody() -> None:
     assert scene.group.deadline is None
 
 
-def test_assignments_that_could_not_be_kept_are_made_again() -> None:
+def test_failed_write_of_assignments_begins_a_rebalance() -> None:
     scene = Scene()
     (a,) = scene.stable(None)
     scene.take(scene.group.rebalance(scene.now))
     assert scene.group.heartbeat(a, None, 1, scene.now) is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_a_group_comes_back_from_its_row() -> None:
+def test_group_is_restored_from_its_row() -> None:
     scene = Scene()
     a, b = scene.stable("one", None)
     back = Group.restored("g", LIMITS, scene.group.row(), scene.now)
@@ -421,13 +421,13 @@ def test_a_group_comes_back_from_its_row() -> None:
     assert empty.row()[0] == back.generation
 
 
-def test_which_topics_a_group_reads() -> None:
+def test_topics_to_which_a_group_subscribes() -> None:
     scene = Scene()
     scene.stable(None)
     assert scene.group.subscribes("t") and not scene.group.subscribes("u")
     unreadable = Scene()
     unreadable.join("a", ask(named=False, metadata=b"\0\1"))
-    assert unreadable.group.subscribes("anything"), "it may read it"
+    assert unreadable.group.subscribes("anything"), "it may subscribe to it"
     connect = Scene()
     connect.join("a", ask(named=False, kind="connect"))
     assert not connect.group.subscribes("t") and not connect.group.may_delete_offsets()

@@ -1,4 +1,4 @@
-"""Groups move when nodes come: what they have committed comes with them, and nobody is given an older state."""
+"""Groups move when nodes register: with their committed offsets, and no client receives an older state."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from storage_node import failpoints
 from storage_node.groups.giving import GIVE, TAKEN
 from storage_node.groups.offsets import GroupData
 from storage_node.groups.placement import Placement, ranked
-from storage_node.protocol import private_client
-from tests.support.local_controller import LocalController
-from tests.support.node_harness import CLUSTER_ID, Harness, until
+from storage_node.wire.client import private_client
+from tests.support.nodes.local_controller import LocalController
+from tests.support.nodes.node_harness import CLUSTER_ID, Harness, until
 from tests.support.wire import Client
 
 COMMIT, FETCH, FIND, JOIN, HEARTBEAT, SYNC, DESCRIBE, LIST = 8, 9, 10, 11, 12, 14, 15, 16
@@ -28,7 +28,7 @@ EXTRA = {"group.initial.rebalance.delay.ms": "0"}
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Callable[[int], Harness]]:
-    """Starts nodes that share a controller; the same one again after it was stopped."""
+    """Yield a function that starts nodes with one controller, or restarts a stopped one."""
     controller = LocalController(CLUSTER_ID)
     made: dict[int, Harness] = {}
 
@@ -74,7 +74,7 @@ def commit(harness: Harness, group: str, offset: int) -> int:
 
 
 def fetch(harness: Harness, group: str) -> tuple[int, int]:
-    """The group's error and its offset."""
+    """Return the group's error and its offset."""
     groups = [{"group_id": group, "topics": [{"name": "t", "partition_indexes": [0]}]}]
     row = ask(harness, FETCH, 9, {"groups": groups}).groups[0]
     return int(row.error_code), row.topics[0].partitions[0].committed_offset if row.topics else -2
@@ -89,7 +89,7 @@ def ask(harness: Harness, key: int, version: int, values: dict[str, Any]) -> Any
 
 
 def filled(first: Harness) -> None:
-    """A topic, and every group with an offset of its own."""
+    """Create a topic, and commit a different offset to every group."""
     first.create_topic("t")
     until(lambda: first.node.groups.loaded)
     for number, group in enumerate(GROUPS):
@@ -97,7 +97,7 @@ def filled(first: Harness) -> None:
 
 
 def offsets(nodes: dict[int, Harness]) -> dict[str, int]:
-    """What each group's coordinator answers; waits while it loads."""
+    """Return the offset of each group from its coordinator, once that has loaded it."""
     found = {}
     for group in GROUPS:
         harness = nodes[ranked(group, nodes)[0]]
@@ -109,7 +109,7 @@ def offsets(nodes: dict[int, Harness]) -> dict[str, int]:
 EVERYTHING = {group: number for number, group in enumerate(GROUPS)}
 
 
-def test_groups_follow_when_nodes_come(cluster: Callable[[int], Harness]) -> None:
+def test_groups_move_when_nodes_register(cluster: Callable[[int], Harness]) -> None:
     nodes = {1: cluster(1)}
     filled(nodes[1])
     for id_ in (2, 3):
@@ -123,7 +123,7 @@ def test_groups_follow_when_nodes_come(cluster: Callable[[int], Harness]) -> Non
     assert sorted(listed) == sorted(GROUPS)
 
 
-def test_what_came_is_on_disk(cluster: Callable[[int], Harness]) -> None:
+def test_adopted_groups_are_on_disk(cluster: Callable[[int], Harness]) -> None:
     nodes = {1: cluster(1)}
     filled(nodes[1])
     nodes[2] = cluster(2)
@@ -135,8 +135,8 @@ def test_what_came_is_on_disk(cluster: Callable[[int], Harness]) -> None:
 
 
 class Calls:
-    """The private calls by which nodes ask for groups and have them dropped; of each `groups-taken`, which of its
-    groups the node that took them did not have on disk.
+    """Records the private calls of node 2: the groups that it received, and for each `groups-taken` those that it did
+    not have on disk.
     """
 
     def __init__(self, nodes: dict[int, Harness], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,7 +164,7 @@ def test_node_confirms_groups_once_its_disk_has_them(
     nodes = {1: cluster(1)}
     filled(nodes[1])
     calls = Calls(nodes, monkeypatch)
-    # A slow disk: a confirmation that does not wait for it comes first.
+    # A slow disk: a confirmation that does not wait for it would come too early.
     with failpoints.active({"groups.flushed": lambda: calls.taken.wait(0.5)}) as armed:
         nodes[2] = cluster(2)
         until(lambda: nodes[2].node.groups.settled == 1)
@@ -173,7 +173,7 @@ def test_node_confirms_groups_once_its_disk_has_them(
     assert offsets(nodes) == EVERYTHING
 
 
-def test_node_that_cannot_keep_groups_leaves_them_with_the_node_that_gave_them(
+def test_node_that_cannot_write_groups_leaves_them_with_the_giving_node(
     cluster: Callable[[int], Harness], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = {1: cluster(1)}
@@ -181,7 +181,7 @@ def test_node_that_cannot_keep_groups_leaves_them_with_the_node_that_gave_them(
     calls = Calls(nodes, monkeypatch)
     with failpoints.active({"groups.written": "raise:ENOSPC"}):
         nodes[2] = cluster(2)
-        until(lambda: len(calls.given) > 2, what="the node asks for them again")
+        until(lambda: len(calls.given) > 2, what="the node requests them again")
         assert calls.not_on_disk == [], "it confirms nothing"
         assert set(GROUPS) <= set(nodes[1].node.groups.data) and nodes[2].node.groups.settled < 1
         group = calls.given[0][0]
@@ -191,7 +191,7 @@ def test_node_that_cannot_keep_groups_leaves_them_with_the_node_that_gave_them(
     assert offsets(nodes) == EVERYTHING
 
 
-def test_a_group_waits_for_the_node_that_had_it_and_for_no_other(cluster: Callable[[int], Harness]) -> None:
+def test_group_waits_for_its_former_coordinator_only(cluster: Callable[[int], Harness]) -> None:
     nodes = {1: cluster(1)}
     nodes[2] = cluster(2)
     nodes[1].create_topic("t")
@@ -215,7 +215,7 @@ def test_a_group_waits_for_the_node_that_had_it_and_for_no_other(cluster: Callab
     assert offsets(nodes) == EVERYTHING
 
 
-def test_members_go_on_with_the_new_coordinator(cluster: Callable[[int], Harness]) -> None:
+def test_members_continue_with_the_new_coordinator(cluster: Callable[[int], Harness]) -> None:
     nodes = {1: cluster(1)}
     filled(nodes[1])
     group = next(group for group in GROUPS if ranked(group, [1, 2])[0] == 2)
@@ -248,8 +248,8 @@ def test_members_go_on_with_the_new_coordinator(cluster: Callable[[int], Harness
     assert (row.group_state, len(row.members), row.members[0].member_assignment) == ("Stable", 1, b"all")
 
 
-def test_a_cluster_that_lost_its_memory_asks_again(cluster: Callable[[int], Harness]) -> None:
-    """A node that was taken out comes back with what it had, another may have later commits: the later one holds."""
+def test_returning_node_adopts_later_commits_in_a_new_generation(cluster: Callable[[int], Harness]) -> None:
+    """A removed node returns with its old offsets; another node may have later commits, which win."""
     nodes = {1: cluster(1), 2: cluster(2)}
     nodes[1].create_topic("t")
     until(lambda: nodes[2].node.groups.settled == 1 and "t" in nodes[2].node.metadata.image.topics)
@@ -258,28 +258,28 @@ def test_a_cluster_that_lost_its_memory_asks_again(cluster: Callable[[int], Harn
     controller = nodes[1].controller
     both = dict(controller.image.nodes)
     nodes[2].stop()
-    controller.change(generation=2, nodes={1: both[1]})
+    controller.change(cluster_generation=2, nodes={1: both[1]})
     until(lambda: commit(nodes[1], group, 2) == 0)
     cluster(2)
     until(lambda: nodes[2].node.groups.settled == 2)
     assert fetch(nodes[2], group) == (0, 2)
 
 
-def test_strangers_are_told_nothing_that_clients_are_not(cluster: Callable[[int], Harness]) -> None:
+def test_invalid_private_calls_return_and_drop_no_groups(cluster: Callable[[int], Harness]) -> None:
     harness = cluster(1)
     port = harness.node.port
     for fields in ({}, {"node": "1", "generation": 1, "after": ""}):
         with pytest.raises(private_client.PrivateCallFailed):
             private_client.call("127.0.0.1", port, "groups-give", **fields)
-    with pytest.raises(private_client.PrivateCallFailed, match="does not know"):
+    with pytest.raises(private_client.PrivateCallFailed, match="not applied generation 1 with node 9"):
         private_client.call("127.0.0.1", port, "groups-give", node=9, generation=1, after="")
     filled(harness)
     with pytest.raises(private_client.PrivateCallFailed):
         private_client.call("127.0.0.1", port, "groups-taken", groups=GROUPS)
-    assert set(GROUPS) <= set(harness.node.groups.data), "what it coordinates itself is not dropped"
+    assert set(GROUPS) <= set(harness.node.groups.data), "a node does not drop the groups that it coordinates"
 
 
-def test_few_groups_move_when_a_node_comes() -> None:
+def test_few_groups_move_when_a_node_registers() -> None:
     names = [base64.b64encode(bytes([index % 256, index // 256])).decode() for index in range(3000)]
     before, after = Placement(), Placement()
     moved = 0
@@ -294,7 +294,7 @@ def test_few_groups_move_when_a_node_comes() -> None:
     assert Placement().coordinator("g", set()) is None
 
 
-def test_a_group_that_is_kept_while_others_are_given_away_does_not_disturb(
+def test_group_written_while_others_are_given_does_not_disturb(
     cluster: Callable[[int], Harness],
 ) -> None:
     nodes = {1: cluster(1)}
@@ -302,14 +302,14 @@ def test_a_group_that_is_kept_while_others_are_given_away_does_not_disturb(
     groups, image = nodes[1].node.groups, nodes[1].node.metadata.image
 
     class Begin(str):
-        """Every look at it is a moment in which a thread keeps another group."""
+        """A name that adds a group at every comparison, like another thread would."""
 
         def __lt__(self, name: str) -> bool:
             groups.data[f"new-{len(groups.data)}"] = GroupData()
             return True
 
     async def give() -> list[str]:
-        found, more = await groups.giver.give(1, image.generation, Begin())
+        found, more = await groups.giver.give(1, image.cluster_generation, Begin())
         assert not more
         return [name for name, _ in found]
 

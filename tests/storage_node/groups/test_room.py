@@ -1,4 +1,4 @@
-"""Room for the groups of a node: how much of it one client's address may take."""
+"""The memory for the groups of a node: the share of one client's address."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_node.config.group_limits import Limits
 from storage_node.groups.group import Group
 from storage_node.groups.offsets import GroupsState, Offset, offset_row
 from storage_node.groups.room import Commit, Room
-from storage_node.groups.values import Join, Limits
+from storage_node.groups.values import Join
 
 MOST = 1_000_000
 
@@ -21,7 +22,7 @@ def commit(group: str, host: str, partitions: int = 1, state: GroupsState | None
 
 
 def fill(room: Room, state: GroupsState, host: str) -> int:
-    """Commit to new groups until one is refused; returns how many there are."""
+    """Commit to new groups until the node rejects one; returns the number of groups."""
     for number in range(100_000):
         one = commit(f"{host}-{number}", host)
         if not room.has(one.more, host):
@@ -39,7 +40,7 @@ def test_one_address_takes_three_quarters_and_each_later_one_three_quarters_of_w
     assert room.weight <= MOST
 
 
-def test_what_is_there_may_change_where_its_address_has_no_room_left() -> None:
+def test_existing_offsets_may_change_when_their_address_has_no_room() -> None:
     state = GroupsState()
     room = Room(MOST, lambda: state)
     fill(room, state, "/a")
@@ -48,7 +49,7 @@ def test_what_is_there_may_change_where_its_address_has_no_room_left() -> None:
     assert not room.has(1_000, "/a") and room.has(1_000, "/b")
 
 
-def test_an_offset_counts_for_the_address_that_committed_it_last() -> None:
+def test_offset_counts_for_the_address_that_committed_it_last() -> None:
     state = GroupsState()
     state.apply(["o", "g", commit("g", "/a", 10).rows])
     mine = state.weight_by("/a")
@@ -90,7 +91,7 @@ entries = st.one_of(
 
 
 @given(st.lists(entries, max_size=20))
-def test_all_that_is_kept_counts_for_one_address_and_a_copy_counts_the_same(story: list[list[Any]]) -> None:
+def test_weight_of_all_state_is_the_sum_over_addresses_and_the_same_for_a_copy(story: list[list[Any]]) -> None:
     state, again = GroupsState(), GroupsState()
     for entry in story:
         state.apply(entry)
@@ -103,7 +104,7 @@ def test_all_that_is_kept_counts_for_one_address_and_a_copy_counts_the_same(stor
     assert [state.weight_by(host) for host in ("", "/a", "/b")] == [0, 0, 0]
 
 
-def test_an_offset_is_read_back_with_its_host() -> None:
+def test_offset_is_read_back_with_its_host() -> None:
     for expires in (None, 7):
         for host in ("", "/a"):
             state = GroupsState()

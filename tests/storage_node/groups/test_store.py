@@ -1,4 +1,4 @@
-"""Groups on disk: what was acknowledged is there after any crash, and the files stay bounded."""
+"""Groups on disk: acknowledged entries survive any crash, and the files stay bounded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 from storage_node import failpoints
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import StorageError
-from storage_node.groups import store as store_module
+from storage_node.groups import copies as copies_module
+from storage_node.groups.copies import GroupCopy
 from storage_node.groups.frames import frame, scan
 from storage_node.groups.offsets import Entry, GroupsState, Offset, entries_of, offset_row
 from storage_node.groups.store import SNAPSHOT, TAIL, GroupStore
@@ -40,21 +41,26 @@ def opened() -> Iterator[list[GroupStore]]:
     yield stores
     for one in stores:
         one.close()
-        for directory in one._directories:
+        for directory in one._online():
             directory.pool.shutdown()
+
+
+def store_of(directories: list[LogDirectory], smallest_tail: int = 1 << 20) -> GroupStore:
+    return GroupStore(lambda: [each for each in directories if each.online], smallest_tail)
 
 
 def load(opened: list[GroupStore], *paths: Path, smallest_tail: int = 1 << 20) -> GroupStore:
     for path in paths:
         path.mkdir(exist_ok=True)
-    made = GroupStore([LogDirectory(path, path.name) for path in paths], smallest_tail)
+    directories = [LogDirectory(path, path.name) for path in paths]
+    made = store_of(directories, smallest_tail)
     made.load()
     opened.append(made)
     return made
 
 
 def put(store: GroupStore, *entries: Entry) -> list[BaseException | None]:
-    """Put all at once, wait for all; what became of each."""
+    """Put all entries at once and wait for them; returns each one's error."""
     done = [threading.Event() for _ in entries]
     results: list[BaseException | None] = [None] * len(entries)
     for index, entry in enumerate(entries):
@@ -88,7 +94,7 @@ SCRIPT: list[Entry] = [
 ]
 
 
-def test_what_was_put_is_there_again(tmp_path: Path, opened: list[GroupStore]) -> None:
+def test_store_loads_the_entries_that_were_written(tmp_path: Path, opened: list[GroupStore]) -> None:
     store = load(opened, tmp_path / "d")
     assert put(store, *SCRIPT) == [None] * len(SCRIPT)
     found = contents(store.state)
@@ -103,8 +109,8 @@ def test_what_was_put_is_there_again(tmp_path: Path, opened: list[GroupStore]) -
     assert contents(again.state) == found and again.state.settled == 4
 
 
-def test_a_crash_at_any_byte_of_the_tail(tmp_path: Path, opened: list[GroupStore]) -> None:
-    """Whatever part of the tail is on the disk: the entries that are whole are there, and what is put later as well."""
+def test_crash_at_any_byte_of_the_tail(tmp_path: Path, opened: list[GroupStore]) -> None:
+    """With any part of the tail on disk: its whole entries are loaded, and later ones are not lost."""
     store = load(opened, tmp_path / "d")
     ends, states = [0], [contents(GroupsState())]
     for entry in SCRIPT:
@@ -123,7 +129,7 @@ def test_a_crash_at_any_byte_of_the_tail(tmp_path: Path, opened: list[GroupStore
         put(torn, commit("after", 1))
         torn.close()
         again = load(opened, folder)
-        assert again.state.groups["after"].offsets[("t", 0)].offset == 1, "behind a torn entry it would be lost"
+        assert again.state.groups["after"].offsets[("t", 0)].offset == 1, "an entry after a torn one would be lost"
         del again.state.groups["after"]
         assert contents(again.state) == expected
         again.close()
@@ -138,14 +144,14 @@ STEPS = ("written", "flushed", "renamed", "done", "cut")
 
 
 @pytest.mark.parametrize("step", STEPS)
-def test_a_crash_between_the_steps_of_a_snapshot(
+def test_crash_between_the_steps_of_a_snapshot(
     tmp_path: Path, opened: list[GroupStore], step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = load(opened, tmp_path / "d", smallest_tail=600)
     kept: dict[str, Any] = {}
 
     def crash() -> None:
-        """What is on the disk now is what the next start finds."""
+        """Copy the files, as the next start would find them."""
         for name in (SNAPSHOT, TAIL):
             path = tmp_path / "d" / name
             if path.exists():
@@ -153,14 +159,14 @@ def test_a_crash_between_the_steps_of_a_snapshot(
         kept.update(contents(store.state))
 
     if step == "cut":
-        real = GroupStore._cut
+        real = GroupCopy._cut
 
-        def cut(self: GroupStore) -> None:
+        def cut(self: GroupCopy) -> None:
             if not kept and (tmp_path / "d" / SNAPSHOT).exists():
                 crash()
             real(self)
 
-        monkeypatch.setattr(GroupStore, "_cut", cut)
+        monkeypatch.setattr(GroupCopy, "_cut", cut)
         acts: dict[str, Any] = {}
     else:
         acts = {f"atomic.{step}": lambda: None if kept else crash()}
@@ -184,7 +190,7 @@ def test_a_crash_between_the_steps_of_a_snapshot(
         again.close()
 
 
-def test_the_files_are_bounded(tmp_path: Path, opened: list[GroupStore]) -> None:
+def test_files_are_bounded(tmp_path: Path, opened: list[GroupStore]) -> None:
     store = load(opened, tmp_path / "d", smallest_tail=2000)
     for number in range(400):
         put(store, commit(f"g{number % 5}", number))
@@ -208,7 +214,7 @@ def test_many_commits_share_a_flush(tmp_path: Path, opened: list[GroupStore], mo
         assert go_on.wait(10)
         real(fd)
 
-    monkeypatch.setattr(store_module.os, "fdatasync", slow)
+    monkeypatch.setattr(copies_module.os, "fdatasync", slow)
     done: list[BaseException | None] = []
     store.put(commit("g", 0), done.append)
     assert first.wait(10)
@@ -221,7 +227,7 @@ def test_many_commits_share_a_flush(tmp_path: Path, opened: list[GroupStore], mo
     assert flushed[0] <= 3
 
 
-def test_a_flush_that_fails_takes_the_directory_offline(
+def test_flush_that_fails_takes_the_directory_offline(
     tmp_path: Path, opened: list[GroupStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = load(opened, tmp_path / "d")
@@ -230,16 +236,16 @@ def test_a_flush_that_fails_takes_the_directory_offline(
     def fails(fd: int) -> None:
         raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(store_module.os, "fdatasync", fails)
+    monkeypatch.setattr(copies_module.os, "fdatasync", fails)
     (error,) = put(store, commit("g", 2))
     assert error is not None and "flushing consumer-groups.tail" in str(error)
-    assert not store.directory.online
-    assert store.state.groups["g"].offsets[("t", 0)].offset == 1, "what is not on disk is not told"
+    assert not any(copy.directory.online for copy in store._copies.values())
+    assert store.state.groups["g"].offsets[("t", 0)].offset == 1, "the state has only entries on disk"
     monkeypatch.undo()
     assert put(store, commit("g", 3)) != [None]
 
 
-def test_a_full_disk_refuses_and_goes_on_when_there_is_room(
+def test_full_disk_rejects_entries_until_there_is_room(
     tmp_path: Path, opened: list[GroupStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = load(opened, tmp_path / "d")
@@ -251,21 +257,21 @@ def test_a_full_disk_refuses_and_goes_on_when_there_is_room(
             return real(fd, data[:10])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(store_module.os, "write", part)
+    monkeypatch.setattr(copies_module.os, "write", part)
     assert put(store, commit("g", 2)) != [None]
     monkeypatch.undo()
-    assert store.directory.online
+    assert all(copy.directory.online for copy in store._copies.values())
     assert put(store, commit("g", 3)) == [None]
     store.close()
     assert load(opened, tmp_path / "d").state.groups["g"].offsets[("t", 0)].offset == 3
 
 
-def committing(path: Path, told: Path, points: str) -> None:
-    """A life that commits one offset after the other, and notes each that was acknowledged."""
+def committing(path: Path, recorded: Path, points: str) -> None:
+    """A process that commits one offset after the other, and records each acknowledged one."""
     failpoints.configure({"REHOME_FAILPOINTS": points})
-    store = GroupStore([LogDirectory(path, "d")])
+    store = store_of([LogDirectory(path, "d")])
     store.load()
-    with told.open("ab", buffering=0) as file:
+    with recorded.open("ab", buffering=0) as file:
         for offset in range(1, 20):
             assert put(store, commit("g", offset)) == [None]
             file.write(b"%d\n" % offset)
@@ -273,17 +279,17 @@ def committing(path: Path, told: Path, points: str) -> None:
 
 @pytest.mark.parametrize("point", failpoints.registered("groups."))
 def test_killed_while_offsets_are_committed(point: str, tmp_path: Path, opened: list[GroupStore]) -> None:
-    told = tmp_path / "told"
+    recorded = tmp_path / "recorded"
     (tmp_path / "d").mkdir()
     process = multiprocessing.get_context("forkserver").Process(
-        target=committing, args=(tmp_path / "d", told, f"{point}=kill@7")
+        target=committing, args=(tmp_path / "d", recorded, f"{point}=kill@7")
     )
     process.start()
     process.join(60)
     assert process.exitcode == -signal.SIGKILL
-    acknowledged = int(told.read_text().split()[-1])
+    acknowledged = int(recorded.read_text().split()[-1])
     store = load(opened, tmp_path / "d")
-    # The one that was not acknowledged may be there; each start goes on from what it finds.
+    # The unacknowledged offset may be on disk; each start continues from the last one on disk.
     assert store.state.groups["g"].offsets["t", 0].offset in (acknowledged, acknowledged + 1)
     assert acknowledged == 6
     assert put(store, commit("g", 30)) == [None]
@@ -292,14 +298,14 @@ def test_killed_while_offsets_are_committed(point: str, tmp_path: Path, opened: 
 
 
 def test_no_space_reported_by_a_flush_is_a_failed_flush(tmp_path: Path, opened: list[GroupStore]) -> None:
-    """Also that of the tail's name, at the start."""
+    """Also by the flush of the directory at the start."""
     (tmp_path / "d").mkdir()
     directory = LogDirectory(tmp_path / "d", "d")
-    store = GroupStore([directory])
+    store = store_of([directory])
     opened.append(store)
-    with failpoints.active({"atomic.fsync_dir": "raise:ENOSPC"}), pytest.raises(StorageError) as told:
+    with failpoints.active({"atomic.fsync_dir": "raise:ENOSPC"}), pytest.raises(StorageError):
         store.load()
-    assert directory.fail_on(told.value) and not directory.online
+    assert not directory.online
 
 
 def test_another_metadata_directory_takes_over(tmp_path: Path, opened: list[GroupStore]) -> None:
@@ -316,7 +322,7 @@ def test_another_metadata_directory_takes_over(tmp_path: Path, opened: list[Grou
         assert {name: data.offsets["t", 0].offset for name, data in found.items()} == {"g": 2, "h": 7}
 
 
-def test_a_damaged_entry_costs_no_other(
+def test_damaged_entry_loses_no_other(
     tmp_path: Path, opened: list[GroupStore], caplog: pytest.LogCaptureFixture
 ) -> None:
     store = load(opened, tmp_path / "d")
@@ -334,7 +340,7 @@ def test_a_damaged_entry_costs_no_other(
 
 
 @pytest.mark.parametrize("damage", ["cut", "bit", "empty", "foreign"])
-def test_a_damaged_snapshot_is_kept_aside(
+def test_damaged_snapshot_is_kept_aside(
     tmp_path: Path, opened: list[GroupStore], damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = load(opened, tmp_path / "d", smallest_tail=100)
@@ -353,14 +359,14 @@ def test_a_damaged_snapshot_is_kept_aside(
     assert put(again, commit("later", 4)) == [None]
 
 
-def test_entries_after_a_stop_are_refused(tmp_path: Path, opened: list[GroupStore]) -> None:
+def test_entries_after_close_are_rejected(tmp_path: Path, opened: list[GroupStore]) -> None:
     store = load(opened, tmp_path / "d")
     store.close()
     (error,) = put(store, commit("g", 1))
     assert error is not None
 
 
-def test_of_two_copies_of_a_group_the_later_commit_holds() -> None:
+def test_later_commit_wins_in_two_copies_of_a_group() -> None:
     state = GroupsState()
     state.apply(commit("g", 10, stamp=100))
     for offset, stamp, holds in ((5, 50, 10), (20, 200, 20), (6, 60, 20)):
@@ -369,7 +375,7 @@ def test_of_two_copies_of_a_group_the_later_commit_holds() -> None:
     assert state.groups["g"].row == ROW
 
 
-def test_frames_that_are_none() -> None:
+def test_invalid_frames_are_skipped() -> None:
     good = frame(1, ["s", 1])
     for data in (b"", bytes(100), good[:-1], b"\xff" * 50, good[:4] + b"\0\0\0\0" + good[8:]):
         assert scan(data).entries == []
@@ -392,8 +398,8 @@ ENTRIES = st.one_of(
 
 @settings(max_examples=scaled(60, 3000), deadline=None)
 @given(st.lists(ENTRIES, max_size=30), st.randoms(use_true_random=False))
-def test_a_state_is_the_same_after_its_own_entries(script: list[Entry], rng: random.Random) -> None:
-    """What a snapshot holds makes the state; and entries that it already has may be applied again, all of them."""
+def test_state_is_the_same_after_its_own_entries(script: list[Entry], rng: random.Random) -> None:
+    """A snapshot's entries create the state, and applying all of them again does not change it."""
     state = GroupsState()
     for entry in script:
         state.apply(entry)

@@ -1,4 +1,4 @@
-"""Making logs for tests."""
+"""Helpers that create logs for tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from storage_node.log import BatchHeader, Log, LogConfig, build_batch, headers
-from storage_node.types import TopicPartition
+from storage_node.model.ids import TopicPartition
 
 TP = TopicPartition("topic", 0)
 SMALL = LogConfig(segment_bytes=2_000, index_interval_bytes=200, retention_ms=-1, file_delete_delay_ms=0)
@@ -26,13 +26,13 @@ def produced(producer: int, sequence: int, count: int = 1, epoch: int = 0, **opt
 
 
 def fill(log: Log, batches: int, *, count: int = 3, size: int = 10, start_ms: int = 1_000, epoch: int = 0) -> None:
-    """`batches` batches of `count` records, ten milliseconds apart."""
+    """Append `batches` batches of `count` records, ten milliseconds apart."""
     for number in range(batches):
         log.append_as_leader(batch(count, size, timestamp=start_ms + 10 * number), epoch, now_ms=start_ms)
 
 
 def read_all(log: Log, start: int | None = None, max_bytes: int = 1 << 20) -> bytes:
-    """Everything from `start`, in as many reads as it takes."""
+    """Read everything from `start` on, in as many reads as necessary."""
     offset = log.log_start_offset if start is None else start
     parts = []
     while (found := log.read(offset, max_bytes)).data:
@@ -51,7 +51,7 @@ def all_batches(log: Log) -> list[BatchHeader]:
 
 
 def crashed(log: Log, to: Path) -> Path:
-    """A copy of the log's files as they are now, as a killed process would leave them."""
+    """Copy the log's files as they are now, as a killed process would leave them."""
     shutil.copytree(log.path, to)
     return to
 

@@ -1,4 +1,4 @@
-"""Appending and reading a log: offsets, segments, bounds, timestamps, and what is refused."""
+"""Appends and reads of a log: offsets, segments, bounds, timestamps, and rejections."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_node.errors import CorruptRecord, ErrorCode, OffsetOutOfRange, RequestRefused
+from storage_node.errors import CorruptRecord, OffsetOutOfRange, RequestRefused
 from storage_node.log import Appended, Log, LogClosed, LogConfig, UnexpectedAppendOffset, build_batch, headers, verify
-from storage_node.log.batch import checksum
+from storage_node.log.batches.batch import checksum
+from storage_node.model.error_codes import ErrorCode
 from tests.support.batches import CODECS, Batch, packed, records_of
 
 from .logs import SMALL, all_batches, batch, batches_in, files, fill, open_log, read_all
@@ -27,7 +28,7 @@ def log(tmp_path: Path) -> Log:
 # Appending
 
 
-def test_a_leader_gives_offsets_and_epoch_and_leaves_the_rest(log: Log) -> None:
+def test_append_as_leader_assigns_offset_and_epoch_only(log: Log) -> None:
     data = batch(3, timestamp=5_000)
     assert log.append_as_leader(data, 4) == Appended(0, 2)
     assert log.append_as_leader(memoryview(data), 4) == Appended(3, 5)
@@ -69,7 +70,7 @@ def refused_code(log: Log, data: bytes) -> ErrorCode:
     return refused.value.code
 
 
-def test_what_a_leader_refuses(log: Log) -> None:
+def test_append_as_leader_rejects_invalid_batches(log: Log) -> None:
     good = batch(3)
     broken = bytearray(good)
     broken[-1] ^= 1
@@ -87,7 +88,7 @@ def test_what_a_leader_refuses(log: Log) -> None:
 
 
 def claiming(data: bytes, count: int) -> bytes:
-    """The batch with another number of records in its header, and a CRC that fits."""
+    """Return the batch with another record count in its header, and a matching CRC."""
     changed = bytearray(data)
     struct.pack_into(">i", changed, 23, count - 1)
     struct.pack_into(">i", changed, 57, count)
@@ -96,18 +97,18 @@ def claiming(data: bytes, count: int) -> bytes:
 
 
 @pytest.mark.parametrize("size", [0, 10, 62, 70, 5_000, 9_000])
-def test_a_batch_holds_as_many_records_as_it_says(log: Log, size: int) -> None:
+def test_batch_with_wrong_record_count_is_rejected(log: Log, size: int) -> None:
     true = batch(70, size)
     for count in (1, 69, 71, 100, 2**20):
         assert refused_code(log, claiming(true, count)) is ErrorCode.INVALID_RECORD
-    # The first record's length: one with another sign, one that reaches beyond the batch.
+    # The first record's length: one of the other sign, and one that reaches beyond the batch.
     for first in (true[61] ^ 1, 0xFF):
         assert refused_code(log, claiming(true[:61] + bytes((first,)) + true[62:], 70)) is ErrorCode.INVALID_RECORD
     assert log.append_as_leader(true, 0).last_offset == 69
 
 
 @pytest.mark.parametrize("codec", CODECS.values(), ids=CODECS)
-def test_a_compressed_batch_holds_as_many_records_as_it_says(log: Log, codec: int) -> None:
+def test_compressed_batch_with_wrong_record_count_is_rejected(log: Log, codec: int) -> None:
     payload = packed(records_of(70), codec)
     for count in (1, 69, 71, 2**20):
         assert refused_code(log, Batch(payload, count, attributes=codec).encode()) is ErrorCode.INVALID_RECORD
@@ -115,7 +116,7 @@ def test_a_compressed_batch_holds_as_many_records_as_it_says(log: Log, codec: in
     assert log.append_as_leader(Batch(payload, 70, attributes=codec).encode(), 0).last_offset == 69
 
 
-def test_a_copy_keeps_offsets_epochs_and_bytes(log: Log, tmp_path: Path) -> None:
+def test_copy_keeps_offsets_epochs_and_bytes(log: Log, tmp_path: Path) -> None:
     fill(log, 30, epoch=2)
     log.assign_leader_epoch(5)
     fill(log, 30, epoch=5)
@@ -128,7 +129,7 @@ def test_a_copy_keeps_offsets_epochs_and_bytes(log: Log, tmp_path: Path) -> None
     assert copy.append_copied(b"") == Appended(180, 179)
 
 
-def test_a_copy_takes_only_what_follows(log: Log) -> None:
+def test_append_copied_rejects_batches_that_do_not_follow(log: Log) -> None:
     log.append_copied(batch(5))
     with pytest.raises(UnexpectedAppendOffset):
         log.append_copied(batch(5, base_offset=4))
@@ -141,7 +142,7 @@ def test_a_copy_takes_only_what_follows(log: Log) -> None:
     assert [log.read(offset, 1).base_offset for offset in (0, 4, 5, 12, 20, 21)] == [0, 0, 20, 20, 20, 20]
 
 
-def test_a_copy_may_begin_inside_a_batch(tmp_path: Path) -> None:
+def test_copy_may_begin_inside_a_batch(tmp_path: Path) -> None:
     copy = open_log(tmp_path / "copy-0", log_start_offset=7)
     copy.append_copied(batch(5, base_offset=5))
     assert (copy.log_start_offset, copy.log_end_offset, copy.segments[0].base_offset) == (7, 10, 5)
@@ -153,7 +154,7 @@ def test_a_copy_may_begin_inside_a_batch(tmp_path: Path) -> None:
     assert (copy.log_start_offset, copy.log_end_offset) == (7, 10)
 
 
-def test_a_batch_larger_than_a_segment_gets_one_of_its_own(log: Log) -> None:
+def test_batch_larger_than_a_segment_gets_one_of_its_own(log: Log) -> None:
     fill(log, 2)
     log.append_as_leader(batch(1, 10_000), 0)
     fill(log, 2)
@@ -235,7 +236,7 @@ def test_only_batches_below_the_high_watermark(log: Log) -> None:
     interval=st.integers(0, 2_000),
     max_bytes=st.integers(0, 3_000),
 )
-def test_reading_on_gives_back_what_was_appended(
+def test_consecutive_reads_return_the_appended_batches(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[tuple[int, int, int]], interval: int, max_bytes: int
 ) -> None:
     log = open_log(tmp_path_factory.mktemp("log") / "t-0", replace(SMALL, index_interval_bytes=interval))
@@ -271,7 +272,7 @@ def test_readers_beside_a_writer_see_whole_batches_in_order(tmp_path: Path) -> N
                     return
                 offset = header.next_offset
             if found.next_offset != offset:
-                wrong.append(f"{found.next_offset} said to follow, {offset} does")
+                wrong.append(f"next_offset is {found.next_offset}, expected {offset}")
                 return
 
     readers = [threading.Thread(target=consume) for _ in range(3)]
@@ -287,7 +288,7 @@ def test_readers_beside_a_writer_see_whole_batches_in_order(tmp_path: Path) -> N
 # Timestamps
 
 
-def test_the_first_record_not_older_is_found_exactly(tmp_path: Path) -> None:
+def test_first_record_not_older_is_found_exactly(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
     times = [[100, 103, 101], [110, 105], [90, 95], [200], [150, 220, 210], *[[300 + 7 * n] * 3 for n in range(60)]]
     rows: list[tuple[int, int]] = []
@@ -302,7 +303,7 @@ def test_the_first_record_not_older_is_found_exactly(tmp_path: Path) -> None:
     assert log.max_timestamp() == (rows[-3][0], 713)
 
 
-def test_an_empty_log_has_no_timestamps(log: Log) -> None:
+def test_empty_log_has_no_timestamps(log: Log) -> None:
     assert log.offset_for_timestamp(0) is None
     assert log.max_timestamp() == (-1, -1)
 
@@ -318,7 +319,7 @@ def test_timestamps_after_a_restart(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_a_closed_log_says_so(log: Log) -> None:
+def test_closed_log_raises_log_closed(log: Log) -> None:
     fill(log, 1)
     log.close(False)
     for call in (

@@ -1,4 +1,4 @@
-"""A disk so full that a folder takes no longer name: what makes room works all the same."""
+"""A disk so full that a directory has no room for a longer name: deletions and truncations still work."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 
 from storage_node.directories.atomic import NoRoom
-from storage_node.log.batch import build_batch
+from storage_node.log.batches.batch import build_batch
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.log.segment import Segment
-from storage_node.types import TopicPartition
+from storage_node.log.segments import LogSegments
+from storage_node.model.ids import TopicPartition
 
 TP = TopicPartition("t", 0)
 CONFIG = LogConfig(segment_bytes=2000, file_delete_delay_ms=60_000)
 
 
 @pytest.mark.parametrize("how", ["retention", "truncation"])
-def test_segments_go_at_once_where_they_cannot_be_renamed(
+def test_segments_that_cannot_be_renamed_are_deleted_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     log = Log.open(tmp_path / "t-0", TP, CONFIG, directory=str(tmp_path))
@@ -53,10 +54,10 @@ def test_segments_go_at_once_where_they_cannot_be_renamed(
     again.close()
 
 
-def test_a_segment_that_cannot_be_put_in_place_of_a_left_over_leaves_a_log_that_can_be_cut(
+def test_failed_replacement_of_a_leftover_segment_leaves_a_log_that_can_be_truncated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process was killed while it replaced an empty segment, and both are there."""
+    """A process killed while it replaced an empty segment leaves both segments behind."""
     path = tmp_path / "t-0"
     log = Log.open(path, TP, CONFIG, directory=str(tmp_path))
     for number in range(3):
@@ -70,9 +71,9 @@ def test_a_segment_that_cannot_be_put_in_place_of_a_left_over_leaves_a_log_that_
     def full(*_: object) -> Segment:
         raise NoRoom(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(log, "_new_segment", full)
-    with pytest.raises(NoRoom):
-        log._replace_active(5, 0)
+    with monkeypatch.context() as patched, pytest.raises(NoRoom):
+        patched.setattr(LogSegments, "create", full)
+        log._segments.replace_active(5, 0)
     log.truncate_to(6)
     assert [segment.base_offset for segment in log.segments] == [0]
     assert log.read(0, 1 << 20).data and log.log_end_offset == 6

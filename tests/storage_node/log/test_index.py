@@ -1,4 +1,4 @@
-"""The two indexes: their files' bytes, and what they answer."""
+"""The offset index and the time index: their files' bytes and their lookups."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_truncating_keeps_what_is_before(steps: list[tuple[int, int]], offset: i
 
 
 @given(ENTRIES, st.integers(-1, 250_000))
-def test_the_time_index_answers_an_offset_before_which_all_is_older(
+def test_time_index_lookup_returns_an_offset_before_which_all_is_older(
     steps: list[tuple[int, int]], timestamp: int
 ) -> None:
     _, entries = built(steps)
@@ -68,7 +68,7 @@ def test_the_time_index_answers_an_offset_before_which_all_is_older(
     assert times.lookup(timestamp) == max((o for o, at in entries if at < timestamp), default=0)
 
 
-def test_what_cannot_be_an_index_is_told() -> None:
+def test_sane_is_false_for_invalid_indexes() -> None:
     assert not OffsetIndex(bytes(80)).sane(1_000), "zeros, as a preallocated file has them"
     assert not OffsetIndex(bytes.fromhex("00000011 00001004")).sane(0x1004), "beyond the end of the .log"
     assert not OffsetIndex(bytes.fromhex("00000011 00001004 00000010 00002004")).sane(1 << 20), "falling offsets"

@@ -1,4 +1,4 @@
-"""Apache Kafka's own tool reads what we write: segments, indexes, producer snapshots."""
+"""Apache Kafka's own tool reads this node's files: segments, indexes, producer snapshots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SUFFIXES = (".log", ".index", ".timeindex", ".snapshot")
 
 
 def kafka_libs() -> Path:
-    """Where Kafka's jars are; skips without them, but not in CI."""
+    """Return the folder of Kafka's jars; skip without them, except in CI."""
     libs = Path(os.environ.get("REHOME_KAFKA_LIBS") or Path.home() / ".cache/rehome/kafka-4.3.1/libs")
     if shutil.which("java") and any(libs.glob("kafka-tools-*.jar")):
         return libs
@@ -31,7 +31,7 @@ def kafka_libs() -> Path:
 
 
 def dump(path: Path, *options: str) -> tuple[str, list[str]]:
-    """The tool's output, and what it complains of."""
+    """Return the tool's output and its complaints."""
     names = sorted(entry.name for entry in path.iterdir() if entry.suffix in SUFFIXES)
     run = subprocess.run(
         ["java", "-Xmx128m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{kafka_libs()}/*",
@@ -39,7 +39,7 @@ def dump(path: Path, *options: str) -> tuple[str, list[str]]:
         cwd=path, capture_output=True, text=True, timeout=150, check=True,
     )  # fmt: skip
     lines = [line for line in run.stderr.splitlines() if not line.startswith("SLF4J")]
-    # With deep iteration the tool says this of every segment that does not begin at offset 0.
+    # With deep iteration the tool reports this for every segment that does not begin at offset 0.
     first = {f"  -1 is followed by {int(name[:20])}" for name in names if name.endswith(".log")}
     complaints = [line for line in lines if line not in first and not line.startswith("Non-consecutive offsets in ")]
     return run.stdout, complaints
@@ -110,7 +110,7 @@ def test_kafka_reads_our_files_after_a_crash_a_cut_and_a_copy(tmp_path: Path) ->
         assert "invalid bytes" not in out and "isvalid: false" not in out
 
 
-def test_the_tool_would_complain(tmp_path: Path) -> None:
+def test_dump_log_reports_damage(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", CONFIG)
     varied(log, 20)
     log.close(True)

@@ -1,4 +1,4 @@
-"""The history of leader epochs: its file, and the questions that followers ask of it."""
+"""The history of leader epochs: its file, and the responses to OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_golden_bytes() -> None:
 @pytest.mark.parametrize(
     "data", [b"1\n0\n", b"0\n", b"0\n2\n1 0\n", b"0\n1\n1 0\n2 5\n", b"0\n1\n1\n", b"0\nx\n", b"\xff"]
 )
-def test_a_damaged_file_is_refused(data: bytes) -> None:
+def test_damaged_file_is_rejected(data: bytes) -> None:
     with pytest.raises(ValueError):
         LeaderEpochs.decode(data)
 
@@ -28,7 +28,7 @@ def test_a_damaged_file_is_refused(data: bytes) -> None:
     ("epoch", "start", "entries"),
     [
         (6, 40, ((2, 0), (3, 11), (5, 31), (6, 40))),
-        (5, 35, ((2, 0), (3, 11), (5, 31))),  # known already
+        (5, 35, ((2, 0), (3, 11), (5, 31))),  # already known
         (6, 31, ((2, 0), (3, 11), (6, 31))),  # 5 never had a record
         (6, 20, ((2, 0), (3, 11), (6, 20))),
         (4, 40, ((2, 0), (3, 11), (4, 40))),  # contradicts 5
@@ -41,11 +41,11 @@ def test_assigning(epoch: int, start: int, entries: tuple[tuple[int, int], ...])
 
 
 @pytest.mark.parametrize(
-    ("epoch", "answer"),
+    ("epoch", "expected"),
     [(5, (5, 50)), (4, (3, 31)), (3, (3, 31)), (2, (2, 11)), (1, (1, 0)), (6, (-1, -1)), (-1, (-1, -1))],
 )
-def test_where_an_epoch_ends(epoch: int, answer: tuple[int, int]) -> None:
-    assert HISTORY.end_offset_for(epoch, 50) == answer
+def test_where_an_epoch_ends(epoch: int, expected: tuple[int, int]) -> None:
+    assert HISTORY.end_offset_for(epoch, 50) == expected
 
 
 def test_without_history_nothing_is_known() -> None:

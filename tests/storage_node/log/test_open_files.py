@@ -1,4 +1,4 @@
-"""Logs keep few files open: what is closed is opened again when it is used, the same file, by the name that it has."""
+"""Logs keep few files open: a closed file is reopened on use, by its present name, and must be the same file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import errno
 import gc
 import os
 import resource
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,19 +16,20 @@ from typing import Any
 import pytest
 
 from storage_node import descriptors
-from storage_node.directories.latch import Fault, fault_of
+from storage_node.directories.io_faults import Fault, fault_of
 from storage_node.errors import LogAppendError, LogFlushError, LogReadError, RequestRefused
 from storage_node.log import Log, LogClosed, LogConfig
 from storage_node.log import open_files as kept
 from storage_node.log.segment import file_name
 from tests.storage_node.log.logs import all_batches, batch, fill, open_log, read_all
+from tests.support.scale import scaled, tally
 
 FEW = 8
 TINY = LogConfig(segment_bytes=300, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=1_000)
 
 
 def open_now(folder: Path) -> list[str]:
-    """The files below a folder that this process has open."""
+    """Return the files below a folder that this process has open."""
     found = []
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -41,13 +43,13 @@ def open_now(folder: Path) -> list[str]:
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No more than eight files of a directory are kept open."""
+    """At most eight files per directory are kept open."""
     monkeypatch.setattr(descriptors, "most_kept_open", lambda: 0)
 
 
 @pytest.fixture
 def no_descriptor(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
-    """Once it holds something, no file can be opened."""
+    """While the list is not empty, no file can be opened."""
     on: list[bool] = []
     genuine = os.open
 
@@ -62,7 +64,7 @@ def no_descriptor(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
 
 
 def let_go(log: Log) -> None:
-    """Close what the log keeps open, as if others had been used since."""
+    """Close what the log keeps open, as if other logs had been used since."""
     for holder in (log._home, *log.segments):
         if (handle := holder.kept_open()) is not None:
             holder.let_go(handle)
@@ -90,7 +92,7 @@ def test_sealed_segments_are_not_opened_at_a_start(tmp_path: Path) -> None:
     assert again.size == sum(file.stat().st_size for file in again.path.glob("*.log"))
 
 
-def test_an_idle_replica_holds_one_descriptor(tmp_path: Path) -> None:
+def test_idle_replica_holds_one_descriptor(tmp_path: Path) -> None:
     logs = [open_log(tmp_path / f"topic-{number}") for number in range(300)]
     for each in logs:
         each.append_as_leader(batch(), 0)
@@ -130,21 +132,27 @@ def test_what_is_used_stays_open(log: Log) -> None:
         assert active.kept_open() is not None
 
 
-def test_thousands_of_segments_open_under_a_low_limit(tmp_path: Path) -> None:
-    config = LogConfig(segment_bytes=100)
-    for number in range(40):
-        made = open_log(tmp_path / f"topic-{number}", config)
-        fill(made, 10, count=1)
-        made.close()
+def test_replicas_of_ten_segments_open_under_a_low_limit(tmp_path: Path) -> None:
+    """20,000 of them under a limit of 4,096, and in `make test` as many of them for each descriptor."""
+    config, limit = LogConfig(segment_bytes=100), scaled(250, 4096)
+    count = limit * 20_000 // 4096
+    first = open_log(tmp_path / "topic-0", config)
+    fill(first, 10, count=1)
+    first.close()
+    for number in range(1, count):
+        shutil.copytree(tmp_path / "topic-0", tmp_path / f"topic-{number}")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + 64, hard))
+    # (The tests before have left some open.)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(list(Path("/proc/self/fd").iterdir())) + limit, hard))
     try:
-        logs = [open_log(tmp_path / f"topic-{number}", config, clean=number % 2 == 0) for number in range(40)]
-        assert sum(len(each.segments) for each in logs) >= 400
-        for each in logs:
-            assert len(all_batches(each)) == 10
-            fill(each, 1)
-            each.close()
+        with tally("replicas of ten segments opened under a low limit") as opened:
+            logs = [open_log(tmp_path / f"topic-{number}", config, clean=number % 2 == 0) for number in range(count)]
+            assert all(len(each.segments) >= 10 for each in logs)
+            for each in logs:
+                assert len(all_batches(each)) == 10
+                fill(each, 1)
+                each.close()
+                opened.count += 1
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -152,13 +160,14 @@ def test_thousands_of_segments_open_under_a_low_limit(tmp_path: Path) -> None:
 # Names
 
 
-def test_a_renamed_log_is_found(log: Log, tmp_path: Path) -> None:
+def test_renamed_log_is_found(log: Log, tmp_path: Path) -> None:
     before = read_all(log)
     let_go(log)
-    log.rename(tmp_path / "topic-0.move")
+    (tmp_path / "topic-0").rename(tmp_path / "topic-0.move")
+    log.relocated(tmp_path / "topic-0.move")
     assert read_all(log) == before
     let_go(log)
-    (tmp_path / "topic-0.move").rename(tmp_path / "topic-0")  # and nobody has said so yet
+    (tmp_path / "topic-0.move").rename(tmp_path / "topic-0")  # and `relocated` was not called
     assert read_all(log) == before
     fill(log, 30)
     log.relocated(tmp_path / "topic-0")
@@ -195,7 +204,7 @@ def test_another_file_that_has_taken_the_name_is_not_opened(log: Log, tmp_path: 
 # Cutting and deleting
 
 
-def test_a_closed_segment_is_cut(log: Log, tmp_path: Path) -> None:
+def test_closed_segment_is_truncated(log: Log, tmp_path: Path) -> None:
     offset = log.segments[5].base_offset + 3
     before = [header for header in all_batches(log) if header.next_offset <= offset]
     let_go(log)
@@ -206,7 +215,7 @@ def test_a_closed_segment_is_cut(log: Log, tmp_path: Path) -> None:
     assert all_batches(again) == before
 
 
-def test_a_reader_has_what_is_deleted_under_it(tmp_path: Path, few: None) -> None:
+def test_reader_keeps_the_file_that_is_deleted_during_its_read(tmp_path: Path, few: None) -> None:
     log = open_log(tmp_path / "topic-0", TINY)
     fill(log, 200)
     first = log.segments[0]
@@ -232,7 +241,7 @@ def test_slow_readers_do_not_keep_more_files_open_than_may_be(log: Log, tmp_path
         assert region.read(0, 8) == segment.base_offset.to_bytes(8, "big")
 
 
-def test_a_closed_log_opens_nothing(log: Log) -> None:
+def test_closed_log_opens_nothing(log: Log) -> None:
     segment = log.segments[0]
     log.close()
     with pytest.raises(LogClosed):
@@ -262,10 +271,8 @@ def test_readers_beside_files_that_close(log: Log) -> None:
 # No descriptor left (KAFKA-16082)
 
 
-def test_what_is_let_go_in_the_middle_of_a_call_stays_open_until_its_end(
-    log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the descriptor's number may be another file's by then: another log would be listed, flushed or written."""
+def test_handle_released_during_a_call_stays_open_until_its_end(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the descriptor may be another file's: another log would be listed, flushed or written."""
     home, name = log._home, file_name(log.segments[0].base_offset, ".log")
     seen: list[str] = []
 
@@ -291,8 +298,8 @@ def test_what_is_let_go_in_the_middle_of_a_call_stays_open_until_its_end(
     assert seen == ["listdir", "stat", "stat", "fsync", "open", "rename", "unlink"]
 
 
-def test_no_descriptors_number_is_taken_from_a_handle_that_nobody_holds() -> None:
-    """`a.file.fd` and `a.open().fd`: the handle is gone once the number is read."""
+def test_no_code_reads_fd_from_a_handle_without_holding_it() -> None:
+    """In `a.file.fd` and `a.open().fd` the handle may be closed before the number is used."""
     found: list[str] = []
     for path in sorted((Path(__file__).parents[3] / "storage_node").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -307,7 +314,7 @@ def test_no_descriptors_number_is_taken_from_a_handle_that_nobody_holds() -> Non
     assert found == []
 
 
-def test_no_descriptor_left_says_nothing_about_the_disk(log: Log, no_descriptor: list[bool]) -> None:
+def test_lack_of_descriptors_does_not_fail_the_disk(log: Log, no_descriptor: list[bool]) -> None:
     log.flush()
     let_go(log)
     end = log.log_end_offset
@@ -323,7 +330,7 @@ def test_no_descriptor_left_says_nothing_about_the_disk(log: Log, no_descriptor:
     assert log.append_as_leader(batch(), 0).base_offset == end
 
 
-def test_a_flush_that_found_no_descriptor_is_done_by_the_next_one(log: Log, no_descriptor: list[bool]) -> None:
+def test_flush_without_descriptor_is_done_by_the_next_one(log: Log, no_descriptor: list[bool]) -> None:
     let_go(log)
     before = log.recovery_point
     no_descriptor.append(True)

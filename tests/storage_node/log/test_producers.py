@@ -1,4 +1,4 @@
-"""Idempotent producers: what is accepted, answered again or refused, also over restarts; the snapshots' bytes."""
+"""Idempotent producers: accepted, duplicate and rejected batches, also over restarts; the snapshots' bytes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from storage_node.errors import ErrorCode, InvalidProducerEpoch, OutOfOrderSequence
+from storage_node.errors import InvalidProducerEpoch, OutOfOrderSequence
 from storage_node.log import Appended, Log
 from storage_node.log.files import Home
-from storage_node.log.producer_state import MAX_SEQUENCE, AppendedBatch, Producer, ProducerState
+from storage_node.log.producers.state import MAX_SEQUENCE, AppendedBatch, Producer, ProducerState
+from storage_node.model.error_codes import ErrorCode
 
 from .logs import SMALL, batch, crashed, files, open_log, produced
 
@@ -50,7 +51,7 @@ EARLIER = bytes.fromhex(
 )
 
 
-def test_the_batches_before_the_last_follow_behind_kafkas_part() -> None:
+def test_batches_before_the_last_follow_behind_kafkas_part() -> None:
     batches = AppendedBatch(7, 95, 1, 1_699_999_999_999), AppendedBatch(11, 99, 3, 1_700_000_000_000)
     state = ProducerState({1001: Producer(2, batches, 1_700_000_000_000)})
     written = state.encode()
@@ -59,7 +60,7 @@ def test_the_batches_before_the_last_follow_behind_kafkas_part() -> None:
 
 
 @pytest.mark.parametrize("remembered", [1, 2, 5])
-def test_a_damaged_snapshot_is_refused(remembered: int) -> None:
+def test_damaged_snapshot_is_rejected(remembered: int) -> None:
     batches = tuple(AppendedBatch(n, 10 + n, 0, 1_700_000_000_000) for n in range(remembered))
     content = ProducerState({1001: Producer(2, batches, 1_700_000_000_000)}).encode()
     assert ProducerState.decode(content).producers[1001].batches == batches
@@ -72,7 +73,7 @@ def test_a_damaged_snapshot_is_refused(remembered: int) -> None:
             ProducerState.decode(content[:position])
 
 
-def test_the_last_five_batches_are_answered_again(log: Log) -> None:
+def test_duplicates_of_the_last_five_batches_return_their_offsets(log: Log) -> None:
     first = [log.append_as_leader(produced(7, 2 * n, 2), 0) for n in range(8)]
     for n in range(3, 8):
         again = log.append_as_leader(produced(7, 2 * n, 2), 0)
@@ -91,7 +92,7 @@ def test_other_producers_do_not_matter(log: Log) -> None:
 
 
 @pytest.mark.parametrize(("sequence", "epoch"), [(4, 1), (9, 1), (2, 1), (5, 2)])
-def test_gaps_and_repeats_with_other_borders_are_refused(log: Log, sequence: int, epoch: int) -> None:
+def test_gaps_and_duplicates_with_other_borders_are_rejected(log: Log, sequence: int, epoch: int) -> None:
     log.append_as_leader(produced(7, 0, 3, epoch=1), 0)
     with pytest.raises(OutOfOrderSequence) as refused:
         log.append_as_leader(produced(7, sequence, 1, epoch=epoch), 0)
@@ -100,7 +101,7 @@ def test_gaps_and_repeats_with_other_borders_are_refused(log: Log, sequence: int
     assert log.append_as_leader(produced(7, 3, 1, epoch=1), 0).base_offset == 3
 
 
-def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(log: Log) -> None:
+def test_new_epoch_begins_at_zero_and_ends_the_old_one(log: Log) -> None:
     log.append_as_leader(produced(7, 0, 3, epoch=1), 0)
     log.append_as_leader(produced(7, 0, 3, epoch=2), 0)
     with pytest.raises(InvalidProducerEpoch) as refused:
@@ -109,7 +110,7 @@ def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(log: Log) -> None:
     assert log.append_as_leader(produced(7, 0, 3, epoch=2), 0) == Appended(3, 5, duplicate=True)
 
 
-def test_an_unknown_producer_may_begin_anywhere(log: Log) -> None:
+def test_unknown_producer_may_start_with_any_sequence(log: Log) -> None:
     assert log.append_as_leader(produced(7, 500, 2, epoch=4), 0).base_offset == 0
     assert log.append_as_leader(produced(7, 502, 1, epoch=4), 0).base_offset == 2
 
@@ -153,9 +154,7 @@ def test_all_five_are_known_after_a_crash_also_right_after_a_roll(tmp_path: Path
 
 @pytest.mark.parametrize("clean", [True, False], ids=["stopped", "killed"])
 def test_all_five_are_known_also_many_segments_after_them(tmp_path: Path, clean: bool) -> None:
-    """A producer whose answers were lost with its leader repeats all that it had in flight, and others have appended
-    many segments behind it meanwhile.
-    """
+    """A producer that lost its responses with the leader resends everything in flight, many segments later."""
     log = open_log(tmp_path / "topic-0")
     for n in range(7):
         log.append_as_leader(produced(7, 3 * n, 3), 0)
@@ -173,7 +172,7 @@ def test_all_five_are_known_also_many_segments_after_them(tmp_path: Path, clean:
     assert again.producers.producers == log.producers.producers
 
 
-def test_a_snapshot_is_written_at_every_roll_and_a_damaged_one_is_no_loss(tmp_path: Path) -> None:
+def test_every_roll_writes_a_snapshot_and_recovery_skips_a_damaged_one(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
     for n in range(80):
         log.append_as_leader(produced(7, n), 0)
@@ -187,7 +186,15 @@ def test_a_snapshot_is_written_at_every_roll_and_a_damaged_one_is_no_loss(tmp_pa
     assert log.append_as_leader(produced(7, 80), 0).base_offset == 80
 
 
-def test_truncating_brings_back_the_state_of_then(tmp_path: Path) -> None:
+def test_truncation_keeps_that_producers_were_forgotten(log: Log) -> None:
+    for producer in range(3):
+        log.append_as_leader(produced(producer, 0), 0)
+    log.forget_producers(1)
+    log.truncate_to(2)
+    assert log.producers.has_forgotten
+
+
+def test_truncation_restores_the_producer_state(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
     for n in range(80):
         log.append_as_leader(produced(7, n), 0)
@@ -198,7 +205,7 @@ def test_truncating_brings_back_the_state_of_then(tmp_path: Path) -> None:
     assert log.append_as_leader(produced(7, 900), 0).base_offset == 33
 
 
-def test_a_copy_takes_the_producers_over(log: Log, tmp_path: Path) -> None:
+def test_copy_takes_over_the_producer_state(log: Log, tmp_path: Path) -> None:
     for n in range(7):
         log.append_as_leader(produced(7, n), 0)
     copy = open_log(tmp_path / "copy-0")
@@ -207,10 +214,10 @@ def test_a_copy_takes_the_producers_over(log: Log, tmp_path: Path) -> None:
     assert copy.append_as_leader(produced(7, 2), 0).duplicate
 
 
-def test_a_snapshot_beyond_the_end_is_gone_for_good_before_a_start_serves(
+def test_snapshot_beyond_the_log_end_is_removed_durably_at_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other records may have its offset by the next loss of power: it would acknowledge what was never appended."""
+    """Other records may get its offset: after a power loss it would acknowledge batches that were never appended."""
     log = open_log(tmp_path / "topic-0")
     for n in range(10):
         log.append_as_leader(produced(7, n), 0)
@@ -225,8 +232,8 @@ def test_a_snapshot_beyond_the_end_is_gone_for_good_before_a_start_serves(
     assert seen == [f"{12:020d}.snapshot", "synced"]
 
 
-def test_what_a_copy_adopts_is_in_two_snapshots_and_none_that_is_older_than_it(tmp_path: Path) -> None:
-    """Produces wait for these flushes, so that they must not grow with the segments."""
+def test_adopted_producers_are_in_the_last_two_snapshots(tmp_path: Path) -> None:
+    """Produces wait for these flushes, so their number must not grow with the segments."""
     source, copy = open_log(tmp_path / "source-0"), open_log(tmp_path / "copy-0")
     source.append_as_leader(produced(7, 0), 0)
     gone = source.producers
@@ -240,14 +247,14 @@ def test_what_a_copy_adopts_is_in_two_snapshots_and_none_that_is_older_than_it(t
     assert all(7 in ProducerState.decode(after[name]).producers for name in changed)
     again = open_log(crashed(copy, tmp_path / "crashed-0"), recovery_point=copy.recovery_point)
     assert again.producers.get(7) == gone.get(7)
-    # What is behind a snapshot is not in it: after a truncation to there its producer repeats it in earnest.
+    # The snapshot does not cover later batches: after a truncation to it, the producer resends them.
     last = int(sorted(after)[-1][:20])
     late = ProducerState({8: Producer(0, (AppendedBatch(0, last, 0, 1),), 1)})
     copy.adopt_producers(late)
     assert all(8 not in ProducerState.decode(data).producers for data in files(copy.path, ".snapshot").values())
 
 
-def test_a_silent_producer_is_forgotten_by_the_nodes_clock(log: Log) -> None:
+def test_idle_producer_expires_by_the_nodes_clock(log: Log) -> None:
     day = SMALL.producer_id_expiration_ms
     log.append_as_leader(produced(7, 5, timestamp=0), 0, now_ms=10 * day)
     log.delete_old_segments(11 * day - 1)

@@ -1,4 +1,4 @@
-"""Opening a log after a crash: what was written is kept up to the last whole batch, and nothing else is."""
+"""Recovery of a log after a crash keeps everything up to the last whole batch, and nothing else."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from storage_node.errors import CorruptRecord
 from storage_node.log import Log, LogConfig
-from storage_node.log.batch import headers
+from storage_node.log.batches.batch import headers
 from storage_node.log.recovery import scan
 
 from .logs import SMALL, all_batches, batch, batches_in, crashed, files, fill, open_log, produced, read_all
@@ -25,7 +25,7 @@ def last_file(path: Path) -> Path:
     return path / max(files(path, ".log"))
 
 
-def test_a_clean_stop_needs_no_scan(tmp_path: Path) -> None:
+def test_clean_stop_needs_no_scan(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
     fill(log, 100, epoch=3)
     before = read_all(log)
@@ -38,7 +38,7 @@ def test_a_clean_stop_needs_no_scan(tmp_path: Path) -> None:
     assert log.log_end_offset == 303
 
 
-def test_an_empty_log_opens_at_its_start(tmp_path: Path) -> None:
+def test_empty_log_opens_at_its_start(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", log_start_offset=42)
     assert (log.log_start_offset, log.log_end_offset, log.recovered_bytes) == (42, 42, 0)
     log.close(True)
@@ -49,7 +49,7 @@ def test_an_empty_log_opens_at_its_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("113-21")
-def test_a_cut_at_every_byte_of_the_last_batches_leaves_the_whole_batches(tmp_path: Path) -> None:
+def test_cut_at_every_byte_of_the_last_batches_leaves_the_whole_batches(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", ONE_SEGMENT)
     for number in range(6):
         log.append_as_leader(produced(9, number, timestamp=10 * number), 1)
@@ -150,7 +150,7 @@ def test_only_what_is_beyond_the_recovery_point_is_scanned(tmp_path: Path) -> No
     assert read_all(again) == read_all(log)
 
 
-def test_a_damaged_batch_ends_the_log_and_the_segments_after_it_go(tmp_path: Path) -> None:
+def test_damaged_batch_ends_the_log_and_later_segments_are_removed(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
     fill(log, 100)
     bases = [s.base_offset for s in log.segments]
@@ -169,7 +169,7 @@ def test_a_damaged_batch_ends_the_log_and_the_segments_after_it_go(tmp_path: Pat
     assert not files(path, ".deleted")
 
 
-def test_a_gap_between_segments_that_were_scanned_is_no_damage(tmp_path: Path) -> None:
+def test_gap_between_segments_that_were_scanned_is_no_damage(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
     for number in range(60):
         log.append_copied(batch(2, base_offset=10 * number))
@@ -179,7 +179,7 @@ def test_a_gap_between_segments_that_were_scanned_is_no_damage(tmp_path: Path) -
 
 @pytest.mark.parametrize("lost", ["the end of one", "the end of one and all after it", "all of one"])
 def test_batches_that_were_lost_at_their_border_end_the_log(tmp_path: Path, lost: str) -> None:
-    """A power loss may take the end of a file at the border of a batch, and keep the name of the next, or all of it."""
+    """A power loss may drop the end of a file at a batch border, and keep the next file's name or all of it."""
     log = open_log(tmp_path / "topic-0")
     fill(log, 60)
     bases = [s.base_offset for s in log.segments]
@@ -198,7 +198,7 @@ def test_batches_that_were_lost_at_their_border_end_the_log(tmp_path: Path, lost
     assert again.append_as_leader(batch(1), 0).base_offset == again.log_end_offset - 1
 
 
-def test_segments_that_repeat_offsets_go(tmp_path: Path) -> None:
+def test_segments_that_repeat_offsets_are_removed(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", ONE_SEGMENT)
     fill(log, 10)
     path = crashed(log, tmp_path / "c-0")
@@ -207,7 +207,7 @@ def test_segments_that_repeat_offsets_go(tmp_path: Path) -> None:
     assert (again.log_end_offset, len(again.segments)) == (30, 1)
 
 
-def test_a_marker_of_a_clean_stop_is_not_believed_against_the_bytes(tmp_path: Path) -> None:
+def test_clean_shutdown_marker_is_ignored_if_the_bytes_contradict_it(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
     fill(log, 100)
     log.close(True)
@@ -216,7 +216,7 @@ def test_a_marker_of_a_clean_stop_is_not_believed_against_the_bytes(tmp_path: Pa
     assert log.log_end_offset == 297 and log.recovered_bytes > 0
 
 
-def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> None:
+def test_log_that_ends_before_its_log_start_is_restarted(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
     fill(log, 10)
     again = open_log(crashed(log, tmp_path / "c-0"), log_start_offset=1_000)
@@ -225,7 +225,22 @@ def test_a_log_that_ends_before_its_start_begins_anew(tmp_path: Path) -> None:
     assert again.log_end_offset == 1_003
 
 
-def test_leftovers_of_a_crash_are_tidied_and_strangers_left_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clean", [True, False])
+def test_sealed_start_holds_until_a_newer_leaders_records_begin_below_it(tmp_path: Path, clean: bool) -> None:
+    log = open_log(tmp_path / "topic-0")
+    fill(log, 30, epoch=1)
+    log.close(True)
+    log = open_log(tmp_path / "topic-0", clean=clean, sealed_start=(60, 1))
+    assert (log.log_start_offset, log.log_end_offset) == (60, 90), "it has what was deleted"
+    log.truncate_to(30)
+    fill(log, 4, epoch=2)
+    log.close(clean)
+    log = open_log(tmp_path / "topic-0", clean=clean, log_start_offset=30, sealed_start=(60, 1))
+    assert (log.log_start_offset, log.log_end_offset) == (30, 42), "an unclean election allowed them"
+    log.close(clean)
+
+
+def test_crash_leftovers_are_removed_and_foreign_files_kept(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
     fill(log, 10)
     log.close(True)
@@ -259,7 +274,7 @@ def test_lost_leader_epochs_are_read_from_the_batches(tmp_path: Path, content: b
     assert file.read_bytes() == expected.encode()
 
 
-def test_an_epoch_without_records_survives_a_restart(tmp_path: Path) -> None:
+def test_epoch_without_records_survives_a_restart(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
     fill(log, 2, epoch=1)
     log.assign_leader_epoch(3)
@@ -268,7 +283,7 @@ def test_an_epoch_without_records_survives_a_restart(tmp_path: Path) -> None:
     assert open_log(tmp_path / "topic-0", clean=True).leader_epochs.entries == ((1, 0), (3, 6))
 
 
-def test_damage_that_no_scan_saw_is_told_at_reading(tmp_path: Path) -> None:
+def test_damage_outside_the_scan_is_reported_by_reads(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0")
     fill(log, 100)
     log.close(True)
@@ -277,7 +292,7 @@ def test_damage_that_no_scan_saw_is_told_at_reading(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", clean=True)
     with pytest.raises(CorruptRecord, match=r"00000000000000000000\.log"):
         log.read(log.segments[1].base_offset - 1, 1 << 20)
-    assert log.read(0, 100).data, "what is whole is still answered"
+    assert log.read(0, 100).data, "intact batches are still returned"
     assert log.read(299, 100).data
 
 
@@ -290,7 +305,7 @@ def test_batches_larger_than_a_chunk_are_scanned(tmp_path: Path) -> None:
         assert [header for _, header, _ in scan(segment, 0, chunk=chunk)] == all_batches(log)
 
 
-def test_a_large_log_is_opened_fast_after_a_clean_stop(tmp_path: Path) -> None:
+def test_large_log_is_opened_fast_after_a_clean_stop(tmp_path: Path) -> None:
     log = open_log(tmp_path / "topic-0", LogConfig())
     data = b"".join(batch(1, 900, base_offset=n) for n in range(20_000))
     log.append_copied(data)

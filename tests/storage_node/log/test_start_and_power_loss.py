@@ -1,4 +1,4 @@
-"""What a start found, and what it cut off, after the next loss of power."""
+"""The effect of a power loss on what a start has found and cut off."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from storage_node.log.batch import build_batch
+from storage_node.log.batches.batch import build_batch
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
-from storage_node.types import TopicPartition
+from storage_node.model.ids import TopicPartition
 from tests.simulation.machine import Machine
 from tests.simulation.patching import simulated
 from tests.simulation.promises import read_all
@@ -22,7 +22,7 @@ HERE = Path("/sim/a/t-0")
 
 @pytest.fixture
 def machine() -> Iterator[Machine]:
-    """A disk on which a name is durable only once its folder was flushed (POSIX)."""
+    """Return a disk on which a name is durable only after a flush of its directory (POSIX)."""
     machine = Machine("a", names_follow=False)
     with simulated(machine):
         yield machine
@@ -42,7 +42,7 @@ def append(log: Log, *numbers: int) -> None:
 
 
 def after_losses(machine: Machine) -> set[tuple[bytes, ...]]:
-    """What the log may hold after a loss of power now."""
+    """Return the values that the log may hold after a power loss now."""
     found = set()
     for states in list(machine.power_loss_states()):
         machine.restore(states)
@@ -51,9 +51,9 @@ def after_losses(machine: Machine) -> set[tuple[bytes, ...]]:
 
 
 @pytest.mark.parametrize("lost", ["the end of a segment", "bytes in a segment"])
-def test_what_a_start_cut_off_does_not_come_back(machine: Machine, lost: str) -> None:
+def test_bytes_truncated_at_start_do_not_reappear(machine: Machine, lost: str) -> None:
     log = opened()
-    append(log, 0, 1, 2, 3)  # two in each segment
+    append(log, 0, 1, 2, 3)  # two per segment
     log.flush()
     machine.kill()
     file = HERE / "00000000000000000000.log"
@@ -71,7 +71,7 @@ def test_what_a_start_cut_off_does_not_come_back(machine: Machine, lost: str) ->
     assert after_losses(machine) == {(value(0), value(11))}
 
 
-def test_a_flush_makes_the_names_durable_that_a_start_found(machine: Machine) -> None:
+def test_flush_makes_the_names_durable_that_a_start_found(machine: Machine) -> None:
     log = opened()
     log.flush()
     machine.disks["a"].sync()

@@ -11,26 +11,28 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from storage_node import failpoints
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import StorageError, UnknownTopicOrPartition
-from storage_node.log.batch import build_batch, headers
+from storage_node.log.batches.batch import build_batch, headers
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
-from storage_node.move import boot_apply, flusher
-from storage_node.move.boot import decide
-from storage_node.move.boot_plan import BootPlan
-from storage_node.move.boot_scan import scan
-from storage_node.move.deletion import wall_clock_ms
+from storage_node.model.ids import TopicPartition
+from storage_node.model.moves import MoveState
+from storage_node.move.copying import flusher
 from storage_node.move.engine import MoveEngine
+from storage_node.move.future import FutureLog
 from storage_node.move.host import PartitionLike
-from storage_node.move.status import MoveState
-from storage_node.partition import Partition
-from storage_node.types import TopicPartition
+from storage_node.partitions.partition import Partition
+from storage_node.replicas.boot import apply
+from storage_node.replicas.boot.actions import BootPlan
+from storage_node.replicas.boot.scan import scan
+from storage_node.replicas.boot.table import decide
+from storage_node.replicas.deletion import wall_clock_ms
 
 TP = TopicPartition("t", 0)
 TOPIC_ID = "Zm9vYmFyYmF6cXV4MTIzNA"
@@ -79,7 +81,11 @@ class SmallNode:
 
     def moved(self) -> None: ...
 
-    def lost(self, tp: TopicPartition, reason: str) -> None:
+    def take_offline_with(self, directory: LogDirectory, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            self.replica_failed(tp, directory.failure or "")
+
+    def replica_failed(self, tp: TopicPartition, reason: str) -> None:
         self.partitions.pop(tp).take_offline(reason)
 
     def checkpoint(self, directory: LogDirectory, moving: PartitionLike | None) -> None:
@@ -99,7 +105,7 @@ class SmallNode:
         found = scan(self.dirs).found
         self.plans = [decide(f, self.missing, self.assigned, self.known_generation) for f in found.values()]
         for plan in self.plans:
-            boot_apply.apply(plan)
+            apply.apply(plan)
             if plan.state == "online" and plan.path is not None:
                 directory = next(d for d in self.dirs if d.id == plan.directory_id)
                 self.partitions[plan.tp] = Partition(
@@ -118,7 +124,7 @@ class SmallNode:
                 )
         self.engine = MoveEngine(self, slots=self.slots, rate=self.rate, now_ms=self.now_ms)
         for plan in self.plans:
-            self.engine.take_over(plan)
+            self.engine.resume(plan)
 
     def close(self) -> None:
         """Stop without a word to the disk beyond what the logs flush."""
@@ -182,7 +188,7 @@ def plain(name: str) -> str:
     return f"{name.split('.')[0]}.delete" if name.endswith(".delete") else name
 
 
-def values(log: Log) -> list[bytes]:
+def values(log: Log | FutureLog) -> list[bytes]:
     """The bytes of all batches from the log start on, offsets included."""
     found, at = [], log.log_start_offset
     while at < log.log_end_offset:

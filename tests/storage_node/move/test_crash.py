@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from storage_node import failpoints
-from storage_node.log.batch import headers
+from storage_node.log.batches.batch import headers
 from tests.storage_node.move import harness
 from tests.storage_node.move.harness import TP, SmallNode, eventually, values
 

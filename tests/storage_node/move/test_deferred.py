@@ -9,10 +9,10 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage_node.log.batch import build_batch
+from storage_node.log.batches.batch import build_batch
 from storage_node.log.config import LogConfig
+from storage_node.model.ids import TopicPartition
 from storage_node.move.future import FutureLog
-from storage_node.types import TopicPartition
 
 TP = TopicPartition("t", 0)
 STEPS = st.lists(st.tuples(st.sampled_from(["truncate", "restart", "start"]), st.integers(0, 12)), max_size=6)
@@ -21,7 +21,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["truncate", "restart", "start"]), st
 def copy(path: Path, count: int) -> FutureLog:
     made = FutureLog.open(path, TP, LogConfig(segment_bytes=300), directory=str(path.parent))
     for _ in range(count):
-        made.append_as_leader(build_batch([b"x" * 50]), 0)
+        made.log.append_as_leader(build_batch([b"x" * 50]), 0)
     return made
 
 
@@ -51,6 +51,6 @@ def test_deferred_steps_end_where_the_steps_themselves_do(count: int, steps: Seq
         assert (later.version > version) == cuts
         later.apply_deferred()
         assert not later.deferred and ends(later) == ends(at_once)
-        assert later.append_as_leader(build_batch([b"y"]), 0).base_offset == ends(at_once)[1]
+        assert later.log.append_as_leader(build_batch([b"y"]), 0).base_offset == ends(at_once)[1]
         at_once.close()
         later.close()

@@ -10,17 +10,17 @@ import pytest
 from storage_node import failpoints
 from storage_node.directories.atomic import NoRoom
 from storage_node.errors import MetadataIOError, UnknownTopicOrPartition
-from storage_node.move import deletion
-from storage_node.move import marker as markers
-from storage_node.move.marker import Marker
-from storage_node.move.status import MoveState
+from storage_node.model.moves import MoveState
+from storage_node.replicas import deletion
+from storage_node.replicas import marker as markers
+from storage_node.replicas.marker import Marker
 from tests.storage_node.move.harness import TP, SmallNode, eventually
-from tests.support.node_harness import running
+from tests.support.nodes.node_harness import running
 from tests.support.wire import Client
 
 
 @pytest.mark.parametrize("which", ["a", "b"])
-def test_a_directory_that_fails_in_the_moment_the_copy_has_caught_up(tmp_path: Path, which: str) -> None:
+def test_directory_that_fails_in_the_moment_the_copy_has_caught_up(tmp_path: Path, which: str) -> None:
     node = SmallNode(tmp_path)
     node.add()
     node.fill(10)
@@ -38,7 +38,7 @@ def test_a_directory_that_fails_in_the_moment_the_copy_has_caught_up(tmp_path: P
     node.close()
 
 
-def test_a_removal_that_finds_no_room_for_its_marker_is_tried_again(
+def test_removal_that_finds_no_room_for_its_marker_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = SmallNode(tmp_path)
@@ -64,7 +64,7 @@ def test_a_removal_that_finds_no_room_for_its_marker_is_tried_again(
     node.close()
 
 
-def test_a_replica_that_goes_offline_while_its_move_is_made_is_not_unknown(
+def test_replica_that_goes_offline_while_its_move_is_made_is_not_unknown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with running(tmp_path) as harness:

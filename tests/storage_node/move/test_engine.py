@@ -26,13 +26,13 @@ from storage_node.errors import (
     UnknownTopicOrPartition,
 )
 from storage_node.log.config import LogConfig
+from storage_node.model.ids import TopicPartition
+from storage_node.model.moves import MoveState
 from storage_node.move import creator, swap
-from storage_node.move import marker as markers
-from storage_node.move.marker import Marker, State
 from storage_node.move.moving import Move
-from storage_node.move.status import MoveState
 from storage_node.move.throttle import MIN_CHUNK
-from storage_node.types import TopicPartition
+from storage_node.replicas import marker as markers
+from storage_node.replicas.marker import Marker, State
 from tests.storage_node.move.harness import TP, Make, SmallNode, appending, batch, eventually, plain, values
 
 
@@ -43,7 +43,7 @@ def restarted(node: SmallNode, make: Make, **options: object) -> SmallNode:
 
 @pytest.mark.conformance(39)
 @pytest.mark.feature("113-01", "113-02", "113-12", "113-13", "113-15", "113-16", "113-18")
-def test_a_move_under_load_loses_nothing_and_keeps_every_offset(make: Make) -> None:
+def test_move_under_load_loses_nothing_and_keeps_every_offset(make: Make) -> None:
     node = make(config=LogConfig(segment_bytes=256 << 10, file_delete_delay_ms=300))
     partition = node.add()
     node.fill(1000)
@@ -59,12 +59,12 @@ def test_a_move_under_load_loses_nothing_and_keeps_every_offset(make: Make) -> N
     eventually(lambda: node.listing()["a"] == [])
     assert node.engine.delete_now_if_due(TP) == 0.0
     # A swap that the source ran away from has written the target's once more.
-    *before, after = node.checkpoints
-    assert set(before) == {("b", True)} and after == ("a", False)
+    *before, source, target = node.checkpoints
+    assert set(before) == {("b", True)} and {source, target} == {("a", False), ("b", False)}
 
 
 @pytest.mark.feature("113-14", "113-15")
-def test_a_swap_renames_the_source_to_delete_before_the_copy_to_the_replica(
+def test_swap_renames_the_source_to_delete_before_the_copy_to_the_replica(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = make(config=LogConfig(segment_bytes=256 << 10, file_delete_delay_ms=60_000))
@@ -88,7 +88,7 @@ def test_a_swap_renames_the_source_to_delete_before_the_copy_to_the_replica(
 
 
 @pytest.mark.feature("113-02", "113-04", "113-33", "113-34")
-def test_the_copy_is_on_disk_and_visible_before_anything_is_copied(make: Make) -> None:
+def test_copy_is_on_disk_and_visible_before_anything_is_copied(make: Make) -> None:
     node = make()
     partition = node.add()
     node.fill(10)
@@ -105,7 +105,7 @@ def test_the_copy_is_on_disk_and_visible_before_anything_is_copied(make: Make) -
     assert node.engine.statuses()[0].as_dict()["topic"] == "t"
 
 
-def test_every_step_can_be_asked_for_again(make: Make) -> None:
+def test_every_step_can_be_requested_again(make: Make) -> None:
     node = make()
     node.add()
     node.fill(100)
@@ -143,7 +143,7 @@ def test_facts(make: Make) -> None:
 # Claims
 
 
-def test_a_second_run_is_refused_by_the_name_of_the_first(make: Make) -> None:
+def test_second_run_is_refused_by_the_name_of_the_first(make: Make) -> None:
     node = make(names="abc")
     node.add()
     node.engine.create(TP, node.path("b"), owner="first")
@@ -169,7 +169,7 @@ def test_claims_never_go_back(make: Make) -> None:
     assert seen == sorted(set(seen))
 
 
-def test_an_older_claim_can_do_nothing(make: Make) -> None:
+def test_older_claim_can_do_nothing(make: Make) -> None:
     node = make(rate=100_000)
     node.add()
     node.fill(500)
@@ -194,7 +194,7 @@ def test_an_older_claim_can_do_nothing(make: Make) -> None:
 
 
 @pytest.mark.parametrize("moment", ["before it is taken over", "while it is taken over", "after it was taken over"])
-def test_a_copier_that_finds_its_claim_too_old_does_not_fail_the_move_of_who_takes_it_over(
+def test_copier_with_a_stale_claim_does_not_fail_the_newer_move(
     moment: str, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = make()
@@ -240,7 +240,7 @@ def test_a_copier_that_finds_its_claim_too_old_does_not_fail_the_move_of_who_tak
 
 
 @pytest.mark.feature("113-08")
-def test_a_new_target_cancels_the_old_copy(make: Make) -> None:
+def test_new_target_cancels_the_old_copy(make: Make) -> None:
     node = make(names="abc")
     node.add()
     node.fill(100)
@@ -252,7 +252,7 @@ def test_a_new_target_cancels_the_old_copy(make: Make) -> None:
     assert (node.listing()["c"], node.listing()["b"]) == (["t-0"], [])
 
 
-def test_a_move_is_refused_while_a_higher_generation_is_on_disk(make: Make) -> None:
+def test_move_is_refused_while_a_higher_generation_is_on_disk(make: Make) -> None:
     node = make()
     partition = node.add()
     node.move("b")
@@ -294,18 +294,18 @@ def test_cancel(moment: str, make: Make) -> None:
     node.move("b")
 
 
-def test_a_claim_after_another_is_issued_only_while_that_ones_move_is_under_way(make: Make) -> None:
+def test_claim_after_another_is_issued_only_while_that_ones_move_is_under_way(make: Make) -> None:
     node = make()
     node.add()
     node.fill(10)
     claim = node.engine.create(TP, node.path("b")).claim
-    assert node.engine.next_claim(TP, claim + 1) == 0
-    after = node.engine.next_claim(TP, claim)
+    assert node.engine.claim_orphan(TP, claim + 1) == 0
+    after = node.engine.claim_orphan(TP, claim)
     assert after > claim
     node.engine.create(TP, node.path("b"), claim=after)
-    assert node.engine.next_claim(TP, claim) == 0
+    assert node.engine.claim_orphan(TP, claim) == 0
     node.engine.cancel(TP, after)
-    assert node.engine.next_claim(TP, after) == 0
+    assert node.engine.claim_orphan(TP, after) == 0
 
 
 def test_cancel_without_a_move(make: Make) -> None:
@@ -314,7 +314,7 @@ def test_cancel_without_a_move(make: Make) -> None:
     assert node.engine.cancel(TP) is None
 
 
-def test_a_cancel_comes_before_a_swap_that_is_waiting(make: Make) -> None:
+def test_cancel_comes_before_a_swap_that_is_waiting(make: Make) -> None:
     node = make()
     node.add()
     node.fill(100)
@@ -328,7 +328,7 @@ def test_a_cancel_comes_before_a_swap_that_is_waiting(make: Make) -> None:
     eventually(lambda: node.listing() == {"a": ["t-0"], "b": []})
 
 
-def test_pause_and_go_on(make: Make) -> None:
+def test_pause_and_resume(make: Make) -> None:
     node = make(rate=500_000)
     node.add()
     node.fill(1000)
@@ -439,7 +439,7 @@ def test_movers_that_copy_at_the_same_time_stay_below_the_nodes_rate_together(ma
 
 @pytest.mark.conformance(53)
 @pytest.mark.feature("113-21")
-def test_a_restart_goes_on_from_what_is_valid_on_disk(make: Make) -> None:
+def test_restart_resumes_from_what_is_valid_on_disk(make: Make) -> None:
     node = make(rate=2_000_000)
     node.add()
     node.fill(2000)
@@ -459,7 +459,7 @@ def test_a_restart_goes_on_from_what_is_valid_on_disk(make: Make) -> None:
 
 
 @pytest.mark.feature("113-21")
-def test_a_copy_made_by_hand_is_gone_on_with(make: Make, tmp_path: Path) -> None:
+def test_copy_made_by_hand_is_gone_on_with(make: Make, tmp_path: Path) -> None:
     node = make()
     node.add()
     node.fill(50)
@@ -511,7 +511,7 @@ REFUSALS: dict[str, tuple[Callable[[SmallNode, pytest.MonkeyPatch], object], typ
 
 
 @pytest.mark.parametrize("trouble", REFUSALS)
-def test_a_new_target_that_is_refused_leaves_the_copy_to_the_old_one(
+def test_new_target_that_is_refused_leaves_the_copy_to_the_old_one(
     make: Make, monkeypatch: pytest.MonkeyPatch, trouble: str
 ) -> None:
     arrange, error, name, generation = REFUSALS[trouble]
@@ -605,7 +605,7 @@ def test_room_is_reserved_while_the_copy_is_being_made(
     assert node.engine.create(other, node.path("c"), owner="run", run_id="r").directory == node.path("c")
 
 
-def test_a_copy_makes_room_for_the_one_that_replaces_it_on_the_same_disk(
+def test_copy_makes_room_for_the_one_that_replaces_it_on_the_same_disk(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = make(names=("a", "b", "c"))
@@ -641,7 +641,31 @@ def test_deleting_works_for_any_name_and_takes_the_copy_first(make: Make) -> Non
     eventually(lambda: node.listing() == {"a": [], "b": []})
 
 
-def test_a_cancel_never_waits_for_a_copier_that_waits_for_it(make: Make) -> None:
+@pytest.mark.parametrize("moving", [False, True])
+def test_no_move_of_a_replica_begins_once_it_is_being_deleted(make: Make, moving: bool) -> None:
+    """A request that comes between the deletion of the log and the end of its service."""
+    node = make(config=LogConfig(file_delete_delay_ms=0))
+    partition = node.add()
+    claim = node.engine.create(TP, node.path("b")).claim if moving else 0
+    partition.delete()
+
+    def refused() -> None:
+        for request in (
+            lambda: node.engine.create(TP, node.path("b"), claim=claim),
+            lambda: node.engine.create(TP, node.path("b"), owner="run", run_id="r"),
+            lambda: node.engine.admit(TP, node.path("b")),
+        ):
+            with pytest.raises(UnknownTopicOrPartition):
+                request()
+
+    refused()
+    node.engine.discard(TP, partition=partition)
+    refused()
+    del node.partitions[TP]
+    eventually(lambda: node.listing() == {"a": [], "b": []})
+
+
+def test_cancel_never_waits_for_a_copier_that_waits_for_it(make: Make) -> None:
     node = make(rate=300_000)
     partition = node.add()
     node.fill(1000)

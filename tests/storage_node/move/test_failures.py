@@ -13,10 +13,11 @@ import pytest
 from storage_node import failpoints
 from storage_node.errors import LogDirectoryOffline, NotEnoughSpace, StorageError, Superseded
 from storage_node.log.config import LogConfig
-from storage_node.move import flusher
-from storage_node.move import marker as markers
-from storage_node.move.status import MoveState, MoveStatus
+from storage_node.model.moves import MoveState
+from storage_node.move.copying import flusher
+from storage_node.move.status import MoveStatus
 from storage_node.move.swap import Swapper
+from storage_node.replicas import marker as markers
 from tests.storage_node.move.harness import CONFIG, TP, Make, SmallNode, batch, eventually, values
 from tests.support.needs import needs_root
 
@@ -38,7 +39,7 @@ def state(node: SmallNode) -> tuple[str, str]:
 @pytest.mark.conformance(64, 109)
 @pytest.mark.feature("113-17")
 @pytest.mark.parametrize("which", ["a", "b"])
-def test_a_move_stops_when_a_directory_goes_offline(which: str, make: Make) -> None:
+def test_move_stops_when_a_directory_goes_offline(which: str, make: Make) -> None:
     node = make(rate=200_000)
     partition = node.add()
     node.fill(1000)
@@ -57,7 +58,7 @@ def test_a_move_stops_when_a_directory_goes_offline(which: str, make: Make) -> N
         assert partition.append(batch(b"x")).base_offset == 1000  # the replica lives on
 
 
-def test_the_replica_moves_elsewhere_while_the_copy_is_on_a_dead_disk(make: Make, tmp_path: Path) -> None:
+def test_replica_moves_elsewhere_while_the_copy_is_on_a_dead_disk(make: Make, tmp_path: Path) -> None:
     node = make(names="abc")
     status = caught_up(node)
     node.dir("b").fail("the disk died")
@@ -69,8 +70,22 @@ def test_the_replica_moves_elsewhere_while_the_copy_is_on_a_dead_disk(make: Make
     eventually(lambda: node.listing() == {"a": ["t-0.delete"], "b": [], "c": ["t-0"]})
 
 
+def test_copy_whose_final_name_may_not_be_durable_is_in_no_directory_in_use(make: Make) -> None:
+    """The disk is good, but the flush of the name failed (for lack of descriptors): the source is taken back, and no
+    start may find the copy under the replica's name.
+    """
+    node = make()
+    status = caught_up(node)
+    armed: dict[str, str | Callable[[], object]] = {"swap.after_target_renamed": "raise:EMFILE"}
+    with failpoints.active(armed), pytest.raises(StorageError):
+        node.engine.swap(TP, status.claim)
+    assert node.dir("a").online and not node.dir("b").online
+    partition = node.partitions[TP]
+    assert partition.directory is node.dir("a") and partition.append(batch(b"x")).base_offset == 100
+
+
 @pytest.mark.parametrize("renamed", [True, False])
-def test_a_source_whose_name_is_not_known_is_not_served(renamed: bool, make: Make) -> None:
+def test_source_whose_name_is_not_known_is_not_served(renamed: bool, make: Make) -> None:
     """Nor is anything else in a directory that is bad; one of which a folder is gone is asked, and stays."""
     node = make()
     status = caught_up(node)
@@ -93,7 +108,7 @@ def test_a_source_whose_name_is_not_known_is_not_served(renamed: bool, make: Mak
 
 
 @pytest.mark.parametrize("point", ["swap.after_source_flushed", "swap.after_target_renamed"])
-def test_a_target_that_fails_at_its_rename_gives_the_source_back_two_generations_higher(
+def test_target_that_fails_at_its_rename_gives_the_source_back_two_generations_higher(
     point: str, make: Make, tmp_path: Path
 ) -> None:
     node = make()
@@ -128,7 +143,7 @@ def taken_name(node: SmallNode) -> dict[str, str | Callable[[], object]]:
 
 @pytest.mark.parametrize("number", ["EMFILE", "EEXIST"])
 @pytest.mark.parametrize("unsealed", [True, False])
-def test_a_copy_that_could_not_be_swapped_in_is_never_the_older_one_that_wins(
+def test_copy_that_could_not_be_swapped_in_is_never_the_older_one_that_wins(
     number: str, unsealed: bool, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The seal or the rename failed on a good disk: both directories stay online, the source goes on to be written."""
@@ -166,7 +181,7 @@ def test_a_copy_that_could_not_be_swapped_in_is_never_the_older_one_that_wins(
 
 @pytest.mark.parametrize("point", ["undo.after_marker", "undo.after_renamed"])
 @pytest.mark.parametrize("bad", [True, False])
-def test_a_source_that_cannot_be_given_its_name_back_is_not_served(
+def test_source_that_cannot_be_given_its_name_back_is_not_served(
     point: str, bad: bool, make: Make, tmp_path: Path
 ) -> None:
     """The replica goes offline alone, unless the disk is bad."""
@@ -187,7 +202,7 @@ def test_a_source_that_cannot_be_given_its_name_back_is_not_served(
     assert len(values(after.partitions[TP].log)) == 100
 
 
-def test_a_source_without_a_new_marker_is_served_when_the_seal_is_taken_back(make: Make, tmp_path: Path) -> None:
+def test_source_without_a_new_marker_is_served_when_the_seal_is_taken_back(make: Make, tmp_path: Path) -> None:
     node = make()
     status = caught_up(node)
     armed = {"swap.after_seal": "raise:EMFILE", "undo.after_marker": "raise:EMFILE"}
@@ -204,7 +219,7 @@ def test_a_source_without_a_new_marker_is_served_when_the_seal_is_taken_back(mak
 
 
 @pytest.mark.parametrize("number", ["EMFILE", "ENOENT"])
-def test_a_copy_that_ends_on_a_good_disk_can_be_tried_again(number: str, make: Make) -> None:
+def test_copy_that_ends_on_a_good_disk_can_be_tried_again(number: str, make: Make) -> None:
     node = make()
     node.add()
     node.fill(100)
@@ -222,7 +237,7 @@ def test_a_copy_that_ends_on_a_good_disk_can_be_tried_again(number: str, make: M
     node.finish(status.claim)
 
 
-def test_a_seal_that_fails_leaves_the_source_two_generations_higher(make: Make) -> None:
+def test_seal_that_fails_leaves_the_source_two_generations_higher(make: Make) -> None:
     node = make()
     status = caught_up(node)
     with failpoints.active({"swap.after_seal": "raise"}), pytest.raises(StorageError):
@@ -237,7 +252,7 @@ def test_a_seal_that_fails_leaves_the_source_two_generations_higher(make: Make) 
     assert b"after" in values(after.partitions[TP].log)[-1] and after.listing()["b"] == ["t-0"]
 
 
-def test_a_failed_flush_of_the_copy_takes_the_target_offline(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_flush_of_the_copy_takes_the_target_offline(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flusher, "INTERVAL", 50_000)
     node = make()
     node.add()
@@ -251,7 +266,7 @@ def test_a_failed_flush_of_the_copy_takes_the_target_offline(make: Make, monkeyp
 
 
 @pytest.mark.parametrize("moment", ["create.after_mkdir", "create.after_renamed"])
-def test_a_failing_target_at_the_beginning(moment: str, make: Make) -> None:
+def test_failing_target_at_the_beginning(moment: str, make: Make) -> None:
     node = make()
     partition = node.add()
     with failpoints.active({moment: "raise"}), pytest.raises(StorageError):
@@ -261,7 +276,7 @@ def test_a_failing_target_at_the_beginning(moment: str, make: Make) -> None:
 
 
 @pytest.mark.conformance(63)
-def test_a_corrupt_source_fails_the_move_and_names_file_and_offset(make: Make, tmp_path: Path) -> None:
+def test_corrupt_source_fails_the_move_and_names_file_and_offset(make: Make, tmp_path: Path) -> None:
     node = make(config=LogConfig(segment_bytes=20_000, file_delete_delay_ms=0))
     partition = node.add()
     node.fill(100)
@@ -291,7 +306,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.root
 @needs_root
-def test_a_full_target(make: Make, small_disk: Path) -> None:
+def test_full_target(make: Make, small_disk: Path) -> None:
     node = make(config=LogConfig(segment_bytes=200_000, file_delete_delay_ms=0))
     partition = node.add()
     node.fill(6000)

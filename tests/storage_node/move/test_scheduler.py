@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from storage_node.move.scheduler import MoveScheduler, Waiting, choose
+from storage_node.model.ids import TopicPartition
+from storage_node.move.scheduler import MoveScheduler, QueuedMove, choose
 from storage_node.move.stall import queued_behind
-from storage_node.types import TopicPartition
 
 
-def move(source: str, target: str, topic: str, partition: int = 0) -> Waiting:
-    return Waiting(source, target, TopicPartition(topic, partition))
+def move(source: str, target: str, topic: str, partition: int = 0) -> QueuedMove:
+    return QueuedMove(source, target, TopicPartition(topic, partition))
 
 
 @pytest.mark.conformance(48)
@@ -49,7 +49,7 @@ def test_at_most_as_many_as_there_are_movers() -> None:
     scheduler.add(first)
     scheduler.add(second)
     assert scheduler.take() == first
-    taken: list[Waiting | None] = []
+    taken: list[QueuedMove | None] = []
     thread = threading.Thread(target=lambda: taken.append(scheduler.take()))
     thread.start()
     assert scheduler.waiting() == [second]
@@ -58,7 +58,7 @@ def test_at_most_as_many_as_there_are_movers() -> None:
     assert taken == [second]
 
 
-def test_a_partition_is_not_copied_twice_at_once() -> None:
+def test_partition_is_not_copied_twice_at_once() -> None:
     scheduler = MoveScheduler(2)
     scheduler.add(move("a", "b", "t"))
     assert scheduler.take() == move("a", "b", "t")
@@ -76,7 +76,7 @@ def test_closing_lets_movers_go() -> None:
         MoveScheduler(0)
 
 
-def test_each_of_many_is_told_its_place() -> None:
+def test_each_of_many_queued_moves_learns_its_place() -> None:
     scheduler = MoveScheduler(1)
     for partition in range(201):
         scheduler.add(move("a", "b", "t", partition))

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from storage_node.log.batch import build_batch
-from storage_node.move.status import MoveState, SwapOutcome
+from storage_node.log.batches.batch import build_batch
+from storage_node.model.moves import MoveState
+from storage_node.move.status import SwapOutcome
 from storage_node.move.throttle import RateLimiter
 from tests.storage_node.move.harness import TP, SmallNode, batch, eventually, values
 
@@ -44,7 +45,7 @@ def test_one_byte_a_second_holds_a_move_still_and_lets_go_at_once(node: SmallNod
 
 
 @pytest.mark.parametrize("rate", [1, 1000])
-def test_a_swap_does_not_wait_for_what_the_rate_holds_back(node: SmallNode, rate: int) -> None:
+def test_swap_does_not_wait_for_what_the_rate_holds_back(node: SmallNode, rate: int) -> None:
     partition = node.add()
     node.fill(20)
     claim = node.engine.create(TP, node.path("b")).claim
@@ -78,7 +79,7 @@ class FakeClock:
 
 
 @pytest.mark.parametrize(("rate", "size"), [(1, 300), (1000, 64 << 10), (1000, 1 << 20)])
-def test_the_first_batch_is_paid_for_however_large(rate: int, size: int) -> None:
+def test_first_batch_is_paid_for_however_large(rate: int, size: int) -> None:
     clock = FakeClock()
     limiter = RateLimiter(rate, clock)
     began = clock.now
@@ -87,7 +88,7 @@ def test_the_first_batch_is_paid_for_however_large(rate: int, size: int) -> None
         assert clock.now - began == pytest.approx(number * size / rate, rel=0.01, abs=0.1)
 
 
-def test_a_batch_larger_than_a_chunk_and_than_the_rate_is_copied_whole(node: SmallNode) -> None:
+def test_batch_larger_than_a_chunk_and_than_the_rate_is_copied_whole(node: SmallNode) -> None:
     partition = node.add()
     for _ in range(3):
         partition.append(build_batch([b"x" * 900_000]))

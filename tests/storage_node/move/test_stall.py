@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage_node.model.ids import TopicPartition
+from storage_node.model.moves import MoveState
 from storage_node.move.stall import (
     Ahead,
     CopyFacts,
@@ -24,7 +26,6 @@ from storage_node.move.stall import (
     share_out,
 )
 from storage_node.move.status import MoveStatus
-from storage_node.types import TopicPartition
 from tests.storage_node.move.harness import TP, SmallNode, eventually
 
 
@@ -36,7 +37,7 @@ def disk(now: float, usual: float, waited: float = 4.5, *, reading: bool = False
     return DiskFacts("/d/disk-b", reading, now, usual, usual * 1.5, waited, hanging)
 
 
-def facts(state: str = "copying", **copy: object) -> MoveFacts:
+def facts(state: MoveState = MoveState.COPYING, **copy: object) -> MoveFacts:
     return MoveFacts(state, copy=CopyFacts(**({"seconds": 5.0} | copy)))  # type: ignore[arg-type]
 
 
@@ -45,33 +46,33 @@ TABLE = [
     ("gets on", facts(), StallReason.COPYING, ""),
     (
         "one thread",
-        MoveFacts("queued", ahead=Ahead((RUNNING,))),
+        MoveFacts(MoveState.QUEUED, ahead=Ahead((RUNNING,))),
         StallReason.QUEUED,
         "queued behind t-0 (disk-a -> disk-b), which has the only copying thread",
     ),
     (
         "others come first",
-        MoveFacts("queued", ahead=Ahead((RUNNING,), (tp(1), tp(2)))),
+        MoveFacts(MoveState.QUEUED, ahead=Ahead((RUNNING,), (tp(1), tp(2)))),
         StallReason.QUEUED,
         "queued behind t-0 (disk-a -> disk-b), which has the only copying thread; before it come t-1, t-2",
     ),
     (
         "two threads, many before",
-        MoveFacts("queued", ahead=Ahead((RUNNING, (tp(1), "a", "c")), tuple(map(tp, range(2, 9))), 2)),
+        MoveFacts(MoveState.QUEUED, ahead=Ahead((RUNNING, (tp(1), "a", "c")), tuple(map(tp, range(2, 9))), 2)),
         StallReason.QUEUED,
         "queued behind t-0 (disk-a -> disk-b), t-1 (a -> c), which have all 2 copying threads; "
         "before it come t-2, t-3, t-4 and 4 more",
     ),
-    ("a thread is free", MoveFacts("queued"), StallReason.QUEUED, "queued: the next copying thread takes it"),
+    ("a thread is free", MoveFacts(MoveState.QUEUED), StallReason.QUEUED, "queued: the next free mover copies it"),
     (
         "its own limit",
-        facts("throttled", held_by_run=4.7, run_limit=300_000),
+        facts(MoveState.THROTTLED, held_by_run=4.7, run_limit=300_000),
         StallReason.RUN_LIMIT,
         "held back 94% of the last 5 s by the move's own limit of 300 kB/s",
     ),
     (
         "the node's limit",
-        facts("throttled", held_by_run=0.1, held_by_node=4.0, node_limit=20_000_000, sharing=3),
+        facts(MoveState.THROTTLED, held_by_run=0.1, held_by_node=4.0, node_limit=20_000_000, sharing=3),
         StallReason.NODE_LIMIT,
         "held back 82% of the last 5 s by the node's limit of 20 MB/s, which 3 moves share",
     ),
@@ -86,7 +87,7 @@ TABLE = [
         "a disk that hangs",
         facts(disks=(disk(0.0, 200e6, hanging=3.2),)),
         StallReason.SLOW_DISK,
-        "/d/disk-b has not answered for 3.2 s; since the start it did 200 MB/s (median), 300 MB/s at best",
+        "/d/disk-b has not responded for 3.2 s; since the start it did 200 MB/s (median), 300 MB/s at best",
     ),
     ("as slow as ever", facts(disks=(disk(2e6, 4e6),)), StallReason.COPYING, ""),
     ("nothing to compare with", facts(disks=(disk(2e6, 0.0),)), StallReason.COPYING, ""),
@@ -115,24 +116,24 @@ TABLE = [
     ),
     (
         "stopped",
-        MoveFacts("stopped", "stopped by the operator"),
+        MoveFacts(MoveState.STOPPED, "stopped by the operator"),
         StallReason.STOPPED,
         "stopped by the operator",
     ),
     (
         "offline",
-        MoveFacts("failed", "x", offline="/d/disk-b is offline (EIO)"),
+        MoveFacts(MoveState.FAILED, "x", offline="/d/disk-b is offline (EIO)"),
         StallReason.OFFLINE,
         "/d/disk-b is offline (EIO)",
     ),
-    ("in place", MoveFacts("swapped"), StallReason.COPYING, ""),
+    ("in place", MoveFacts(MoveState.SWAPPED), StallReason.COPYING, ""),
 ]
 
 
 @pytest.mark.parametrize(
     ("given_facts", "reason", "message"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
 )
-def test_the_reason(given_facts: MoveFacts, reason: StallReason, message: str | None) -> None:
+def test_reason(given_facts: MoveFacts, reason: StallReason, message: str | None) -> None:
     found = judge(given_facts)
     assert found.reason is reason
     assert message is None or found == Stall(reason, message)
@@ -154,16 +155,16 @@ def test_rates_for_people(value: float, text: str) -> None:
 
 
 seconds = st.floats(0, 1e4)
-STATES = ["queued", "copying", "throttled", "swapping", "stopped", "swapped", "failed"]
+STATES = list(MoveState)
 
 
 @given(seconds, st.sampled_from(STATES), st.sampled_from(StallReason), st.floats(-1, 1e4), st.floats(-1, 1e4))
 def test_time_goes_to_reasons_and_none_is_lost_or_made(
-    passed: float, state: str, reason: StallReason, run: float, node: float
+    passed: float, state: MoveState, reason: StallReason, run: float, node: float
 ) -> None:
     spent = share_out(passed, state, reason, run, node)
     assert all(value >= 0 for value in spent.values())
-    under_way = state in ("queued", "copying", "throttled", "stopped")
+    under_way = state is MoveState.QUEUED or state.copies or state.halted
     assert sum(spent.values()) == pytest.approx(passed if under_way else 0.0)
 
 
@@ -187,14 +188,14 @@ amounts = st.floats(0, 1e10)
         left=st.integers(0, 10**12),
     ),
 )
-def test_a_reason_has_a_sentence_and_a_move_that_gets_on_has_none(state: str, copy: CopyFacts) -> None:
+def test_stall_reason_has_a_sentence_and_a_move_in_progress_has_none(state: MoveState, copy: CopyFacts) -> None:
     found = judge(MoveFacts(state, copy=copy))
     assert found.reason.stalled == bool(found.message)
     if found.reason is StallReason.GROWING_SOURCE:
         assert eta(copy.left, copy.copy_rate, copy.append_rate) is None
 
 
-def test_the_status_can_be_asked_for_at_any_moment_of_the_copy(tmp_path: Path) -> None:
+def test_status_can_be_queried_at_any_moment_of_the_copy(tmp_path: Path) -> None:
     """Another thread may run whenever memory is asked for; here it does each time."""
     node = SmallNode(tmp_path)
     node.add()
@@ -226,7 +227,7 @@ def test_the_status_can_be_asked_for_at_any_moment_of_the_copy(tmp_path: Path) -
     node.close()
 
 
-def test_a_copy_tells_where_its_time_goes_while_it_goes(tmp_path: Path) -> None:
+def test_copy_reports_its_time_by_reason_while_it_runs(tmp_path: Path) -> None:
     node = SmallNode(tmp_path, rate=400_000)
     node.add()
     node.fill(800)

@@ -13,11 +13,11 @@ import pytest
 from storage_node import failpoints
 from storage_node.log_hold import Hold
 from storage_node.move import swap
-from storage_node.partition import Partition
-from tests.simulation.crash_checks import Expected, check_started
-from tests.simulation.crash_node import TP, values_in
-from tests.simulation.crash_scripts import blank, fill
-from tests.simulation.crash_world import Arena, Life, World, power_losses
+from storage_node.partitions.partition import Partition
+from tests.simulation.crash.checks import Expected, check_started
+from tests.simulation.crash.node import TP, values_in
+from tests.simulation.crash.scripts import blank, fill
+from tests.simulation.crash.world import Arena, Life, World, power_losses
 
 
 @pytest.fixture

@@ -125,7 +125,7 @@ def test_mean_and_peaks_hold_also_on_a_disk_that_stalls_and_after_an_idle_time(r
     assert writes.busiest(0.1) <= 2
 
 
-def test_a_long_stall_is_made_up_for_slowly() -> None:
+def test_long_stall_is_made_up_for_slowly() -> None:
     writes = Writes(20 * MB, 1, FakeClock())
     writes.run(90, stall=0.4, every=45.0)
     assert writes.mean() == pytest.approx(1, rel=0.002)
@@ -134,7 +134,7 @@ def test_a_long_stall_is_made_up_for_slowly() -> None:
 
 
 @pytest.mark.parametrize(("movers", "write"), [(1, 0.0045), (4, 0.014)])
-def test_a_disk_whose_writes_all_take_long_is_not_late(movers: int, write: float) -> None:
+def test_disk_whose_writes_all_take_long_is_not_late(movers: int, write: float) -> None:
     """It would be throttled below the rate for ever."""
     clock = SharedClock(movers)
     limiter, chunk = RateLimiter(200 * MB, clock), chunk_size(200 * MB)
@@ -158,7 +158,7 @@ def test_a_disk_whose_writes_all_take_long_is_not_late(movers: int, write: float
 
 
 @pytest.mark.feature("113-10")
-def test_the_mean_in_real_time_over_several_threads() -> None:
+def test_mean_in_real_time_over_several_threads() -> None:
     limiter, chunk = RateLimiter(20 * MB), 256 << 10
     passed: list[float] = []
     began = time.monotonic()
@@ -204,7 +204,7 @@ def test_idle_time_is_not_saved_up() -> None:
 
 
 @pytest.mark.feature("113-37")
-def test_a_change_of_rate_reaches_who_sleeps_within_a_second() -> None:
+def test_change_of_rate_reaches_a_sleeping_thread_within_a_second() -> None:
     class Changing(FakeClock):
         """Somebody else takes the limit away in the middle of a sleep."""
 
@@ -226,7 +226,7 @@ def test_stopping_ends_the_wait_uncharged() -> None:
     assert limiter.acquire(1000) == pytest.approx(1.0, abs=0.05)
 
 
-def test_a_new_rate_holds_for_the_rest() -> None:
+def test_new_rate_holds_for_the_rest() -> None:
     clock = FakeClock()
     limiter = RateLimiter(1000, clock)
 
@@ -239,7 +239,7 @@ def test_a_new_rate_holds_for_the_rest() -> None:
     assert clock.now == pytest.approx(6, abs=0.2)
 
 
-def test_the_time_from_a_new_rate_to_the_first_chunk_is_not_saved_up() -> None:
+def test_time_from_a_new_rate_to_the_first_chunk_is_not_saved_up() -> None:
     clock = FakeClock()
     limiter = RateLimiter(None, clock)
     limiter.acquire(1)

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from storage_node.housekeeping import Housekeeping
-from storage_node.log.batch import build_batch
-from storage_node.metadata import PartitionImage
-from storage_node.partition import Partition
-from storage_node.types import TopicPartition
+from storage_node.lifecycle.housekeeping import Housekeeping
+from storage_node.log.batches.batch import build_batch
+from storage_node.model.ids import TopicPartition
+from storage_node.model.metadata import PartitionImage
+from storage_node.partitions.partition import Partition
 from tests.support.io_faults import Faults
-from tests.support.leading import lead
-from tests.support.node_harness import Harness, until
+from tests.support.nodes.leading import lead
+from tests.support.nodes.node_harness import Harness, until
 from tests.support.wire import Client
 
 EXTRA = {"file.delete.delay.ms": "0", "log.dir.health.check.interval.ms": "600000"}
@@ -146,7 +146,7 @@ SITES = [
 
 
 @pytest.mark.parametrize("site", SITES, ids=lambda site: site.name)
-def test_a_bad_file_at(site: Site, node: Harness, faults: Faults) -> None:
+def test_bad_file_at(site: Site, node: Harness, faults: Faults) -> None:
     FAULTS[:] = [faults]
     bad = Path(node.directory_of("t", 1))
     rule = faults.fail(site.call, f"{bad}/t-1{site.pattern}", site.code)
@@ -155,16 +155,16 @@ def test_a_bad_file_at(site: Site, node: Harness, faults: Faults) -> None:
     until(lambda: image_row(node).offline_on(1) is not None, 20, f"{site.name} is reported")
     assert image_row(node).leader == -1, "the controller has heard that it cannot be used"
     told = image_row(node).offline_on(1)
-    assert told is not None and (bad / "t-1") in (Path(told[1]), *Path(told[1]).parents), told
+    assert told is not None and (bad / "t-1") in (Path(told.file), *Path(told.file).parents), told
     assert node.node.dirs.by_path(bad).online and TP in node.node.replicas.offline
     assert produce(node, 1) == 56
     for other in (0, 2):
         assert produce(node, 1, other) == 0
     (row,) = node.node.status()["offline_replicas"]
-    assert (row["topic"], row["partition"], row["directory"], row["reason"]) == ("t", 1, str(bad), told[0])
+    assert (row["topic"], row["partition"], row["directory"], row["reason"]) == ("t", 1, str(bad), told.reason)
 
     faults.rules.clear()
-    node.node.images.reopen(TP)
+    node.node.metadata_publisher.reopen(TP)
     until(lambda: image_row(node).leader == 1 and image_row(node).offline == ())
     until(lambda: TP in node.node.replicas.served and replica(node).is_leader)
     assert produce(node, 3) == 0 and read(node) in (0, 1)

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from storage_node.errors import LogDirectoryOffline, RequestTimedOut, StorageError
-from storage_node.housekeeping import TICK
-from storage_node.log.batch import build_batch
+from storage_node.lifecycle.housekeeping import TICK
+from storage_node.log.batches.batch import build_batch
 from storage_node.log_hold import Hold, LogHeld
-from storage_node.move import marker as markers
+from storage_node.model.ids import TopicPartition
 from storage_node.move.status import MoveState
-from storage_node.partition import Partition
-from storage_node.types import TopicPartition
+from storage_node.partitions.partition import Partition
+from storage_node.replicas import marker as markers
 from tests.support.io_faults import Faults, Rule
-from tests.support.node_harness import Harness, running, until
+from tests.support.nodes.node_harness import Harness, running, until
 from tests.support.wire import Client
 
 TP = TopicPartition("t", 1)
@@ -76,7 +76,7 @@ def move(node: Harness, tp: TopicPartition, target: str) -> None:
     until(lambda: engine.swap(tp, claim).outcome == "swapped")
 
 
-def test_a_copier_that_a_failed_disk_keeps_gives_its_slot_to_others(node: Harness, faults: Faults) -> None:
+def test_copier_that_a_failed_disk_keeps_gives_its_slot_to_others(node: Harness, faults: Faults) -> None:
     here, bad, other = places(node)
     stuck_copy(node, faults, bad)
     elsewhere = next(tp for tp in node.node.replicas.served if node.directory_of("t", tp.partition) == other)
@@ -89,7 +89,7 @@ def test_a_copier_that_a_failed_disk_keeps_gives_its_slot_to_others(node: Harnes
     move(node, elsewhere, other)
 
 
-def test_a_copier_that_comes_back_late_leaves_the_next_move_alone(node: Harness, faults: Faults) -> None:
+def test_copier_that_comes_back_late_leaves_the_next_move_alone(node: Harness, faults: Faults) -> None:
     _here, bad, other = places(node)
     claim = stuck_copy(node, faults, bad)
     engine = node.node.engine
@@ -109,7 +109,7 @@ def test_a_copier_that_comes_back_late_leaves_the_next_move_alone(node: Harness,
 
 
 @pytest.mark.parametrize("what", ["cancel", "new target", "swap", "delete", "claim"])
-def test_nobody_waits_for_a_step_that_hangs_in_a_failed_disk(what: str, node: Harness, faults: Faults) -> None:
+def test_no_caller_waits_for_a_step_that_hangs_in_a_failed_disk(what: str, node: Harness, faults: Faults) -> None:
     here, bad, other = places(node)
     engine = node.node.engine
     claim = engine.create(TP, bad, owner="me").claim
@@ -148,7 +148,7 @@ def test_nobody_waits_for_a_step_that_hangs_in_a_failed_disk(what: str, node: Ha
     assert partition.append(build_batch([b"after"])).base_offset == 1 and partition.generation >= 2
 
 
-def test_a_cancel_is_done_while_a_producer_hangs_in_the_source(node: Harness, faults: Faults) -> None:
+def test_cancel_is_done_while_a_producer_hangs_in_the_source(node: Harness, faults: Faults) -> None:
     here, bad, _other = places(node)
     if here == node.paths[0]:
         pytest.skip("the metadata directory")
@@ -168,7 +168,7 @@ def test_a_cancel_is_done_while_a_producer_hangs_in_the_source(node: Harness, fa
     stuck.close()
 
 
-def test_a_removal_that_hangs_holds_up_no_other_disk(node: Harness, faults: Faults) -> None:
+def test_removal_that_hangs_holds_up_no_other_disk(node: Harness, faults: Faults) -> None:
     here, bad, other = places(node)
     there = next(tp for tp in node.node.replicas.served if node.directory_of("t", tp.partition) == bad)
     rule = faults.hang("rmdir", f"{bad}/t-{there.partition}.*.delete")
@@ -200,7 +200,7 @@ def test_moves_are_stopped_although_a_disk_hangs_that_is_to_remember_it(node: Ha
     assert not telling.is_alive() and (Path(here) / "moves-stopped").exists()
 
 
-def test_a_stop_waits_for_no_copier_and_notes_the_copies_of_good_disks(node: Harness, faults: Faults) -> None:
+def test_stop_waits_for_no_copier_and_notes_the_copies_of_good_disks(node: Harness, faults: Faults) -> None:
     here, bad, other = places(node)
     elsewhere = next(tp for tp in node.node.replicas.served if node.directory_of("t", tp.partition) == other)
     engine = node.node.engine
@@ -334,7 +334,7 @@ def test_swap_that_hangs_in_its_target_blocks_nothing_but_its_own_partition(
         assert again.log.read(held, len(stored)).data == stored
 
 
-def test_a_call_that_hangs_alone_in_a_swap_takes_the_target_offline(tmp_path: Path, faults: Faults) -> None:
+def test_call_that_hangs_alone_in_a_swap_takes_the_target_offline(tmp_path: Path, faults: Faults) -> None:
     hasty = {"log.dir.failure.timeout.ms": "2000", "log.dir.health.check.interval.ms": "100"}
     with running(tmp_path, extra=EXTRA | hasty) as node:
         node.controller.hold_moves = True
@@ -351,7 +351,7 @@ def test_a_call_that_hangs_alone_in_a_swap_takes_the_target_offline(tmp_path: Pa
         swap = swapping(node, claim)
         until(lambda: rule.hits >= 1)
         assert replica.append(build_batch([b"after"])).base_offset == 1
-        assert "the swap of t-1 did not answer within 2 s" in str(node.node.dirs.by_path(bad).failure)
+        assert "the swap of t-1 did not respond within 2 s" in str(node.node.dirs.by_path(bad).failure)
         assert node.node.dirs.by_path(here).online and replica.generation == 2
         faults.clear()
         swap.join(PROMPT)

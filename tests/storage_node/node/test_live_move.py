@@ -12,11 +12,12 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from kafka import TopicPartition as KafkaPythonPartition
 from kafka.admin import KafkaAdminClient
 
-from storage_node.move import creator, movers
+from storage_node.model.ids import TopicPartition
+from storage_node.move import creator
+from storage_node.move.copying import movers
 from storage_node.move.future import FutureLog
 from storage_node.move.status import MoveState
-from storage_node.types import TopicPartition
-from tests.support.node_harness import Harness, running, until
+from tests.support.nodes.node_harness import Harness, running, until
 
 
 class Traffic:
@@ -135,7 +136,7 @@ def test_delete_records_during_a_move_holds_for_both_copies(tmp_path: Path) -> N
 
 @pytest.mark.conformance(53)
 @pytest.mark.feature("113-21")
-def test_a_restart_in_the_middle_of_a_copy_goes_on(tmp_path: Path) -> None:
+def test_restart_during_a_copy_resumes_it(tmp_path: Path) -> None:
     with running(tmp_path, extra={"replica.alter.log.dirs.io.max.bytes.per.second": "300000"}) as harness:
         harness.create_topic("t", configs={"segment.bytes": "100000"})
         admin = KafkaAdminClient(bootstrap_servers=harness.bootstrap)

@@ -9,7 +9,7 @@ import pytest
 from kafka.admin import KafkaAdminClient
 
 from storage_node.move.future import FutureLog
-from tests.support.node_harness import running, until
+from tests.support.nodes.node_harness import running, until
 
 
 @pytest.mark.feature("113-59")

@@ -7,15 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from storage_node import housekeeping
-from storage_node.errors import ErrorCode
-from storage_node.ports import ChangeResult, ReplicaDirectory
-from storage_node.types import TopicPartition
-from tests.support.node_harness import Harness, until
+from storage_node.lifecycle import housekeeping
+from storage_node.model.commands import ReplicaDirectory
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.ids import TopicPartition
+from storage_node.ports import ChangeResult
+from tests.support.nodes.node_harness import Harness, until
 
 
 @pytest.mark.conformance(116, 117)
-def test_a_replica_is_reported_once_and_not_again_by_a_start(harness: Harness) -> None:
+def test_replica_is_reported_once_and_not_again_by_a_start(harness: Harness) -> None:
     harness.create_topic("t", 6)
     harness.settle()
     reported = [row.partition for row in harness.controller.assigned]
@@ -30,7 +31,7 @@ def test_a_replica_is_reported_once_and_not_again_by_a_start(harness: Harness) -
 
 
 @pytest.mark.conformance(105)
-def test_a_registration_names_every_directory_and_which_are_good(harness: Harness) -> None:
+def test_registration_names_every_directory_and_which_are_good(harness: Harness) -> None:
     def registered() -> list[tuple[str, str, bool]]:
         return [(row.id, row.path, row.online) for row in harness.node.registration().directories]
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from storage_node import failpoints
-from storage_node.log.batch import build_batch
-from storage_node.partition import Partition
-from storage_node.types import TopicPartition
-from tests.support.node_harness import Harness, running, until
+from storage_node.log.batches.batch import build_batch
+from storage_node.model.ids import TopicPartition
+from storage_node.partitions.partition import Partition
+from tests.support.nodes.node_harness import Harness, running, until
 from tests.support.wire import Client
 
 TP = TopicPartition("t", 0)
@@ -65,7 +65,7 @@ def test_records_deleted_in_the_middle_of_a_swap_stay_deleted(tmp_path: Path, ro
 
 
 @pytest.mark.parametrize("how", ["swap", "swap and crash", "clean restart", "crash", "swap and clean restart"])
-def test_a_producer_that_repeats_all_it_had_in_flight_is_answered_as_before(tmp_path: Path, how: str) -> None:
+def test_producer_that_resends_its_in_flight_batches_gets_the_same_offsets(tmp_path: Path, how: str) -> None:
     with running(tmp_path, dirs=2) as harness:
         harness.create_topic("t")
         harness.settle()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from storage_node import failpoints
 from storage_node.directories.directory import LogDirectory
-from storage_node.partition import Partition
-from storage_node.types import TopicPartition
-from tests.support.node_harness import Harness, running
+from storage_node.model.ids import TopicPartition
+from storage_node.partitions.partition import Partition
+from tests.support.nodes.node_harness import Harness, running
 
 TP = TopicPartition("t", 0)
 
@@ -30,13 +30,13 @@ def point(directory: LogDirectory) -> int:
     return directory.recovery_points.read().get(TP, 0)
 
 
-def test_a_truncation_lowers_the_recovery_point_before_anything_is_appended(harness: Harness) -> None:
+def test_truncation_lowers_the_recovery_point_before_anything_is_appended(harness: Harness) -> None:
     partition = flushed(harness)
     harness.node.offset_files.truncate(partition, 0)
     assert partition.log.log_end_offset == 0 and point(partition.directory) == 0
 
 
-def test_a_copy_that_is_cut_before_its_swap_is_not_taken_for_flushed_either(harness: Harness) -> None:
+def test_copy_that_is_cut_before_its_swap_is_not_taken_for_flushed_either(harness: Harness) -> None:
     harness.controller.hold_moves = True
     partition = flushed(harness)
     engine, files = harness.node.engine, harness.node.offset_files
@@ -54,7 +54,7 @@ def test_a_copy_that_is_cut_before_its_swap_is_not_taken_for_flushed_either(harn
     assert partition.directory is directory and point(directory) == 0
 
 
-def test_a_start_notes_that_a_log_ends_before_its_recovery_point(tmp_path: Path) -> None:
+def test_start_notes_that_a_log_ends_before_its_recovery_point(tmp_path: Path) -> None:
     """As after a crash in the middle of a truncation."""
     with running(tmp_path, dirs=1) as harness:
         partition = flushed(harness)

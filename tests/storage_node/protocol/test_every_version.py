@@ -1,4 +1,4 @@
-"""Every API, in every version: whatever kio's schemas can say is answered, and the answer is one of that version."""
+"""Every API, in every version: the node responds to any request of kio's schemas in the request's version."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kio.index import load_request_schema
 
-from storage_node.log.batch import build_batch
-from storage_node.protocol.codec import _inner
-from tests.support.node_harness import Harness, running
+from storage_node.log.batches.batch import build_batch
+from storage_node.wire.codec import _inner
+from tests.support.nodes.node_harness import Harness, running
 from tests.support.wire import Client, offered
 
-#: Those of this module; the others' tests stand beside what they are about.
+#: The APIs that this module tests; those of the others are in their own modules.
 KEYS = (0, 1, 2, 3, 17, 18, 19, 20, 21, 22, 23, 36, 37, 43, 45, 46, 60, 61, 75)
 EXAMPLES = 6
 
-#: Fields whose value decides how long an answer takes, or what is made.
+#: Fields whose value decides how long a request takes, or what it creates.
 SHORT = {"max_wait", "timeout", "num_partitions", "count", "client_software_name", "client_software_version"}
 
 
@@ -38,7 +38,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 
 
 def values_of(schema: type, topic_id: UUID, name: str = "") -> st.SearchStrategy[dict[str, Any]]:
-    """Values for an entity, by field name."""
+    """Return values for an entity, by field name."""
     fields = dataclasses.fields(schema)  # type: ignore[arg-type]
     return st.fixed_dictionaries({field.name: _field(field, topic_id) for field in fields})
 
@@ -79,10 +79,10 @@ def _primitive(field: dataclasses.Field[Any], topic_id: UUID, nullable: bool) ->
 
 
 @pytest.mark.parametrize("key", KEYS)
-def test_whatever_is_asked_is_answered_in_the_version_it_is_asked_in(node: Harness, key: int) -> None:
+def test_node_responds_in_the_version_of_the_request(node: Harness, key: int) -> None:
     with contextlib.closing(Client(node)) as client:
         if client.topic_id("t") is None:
-            node.create_topic("t", 2)  # deleted by what was asked before
+            node.create_topic("t", 2)  # deleted by an earlier request
         topic_id = client.topic_id("t")
     assert topic_id is not None
 
@@ -94,7 +94,7 @@ def test_whatever_is_asked_is_answered_in_the_version_it_is_asked_in(node: Harne
             for version in offered(key):
                 values = data.draw(values_of(load_request_schema(key, version), topic_id), label=f"version {version}")
                 if key == 0 and values["acks"] == 0:
-                    values["acks"] = -1  # would not be answered
+                    values["acks"] = -1  # with acks=0 there is no response
                 client.ask(key, version, values)
 
     ask()

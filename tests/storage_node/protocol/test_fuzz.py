@@ -1,4 +1,4 @@
-"""Valid requests with bytes changed, cut out and put in, against a live node: it answers or closes, and serves on."""
+"""Valid requests with bytes changed, removed and inserted: the node responds or closes the connection."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ import pytest
 from storage_node import descriptors
 from storage_node.directories.directory import LogDirectory
 from storage_node.errors import LogAppendError, LogDirectoryOffline
-from storage_node.log.batch import build_batch
+from storage_node.log.batches.batch import build_batch
 from storage_node.log.config import LogConfig
 from storage_node.log.files import Home
 from storage_node.log.log import Log
-from storage_node.metadata import ClusterImage
-from storage_node.protocol import answers
-from storage_node.protocol.codec import MAX_ELEMENTS, MalformedRequest, read_request
-from storage_node.protocol.connections import RESERVED
-from storage_node.protocol.table import APIS
-from storage_node.types import TopicPartition
-from tests.support.node_harness import Harness, raw_connection, running
+from storage_node.model.ids import TopicPartition
+from storage_node.model.image import ClusterImage
+from storage_node.protocol.apis import metadata_responses
+from storage_node.protocol.network.connections import RESERVED
+from storage_node.wire.codec import MAX_ELEMENTS, MalformedRequest, read_request
+from storage_node.wire.table import APIS
+from tests.support.nodes.node_harness import Harness, raw_connection, running
 from tests.support.wire import Client, encode_request, receive_frame
 
 SECONDS = 5.0
 GROWTH = 300_000_000
-"""Bytes that the node may grow by: buffers of a size that clients may ask for, not what a count claims."""
+"""Bytes by which the node may grow: buffers of a valid request's size, not of a false length's."""
 
 
 def samples(harness: Harness) -> dict[int, dict[str, Any]]:
-    """A plausible request of every API, by kio's names for all its versions."""
+    """Return a plausible request of every API, by kio's names for all its versions."""
     batch = build_batch([b"x" * 50] * 3)
     assignment = {"partition_index": 0, "broker_ids": [1]}
     return {
@@ -69,7 +69,7 @@ def samples(harness: Harness) -> dict[int, dict[str, Any]]:
 
 
 def changed(rng: random.Random, frame: bytes) -> bytes:
-    """A frame with a few bytes changed, removed or added; its length fits, but for one time in ten."""
+    """Return a frame with a few bytes changed, removed or added; in nine of ten cases its length is right."""
     body = bytearray(frame[4:])
     for _ in range(rng.randrange(1, 4)):
         at = rng.randrange(4 if rng.random() < 0.9 else 0, len(body))
@@ -91,7 +91,7 @@ def changed(rng: random.Random, frame: bytes) -> bytes:
 
 
 def reads_or_ends(connection: socket.socket) -> None:
-    """Take what comes until the node closes or has nothing to say for a moment."""
+    """Receive bytes until the node closes the connection or is silent for a moment."""
     connection.settimeout(0.02)
     try:
         while connection.recv(1 << 16):
@@ -133,7 +133,7 @@ def test_changed_requests_of_every_api(harness: Harness) -> None:
     assert [message.value() for message in harness.consume("sentinel", 2)] == [b"before", b"after"]
 
 
-def test_changed_records_never_get_into_a_log_unless_they_are_whole(harness: Harness) -> None:
+def test_damaged_records_are_never_appended(harness: Harness) -> None:
     harness.create_topic("t")
     client = Client(harness)
     rng = random.Random(7)
@@ -144,7 +144,7 @@ def test_changed_records_never_get_into_a_log_unless_they_are_whole(harness: Har
         at = rng.randrange(len(records))
         records[at] ^= 1 << rng.randrange(8)
         row = client.produce("t", 0, bytes(records))
-        # The leader epoch is the node's to set; a base offset must be 0, everything else is covered by a check.
+        # The node sets the leader epoch; the base offset must be 0, and a check covers every other field.
         assert (row.error == 0) == (12 <= at < 16), at
         if row.error == 0:
             assert row.base_offset == expected
@@ -154,14 +154,14 @@ def test_changed_records_never_get_into_a_log_unless_they_are_whole(harness: Har
     client.close()
 
 
-def test_a_flood_of_tagged_fields_is_refused_before_it_is_walked_through() -> None:
+def test_flood_of_tagged_fields_is_rejected_before_it_is_decoded() -> None:
     count = MAX_ELEMENTS + 1
     varint = bytes((count & 0x7F | 0x80, count >> 7 & 0x7F | 0x80, count >> 14))
     with pytest.raises(MalformedRequest, match="elements"):
         read_request(18, 3, b"\x01\x01" + varint + b"\0\0" * count, 0)
 
 
-def test_one_request_with_very_many_topics_holds_up_nobody(harness: Harness) -> None:
+def test_request_with_very_many_topics_delays_no_other_client(harness: Harness) -> None:
     client = Client(harness)
     topics = [{"name": f"no topic {number % 20_000}", "num_partitions": 1} for number in range(40_000)]
     answer = client.ask(19, 5, {"topics": topics, "timeout": timedelta(seconds=5)})
@@ -169,19 +169,19 @@ def test_one_request_with_very_many_topics_holds_up_nobody(harness: Harness) -> 
     client.close()
 
 
-def test_metadata_answers_are_kept_within_bounds() -> None:
-    kept = answers.Answers()
+def test_cached_metadata_responses_are_bounded() -> None:
+    kept = metadata_responses.Answers()
     image = ClusterImage("c")
     for number in range(100):
         body = b"%d" % number + b"x" * 1_000_000
         assert kept.find(image, 12, body) is None
         kept.keep(12, body, b"y" * 1_000_000)
     found = sum(kept.find(image, 12, b"%d" % number + b"x" * 1_000_000) is not None for number in range(100))
-    assert 0 < found * 2_000_000 <= answers.MOST_BYTES
+    assert 0 < found * 2_000_000 <= metadata_responses.MOST_BYTES
     assert kept.find(ClusterImage("c", version=2), 12, b"0" + b"x" * 1_000_000) is None
 
 
-def test_thousands_of_connections_that_say_nothing(harness: Harness) -> None:
+def test_thousands_of_silent_connections(harness: Harness) -> None:
     before = psutil.Process().memory_info().rss
     count = min(2000, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)
     silent = [raw_connection(harness) for _ in range(count)]
@@ -206,13 +206,13 @@ def test_connections_leave_descriptors_to_the_logs(tmp_path: Path, monkeypatch: 
                 served += 1
             except (ConnectionError, AssertionError, OSError):
                 pass
-        # Closed only now: one closed before would make room for another that had still waited to be accepted.
+        # Closed only now: closing one earlier would make room for another that still waits to be accepted.
         for connection in connections:
             connection.close()
-        assert served == 20 + RESERVED, "some more for this machine itself"
+        assert served == 20 + RESERVED, "and the reserved ones of the loopback"
 
 
-def test_the_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limit_of_open_files_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = (1024, 50_000)
     set_to: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda what: set_to[-1] if set_to else limits)
@@ -232,7 +232,7 @@ def test_no_descriptor_left_is_no_failed_disk(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Home, "open", none_left)
     log.flush()
-    assert log.recovery_point == 0, "the indexes are still to be written"
+    assert log.recovery_point == 0, "the indexes are not written yet"
     with pytest.raises(LogAppendError) as caught:
         log.append_as_leader(build_batch([b"x" * 300]), 0)
     assert not directory.fail_on(caught.value) and directory.online
@@ -242,7 +242,7 @@ def test_no_descriptor_left_is_no_failed_disk(tmp_path: Path, monkeypatch: pytes
     directory.close()
 
 
-def test_a_directory_that_fails_between_look_up_and_read(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_that_fails_between_look_up_and_read(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     harness.create_topic("t")
     client = Client(harness)
     assert client.produce("t", 0, build_batch([b"x"])).error == 0

@@ -1,7 +1,7 @@
 """Every API and version in the table, with values from its schema and with damage done to them, against a live node.
 
-What is whole is answered, by the schema of the answer; what is not is answered or ends its connection. Nothing of it
-stops the node, holds up another connection, or takes memory for what a length only claims.
+The node responds to a valid request according to the response's schema; to a damaged one it responds, or it closes the
+connection. No request stops the node, delays another connection, or makes the node allocate memory for a false length.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from storage_node.log.batch import build_batch
-from storage_node.protocol import probe
-from storage_node.protocol.codec import MAX_ELEMENTS, MalformedRequest, _build, read_request
-from storage_node.protocol.server import PATIENT
-from storage_node.protocol.table import APIS, Api
-from storage_node.protocol.wire import varint
+from storage_node.log.batches.batch import build_batch
+from storage_node.protocol.listener import PATIENT
+from storage_node.protocol.network import loop_probe
+from storage_node.wire.codec import MAX_ELEMENTS, MalformedRequest, _build, read_request
+from storage_node.wire.primitives import varint
+from storage_node.wire.table import APIS, Api
 from tests.support.entities import LIES, bomb, damaged, requests
-from tests.support.node_harness import Harness, raw_connection, running
+from tests.support.nodes.node_harness import Harness, raw_connection, running
 from tests.support.scale import FULL, scaled, tally
 from tests.support.wire import Client, encode_request, receive_frame
 
-#: The longest that another connection may have to wait, on a machine that does much else.
+#: The longest wait of another connection, on a loaded machine.
 PATIENCE = 2.0
-#: The same where this process does nothing all the while: the machine may stand still, but nothing may hang.
+#: The same while this process is idle: the machine may pause, but nothing may hang.
 STANDS_STILL = 30.0
 ANSWER = 20.0
 #: CPU seconds of the longest callback of the listener's loop.
@@ -57,7 +57,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Target:
-    """A node that is asked strange things, and one connection that looks whether it still serves."""
+    """A node that receives strange requests, and a connection that checks whether it still serves."""
 
     def __init__(self, harness: Harness) -> None:
         self.harness = harness
@@ -67,15 +67,15 @@ class Target:
         self.sentinel = Client(harness)
 
     def renew(self) -> None:
-        """The topics that requests may use, as long as none of them deletes them."""
-        # Here and not on the loop's thread, which has no part in what the tests make.
+        """Create the topics that requests may use again, if one of the requests has deleted them."""
+        # Collected by this thread, not by the loop's, whose callbacks the test times.
         gc.collect()
         for name in ("t", "u"):
             if name not in self.harness.node.metadata.image.topics:
                 self.harness.create_topic(name, 2)
 
     def check(self) -> None:
-        """Others are served, soon, nothing held up the loop, and nothing large was taken."""
+        """Assert that the node serves another connection soon, without a long callback or a large allocation."""
         began, worked = time.monotonic(), time.process_time()
         assert len(self.sentinel.ask(18, 0).api_keys) == len(APIS)
         waited, worked = time.monotonic() - began, time.process_time() - worked
@@ -83,11 +83,11 @@ class Target:
         watched = self.harness.node.listener.probe
         assert watched is not None
         seconds, what = watched.take()["cpu"]
-        assert seconds <= STALL, f"the loop was held up: {what}: {seconds * 1000:.0f} ms"
+        assert seconds <= STALL, f"a callback blocked the loop: {what}: {seconds * 1000:.0f} ms"
         assert _highest() - self.highest < GROWTH
 
     def ask(self, frame: bytes, seconds: float) -> list[bytes] | None:
-        """What comes back for a frame and a question behind it, without that question's answer; None: closed."""
+        """Send a frame and a second request; returns the responses before the second's, None if the node closed."""
         ping = struct.pack(">ihhih", 10, 18, 0, PING, -1)
         found: list[bytes] = []
         with raw_connection(self.harness, seconds) as connection:
@@ -105,17 +105,17 @@ class Target:
 
 
 def _highest() -> int:
-    """The most memory that this process has ever had, in bytes: also what it had for a moment only."""
+    """Return the peak memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    # The full sets ask nothing of it for many minutes in between: the sentinel is not closed for being idle.
+    # The full sets do not use the sentinel for many minutes: the node must not close it as idle.
     extra = {"group.initial.rebalance.delay.ms": "0", "connections.max.idle.ms": str(24 * 3600 * 1000)}
     folder = tmp_path_factory.mktemp("fuzzed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(probe.ENVIRONMENT, str(folder / "probe.json"))
+        patch.setenv(loop_probe.ENVIRONMENT, str(folder / "probe.json"))
         gc.disable()
         try:
             with running(folder, dirs=2, extra=extra) as harness:
@@ -125,7 +125,7 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 
 def fuzzed(harness: Harness) -> Iterator[Target]:
-    """A target, and at the end what must have come through it."""
+    """Yield a target, and check at the end that it is unharmed."""
     made = Target(harness)
     yield made
     made.sentinel.close()
@@ -137,17 +137,17 @@ def fuzzed(harness: Harness) -> Iterator[Target]:
 
 
 def parsed(api: Api, version: int, answer: bytes) -> Any:
-    """An answer by its schema, to its last byte."""
+    """Decode a response by its schema, to its last byte."""
     schema = load_response_schema(api.key, version)
     position = 4 + (1 if schema.__flexible__ and api.name != "api_versions" else 0)
     entity, size = entity_reader(schema)(answer, position)
-    assert position + size == len(answer), "bytes after the answer"
+    assert position + size == len(answer), "bytes after the response"
     return entity
 
 
 @pytest.mark.timing
 @BY_NAME
-def test_whatever_a_schema_allows_is_answered_by_the_schema(target: Target, api: Api) -> None:
+def test_responses_to_valid_requests_fit_the_schema(target: Target, api: Api) -> None:
     target.renew()
     count = 0
 
@@ -161,10 +161,10 @@ def test_whatever_a_schema_allows_is_answered_by_the_schema(target: Target, api:
         try:
             answers = target.ask(frame, 0.5 if api.name in PATIENT else ANSWER)
         except TimeoutError:
-            assert api.name in PATIENT, "no answer"
+            assert api.name in PATIENT, "no response"
         else:
             silent = api.name == "produce" and values.get("acks") == 0
-            # (Who asks for no answer is told of an error by the end of the connection.)
+            # (The node reports the error of a request without a response by closing the connection.)
             assert answers is not None or silent, "the connection was closed"
             assert answers is None or len(answers) == (0 if silent else 1)
             for answer in answers or ():
@@ -179,7 +179,7 @@ def test_whatever_a_schema_allows_is_answered_by_the_schema(target: Target, api:
 
 @pytest.mark.timing
 @BY_NAME
-def test_damaged_requests_are_answered_or_end_their_connection(target: Target, api: Api) -> None:
+def test_damaged_requests_get_a_response_or_end_their_connection(target: Target, api: Api) -> None:
     target.renew()
     count = 0
 
@@ -206,7 +206,7 @@ def test_damaged_requests_are_answered_or_end_their_connection(target: Target, a
 
 
 @BY_NAME
-def test_a_schema_reads_what_it_wrote_and_no_damage_of_it_takes_memory(api: Api) -> None:
+def test_schema_reads_what_it_wrote_and_no_damage_of_it_takes_memory(api: Api) -> None:
     tracemalloc.start()
     highest, rng, count = _highest(), random.Random(3), 0
     try:
@@ -240,8 +240,8 @@ def test_a_schema_reads_what_it_wrote_and_no_damage_of_it_takes_memory(api: Api)
 
 
 @BY_NAME
-def test_every_length_in_a_request_may_lie(api: Api) -> None:
-    """Every place of a request of every version, overwritten with each of the lies, is read or refused."""
+def test_false_lengths_in_a_request_are_decoded_or_rejected(api: Api) -> None:
+    """Every position of a request of every version, overwritten with each false length, is decoded or rejected."""
     highest, count = _highest(), 0
     with tally("lengths that lie, read by their schema") as counted:
         for version in range(api.min_version, api.max_version + 1):
@@ -259,10 +259,10 @@ def test_every_length_in_a_request_may_lie(api: Api) -> None:
 
 
 def full(schema: Any) -> dict[str, Any]:
-    """Values with one element in every array."""
+    """Return values with one element in every array."""
     import dataclasses
 
-    from storage_node.protocol.codec import _inner
+    from storage_node.wire.codec import _inner
     from tests.support.entities import _least
 
     made: dict[str, Any] = {}
@@ -279,13 +279,13 @@ def full(schema: Any) -> dict[str, Any]:
 
 @pytest.mark.timing
 @BY_NAME
-def test_the_same_topic_many_times_in_one_request(target: Target, api: Api) -> None:
-    """Every array of every version holds the same element fifty times; the answer fits the schema."""
+def test_same_topic_many_times_in_one_request(target: Target, api: Api) -> None:
+    """Every array of every version has the same element fifty times; the response fits the schema."""
     target.renew()
     for version in range(api.min_version, api.max_version + 1):
         values = repeated(full(load_request_schema(api.key, version)), 50 if version == api.max_version else 2)
         if api.name == "produce":
-            values["acks"] = 1  # to be answered
+            values["acks"] = 1  # with acks=0 there is no response
         try:
             answers = target.ask(encode_request(api.key, version, values, 1), 0.5 if api.name in PATIENT else ANSWER)
         except TimeoutError:
@@ -298,7 +298,7 @@ def test_the_same_topic_many_times_in_one_request(target: Target, api: Api) -> N
 
 
 def repeated(values: dict[str, Any], times: int, depth: int = 0) -> dict[str, Any]:
-    """The values with the elements of every array `times` times, of inner ones twice."""
+    """Return the values with the elements of every array `times` times, of inner arrays twice."""
     made: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, list):
@@ -310,7 +310,7 @@ def repeated(values: dict[str, Any], times: int, depth: int = 0) -> dict[str, An
 
 
 def with_many(api: Api, count: int) -> bytes | None:
-    """A request of the newest version with `count` elements, each with at least one more in it, if there is such."""
+    """Return a request of the newest version with `count` elements with inner arrays, None if the API has none."""
     version, flexible = api.max_version, bool(load_request_schema(api.key, api.max_version).__flexible__)
     values = {**full(load_request_schema(api.key, version)), **({"acks": 1} if api.name == "produce" else {})}
     for name, value in values.items():  # noqa: B007
@@ -318,7 +318,7 @@ def with_many(api: Api, count: int) -> bytes | None:
             break
     else:
         return None
-    # What differs between one element and two is the count, and an element behind it.
+    # A request with two elements differs from one with one in the count, and in a second element after the first.
     one, two = (encode_request(api.key, version, {**values, name: value * times}, 1)[4:] for times in (1, 2))
     at = next(place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b)
     end = at + 1 + len(two) - len(one)
@@ -328,18 +328,18 @@ def with_many(api: Api, count: int) -> bytes | None:
     return struct.pack(">i", len(frame)) + frame
 
 
-#: APIs with arrays in arrays: of others a request cannot hold so many elements.
+#: APIs with arrays in arrays: requests of the others cannot hold so many elements.
 WITH_MANY = [api for api in APIS.values() if with_many(api, 1) is not None]
 
 
 @pytest.mark.timing
 @pytest.mark.parametrize("api", WITH_MANY, ids=lambda api: api.name)
-def test_more_elements_than_anybody_needs_end_the_connection(target: Target, api: Api) -> None:
+def test_requests_with_too_many_elements_end_the_connection(target: Target, api: Api) -> None:
     frame = with_many(api, MAX_ELEMENTS // 2 + 1)
     assert frame is not None
     target.renew()
     began = time.monotonic()
-    assert target.ask(frame, ANSWER) is None, "it was closed"
+    assert target.ask(frame, ANSWER) is None, "the node closed the connection"
     assert time.monotonic() - began < 10
     target.check()
 
@@ -349,7 +349,7 @@ LARGE = [api for api in WITH_MANY if FULL or api.name in ("list_offsets", "delet
 
 @pytest.mark.timing
 @pytest.mark.parametrize("api", LARGE, ids=lambda api: api.name)
-def test_a_request_about_very_many_things_holds_up_nobody(target: Target, api: Api) -> None:
+def test_request_with_very_many_elements_delays_no_other_client(target: Target, api: Api) -> None:
     frame = with_many(api, 19_000)
     assert frame is not None
     target.renew()
@@ -360,14 +360,14 @@ def test_a_request_about_very_many_things_holds_up_nobody(target: Target, api: A
         while time.monotonic() < until:
             target.check()
             with contextlib.suppress(BlockingIOError):
-                assert connection.recv(1), "it is answered"
+                assert connection.recv(1), "the node responds"
                 break
         else:
-            raise AssertionError("no answer")
+            raise AssertionError("no response")
 
 
 @pytest.mark.timing
-def test_a_flood_of_tagged_fields(target: Target) -> None:
+def test_flood_of_tagged_fields(target: Target) -> None:
     for api in APIS.values():
         version = api.max_version
         if version < api.flexible:
@@ -381,7 +381,7 @@ def test_a_flood_of_tagged_fields(target: Target) -> None:
 
 
 @pytest.mark.timing
-def test_compressed_bombs_are_kept_as_they_are_or_refused(target: Target) -> None:
+def test_compression_bombs_are_appended_unchanged_or_rejected(target: Target) -> None:
     target.renew()
     large = bomb(400_000_000)
     assert len(large) < 1_000_000

@@ -1,4 +1,4 @@
-"""Whatever comes in on the socket: at worst that connection ends, with a line in the log, and the node serves on."""
+"""Any bytes on a socket: at worst the node logs a line, closes that connection and serves on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from kio.index import load_request_schema
 from kio.serial import entity_writer
 
-from storage_node.protocol.codec import MalformedRequest, _build, read_request
-from storage_node.protocol.table import APIS
-from tests.support.node_harness import Harness, raw_connection
+from storage_node.wire.codec import MalformedRequest, _build, read_request
+from storage_node.wire.table import APIS
+from tests.support.nodes.node_harness import Harness, raw_connection
 from tests.support.wire import Client, encode_request, receive_frame
 
 
@@ -30,7 +30,7 @@ def serves(harness: Harness) -> bool:
 
 
 def ends(connection: socket.socket) -> bool:
-    """Whether the node closes the connection without an answer."""
+    """Return whether the node closes the connection without a response."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:
@@ -72,7 +72,7 @@ def test_garbage_ends_the_connection_with_one_line(
     assert serves(harness)
 
 
-def test_half_a_frame_and_a_slow_sender_hold_up_nobody(harness: Harness) -> None:
+def test_partial_frame_and_slow_sender_delay_no_other_client(harness: Harness) -> None:
     half = raw_connection(harness)
     half.sendall(struct.pack(">i", 50_000_000) + b"x" * 100_000)
     frame = encode_request(18, 3, {"client_software_name": "x", "client_software_version": "1"})
@@ -85,7 +85,7 @@ def test_half_a_frame_and_a_slow_sender_hold_up_nobody(harness: Harness) -> None
     slow.close()
 
 
-def test_a_frame_takes_memory_only_for_what_has_come(harness: Harness) -> None:
+def test_frame_takes_memory_only_for_the_received_bytes(harness: Harness) -> None:
     import psutil
 
     before = psutil.Process().memory_info().rss
@@ -98,7 +98,7 @@ def test_a_frame_takes_memory_only_for_what_has_come(harness: Harness) -> None:
         connection.close()
 
 
-def test_an_unknown_version_of_api_versions_is_answered_in_version_0(harness: Harness) -> None:
+def test_response_to_an_unknown_version_of_api_versions_is_version_0(harness: Harness) -> None:
     connection = raw_connection(harness)
     connection.sendall(struct.pack(">ihhih", 10, 18, 77, 9, -1))
     frame = receive_frame(connection)
@@ -123,7 +123,7 @@ KEYS = [(key, version) for key, api in APIS.items() for version in range(api.min
 
 
 @pytest.mark.parametrize(("key", "version"), KEYS)
-def test_every_request_is_read_and_every_cut_of_it_refused(key: int, version: int) -> None:
+def test_every_request_is_decoded_and_every_prefix_of_it_rejected(key: int, version: int) -> None:
     schema = load_request_schema(key, version)
     buffer = io.BytesIO()
     entity_writer(schema)(buffer, _build(schema)(SAMPLES.get(key, {})))
@@ -146,7 +146,7 @@ SAMPLES: dict[int, dict[str, Any]] = {
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from(KEYS), st.binary(max_size=200))
-def test_random_bytes_are_read_or_refused(which: tuple[int, int], body: bytes) -> None:
+def test_random_bytes_are_decoded_or_rejected(which: tuple[int, int], body: bytes) -> None:
     with contextlib.suppress(MalformedRequest):
         read_request(*which, body, 0)
 

@@ -1,4 +1,4 @@
-"""A response that repeats what a peer has sent can still be read: no string in it is longer than Kafka allows."""
+"""A response that repeats a client's input stays valid: no string in it is longer than Kafka allows."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from storage_node.log.batch import build_batch
-from storage_node.protocol.codec import LONGEST_STRING, read_response
-from storage_node.protocol.table import APIS
-from storage_node.protocol.wire import LONGEST_MESSAGE, short_message
-from tests.support.node_harness import Harness, raw_connection
+from storage_node.log.batches.batch import build_batch
+from storage_node.wire.codec import LONGEST_STRING, read_response
+from storage_node.wire.primitives import LONGEST_MESSAGE, short_message
+from storage_node.wire.table import APIS
+from tests.support.nodes.node_harness import Harness, raw_connection
 from tests.support.wire import encode_request, key_of, receive_frame
 
 LONGEST_NAME = "n" * LONGEST_STRING
 SECOND = timedelta(seconds=1)
 ASSIGNED = {"partition_index": 0, "replicas": [1]}
 
-#: By API: a request that names something by the longest name that can be sent.
+#: By API: a request with the longest name that a client can send.
 REQUESTS: dict[str, dict[str, Any]] = {
     "produce": {
         "acks": -1,

@@ -1,7 +1,7 @@
-"""One client does its worst: what it sends leaves no more than 64 MB behind in the node's memory.
+"""The requests of a hostile client leave at most 64 MB in the node's memory.
 
-Each attack is what once filled a cache, a queue or a table. The node is a process of its own, so that its resident set
-is a measure; requests may hold `queued.max.request.bytes` beside it.
+Each attack has once filled a cache, a queue or a table. The node runs in its own process, so that the test can measure
+its resident set; requests may hold `queued.max.request.bytes` in addition.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from typing import Any
 
 import pytest
 
-from storage_node.log.batch import build_batch
-from storage_node.protocol.codec import write_request
-from storage_node.protocol.exchange import receive_frame, request_frame
-from storage_node.protocol.table import APIS, PRIVATE
+from storage_node.log.batches.batch import build_batch
+from storage_node.wire.client.exchange import receive_frame, request_frame
+from storage_node.wire.codec import write_request
+from storage_node.wire.table import APIS, PRIVATE
 from tests.support.scale import scaled, tally
 from tests.support.wire import Client, connection_to
 
 MIB = 1 << 20
 ALLOWED = 64 * MIB
 QUEUED = 16 * MIB
-#: Of each attack; in a full run ten minutes for all of them.
+#: Seconds of each attack; in a full run ten minutes for all of them.
 SECONDS = scaled(5, 300) / 10
 CONNECTIONS = 4
 PIPELINED = 20
@@ -42,7 +42,7 @@ LONGEST = 32_767
 _NODE = """
 import sys, time
 from pathlib import Path
-from tests.support.node_harness import Harness, until
+from tests.support.nodes.node_harness import Harness, until
 harness = Harness(Path(sys.argv[1]), 1, {
     "socket.request.max.bytes": str(1 << 23), "queued.max.request.bytes": sys.argv[2],
     "group.initial.rebalance.delay.ms": "0",
@@ -64,7 +64,7 @@ def frame(key: int, version: int, values: dict[str, Any], client: str = "worst")
 
 
 def unique(length: int) -> str:
-    """A name that has not been before."""
+    """Return a unique name."""
     return f"{next(_numbers)}-".ljust(length, "n")
 
 
@@ -131,15 +131,15 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
     "offsets of groups with long ids": lambda: committed(unique(LONGEST), ""),
     "offsets with metadata of wide characters": lambda: committed(unique(20), "\U0001f600" + "m" * 4095),
     "offsets of many groups": lambda: committed(unique(20), ""),
-    "ids that nobody joins with": lambda: joined(unique(20), 5, client=unique(30_000)),
-    "ids of one group that nobody joins with": lambda: joined("pending", 5, client=unique(30_000)),
+    "ids that no member joins with": lambda: joined(unique(20), 5, client=unique(30_000)),
+    "ids of one group that no member joins with": lambda: joined("pending", 5, client=unique(30_000)),
     "members with large metadata": lambda: joined(unique(20), 3, size=MIB),
     "static members": lambda: joined("static", 5, instance=unique(30_000), size=1000),
     "producers of one record": lambda: produced("t", random.randrange(4), batch(next(_numbers))),
     "a client's software": lambda: frame(18, 3, {"client_software_name": unique(LONGEST)}),
     "configs of long names": lambda: resource(unique(LONGEST)),
     "topics to be created with long names": lambda: created(unique(LONGEST)),
-    "groups asked for in a node's name": lambda: private(
+    "groups requested in a node's name": lambda: private(
         {"op": "groups-give", "node": 1, "generation": 1, "after": unique(1000)}
     ),
     "groups dropped without a token": lambda: private(
@@ -156,7 +156,7 @@ ATTACKS: dict[str, Callable[[], bytes]] = {
 
 
 class NodeProcess:
-    """A node in a process of its own."""
+    """A node in its own process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
@@ -170,7 +170,7 @@ class NodeProcess:
         return pages * os.sysconf("SC_PAGE_SIZE")
 
     def settled(self) -> int:
-        """The resident set once what ends by itself has ended."""
+        """Return the resident set after the temporary state has been released."""
         least = self.resident
         for _ in range(5):
             time.sleep(0.1)
@@ -195,13 +195,13 @@ def node_process(root: Path) -> Iterator[NodeProcess]:
 
 
 def attack(address: str, request: Callable[[], bytes], seconds: float) -> int:
-    """Send requests over several connections for a while; how many were sent."""
+    """Send requests over several connections for a while; returns how many."""
     until = time.monotonic() + seconds
     sent = [0] * CONNECTIONS
 
     def run(number: int) -> None:
         while time.monotonic() < until:
-            # A new connection after each volley: what a node keeps for one must go with it.
+            # A new connection after each volley: the node must release a connection's state when it closes.
             with connection_to(address, 1) as connection, suppress(OSError):
                 frames = [request() for _ in range(PIPELINED)]
                 connection.sendall(b"".join(frames))
@@ -218,10 +218,10 @@ def attack(address: str, request: Callable[[], bytes], seconds: float) -> int:
 
 
 @pytest.mark.timeout(1800)
-def test_a_client_that_does_its_worst_leaves_less_than_64_mb(tmp_path: Path) -> None:
+def test_hostile_client_leaves_less_than_64_mb(tmp_path: Path) -> None:
     with node_process(tmp_path) as node, tally("requests of a client that does its worst") as counted:
         for request in ATTACKS.values():
-            attack(node.address, request, 0.05)  # what is imported and made once
+            attack(node.address, request, 0.05)  # for imports and one-time allocations
         before = node.settled()
         grown: dict[str, int] = {}
         for name, request in ATTACKS.items():
@@ -240,7 +240,7 @@ def test_a_client_that_does_its_worst_leaves_less_than_64_mb(tmp_path: Path) -> 
 
 
 def half_sent(address: str) -> list[socket.socket]:
-    """Connections, each with a part of a request that never comes whole."""
+    """Open connections, each with a part of a request that the client never completes."""
     made = []
     for index in range(1500):
         connection = connection_to(address, 10)

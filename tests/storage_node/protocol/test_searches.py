@@ -1,4 +1,4 @@
-"""ListOffsets by time: a search leaves producers and consumers alone."""
+"""ListOffsets by timestamp: a search does not block producers and consumers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import timedelta
 import pytest
 
 from storage_node.log import Log
-from storage_node.log.batch import build_batch
-from tests.support.node_harness import Harness
+from storage_node.log.batches.batch import build_batch
+from tests.support.nodes.node_harness import Harness
 from tests.support.wire import Client
 
 
-def test_a_search_that_takes_long_holds_no_append_up(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_search_does_not_delay_appends(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     harness.create_topic("t", 1)
     harness.settle()
     searching, finish = threading.Event(), threading.Event()

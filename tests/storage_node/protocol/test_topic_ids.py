@@ -1,4 +1,4 @@
-"""Topics by their ids: Produce from version 13 on, Fetch from version 13 on."""
+"""Topic ids in Produce and Fetch, from version 13 on."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from storage_node.log.batch import build_batch
-from storage_node.metadata import NodeImage, PartitionImage, TopicImage
-from storage_node.types import TopicPartition
-from tests.support.node_harness import Harness
+from storage_node.log.batches.batch import build_batch
+from storage_node.model.assignment import Assignment
+from storage_node.model.ids import TopicPartition
+from storage_node.model.metadata import NodeImage, PartitionImage, TopicImage
+from tests.support.nodes.node_harness import Harness
 from tests.support.wire import Client, offered
 
 UNKNOWN, NOT_LEADER, FENCED, UNKNOWN_ID, INCONSISTENT_ID = 3, 6, 74, 100, 103
@@ -39,7 +40,7 @@ def error(answer: Any) -> int:
     return int(rows[0].error_code)
 
 
-def test_an_id_that_nobody_has_and_a_partition_that_is_not_there(harness: Harness) -> None:
+def test_unknown_topic_id_and_unknown_partition(harness: Harness) -> None:
     harness.create_topic("t")
     client = Client(harness)
     known = client.topic_id("t")
@@ -52,7 +53,7 @@ def test_an_id_that_nobody_has_and_a_partition_that_is_not_there(harness: Harnes
     client.close()
 
 
-def test_the_id_of_a_topic_that_was_deleted_is_not_that_of_the_next_one_of_its_name(harness: Harness) -> None:
+def test_recreated_topic_has_another_id_than_the_deleted_one(harness: Harness) -> None:
     harness.create_topic("t")
     client = Client(harness)
     before = client.topic_id("t")
@@ -67,22 +68,22 @@ def test_the_id_of_a_topic_that_was_deleted_is_not_that_of_the_next_one_of_its_n
     after.close()
 
 
-def test_a_log_of_another_topic_of_that_name(harness: Harness) -> None:
+def test_log_of_another_topic_with_the_same_name_is_inconsistent(harness: Harness) -> None:
     harness.create_topic("t")
     client = Client(harness)
     partition = harness.node.partition(TopicPartition("t", 0))
     assert partition is not None
-    harness.settle()  # the next image would find out
+    harness.settle()  # the next image would replace the replica
     partition.topic_id = "B" * 21 + "A"
     assert error(produce(client, client.topic_id("t"))) == error(fetch(client, client.topic_id("t"))) == INCONSISTENT_ID
     client.close()
 
 
-def test_who_asks_the_wrong_node_is_told_the_right_one(harness: Harness) -> None:
+def test_request_to_a_node_that_does_not_lead_returns_the_leader(harness: Harness) -> None:
     other = NodeImage(2, "x", 1, "elsewhere", 9999)
-    row = PartitionImage(0, (2,), directories=("",), generations=(0,), isr=(2,), leader=2, leader_epoch=7)
+    row = PartitionImage(0, Assignment((2,)), directories=("",), generations=(0,), isr=(2,), leader=2, leader_epoch=7)
     me = harness.controller.image.nodes[1]
-    harness.controller.change(topics={"t": TopicImage("t", "B" * 21 + "A", {}, {0: row})}, nodes={1: me, 2: other})
+    harness.controller.change(topics={"t": TopicImage("t", "B" * 21 + "A", {}, (row,))}, nodes={1: me, 2: other})
     client = Client(harness)
     topic_id = client.topic_id("t")
     answers = [produce(client, topic_id, version=v) for v in (9, 10, 12, 13)]
@@ -99,11 +100,11 @@ def test_who_asks_the_wrong_node_is_told_the_right_one(harness: Harness) -> None
     client.close()
 
 
-def test_a_fenced_epoch_is_told_the_new_one(harness: Harness) -> None:
+def test_fenced_epoch_error_has_the_new_epoch(harness: Harness) -> None:
     harness.create_topic("t")
     topic = harness.controller.image.topics["t"]
     led = replace(topic.partitions[0], leader_epoch=5)
-    harness.controller.change(topics={"t": replace(topic, partitions={0: led})})
+    harness.controller.change(topics={"t": replace(topic, partitions=(led,))})
     client = Client(harness)
     answer = fetch(client, client.topic_id("t"), version=17, epoch=4)
     leader = answer.responses[0].partitions[0].current_leader

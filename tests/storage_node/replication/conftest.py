@@ -1,4 +1,4 @@
-"""One node that leads, and two followers made by hand."""
+"""A leading node and two followers driven by the test."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from storage_node.log.batch import build_batch
-from storage_node.partition import Partition
-from tests.support.hand_follower import HandFollower
-from tests.support.memory_cluster import MemoryCluster, running_cluster
-from tests.support.node_harness import until
+from storage_node.log.batches.batch import build_batch
+from storage_node.partitions.partition import Partition
+from tests.support.nodes.hand_follower import HandFollower
+from tests.support.nodes.memory_cluster import MemoryCluster, running_cluster
+from tests.support.nodes.node_harness import until
 from tests.support.wire import Client, Row
 
 
 @dataclass(slots=True)
 class Led:
-    """Node 1, which leads what is created, with the followers 2 and 3."""
+    """Node 1, which leads everything created, with the followers 2 and 3."""
 
     cluster: MemoryCluster
     followers: tuple[HandFollower, HandFollower]
@@ -36,17 +36,17 @@ class Led:
         return found
 
     def append(self, count: int = 1, *, acks: int = 1, topic: str = "t", partition: int = 0) -> Row:
-        """Batches of one record each; answers the last one's result."""
+        """Append batches of one record each; return the last one's result."""
         for _ in range(count - 1):
             assert not self.client.produce(topic, partition, record(), acks=acks).error
         return self.client.produce(topic, partition, record(), acks=acks)
 
     def isr(self, topic: str = "t", index: int = 0) -> set[int]:
-        """As the controller has it."""
+        """Return the controller's ISR."""
         return set(self.cluster.controller.partition(topic, index).isr)
 
     def asks_for(self, topic: str = "t", index: int = 0) -> set[int]:
-        """The ISR that the leader would ask for now."""
+        """Return the ISR that the leader would request now."""
         state = self.partition(topic, index).leading
         assert state is not None
         change = state.change(time.monotonic())
@@ -70,13 +70,13 @@ def record(value: bytes = b"value") -> bytes:
 
 
 def nothing_comes(client: Client, seconds: float = 0.3) -> bool:
-    """Whether the node keeps its answer back for so long."""
+    """Return whether the node sends no response for so long."""
     return not select.select([client.socket], [], [], seconds)[0]
 
 
 @pytest.fixture
 def led(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Led]:
-    """`led` with replica.lag.time.max.ms of a second, or of what a test gives it."""
+    """Return `led` with a replica.lag.time.max.ms of a second, or of what a test sets."""
     lag = getattr(request, "param", 1000)
     with running_cluster(tmp_path, 1, 2, {"replica.lag.time.max.ms": str(lag)}) as cluster:
         followers = HandFollower(cluster, 2), HandFollower(cluster, 3)

@@ -1,4 +1,4 @@
-"""A follower's connection: which thread may do what with its descriptor."""
+"""A follower's connection: which thread may use and close its descriptor."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from storage_node.replication.connection import Connection, Disconnected
-from tests.support.node_harness import until
+from storage_node.replication.connection import Disconnected, LeaderConnection
+from tests.support.nodes.node_harness import until
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def server() -> Iterator[socket.socket]:
     made.close()
 
 
-def connect(server: socket.socket) -> tuple[Connection, socket.socket]:
-    made = Connection(*server.getsockname(), connect_timeout=5, timeout=60)
+def connect(server: socket.socket) -> tuple[LeaderConnection, socket.socket]:
+    made = LeaderConnection(*server.getsockname(), connect_timeout=5, timeout=60)
     other, _ = server.accept()
     return made, other
 
@@ -29,7 +29,7 @@ def connect(server: socket.socket) -> tuple[Connection, socket.socket]:
 def test_shut_down_by_another_thread_leaves_the_descriptor_open_until_the_owner_closes_it(
     server: socket.socket,
 ) -> None:
-    """A file opened meanwhile must not get the number that the owner is about to read from."""
+    """A file opened meanwhile must not get the descriptor that the owner is about to read from."""
     connection, other = connect(server)
     number = connection.fileno()
     threading.Thread(target=connection.shut_down).start()

@@ -1,4 +1,4 @@
-"""The follower's side of Fetch and ListOffsets, against the schemas of Apache Kafka."""
+"""A follower's Fetch and ListOffsets requests and responses, against the schemas of Apache Kafka."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import pytest
 from kio.index import load_request_schema
 from kio.serial import entity_reader
 
-from storage_node.log.batch import build_batch
+from storage_node.log.batches.batch import build_batch
 from storage_node.log.leader_epochs import LeaderEpochs
-from storage_node.protocol.codec import write_response
 from storage_node.replication.fetch_request import (
     NO_SESSION,
     AskedRow,
-    BadAnswer,
+    BadResponse,
     fetch_request,
     last_batch,
     offsets_request,
-    read_answer,
     read_offset,
+    read_response,
 )
 from storage_node.replication.truncation import truncation_offset
+from storage_node.wire.codec import write_response
 
 A, B = bytes(range(16)), bytes(range(1, 17))
 
 
 @pytest.mark.parametrize("session", [NO_SESSION, (0, 0), (2**31 - 1, 7)])
-def test_a_request_says_what_the_schema_says(session: tuple[int, int]) -> None:
+def test_fetch_request_matches_the_schema(session: tuple[int, int]) -> None:
     asked = [(A, 0), (A, 7), (B, 3)]
     rows_asked = [(key, AskedRow(3, 1000 + number, 2, 10, 1 << 20)) for number, key in enumerate(asked)]
     frame = bytes(
@@ -61,7 +61,7 @@ def test_a_request_says_what_the_schema_says(session: tuple[int, int]) -> None:
 
 
 def answer(rows: list[dict[str, Any]], error: int = 0, correlation: int = 42) -> bytes:
-    """An answer to Fetch as a broker of Apache Kafka writes it."""
+    """Return a Fetch response as a broker of Apache Kafka writes it."""
     plain = {
         "error_code": 0, "high_watermark": 9, "last_stable_offset": 9, "log_start_offset": 1,
         "aborted_transactions": None, "records": None,
@@ -82,8 +82,8 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def test_an_answer_is_read_as_it_was_meant() -> None:
-    rows = list(read_answer(memoryview(answer(ROWS)), 42))
+def test_fetch_response_is_parsed() -> None:
+    rows = list(read_response(memoryview(answer(ROWS)), 42))
     assert [(row.topic_id, row.partition, row.error) for row in rows] == [
         (A, 0, 0), (A, 1, 0), (A, 2, 6), (A, 3, 0), (A, 4, 0),
     ]  # fmt: skip
@@ -93,31 +93,31 @@ def test_an_answer_is_read_as_it_was_meant() -> None:
     assert [row.diverging for row in rows] == [None, None, None, (4, 77), None]
 
 
-def test_an_answer_that_is_cut_off_or_another_is_refused() -> None:
+def test_truncated_or_foreign_response_raises_bad_response() -> None:
     whole = answer(ROWS)
     for size in range(len(whole)):
-        with pytest.raises(BadAnswer):
-            list(read_answer(memoryview(whole[:size]), 42))
-    with pytest.raises(BadAnswer, match="request 42"):
-        list(read_answer(memoryview(whole), 43))
-    with pytest.raises(BadAnswer, match="error 70"):
-        list(read_answer(memoryview(answer(ROWS, error=70)), 42))
+        with pytest.raises(BadResponse):
+            list(read_response(memoryview(whole[:size]), 42))
+    with pytest.raises(BadResponse, match="request 42"):
+        list(read_response(memoryview(whole), 43))
+    with pytest.raises(BadResponse, match="error 70"):
+        list(read_response(memoryview(answer(ROWS, error=70)), 42))
 
 
-def test_bytes_at_random_end_in_nothing_worse() -> None:
+def test_random_bytes_raise_only_bad_response() -> None:
     dice, whole = random.Random(1), answer(ROWS)
     for _ in range(3000):
         wrong = bytearray(whole)
         for _ in range(dice.randint(1, 4)):
             wrong[dice.randrange(4, len(wrong))] = dice.randrange(256)
         try:
-            rows = list(read_answer(memoryview(bytes(wrong)), 42))
-        except BadAnswer:
+            rows = list(read_response(memoryview(bytes(wrong)), 42))
+        except BadResponse:
             continue
         assert sum(len(row.records) for row in rows) <= len(whole)
 
 
-def test_offsets_are_asked_for_and_read() -> None:
+def test_list_offsets_request_and_response() -> None:
     latest, earliest = offsets_request(7, "me", 5, "t", 3, 9, (-1, -2))
     for frame, correlation, time in ((latest, 7, -1), (earliest, 8, -2)):
         assert struct.unpack_from(">ihhi", frame) == (len(frame) - 4, 2, 5, correlation)
@@ -131,11 +131,11 @@ def test_offsets_are_asked_for_and_read() -> None:
     frame = struct.pack(">i", 7) + write_response(2, 5, values)
     assert read_offset(memoryview(frame), 7) == (0, 1234)
     for size in range(len(frame)):
-        with pytest.raises(BadAnswer):
+        with pytest.raises(BadResponse):
             read_offset(memoryview(frame[:size]), 7)
 
 
-def test_the_last_batch_tells_where_to_go_on() -> None:
+def test_last_batch_returns_the_next_offset_and_epoch() -> None:
     batches = build_batch([b"a", b"b"], base_offset=10, leader_epoch=3) + build_batch(
         [b"c"], base_offset=15, leader_epoch=4
     )
@@ -148,25 +148,25 @@ def test_the_last_batch_tells_where_to_go_on() -> None:
 @pytest.mark.parametrize(
     ("entries", "end", "diverging", "offset"),
     [
-        # The leader knows the newest epoch, and has less of it, or more.
+        # The leader knows the newest epoch, and has fewer records of it, or more.
         (((1, 0), (3, 10)), 20, (3, 15), 15),
         (((1, 0), (3, 10)), 20, (3, 30), 20),
-        # It does not know it: its next lower one is one of ours as well.
+        # The leader does not know it: its next lower epoch is one of the follower's as well.
         (((1, 0), (3, 10)), 20, (1, 8), 8),
         (((1, 0), (3, 10)), 20, (1, 14), 10),
-        # Epoch 1 went on there, to 8, when 2 had begun here: what it has from 5 on is not what we have (KIP-279).
+        # At the leader epoch 1 continued to 8, after 2 had begun at the follower: the logs diverge from 5 on (KIP-279).
         (((1, 0), (2, 5)), 10, (1, 8), 5),
-        # It is none of ours: everything from our next higher one on goes, and it is asked again.
+        # The follower does not know it: it truncates to the start of its next higher epoch, and fetches again.
         (((1, 0), (3, 10)), 20, (2, 14), 10),
         (((1, 0), (3, 10)), 20, (2, 5), 10),
         (((1, 0), (5, 10), (6, 12)), 20, (4, 30), 10),
-        # It knows nothing so old.
+        # The leader has no epoch that old.
         (((4, 3), (5, 10)), 20, (2, 0), 0),
         ((), 20, (2, 7), 7),
         ((), 20, (-1, -1), 0),
     ],
 )
-def test_a_log_is_cut_off_where_the_histories_part(
+def test_log_is_truncated_where_it_diverges(
     entries: tuple[tuple[int, int], ...], end: int, diverging: tuple[int, int], offset: int
 ) -> None:
     assert truncation_offset(LeaderEpochs(entries), end, diverging) == offset

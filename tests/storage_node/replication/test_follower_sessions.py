@@ -1,4 +1,4 @@
-"""A follower's fetch session at its leader: what an idle one leaves unsaid counts, and nothing else does."""
+"""A follower's fetch session at its leader: an idle session counts as a fetch of its unchanged partitions."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from storage_node.protocol.fetch_sessions import EVICTION, FetchSessions
+from storage_node.protocol.fetch.sessions import EVICTION, FetchSessions
 from storage_node.replication.leading import LeaderState
 from tests.storage_node.replication.conftest import Led
-from tests.support.hand_follower import HandFollower
-from tests.support.node_harness import until
+from tests.support.nodes.hand_follower import HandFollower
+from tests.support.nodes.node_harness import until
 from tests.support.wire import Client
 
 pytestmark = pytest.mark.parametrize("led", [2_000], indirect=True)
 
 
 class Session:
-    """A follower made by hand that fetches in a session."""
+    """A follower driven by the test that fetches in a session."""
 
     def __init__(self, follower: HandFollower, topic: str = "t") -> None:
         self.follower = follower
@@ -79,7 +79,7 @@ def test_followers_that_fetch_nothing_for_long_are_in_sync_with_the_next_record(
     assert led.asks_for() == {1, 2, 3}
 
 
-def test_a_follower_that_fetches_no_more_leaves_the_isr_after_the_next_record(led: Led) -> None:
+def test_follower_that_fetches_no_more_leaves_the_isr_after_the_next_record(led: Led) -> None:
     led.create()
     alive, gone = (Session(follower) for follower in led.followers)
     for session in (alive, gone):
@@ -92,8 +92,8 @@ def test_a_follower_that_fetches_no_more_leaves_the_isr_after_the_next_record(le
 
 
 @pytest.mark.parametrize("when", ["between fetches", "while it waits"])
-def test_a_newer_row_makes_the_next_fetch_count_anew(led: Led, when: str) -> None:
-    """The controller takes 2 out of the ISR (its directory failed, say), and it goes on fetching, without a word."""
+def test_newer_row_makes_the_next_fetch_count(led: Led, when: str) -> None:
+    """The controller removes 2 from the ISR (its directory failed), and 2 keeps fetching without a change."""
     led.create()
     sessions = [Session(follower) for follower in led.followers]
     for session in sessions:
@@ -104,8 +104,8 @@ def test_a_newer_row_makes_the_next_fetch_count_anew(led: Led, when: str) -> Non
     row = replace(partition.row, isr=(1, 3), partition_epoch=partition.row.partition_epoch + 1)
     if when == "while it waits":
         sessions[0].send(wait_ms=500)
-        until(lambda: led.cluster.nodes[1].fetch_sessions._sessions[sessions[0].id].watch._future is not None)
-    partition.assign(row, partition.topic_id, 1, led.cluster.nodes[1].isr.brokers)
+        until(lambda: led.cluster.nodes[1].fetch_sessions._sessions[sessions[0].id].changed_items._future is not None)
+    partition.assign(row, partition.topic_id, 1, led.cluster.nodes[1].alter_partition_manager.brokers)
     if when == "while it waits":
         sessions[0].receive()
     else:
@@ -116,7 +116,7 @@ def test_a_newer_row_makes_the_next_fetch_count_anew(led: Led, when: str) -> Non
 
 
 def session_of(led: Led, number: int, partitions: int, offset: int = 0) -> int:
-    """Open a session as node `number` (-1: as a client), with partitions from `offset` on; the session's id."""
+    """Open a session as node `number` (-1: as a client), with partitions from `offset` on; return the session id."""
     client = Client(f"127.0.0.1:{led.cluster.nodes[1].port}")
     rows = [
         {"partition": index, "fetch_offset": 0, "partition_max_bytes": 100}
@@ -135,7 +135,7 @@ def session_of(led: Led, number: int, partitions: int, offset: int = 0) -> int:
 
 @pytest.mark.parametrize("claimed", [1, 3, 99])
 def test_claimed_replica_id_evicts_no_follower(led: Led, claimed: int) -> None:
-    """No node has replicas of these partitions: neither 99, which does not exist, nor 3, which has others."""
+    """The node has no replicas of these partitions: 99 does not exist, and 3 has others."""
     led.create(partitions=8)
     sessions = led.cluster.nodes[1].fetch_sessions = FetchSessions(most=10)
     follower = Session(led.followers[0])
@@ -145,7 +145,7 @@ def test_claimed_replica_id_evicts_no_follower(led: Led, claimed: int) -> None:
     kept.opened -= 2 * EVICTION
     assert session_of(led, claimed, 10, 100) and len(sessions) == 2, "as a client's"
     assert follower.fetch() == {}
-    # Nor does one of the node's partitions with many others.
+    # Nor does a session with one of the node's partitions and many others.
     assert not session_of(led, 3, 10, 7)
     assert follower.fetch() == {}
 
@@ -173,7 +173,7 @@ def test_session_is_a_followers_while_its_node_replicates_most_of_the_partitions
     assert sessions._held == {True: 5, False: 0}
 
 
-def test_an_earlier_life_of_a_node_vouches_for_nothing(led: Led) -> None:
+def test_session_of_an_earlier_broker_epoch_vouches_for_nothing(led: Led) -> None:
     led.create()
     session = Session(led.followers[0])
     session.fetch({0: 0})
@@ -188,7 +188,7 @@ def test_an_earlier_life_of_a_node_vouches_for_nothing(led: Led) -> None:
     assert state_of(led).followers[2] == known
 
 
-def test_a_high_watermark_is_told_to_who_does_not_ask_for_it(led: Led) -> None:
+def test_session_receives_a_new_high_watermark_unrequested(led: Led) -> None:
     led.create(partitions=2)
     two, three = (Session(follower) for follower in led.followers)
     for session in (two, three):

@@ -1,4 +1,4 @@
-"""Followers of real nodes: they catch up, take over what a new leader says, and lose nothing that was acknowledged."""
+"""Followers on real nodes catch up, follow a new leader, and lose no acknowledged record."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from storage_node.log.batch import build_batch
-from storage_node.move.status import SWAPPED
-from storage_node.types import TopicPartition as Tp
-from tests.support.memory_cluster import MemoryCluster, running_cluster
-from tests.support.node_harness import until
-from tests.support.replicated import assert_equal, content, in_sync, settled
+from storage_node.log.batches.batch import build_batch
+from storage_node.model.ids import TopicPartition as Tp
+from storage_node.model.moves import Outcome
+from tests.support.nodes.memory_cluster import MemoryCluster, running_cluster
+from tests.support.nodes.node_harness import until
+from tests.support.nodes.replicated import assert_equal, content, in_sync, settled
 
 
 @pytest.fixture
 def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MemoryCluster]:
-    """With replica.lag.time.max.ms of more than a machine may stand still, or of what a test gives it."""
+    """With a replica.lag.time.max.ms that a slow machine does not exceed, or of what a test sets."""
     extra = {
         "replica.lag.time.max.ms": str(getattr(request, "param", 15_000)),
         "replica.fetch.backoff.ms": "200",
@@ -43,14 +43,14 @@ def leader_of(cluster: MemoryCluster, topic: str = "t") -> int:
 
 
 def back(cluster: MemoryCluster, node: int) -> None:
-    """A node that was cut off, and fenced, is there again."""
+    """Reconnect a node that was cut off and fenced."""
     cluster.controller.heal(node)
     cluster.controller.detach(cluster.nodes[node])
     cluster.controller.attach(cluster.nodes[node])
 
 
 def tail(cluster: MemoryCluster, node: int, count: int) -> None:
-    """Records that only this node has, by whoever believes that it leads."""
+    """Append records that only this node has, as a node that still believes that it leads."""
     for number in range(count):
         batch = build_batch([b"lost %d" % number], timestamp=int(time.time() * 1000))
         cluster.replica(node, "t").append(batch)
@@ -68,7 +68,7 @@ def test_followers_have_what_the_leader_has(cluster: MemoryCluster) -> None:
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_follower_that_was_away_catches_up_and_gets_in_sync(cluster: MemoryCluster, clean: bool) -> None:
+def test_restarted_follower_catches_up_and_joins_the_isr(cluster: MemoryCluster, clean: bool) -> None:
     cluster.create_topic("t", [[1, 2, 3]], {"segment.bytes": "20000"})
     cluster.produce("t", values(0, 500))
     cluster.stop(3, clean=clean)
@@ -80,12 +80,12 @@ def test_a_follower_that_was_away_catches_up_and_gets_in_sync(cluster: MemoryClu
     assert_equal(cluster, "t")
 
 
-def test_a_new_replica_is_filled_and_the_old_one_goes(cluster: MemoryCluster) -> None:
+def test_reassigned_replica_is_filled_and_the_old_one_deleted(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", [[1, 2]], {"segment.bytes": "20000"})
     cluster.produce("t", values(0, 2000))
     target = cluster.paths[3][1]
-    # Remembered before there is a replica: it is made there.
-    cluster.nodes[3].wishes.remember([(Tp("t", 0), cluster.nodes[3].dirs.by_path(target))])
+    # The preferred directory is recorded before the replica exists, which is then created there.
+    cluster.nodes[3].preferred_log_dirs.remember([(Tp("t", 0), cluster.nodes[3].dirs.by_path(target))])
     command = {"do": "alter_reassignments", "partitions": [["t", 0, [2, 3]]], "may_change_factor": True}
     (answer,) = cluster.controller.submit(cluster.nodes[1], command)
     assert not answer.get("error"), answer
@@ -99,8 +99,8 @@ def test_a_new_replica_is_filled_and_the_old_one_goes(cluster: MemoryCluster) ->
 
 
 @pytest.mark.parametrize("more", [0, 7])
-def test_what_only_an_old_leader_has_is_cut_off(cluster: MemoryCluster, more: int) -> None:
-    """It was not acknowledged by all; whether the new leader wrote more or less than that makes no difference."""
+def test_records_of_only_the_old_leader_are_truncated(cluster: MemoryCluster, more: int) -> None:
+    """Not all replicas acknowledged it; whether the new leader has appended more or less makes no difference."""
     cluster.create_topic("t", [[1, 2, 3]])
     cluster.produce("t", values(0, 100))
     settled(cluster, "t")
@@ -115,14 +115,14 @@ def test_what_only_an_old_leader_has_is_cut_off(cluster: MemoryCluster, more: in
                 build_batch([b"kept %d" % number], timestamp=int(time.time() * 1000))
             )
     back(cluster, 1)
-    until(lambda: not cluster.replica(1, "t").is_leader, what="it hears that it leads no more")
+    until(lambda: not cluster.replica(1, "t").is_leader, what="it learns that it does not lead any more")
     assert settled(cluster, "t") == 100 + more
     assert_equal(cluster, "t")
     assert b"lost" not in content(cluster.replica(1, "t").log)
 
 
-def test_histories_that_part_twice_are_brought_together(cluster: MemoryCluster) -> None:
-    """Each of two nodes led while nobody else was there: epochs that the other one does not know, on both sides."""
+def test_logs_that_diverge_twice_converge(cluster: MemoryCluster) -> None:
+    """Each of two nodes led alone: both have epochs that the other one does not know."""
     cluster.create_topic("t", [[1, 2]], {"unclean.leader.election.enable": "true"})
     cluster.produce("t", values(0, 50))
     settled(cluster, "t", nodes=[1, 2])
@@ -130,7 +130,7 @@ def test_histories_that_part_twice_are_brought_together(cluster: MemoryCluster) 
     cluster.produce("t", values(50, 30))
     cluster.stop(1, clean=False)
     cluster.start(2)
-    # An operator gives up what node 1 has alone.
+    # An operator gives up the records that only node 1 has.
     command = {"do": "elect_leaders", "partitions": [["t", 0]], "unclean": True}
     cluster.controller.submit(cluster.nodes[2], command)
     until(lambda: cluster.replica(2, "t") is not None and cluster.replica(2, "t").is_leader, what="node 2 leads")
@@ -142,8 +142,8 @@ def test_histories_that_part_twice_are_brought_together(cluster: MemoryCluster) 
 
 
 @pytest.mark.parametrize("clean", [True, False])
-def test_a_leader_that_ends_loses_nothing_that_was_acknowledged(cluster: MemoryCluster, clean: bool) -> None:
-    """An idempotent producer goes on over the change: nothing twice, nothing missing, nothing out of order."""
+def test_stopped_leader_loses_no_acknowledged_record(cluster: MemoryCluster, clean: bool) -> None:
+    """An idempotent producer continues over the change: no duplicates, no gaps, in order."""
     cluster.create_topic("t", [[1, 2, 3]], {"min.insync.replicas": "2"})
     producer = cluster.producer(retries=100000, retry_backoff_ms=20)
     acknowledged: list[bytes] = []
@@ -179,7 +179,7 @@ def test_a_leader_that_ends_loses_nothing_that_was_acknowledged(cluster: MemoryC
     assert cluster.consume("t", sent) == values(0, sent)
 
 
-def test_deleted_records_go_from_all_replicas(cluster: MemoryCluster) -> None:
+def test_deleted_records_are_removed_from_all_replicas(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", [[1, 2, 3]])
     cluster.produce("t", values(0, 100))
     settled(cluster, "t")
@@ -189,7 +189,7 @@ def test_deleted_records_go_from_all_replicas(cluster: MemoryCluster) -> None:
     assert [cluster.replica(node, "t").log.log_start_offset for node in (1, 2, 3)] == [40, 40, 40]
 
 
-def test_a_follower_starts_over_where_its_leader_has_nothing_of_what_it_needs(cluster: MemoryCluster) -> None:
+def test_follower_below_the_leaders_log_start_restarts_there(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", [[1, 2, 3]], {"segment.bytes": "2000"})
     cluster.produce("t", values(0, 100))
     settled(cluster, "t")
@@ -206,7 +206,7 @@ def test_a_follower_starts_over_where_its_leader_has_nothing_of_what_it_needs(cl
     replica = cluster.replica(3, "t")
     assert replica.log.log_start_offset == 700
     assert_equal(cluster, "t")
-    # And so it is after another start.
+    # A restart preserves it.
     cluster.stop(3, clean=False)
     cluster.start(3)
     in_sync(cluster, "t", [1, 2, 3])
@@ -214,7 +214,7 @@ def test_a_follower_starts_over_where_its_leader_has_nothing_of_what_it_needs(cl
 
 
 @SHORT_LAG
-def test_a_follower_that_stands_still_leaves_the_isr_and_comes_back(cluster: MemoryCluster) -> None:
+def test_stalled_follower_leaves_the_isr_and_rejoins(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", [[1, 2, 3], [1, 3, 2]])
     cluster.produce("t", values(0, 10))
     settled(cluster, "t")
@@ -229,7 +229,7 @@ def test_a_follower_that_stands_still_leaves_the_isr_and_comes_back(cluster: Mem
     assert_equal(cluster, "t")
 
 
-def test_a_replica_moves_between_disks_while_it_follows(cluster: MemoryCluster) -> None:
+def test_replica_moves_between_disks_while_it_follows(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", [[1, 2, 3]], {"segment.bytes": "50000"})
     stop = threading.Event()
     sent: list[int] = []
@@ -243,7 +243,7 @@ def test_a_replica_moves_between_disks_while_it_follows(cluster: MemoryCluster) 
     thread.start()
     try:
         for node in (2, 1, 2):
-            # A follower's, the leader's, and back again.
+            # First a follower's replica moves, then the leader's, and back again.
             engine, replica = cluster.nodes[node].engine, cluster.replica(node, "t")
             target = next(path for path in cluster.paths[node] if path != replica.directory.name)
             claim = engine.create(Tp("t", 0), target).claim
@@ -251,7 +251,7 @@ def test_a_replica_moves_between_disks_while_it_follows(cluster: MemoryCluster) 
 
             def swapped(engine=engine, claim=claim) -> bool:  # type: ignore[no-untyped-def]
                 engine.wait(Tp("t", 0), claim, 1.0)
-                return bool(engine.swap(Tp("t", 0), claim).outcome == SWAPPED)
+                return bool(engine.swap(Tp("t", 0), claim).outcome == Outcome.SWAPPED)
 
             until(swapped, what="the copy is the replica")
             assert cluster.replica(node, "t").directory.name == target
@@ -261,11 +261,11 @@ def test_a_replica_moves_between_disks_while_it_follows(cluster: MemoryCluster) 
     assert settled(cluster, "t") == len(sent)
     assert_equal(cluster, "t")
     in_sync(cluster, "t", [1, 2, 3])
-    place = cluster.nodes[2].fetchers.following(Tp("t", 0))
+    place = cluster.nodes[2].replica_fetchers.following(Tp("t", 0))
     assert place is not None and place.directory == cluster.replica(2, "t").directory.name
 
 
-def test_a_follower_whose_swap_is_under_way_holds_up_no_other(cluster: MemoryCluster) -> None:
+def test_follower_during_a_swap_delays_no_other(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", [[1, 2]] * 6)
     replicas = [cluster.replica(2, "t", partition) for partition in range(6)]
     held = replicas[0]
@@ -281,7 +281,7 @@ def test_a_follower_whose_swap_is_under_way_holds_up_no_other(cluster: MemoryClu
     assert_equal(cluster, "t", nodes=[1, 2])
 
 
-def test_a_copy_under_way_is_cut_off_with_its_replica(cluster: MemoryCluster) -> None:
+def test_moving_copy_is_truncated_with_its_replica(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", [[1, 2, 3]])
     cluster.produce("t", values(0, 100))
     settled(cluster, "t")
@@ -296,17 +296,17 @@ def test_a_copy_under_way_is_cut_off_with_its_replica(cluster: MemoryCluster) ->
     until(lambda: replica.future is not None and replica.future.log_end_offset == 120, what="the copy has the tail")
     back(cluster, 1)
     until(lambda: replica.log.log_end_offset == 100, what="the tail is cut off")
-    with replica.lock:  # both are cut off together
+    with replica.lock:  # both are truncated together
         assert replica.future is not None and replica.future.log_end_offset == 100
     cluster.produce("t", values(100, 50))
     settled(cluster, "t")
-    until(lambda: engine.swap(Tp("t", 0), claim).outcome == SWAPPED, what="the copy is the replica")
+    until(lambda: engine.swap(Tp("t", 0), claim).outcome == Outcome.SWAPPED, what="the copy is the replica")
     assert settled(cluster, "t") == 150
     assert_equal(cluster, "t")
 
 
 @SHORT_LAG
-def test_a_directory_that_fails_stops_only_its_own_replicas(cluster: MemoryCluster) -> None:
+def test_directory_that_fails_stops_only_its_own_replicas(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", [[1, 2, 3], [1, 3, 2]])
     first, second = (cluster.replica(3, "t", partition) for partition in (0, 1))
     assert first.directory is not second.directory

@@ -1,5 +1,6 @@
-"""A replica whose log is gone when its node starts: copied again from whoever leads, but never empty in its place where
-nobody else is known to have what it held.
+"""A replica whose log is missing when its node starts is copied from the leader.
+
+It is never replaced by an empty one while no other node is known to have its records.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ from confluent_kafka import ElectionType, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 
 from storage_node.directories.formatting import format_directories
-from storage_node.forgetting import forget, look
-from storage_node.metadata import LOST, PartitionImage
-from storage_node.replication.anew import why_not
-from storage_node.types import TopicPartition
-from tests.support.memory_cluster import MemoryCluster, running_cluster
-from tests.support.node_harness import CLUSTER_ID, until
+from storage_node.lifecycle.forgetting import forget, look
+from storage_node.model.assignment import Assignment
+from storage_node.model.ids import LOST, TopicPartition
+from storage_node.model.metadata import PartitionImage
+from storage_node.replication.lost_replicas import why_not
+from tests.support.nodes.memory_cluster import MemoryCluster, running_cluster
+from tests.support.nodes.node_harness import CLUSTER_ID, until
 from tests.support.wire import Client
 
 EVERYWHERE = [[1, 2, 3]]
@@ -39,24 +41,24 @@ def in_sync(cluster: MemoryCluster, *nodes: int, topic: str = "t") -> None:
 
 
 def folder(cluster: MemoryCluster, number: int, topic: str = "t") -> Path:
-    """Where a stopped node holds the replica."""
+    """Return the folder of a stopped node's replica."""
     (found,) = [path for one in cluster.paths[number] for path in Path(one).glob(f"{topic}-0")]
     return found
 
 
 def where(cluster: MemoryCluster, number: int, topic: str = "t") -> str:
-    """The directory id that the metadata has for a node's replica."""
+    """Return the directory id that the metadata has for a node's replica."""
     row = cluster.controller.partition(topic)
     return row.directories[row.replicas.index(number)]
 
 
 def told(cluster: MemoryCluster, topic: str = "t") -> None:
-    """Wait until the metadata knows where all replicas are."""
+    """Wait until the metadata has the directories of all replicas."""
     until(lambda: all(cluster.controller.partition(topic).directories), 30, "all directories are known")
 
 
 def alone(cluster: MemoryCluster, number: int, count: int, topic: str = "t") -> list[bytes]:
-    """What a node has, read from it alone: all others are stopped before."""
+    """Return a node's records, read while all other nodes are stopped."""
     for other in [each for each in cluster.nodes if each != number]:
         cluster.stop(other)
     until(lambda: (held := cluster.replica(number, topic)) is not None and held.is_leader, 30, f"{number} leads")
@@ -64,14 +66,14 @@ def alone(cluster: MemoryCluster, number: int, count: int, topic: str = "t") -> 
 
 
 def elect_uncleanly(cluster: MemoryCluster, topic: str = "t") -> KafkaError | None:
-    """kafka-leader-election --election-type unclean."""
+    """Run kafka-leader-election --election-type unclean."""
     admin, tp = cluster.admin(), KafkaPartition(topic, 0)
     error: KafkaError | None = admin.elect_leaders(ElectionType.UNCLEAN, [tp]).result(20)[tp]
     cluster.controller.spread()
     return error
 
 
-def test_one_whose_folder_was_deleted_is_copied_again_from_the_leader(cluster: MemoryCluster) -> None:
+def test_replica_with_deleted_folder_is_copied_from_the_leader(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", EVERYWHERE)
     cluster.produce("t", values(0, 200))
     in_sync(cluster, 1, 2, 3)
@@ -85,17 +87,17 @@ def test_one_whose_folder_was_deleted_is_copied_again_from_the_leader(cluster: M
     cluster.produce("t", values(300, 50))
     assert not cluster.nodes[3].replicas.offline
     until(lambda: where(cluster, 3) == before, what="it is in the directory where it was")
-    # A copy of the old folder that turns up again is older than this one.
+    # A copy of the old folder that reappears is older than this one.
     assert cluster.controller.partition("t").generations[2] == 1
     assert alone(cluster, 3, 350) == values(0, 350)
 
 
-def test_one_that_leads_loses_its_folder_and_another_one_has_led_since(cluster: MemoryCluster) -> None:
+def test_leader_with_deleted_folder_follows_the_new_leader(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", EVERYWHERE)
     cluster.produce("t", values(0, 100))
     in_sync(cluster, 1, 2, 3)
     told(cluster)
-    # Killed and started again before its lease ends: the ISR has it still when it registers.
+    # Killed and restarted before its lease expires: it is still in the ISR when it registers.
     cluster.stop(1, clean=False, fenced=False)
     shutil.rmtree(folder(cluster, 1))
     cluster.start(1)
@@ -105,7 +107,7 @@ def test_one_that_leads_loses_its_folder_and_another_one_has_led_since(cluster: 
     assert alone(cluster, 1, 200) == values(0, 200)
 
 
-def test_the_only_replica_stays_offline_and_says_what_can_be_done(cluster: MemoryCluster) -> None:
+def test_lost_sole_replica_stays_offline_with_advice(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", [[1]])
     cluster.produce("t", values(0, 100))
     told(cluster)
@@ -118,14 +120,14 @@ def test_the_only_replica_stays_offline_and_says_what_can_be_done(cluster: Memor
     row = cluster.controller.partition("t")
     assert (row.isr, row.leader) == ((1,), -1)
     why = node.replicas.offline[TopicPartition("t", 0)]
-    assert "it is the only replica" in why and "put its folder back" in why and "unclean election" in why
+    assert "it is the only replica" in why and "restore its folder" in why and "unclean election" in why
     assert not path.exists() and cluster.replica(1, "t") is None
     client = Client(f"127.0.0.1:{node.port}")
     assert client.produce("t", 0, b"").error == 56
     client.close()
     refused = elect_uncleanly(cluster)
     assert refused is not None and refused.code() == KafkaError.ELIGIBLE_LEADERS_NOT_AVAILABLE
-    # Its folder is back: so is everything in it.
+    # With its folder restored, all its records are back.
     cluster.stop(1)
     kept.rename(path)
     cluster.start(1)
@@ -134,8 +136,8 @@ def test_the_only_replica_stays_offline_and_says_what_can_be_done(cluster: Memor
     assert cluster.consume("t", 100) == values(0, 100)
 
 
-def test_the_records_of_the_only_replica_are_given_up_by_an_operators_word(cluster: MemoryCluster) -> None:
-    """What the sentence says: another node, and an unclean election."""
+def test_operator_gives_up_the_records_of_a_sole_replica(cluster: MemoryCluster) -> None:
+    """As the message advises: another node, and an unclean election."""
     cluster.create_topic("t", [[1]])
     cluster.produce("t", values(0, 10))
     told(cluster)
@@ -152,10 +154,10 @@ def test_the_records_of_the_only_replica_are_given_up_by_an_operators_word(clust
     assert (row.replicas, row.isr, row.leader) == ((2,), (2,), 2)
     cluster.produce("t", values(0, 5))
     assert cluster.consume("t", 5) == values(0, 5)
-    until(lambda: not node.replicas.offline, what="the first node has nothing to say of it any more")
+    until(lambda: not node.replicas.offline, what="the first node reports the replica no more")
 
 
-def test_the_last_one_in_sync_never_comes_back_empty(cluster: MemoryCluster) -> None:
+def test_last_isr_member_is_never_replaced_by_an_empty_one(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", [[1, 2]])
     cluster.produce("t", values(0, 50))
     in_sync(cluster, 1, 2)
@@ -172,7 +174,7 @@ def test_the_last_one_in_sync_never_comes_back_empty(cluster: MemoryCluster) -> 
     assert (row.isr, row.leader) == ((1,), -1)
     assert "it was the last one in sync" in node.replicas.offline[TopicPartition("t", 0)]
     assert cluster.replica(1, "t") is None and not cluster.replica(2, "t").is_leader
-    # An operator gives up what nobody has any more: the other one leads, and this one is copied from it.
+    # An operator gives up the lost records: the other replica leads, and this one is copied from it.
     assert elect_uncleanly(cluster) is None
     in_sync(cluster, 1, 2)
     assert cluster.consume("t", 50) == values(0, 50)
@@ -181,8 +183,8 @@ def test_the_last_one_in_sync_never_comes_back_empty(cluster: MemoryCluster) -> 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["one disk", "all disks"])
 @pytest.mark.feature("113-54")
-def test_a_disk_that_was_replaced_gets_its_replicas_again(cluster: MemoryCluster, whole: bool) -> None:
-    """A new disk, or a new machine, under the old number: other directory ids, nothing on it."""
+def test_disk_that_was_replaced_gets_its_replicas_again(cluster: MemoryCluster, whole: bool) -> None:
+    """A new disk or a new machine under the same node id: other directory ids, no data."""
     cluster.create_topic("t", EVERYWHERE)
     cluster.create_topic("alone", [[3]])
     cluster.produce("t", values(0, 100))
@@ -212,7 +214,7 @@ def test_a_disk_that_was_replaced_gets_its_replicas_again(cluster: MemoryCluster
     assert alone(cluster, 3, 200) == values(0, 200)
 
 
-def test_while_a_disk_is_missing_none_is_made_elsewhere(cluster: MemoryCluster) -> None:
+def test_missing_disk_prevents_creation_in_another_directory(cluster: MemoryCluster) -> None:
     cluster.create_topic("t", EVERYWHERE)
     cluster.produce("t", values(0, 100))
     in_sync(cluster, 1, 2, 3)
@@ -220,7 +222,7 @@ def test_while_a_disk_is_missing_none_is_made_elsewhere(cluster: MemoryCluster) 
     cluster.stop(3)
     disk = folder(cluster, 3).parent
     if disk == Path(cluster.paths[3][0]):
-        shutil.rmtree(folder(cluster, 3))  # the metadata's disk cannot be missing: the other one is
+        shutil.rmtree(folder(cluster, 3))  # the metadata's disk must be present, so the other one is missing
         disk = Path(cluster.paths[3][1])
     away = disk.rename(disk.with_name("pulled-out"))
     node = cluster.start(3)
@@ -234,8 +236,8 @@ def test_while_a_disk_is_missing_none_is_made_elsewhere(cluster: MemoryCluster) 
     assert alone(cluster, 3, 100) == values(0, 100)
 
 
-def test_nothing_is_made_before_the_controller_knows_this_start(cluster: MemoryCluster) -> None:
-    """What is on its own disks may be old: the others may have left the ISR to it since."""
+def test_no_replica_is_created_before_the_controller_registers_the_start(cluster: MemoryCluster) -> None:
+    """Its own disks may have old metadata: the other replicas may have left the ISR since."""
     cluster.create_topic("t", [[1, 2]])
     cluster.produce("t", values(0, 50))
     in_sync(cluster, 1, 2)
@@ -245,7 +247,7 @@ def test_nothing_is_made_before_the_controller_knows_this_start(cluster: MemoryC
     path = folder(cluster, 2)
     shutil.rmtree(path)
     node = cluster.start(2, attach=False)
-    assert "before the controller knows" in node.replicas.offline[TopicPartition("t", 0)]
+    assert "until the controller has registered" in node.replicas.offline[TopicPartition("t", 0)]
     assert not path.exists()
     cluster.controller.attach(node)
     in_sync(cluster, 1, 2)
@@ -266,8 +268,10 @@ def test_nothing_is_made_before_the_controller_knows_this_start(cluster: MemoryC
         ((1, 2), 1, True, (), False),
     ],
 )
-def test_only_what_is_out_of_sync_under_another_leader_is_made_anew(
+def test_only_replicas_out_of_sync_under_another_leader_are_created_again(
     isr: tuple[int, ...], leader: int, registered: bool, missing: tuple[str, ...], made: bool
 ) -> None:
-    row = PartitionImage(0, (1, 2, 3), directories=("a", "b", "c"), generations=(0, 0, 0), isr=isr, leader=leader)
+    row = PartitionImage(
+        0, Assignment((1, 2, 3)), directories=("a", "b", "c"), generations=(0, 0, 0), isr=isr, leader=leader
+    )
     assert (why_not(row, 1, registered=registered, missing=missing) == "") is made

@@ -17,17 +17,19 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import ErrorCode, RequestRefused
-from storage_node.log.batch import build_batch
+from storage_node.errors import RequestRefused
+from storage_node.log.batches.batch import build_batch
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
-from storage_node.metadata import PartitionImage
-from storage_node.partition import Partition
-from storage_node.ports import ChangeResult, IsrChange
+from storage_node.model.commands import IsrChange
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.ids import TopicPartition
+from storage_node.model.metadata import PartitionImage
+from storage_node.partitions.partition import Partition
+from storage_node.ports import ChangeResult
 from storage_node.replication import leading
 from storage_node.replication.leading import LeaderState
-from storage_node.types import TopicPartition
-from tests.support.static_image import row
+from tests.support.nodes.static_image import row
 
 TP = TopicPartition("t", 0)
 ID = "A" * 22
@@ -41,14 +43,14 @@ class Host:
     brokers: dict[int, int] = field(default_factory=lambda: dict(BROKERS))
 
     def wants_change(self, state: LeaderState) -> None:
-        """The test sends the requests itself."""
+        """Do nothing: the test sends the requests itself."""
 
     def watch(self, state: LeaderState, due: float) -> None:
-        """Time stands still in these tests."""
+        """Do nothing: time does not advance in these tests."""
 
 
 class Clock:
-    """Stands in for `time` in the module under test."""
+    """Replaces `time` in the module under test."""
 
     now = 1000.0
 
@@ -57,7 +59,7 @@ class Clock:
 
 
 class World:
-    """Node 1 with its replica, followers 2 and 3, and the controller with every row that it ever had."""
+    """Node 1 with its replica, followers 2 and 3, and the controller with its history of rows."""
 
     def __init__(self, root: Path, clock: Clock, *, isr: tuple[int, ...] = (1, 2, 3), least: int = 1) -> None:
         self.clock = clock
@@ -77,7 +79,7 @@ class World:
 
     @property
     def epochs(self) -> tuple[int, int]:
-        """What the replica goes by."""
+        """Return the epochs of the replica's state."""
         state, known = self.partition.leading, self.partition.row
         assert known is not None
         if state is not None:
@@ -103,15 +105,15 @@ class World:
             self.acknowledged = max(self.acknowledged, offset)
 
     def fetch(self, number: int, count: int = 1 << 30) -> None:
-        """A follower fetches; it follows only the leader and the epoch that the controller has."""
+        """Fetch as a follower, which follows only the controller's leader and epoch."""
         state = self.partition.leading
         if state is None or (self.truth.leader, self.truth.leader_epoch) != (1, state.leader_epoch):
             return
         self.ends[number] = min(self.partition.log.log_end_offset, self.ends[number] + count)
         state.fetched(number, self.ends[number], 0, self.clock.now, 1)
 
-    def ask(self) -> None:
-        """The controller applies a change at once; its response comes later, if ever."""
+    def request(self) -> None:
+        """Send a change, which the controller applies at once; its response may come later or never."""
         state = self.partition.leading
         change = state.change(self.clock.now) if state is not None else None
         if state is None or change is None:
@@ -180,7 +182,7 @@ STEPS = st.one_of(
     st.tuples(st.just("append")),
     st.tuples(st.just("fetch"), st.sampled_from([2, 3]), st.sampled_from([0, 1, 1 << 30])),
     st.tuples(st.just("later"), st.sampled_from([1, 6, 11])),
-    st.tuples(st.just("ask")),
+    st.tuples(st.just("request")),
     st.tuples(st.just("respond"), ANY),
     st.tuples(st.just("assign"), ANY),
     st.tuples(st.just("take_out"), st.sampled_from([2, 3])),
@@ -192,7 +194,7 @@ STEPS = st.one_of(
 @given(st.lists(STEPS, max_size=60), st.sampled_from([1, 2]), st.sampled_from([(1,), (1, 2), (1, 2, 3)]))
 @example(
     [
-        ("append",), ("fetch", 2, 9), ("ask",), ("respond", 0), ("fetch", 3, 9), ("ask",), ("respond", 0),
+        ("append",), ("fetch", 2, 9), ("request",), ("respond", 0), ("fetch", 3, 9), ("request",), ("respond", 0),
         ("assign", 1), ("append",), ("fetch", 2, 9),
     ],
     1,
@@ -213,11 +215,11 @@ def test_rows_and_confirmations_in_any_order_keep_the_newest(
 
 
 def _take_both_in(made: World) -> LeaderState:
-    """ISR 1, then 1 and 2, then all, as the controller confirms it; no image has come."""
+    """Return the leader's state after the controller has confirmed the ISR 1, 2 and then all, without an image."""
     made.append()
     for number in (2, 3):
         made.fetch(number)
-        made.ask()
+        made.request()
         made.respond(0)
     state = made.partition.leading
     assert state is not None and set(state.isr) == {1, 2, 3} and made.epochs == (1, 2)
@@ -237,14 +239,14 @@ def test_image_older_than_a_confirmation_leaves_the_confirmed_member_in_the_isr(
 
 
 def test_confirmation_during_the_assignment_of_an_older_row_holds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The controller's response is applied by another thread, between the look at the epochs and the row."""
+    """Another thread applies the controller's response between the comparison of the epochs and the assignment."""
     with world((1,), 2) as made:
         made.append()
         made.fetch(2)
-        made.ask()
+        made.request()
         made.respond(0)
         made.fetch(3)
-        made.ask()
+        made.request()
         update = LeaderState.update
 
         def answered_first(state: LeaderState, *given: Any, **more: Any) -> Any:
@@ -258,7 +260,7 @@ def test_confirmation_during_the_assignment_of_an_older_row_holds(monkeypatch: p
         assert made.partition.row is not None and made.partition.row.partition_epoch == 0
 
 
-def test_row_that_takes_the_leadership_away_counts_only_when_newer_than_the_confirmation() -> None:
+def test_row_that_ends_the_leadership_counts_only_when_newer_than_the_confirmation() -> None:
     with world((1,), 1) as made:
         _take_both_in(made)
         older = replace(made.history[1], leader=-1)
@@ -275,7 +277,7 @@ def test_response_for_a_leadership_that_another_row_ended_changes_nothing() -> N
         assert state is not None
         made.append()
         made.fetch(2)
-        made.ask()
+        made.request()
         ended = replace(made.history[0], leader=2, leader_epoch=2, partition_epoch=4)
         assert state.update(ended, leads=False)
         made.responses[0][0].answered(made.responses[0][1], made.responses[0][2])
@@ -283,11 +285,11 @@ def test_response_for_a_leadership_that_another_row_ended_changes_nothing() -> N
 
 
 def test_rebuilt_metadata_overrides_what_the_former_controller_confirmed() -> None:
-    """A generation that was rebuilt from images does not have what was confirmed and not yet in an image."""
+    """A generation rebuilt from images lacks confirmations that no image had."""
     with world((1,), 1) as made:
         _take_both_in(made)
         rebuilt = replace(made.history[0], leader=-1, partition_epoch=1)
         made.partition.assign(rebuilt, ID, 1, BROKERS)
         assert made.partition.is_leader
-        made.partition.assign(rebuilt, ID, 1, BROKERS, generation=1)
+        made.partition.assign(rebuilt, ID, 1, BROKERS, cluster_generation=1)
         assert not made.partition.is_leader and made.partition.leader == -1

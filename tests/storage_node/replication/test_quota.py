@@ -1,4 +1,4 @@
-"""KIP-73's throttles: which replicas they apply to, and how exact the rate is, by a clock that the test turns."""
+"""KIP-73's throttles: the replicas to which they apply, and the accuracy of the rate, by a clock set by the test."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from storage_node.buckets import CATCH_UP
-from storage_node.config_values import BrokerValues
+from storage_node.config.values import BrokerValues
+from storage_node.model.ids import TopicPartition
 from storage_node.replication.quota import LEAST, PEAK, Quotas, Rate, parse_replicas
-from storage_node.types import TopicPartition
-from tests.support.static_image import image, row
+from tests.support.nodes.static_image import image, row
 
 MB = 1_000_000
 
@@ -24,8 +24,8 @@ class Clock:
         return self.now
 
 
-def take(quota: Rate, clock: Clock, seconds: float, batch: int, answer: float = 0.0, most: int = 10 << 20) -> int:
-    """Fetch for so long as a follower does: whole batches, one at least, each answer taking its time; answers bytes."""
+def take(quota: Rate, clock: Clock, seconds: float, batch: int, delay: float = 0.0, most: int = 10 << 20) -> int:
+    """Fetch as a follower: at least one whole batch per response, which takes `delay` seconds; return the bytes."""
     until, got = clock.now + seconds, 0
     while clock.now < until:
         granted = quota.grant(most)
@@ -33,7 +33,7 @@ def take(quota: Rate, clock: Clock, seconds: float, batch: int, answer: float = 
             clock.now += quota.wait_seconds() + 0.0005
             continue
         used = max(1, granted // batch) * batch
-        clock.now += answer
+        clock.now += delay
         quota.give_back(granted - used)
         got += used
     return got
@@ -42,18 +42,18 @@ def take(quota: Rate, clock: Clock, seconds: float, batch: int, answer: float = 
 @pytest.mark.conformance(196)
 @pytest.mark.parametrize("rate", [MB, 20 * MB, 200 * MB])
 @pytest.mark.parametrize("batch", [100, 16_384, 60_000])
-@pytest.mark.parametrize("answer", [0.0, 0.004, 0.03])
-def test_ten_seconds_carry_what_the_rate_says(rate: int, batch: int, answer: float) -> None:
+@pytest.mark.parametrize("delay", [0.0, 0.004, 0.03])
+def test_ten_seconds_transfer_at_the_rate(rate: int, batch: int, delay: float) -> None:
     clock = Clock()
     quota = Rate(rate, clock)
-    got = take(quota, clock, 10, batch, answer)
+    got = take(quota, clock, 10, batch, delay)
     assert got / (10 * rate) == pytest.approx(1, abs=0.01)
-    # Nor is more let pass after an idle time.
+    # Idle time does not allow more either.
     clock.now += 7
-    assert take(quota, clock, 10, batch, answer) / (10 * rate) == pytest.approx(1, abs=0.01)
+    assert take(quota, clock, 10, batch, delay) / (10 * rate) == pytest.approx(1, abs=0.01)
 
 
-def test_late_answers_are_made_up_for_slowly_and_idle_time_is_not() -> None:
+def test_late_responses_are_made_up_for_slowly_and_idle_time_is_not() -> None:
     rate, clock, dice = 10 * MB, Clock(), random.Random(7)
     quota = Rate(rate, clock)
     began, got = clock.now, 0
@@ -67,7 +67,7 @@ def test_late_answers_are_made_up_for_slowly_and_idle_time_is_not() -> None:
     assert take(quota, clock, 1, 1000) / rate == pytest.approx(1, abs=0.03)
 
 
-def test_a_rate_that_is_changed_holds_at_once() -> None:
+def test_changed_rate_takes_effect_at_once() -> None:
     clock = Clock()
     quota = Rate(1, clock)
     assert take(quota, clock, 10, 1000) <= LEAST
@@ -79,13 +79,13 @@ def test_a_rate_that_is_changed_holds_at_once() -> None:
     assert quota.grant(1 << 40) == 1 << 40 and quota.wait_seconds() == 0
 
 
-def test_a_batch_beyond_a_grant_is_paid_for() -> None:
+def test_batch_beyond_a_grant_is_paid_for() -> None:
     clock = Clock()
     quota = Rate(100_000, clock)
     assert take(quota, clock, 100, 1_000_000) / (100 * 100_000) == pytest.approx(1, abs=0.11)
 
 
-def test_two_who_share_a_rate_have_it_together() -> None:
+def test_two_fetchers_share_a_rate() -> None:
     clock, got = Clock(), 0
     quota = Rate(4 * MB, clock)
     until = clock.now + 10
@@ -130,10 +130,19 @@ def test_only_what_is_listed_and_not_in_sync_is_throttled() -> None:
     assert [quotas.follower.listed(TopicPartition("t", each)) for each in range(3)] == [True] * 3
     assert not quotas.follower.listed(TopicPartition("u", 0))
     assert (quotas.leader.rate, quotas.follower.rate) == (1000, 1)
-    # The follower gets in sync; the lists and the rates go.
+    # The follower joins the ISR; the lists and the rates are removed.
     quotas.configure(image(2, [replace(rows[0], isr=(1, 2))], ports, configs=listed), BrokerValues({}, {}, rates))
     assert not quotas.leader.throttled(TopicPartition("t", 0), 2)
     quotas.configure(image(3, rows, ports), BrokerValues({}, {}, rates))
     assert not quotas.leader.throttled(TopicPartition("t", 0), 2)
     quotas.configure(image(4, rows, ports, configs=listed), BrokerValues({}, {}, {}))
     assert not quotas.leader.throttled(TopicPartition("t", 0), 2) and quotas.leader.rate is None
+
+
+def test_lowest_rate_holds_a_replica_and_a_higher_one_lets_it_go_on_at_once() -> None:
+    clock = Clock()
+    quota = Rate(1, clock)
+    assert quota.grant(10 * MB) == 16 << 10, "one fetch"
+    assert quota.grant(10 * MB) == 0 and quota.wait_seconds() > 3 * 3600
+    quota.set_rate(MB)
+    assert quota.grant(10 * MB) > 0

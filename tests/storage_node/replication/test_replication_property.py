@@ -1,5 +1,6 @@
-"""Random schedules of what may go wrong: no acknowledged record is lost, and below the high watermark all replicas are
-the same, byte for byte. A few with whole nodes, and many with their replicas alone, in which messages come late too.
+"""Random schedules of failures: no acknowledged record is lost, and replicas are equal below the high watermark.
+
+A few schedules run whole nodes, many only their replicas, with delayed messages.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from typing import Any
 import pytest
 
 from storage_node.log.leader_epochs import LeaderEpochs
+from storage_node.model.ids import TopicPartition as Tp
 from storage_node.node import Node
 from storage_node.replication.truncation import divergence, truncation_offset
-from storage_node.types import TopicPartition as Tp
 from tests.storage_node.replication.three_replicas import schedule
-from tests.support.memory_cluster import MemoryCluster, running_cluster
-from tests.support.node_harness import until
-from tests.support.replicated import assert_equal, content, settled
+from tests.support.nodes.memory_cluster import MemoryCluster, running_cluster
+from tests.support.nodes.node_harness import until
+from tests.support.nodes.replicated import assert_equal, content, settled
 from tests.support.scale import scaled, tally
 
 EXTRA = {
@@ -35,7 +36,7 @@ STEPS = 14
 
 
 class Traffic(threading.Thread):
-    """A producer that notes what was acknowledged, until it is told to end."""
+    """A producer that records what was acknowledged, until it is stopped."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         super().__init__(daemon=True)
@@ -64,7 +65,7 @@ class Traffic(threading.Thread):
 
 
 class Schedule:
-    """What happens to three nodes, by dice."""
+    """Random events at three nodes."""
 
     def __init__(self, cluster: MemoryCluster, seed: int) -> None:
         self.cluster = cluster
@@ -84,7 +85,7 @@ class Schedule:
             self.down.add(node)
             cluster.stop(node, clean=what == "stop")
         elif what == "cut":
-            # It goes on as what it was, and hears nothing; the others hear that it is gone.
+            # The node continues in its role and receives nothing; the others learn that it was fenced.
             cluster.controller.cut.add(node)
             cluster.controller.fence(node)
         elif what == "return":
@@ -110,7 +111,7 @@ class Schedule:
         self.down.clear()
 
     def lose(self, node: int) -> None:
-        """Somebody deletes replicas of a node that is down, now and then; never the last one in sync."""
+        """Delete replicas of a node that is down, now and then; never the last one in sync."""
         for partition in range(PARTITIONS):
             if self.dice.random() < 0.4 and node not in self.cluster.controller.partition("t", partition).isr:
                 self.log.append(f"delete t-{partition} of {node}")
@@ -119,7 +120,7 @@ class Schedule:
 
 
 def rejoin(cluster: MemoryCluster, node: Node) -> None:
-    """A node that was cut off registers again."""
+    """Register a node again that was cut off."""
     cluster.controller.heal(node.id)
     cluster.controller.detach(node)
     cluster.controller.attach(node)
@@ -152,7 +153,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
             found = cluster.consume("t", end, partition)
             lost = {offset: value for offset, value in acknowledged.items() if found[offset] != value}
             assert not lost, (schedule.log, lost)
-            # The producer is idempotent: nothing stands there twice, whoever led meanwhile.
+            # The producer is idempotent: no record is duplicated, whichever node led meanwhile.
             assert len(set(found)) == len(found), schedule.log
             assert content(cluster.replica(1, "t", partition).log)
         counted.count += 1
@@ -160,7 +161,7 @@ def test_nothing_acknowledged_is_lost(tmp_path: Path, seed: int) -> None:
 
 @pytest.mark.parametrize("first", range(0, scaled(200, 12_000), 50))
 @pytest.mark.timeout(400)
-def test_replicas_agree_whatever_comes_late(tmp_path: Path, first: int) -> None:
+def test_replicas_agree_under_delayed_messages(tmp_path: Path, first: int) -> None:
     with tally("replication schedules of three replicas") as counted:
         for seed in range(first, first + 50):
             (root := tmp_path / str(seed)).mkdir()
@@ -173,7 +174,7 @@ def test_replicas_agree_whatever_comes_late(tmp_path: Path, first: int) -> None:
 
 
 class History:
-    """A log without its bytes: the leader epoch of each record, and the record."""
+    """A log without its bytes: each record with its leader epoch."""
 
     def __init__(self) -> None:
         self.records: list[tuple[int, int]] = []
@@ -185,7 +186,7 @@ class History:
         self.records.append((epoch, record))
 
     def fetch_from(self, leader: History, epoch: int) -> None:
-        """One fetch of a follower: a record more, or a truncation."""
+        """Perform one fetch of a follower: append a record, or truncate."""
         offset, end = len(self.records), len(leader.records)
         if self.epochs.latest >= 0:
             known = leader.epochs.assign(epoch, end).end_offset_for(self.epochs.latest, end)
@@ -200,8 +201,8 @@ class History:
 
 
 @pytest.mark.parametrize("first", range(0, scaled(500, 50_000), 500))
-def test_histories_that_part_at_any_depth_come_together(first: int) -> None:
-    """Any replica leads next, however little it has: up to a record of one offset and epoch two logs are equal."""
+def test_logs_that_diverge_at_any_depth_converge(first: int) -> None:
+    """Any replica may lead next, however short its log: up to a record of equal offset and epoch, logs are equal."""
     for seed in range(first, first + 500):
         dice = random.Random(seed)
         logs = [History() for _ in range(3)]

@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import ErrorCode, NotLeaderOrFollower, RequestRefused
-from storage_node.log.batch import build_batch
+from storage_node.errors import NotLeaderOrFollower, RequestRefused
+from storage_node.log.batches.batch import build_batch
 from storage_node.log.config import LogConfig
 from storage_node.log.log import FetchedData, Log
-from storage_node.offset_files import OffsetFiles
-from storage_node.partition import Partition
-from storage_node.replicas import Replicas
-from storage_node.types import TopicPartition
-from tests.support.static_image import row
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.ids import TopicPartition
+from storage_node.partitions.offset_files import OffsetFiles
+from storage_node.partitions.partition import Partition
+from storage_node.partitions.registry import Replicas
+from tests.support.nodes.static_image import row
 
 TP = TopicPartition("t", 0)
 ID = "A" * 22
@@ -33,7 +34,7 @@ def partition(tmp_path: Path) -> Iterator[Partition]:
 
 
 def batches(first: int, count: int, epoch: int = 1) -> bytes:
-    """Batches of one record each as a leader of that epoch would have appended them."""
+    """Return batches of one record each, as a leader of that epoch would have appended them."""
     return b"".join(
         build_batch([b"%d" % number], base_offset=number, leader_epoch=epoch, timestamp=1000)
         for number in range(first, first + count)
@@ -44,22 +45,22 @@ def follow(partition: Partition, epoch: int = 1) -> None:
     partition.assign(row(epoch=epoch, leader=2), ID, 1, {1: 1, 2: 1, 3: 1})
 
 
-def test_a_follower_takes_over_records_the_high_watermark_and_the_log_start(partition: Partition) -> None:
+def test_follower_takes_over_records_the_high_watermark_and_the_log_start(partition: Partition) -> None:
     follow(partition)
     assert not partition.is_leader and partition.leader == 2 and partition.leader_epoch == 1
     appended = partition.append_as_follower(batches(0, 10), 1, 4, 0)
     assert (appended.base_offset, appended.last_offset) == (0, 9)
     assert partition.high_watermark == 4
-    # What it does not have yet it cannot call replicated.
+    # A follower's high watermark is at most its own log end.
     partition.append_as_follower(b"", 1, 99, 3)
     assert (partition.high_watermark, partition.log.log_start_offset, partition.log.log_end_offset) == (10, 3, 10)
-    # A leader that has just begun may not know yet what it knew.
+    # A new leader may not know the high watermark yet.
     partition.append_as_follower(b"", 1, 2, 0)
     assert (partition.high_watermark, partition.log.log_start_offset) == (10, 3)
 
 
 @pytest.mark.feature("113-33")
-def test_a_followers_lag_counts_from_its_leaders_high_watermark(partition: Partition) -> None:
+def test_followers_lag_counts_from_its_leaders_high_watermark(partition: Partition) -> None:
     follow(partition)
     assert partition.offset_lag == 0, "nothing is known yet"
     partition.append_as_follower(batches(0, 10), 1, 25, 0)
@@ -78,7 +79,7 @@ def test_a_followers_lag_counts_from_its_leaders_high_watermark(partition: Parti
     assert partition.is_leader and partition.offset_lag == 0
 
 
-def test_a_follower_takes_nothing_of_another_epoch_nor_as_leader(partition: Partition) -> None:
+def test_follower_rejects_other_epochs_and_leader_appends(partition: Partition) -> None:
     follow(partition, 2)
     for epoch in (1, 3):
         with pytest.raises(RequestRefused) as caught:
@@ -91,9 +92,9 @@ def test_a_follower_takes_nothing_of_another_epoch_nor_as_leader(partition: Part
 
 
 def test_batches_of_a_later_leader_epoch_than_the_one_followed_are_not_appended(partition: Partition) -> None:
-    """As Apache Kafka since KAFKA-18723: a leader that is deposed while it sends may go on with another one's records.
+    """As in Apache Kafka since KAFKA-18723: a leader deposed during its response may add the next leader's records.
 
-    The latest epoch that a follower names is what its next leader finds out by where their logs part.
+    The next leader finds the divergence by the latest epoch that a follower names.
     """
     follow(partition, 5)
     partition.append_as_follower(batches(0, 2, 4) + batches(2, 2, 5), 5, 0, 0)
@@ -108,10 +109,10 @@ def test_batches_of_a_later_leader_epoch_than_the_one_followed_are_not_appended(
 
 
 @pytest.mark.parametrize("leads", [False, True])
-def test_follower_read_that_outlasts_the_leader_epoch_is_refused(
+def test_follower_read_that_outlasts_the_leader_epoch_is_rejected(
     partition: Partition, monkeypatch: pytest.MonkeyPatch, leads: bool
 ) -> None:
-    """What is above the high watermark may be truncated, and written by another leader, while it is read."""
+    """Records above the high watermark may be truncated and replaced by another leader's during the read."""
     partition.assign(row(epoch=5), ID, 1, {})
     partition.append(build_batch([b"x"], timestamp=1000))
     read = Log.read
@@ -127,7 +128,7 @@ def test_follower_read_that_outlasts_the_leader_epoch_is_refused(
     assert caught.value.code == (ErrorCode.FENCED_LEADER_EPOCH if leads else ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def test_what_is_older_than_known_is_ignored(partition: Partition) -> None:
+def test_older_row_is_ignored(partition: Partition) -> None:
     partition.assign(row(epoch=4, leader=2, partition_epoch=7), ID, 1, {})
     for older in (row(epoch=3, partition_epoch=9), row(epoch=4, leader=1, partition_epoch=6)):
         partition.assign(older, ID, 1, {})
@@ -146,7 +147,7 @@ def test_truncation_takes_the_high_watermark_along(partition: Partition) -> None
 
 
 @pytest.mark.parametrize("offset", [100, 2])
-def test_starting_over_survives_a_crash(partition: Partition, tmp_path: Path, offset: int) -> None:
+def test_restart_at_the_leaders_log_start_survives_a_crash(partition: Partition, tmp_path: Path, offset: int) -> None:
     directory = partition.directory
     replicas = Replicas()
     replicas.add(partition)
@@ -162,7 +163,7 @@ def test_starting_over_survives_a_crash(partition: Partition, tmp_path: Path, of
     assert partition.high_watermark == offset
     partition.append_as_follower(batches(offset, 3), 1, 0, 0)
     partition.log.flush()
-    # Nothing was closed: what a start makes of it goes by the checkpoints.
+    # Nothing was closed: the start relies on the checkpoints.
     again = Log.open(
         tmp_path / "t-0",
         TP,
@@ -175,7 +176,7 @@ def test_starting_over_survives_a_crash(partition: Partition, tmp_path: Path, of
     again.close()
 
 
-def test_cutting_off_below_the_log_start_survives_a_crash(partition: Partition, tmp_path: Path) -> None:
+def test_truncation_below_the_log_start_survives_a_crash(partition: Partition, tmp_path: Path) -> None:
     directory = partition.directory
     replicas = Replicas()
     replicas.add(partition)
@@ -192,7 +193,7 @@ def test_cutting_off_below_the_log_start_survives_a_crash(partition: Partition, 
     again.close()
 
 
-def test_the_high_watermark_is_written_down(partition: Partition) -> None:
+def test_high_watermark_is_checkpointed(partition: Partition) -> None:
     replicas = Replicas()
     replicas.add(partition)
     follow(partition)

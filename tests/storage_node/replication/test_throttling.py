@@ -1,4 +1,4 @@
-"""KIP-73's throttles on running nodes: what is listed and not in sync is held back, nothing else is, at once."""
+"""KIP-73's throttles on running nodes: they delay only listed replicas that are not in sync, at once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from storage_node.types import TopicPartition
-from tests.support.memory_cluster import MemoryCluster, running_cluster
-from tests.support.node_harness import until
-from tests.support.replicated import assert_equal, in_sync, settled
+from storage_node.model.ids import TopicPartition
+from tests.support.nodes.memory_cluster import MemoryCluster, running_cluster
+from tests.support.nodes.node_harness import until
+from tests.support.nodes.replicated import assert_equal, in_sync, settled
 
 RATE = 100_000
 RECORDS, SIZE = 200, 10_000
@@ -32,7 +32,7 @@ def configure(admin: AdminClient, kind: ResourceType, name: str, values: dict[st
 
 
 def limit(cluster: MemoryCluster, values: dict[str, str]) -> None:
-    """Configs of all brokers."""
+    """Set configs of all brokers."""
     controller = cluster.nodes[1].controller
     assert controller is not None
     result = asyncio.run(controller.alter_configs("broker", "", values, timeout=10))
@@ -42,7 +42,7 @@ def limit(cluster: MemoryCluster, values: dict[str, str]) -> None:
 @pytest.mark.conformance(195, 196)
 @pytest.mark.feature("455-27")
 @pytest.mark.parametrize("side", ["leader", "follower"])
-def test_what_is_listed_is_held_back_until_the_rate_is_raised(cluster: MemoryCluster, side: str) -> None:
+def test_listed_replica_is_throttled_until_the_rate_is_raised(cluster: MemoryCluster, side: str) -> None:
     cluster.create_topic("t", [[1, 2], [1, 2]])
     admin, rate = cluster.admin(), f"{side}.replication.throttled.rate"
     listed = "0:1" if side == "leader" else "0:2"
@@ -55,25 +55,25 @@ def test_what_is_listed_is_held_back_until_the_rate_is_raised(cluster: MemoryClu
         cluster.produce("t", [bytes(SIZE)] * RECORDS, partition, batch_size=50_000)
     cluster.start(2)
     began = time.monotonic()
-    # The one beside it is not held up.
+    # The partition that is not listed is not delayed.
     in_sync(cluster, "t", [1, 2], 1)
     assert time.monotonic() - began < 12
     replica = cluster.replica(2, "t")
-    # At the rate, give or take a batch and an answer under way.
+    # At the rate, give or take a batch and a response in flight.
     until(lambda: replica.log.size > 0)
     first, before = time.monotonic(), replica.log.size
     time.sleep(3)
     passed, came = time.monotonic() - first, replica.log.size - before
     assert came <= RATE * passed + 150_000 and came >= RATE * passed * 0.5 - 100_000
     assert tuple(cluster.controller.partition("t").isr) == (1,)
-    # What is produced to the one in sync comes to its follower although the topic's other one waits.
+    # Records of the partition in sync are replicated although the topic's other partition is throttled.
     assert len(cluster.produce("t", [b"new"], 1)) == 1
     limit(cluster, {rate: "1000000000"})
     raised = time.monotonic()
-    until(lambda: replica.log.size >= RECORDS * SIZE, what="all is there")
+    until(lambda: replica.log.size >= RECORDS * SIZE, what="all records are replicated")
     assert time.monotonic() - raised < 8
     in_sync(cluster, "t", [1, 2])
-    # In sync it is not held back, whatever the rate.
+    # A replica in sync is not throttled, whatever the rate.
     limit(cluster, {rate: "1"})
     cluster.produce("t", [bytes(SIZE)] * 20)
     settled(cluster, "t")
@@ -82,7 +82,7 @@ def test_what_is_listed_is_held_back_until_the_rate_is_raised(cluster: MemoryClu
 
 @pytest.mark.feature("113-42")
 def test_replication_throttle_holds_back_the_copy_to_another_node_alone(tmp_path: Path) -> None:
-    """A move between two directories of a node goes on while the follower of the same replica is held back."""
+    """A move between two directories of a node continues while the follower of the same replica is throttled."""
     with running_cluster(tmp_path, nodes=2, dirs=2, extra={"replica.lag.time.max.ms": "10000"}) as cluster:
         cluster.create_topic("t", [[1, 2]])
         sides = ("leader", "follower")

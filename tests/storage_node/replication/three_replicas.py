@@ -1,13 +1,12 @@
-"""Three replicas, the controller's model and all that is on its way between them, in one thread and by dice.
+"""Three replicas, the controller's model, and all messages in flight between them, in one thread, at random.
 
-Requests, responses and images come late, in another order, or never; a request that its sender gave up may still come.
-Nodes lose their leases, stop and start again, and lose records when they are not in sync. What replicas do is the
-nodes' own code from the fetch request on: where logs part, truncation, appending, the leader's state, the high
-watermark, and the controller's decisions.
+Requests, responses and images are delayed, reordered or lost; a request that its sender gave up may still arrive. Nodes
+lose their leases, stop and restart, and lose records while they are not in sync. The replicas run the nodes' own code
+from the fetch request on: divergence, truncation, appending, the leader's state, the high watermark, and the
+controller's decisions.
 
-Checked after each step: the logs agree wherever they have a record of one offset and leader epoch in common, what
-was below a high watermark once is the same in all replicas below theirs, and every member of the controller's ISR has
-it.
+Checked after each step: logs that share a record of one offset and leader epoch are equal up to it, records once below
+a high watermark are the same in all replicas below theirs, and every member of the controller's ISR has them.
 """
 
 from __future__ import annotations
@@ -23,32 +22,34 @@ from typing import Any
 
 import pytest
 
-from storage_node import partition as partition_module
 from storage_node.directories.directory import LogDirectory
-from storage_node.errors import ErrorCode, RequestRefused
-from storage_node.log.batch import build_batch
+from storage_node.errors import RequestRefused
+from storage_node.log.batches.batch import build_batch
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
-from storage_node.metadata import PartitionImage
+from storage_node.model.commands import IsrChange
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.ids import TopicPartition
+from storage_node.model.metadata import PartitionImage
 from storage_node.offset_lookup import EARLIEST, LATEST
-from storage_node.partition import Partition
-from storage_node.ports import ChangeResult, IsrChange
-from storage_node.protocol import fetch
-from storage_node.protocol.fetch_call import FetchCall, Item
+from storage_node.partitions import partition as partition_module
+from storage_node.partitions.partition import Partition
+from storage_node.ports import ChangeResult
+from storage_node.protocol.fetch import handler
+from storage_node.protocol.fetch.call import FetchCall, Item
 from storage_node.replication import following, leading
 from storage_node.replication.fetch_request import FetchRow
 from storage_node.replication.following import Followed, Kind, Place
 from storage_node.replication.leading import LeaderState
-from storage_node.types import TopicPartition
-from tests.support.model_partition import NODES, TOPIC_ID, ModelPartition
-from tests.support.replicated import content
+from tests.support.nodes.model_partition import NODES, TOPIC_ID, ModelPartition
+from tests.support.nodes.replicated import content
 
 TP = TopicPartition("t", 0)
 RAW = bytes(16)
 LAG = 2.5
 #: The leader epoch before the first record of a log.
 UNKNOWN = -1
-#: What each schedule makes rarer and more frequent: one goes without images for long, another one without responses.
+#: Factors that make events rarer or more frequent per schedule: one gets few images, another few responses.
 FACTORS = (0.2, 1.0, 1.0, 2.0)
 PACES = (0.03, 0.3, 1.0)
 #: Offset -> (leader epoch, the batch without offset and epoch).
@@ -56,13 +57,13 @@ Records = dict[int, tuple[int, bytes]]
 
 STEPS = {
     "append": 12, "fetch": 40, "send": 10, "serve": 14, "deliver": 14, "give_up_fetch": 1, "learn": 30, "learn_late": 2,
-    "change": 16, "ask": 10, "decide": 12, "respond": 8, "give_up_change": 3, "later": 1, "fence": 2, "register": 8,
+    "change": 16, "request": 10, "decide": 12, "respond": 8, "give_up_change": 3, "later": 1, "fence": 2, "register": 8,
     "stop": 0.5, "start": 6, "restart": 1.5, "elect": 2, "fail": 1, "repair": 6, "delete": 0.5, "checkpoint": 1,
 }  # fmt: skip
 
 
 class Clock:
-    """Stands in for `time` in the modules under test."""
+    """Replaces `time` in the modules under test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -73,21 +74,21 @@ class Clock:
 
 @dataclass
 class Host:
-    """The `LeaderHost` of a node: the schedule asks and looks by itself."""
+    """The `LeaderHost` of a node: the schedule sends requests and calls `look` itself."""
 
     lag: float = LAG
     brokers: dict[int, int] = field(default_factory=lambda: dict.fromkeys(NODES, 1))
 
     def wants_change(self, state: LeaderState) -> None:
-        """A step asks."""
+        """Do nothing: a step sends the request."""
 
     def watch(self, state: LeaderState, due: float) -> None:
-        """A step looks."""
+        """Do nothing: a step calls `look`."""
 
 
 @dataclass(eq=False)
 class Fetch:
-    """A follower's request, and the response once the leader has made it."""
+    """A follower's request, and the response once the leader has built it."""
 
     number: int
     followed: Followed
@@ -98,15 +99,15 @@ class Fetch:
     start: int
     row: FetchRow | None = None
     latest: int = -1
-    """Where the leader's log ends and starts, for an offset that is out of its range."""
+    """The leader's log end and log start offset, for a fetch offset out of its range."""
     earliest: int = -1
     given_up: bool = False
-    """The connection broke: no response comes, but the request may."""
+    """Whether the connection broke: no response arrives, but the request may."""
 
 
 @dataclass(eq=False)
 class Change:
-    """A leader's AlterPartition request, and the response once the controller has made it."""
+    """A leader's AlterPartition request, and the response once the controller has built it."""
 
     number: int
     state: LeaderState
@@ -127,7 +128,7 @@ class Replica:
         self.mark = 0
         """The high watermark in the checkpoint."""
         self.first = self.known = 0
-        """Which of the controller's rows it may learn, and which it has learnt last."""
+        """The indexes of the controller's rows that it may learn, and of the one that it learned last."""
         self.up = False
         self.fetch: Fetch | None = None
         self.change: Change | None = None
@@ -135,7 +136,7 @@ class Replica:
         self.open(None)
 
     def open(self, row: PartitionImage | None, keeps: int | None = None) -> None:
-        """Start, with the records before `keeps` alone."""
+        """Start with only the records before `keeps`."""
         log = Log.open(self.path, TP, LogConfig(), directory=str(self.path.parent), log_start_offset=self.start)
         if keeps is not None:
             log.truncate_to(max(keeps, log.log_start_offset))
@@ -151,11 +152,11 @@ class Replica:
 
     @property
     def start(self) -> int:
-        """The log start offset, also of a node that is stopped."""
+        """Return the log start offset, also of a stopped node."""
         return self.partition.log.log_start_offset if hasattr(self, "partition") else 0
 
     def close(self) -> None:
-        """Stop at once."""
+        """Stop without flushing."""
         self.partition.log.close(clean=False)
         if (state := self.partition.leading) is not None:
             state.close(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -163,7 +164,7 @@ class Replica:
         self.up = False
 
     def follow(self, row: PartitionImage) -> None:
-        """Fetch from whom the row names, as the node's fetchers decide it."""
+        """Follow the row's leader, as the node's fetchers decide it."""
         led = row.leader in (-1, self.number) or self.partition.leader_epoch != row.leader_epoch
         place = None if led else Place(row.leader, "localhost", 9, "d", Kind.IN_SYNC, 0)
         if (before := self.followed) is not None:
@@ -178,7 +179,7 @@ class Replica:
             self.followed = Followed(node, self.partition, RAW, row.leader_epoch, place)
 
     def read(self) -> None:
-        """Note what the log holds now."""
+        """Record the log's present content."""
         self.records = {}
         data, at = content(self.partition.log), 0
         while at < len(data):
@@ -188,34 +189,34 @@ class Replica:
 
 
 class Schedule:
-    """What happens to the three, by dice."""
+    """Random events at the three replicas."""
 
     def __init__(self, root: Path, seed: int, clock: Clock) -> None:
         self.dice = random.Random(seed)
         self.weights = [weight * self.dice.choice(FACTORS) for weight in STEPS.values()]
         self.pace = {number: self.dice.choice(PACES) for number in NODES}
-        """How likely a node is to learn a row when it could: one that is cut off for long leads on in an old epoch."""
+        """The probability that a node learns a row: a node that is cut off for long leads on in an old epoch."""
         self.clock = clock
         self.controller = ModelPartition()
         self.rows = [(self.controller.row, self.controller.brokers)]
-        """All that the controller's images have said, in order."""
+        """All rows of the controller's images, in order."""
         self.replicas = {number: Replica(number, root) for number in NODES}
         self.fetches: list[Fetch] = []
         self.changes: list[Change] = []
         self.sent = 0
         self.committed: Records = {}
-        """What was below a high watermark at any time."""
+        """Records that were ever below a high watermark."""
         self.acknowledged: list[int] = []
         self.before: dict[tuple[int, int], int] = {}
-        """The leader epoch of the record before each that a leader has appended, by offset and epoch."""
+        """The leader epoch of the record before each record that a leader has appended, by offset and epoch."""
         self.log: list[str] = []
         for number in NODES:
             self.learn_row(number, 0)
 
-    # What happens
+    # Events
 
     def step(self) -> None:
-        """One of STEPS at one of the nodes."""
+        """Perform one of STEPS at one of the nodes."""
         what = self.dice.choices(list(STEPS), self.weights)[0]
         number = self.dice.choice(self.able(what) or NODES)
         self.log.append(f"{what} {number}")
@@ -224,8 +225,8 @@ class Schedule:
         self.check()
 
     def able(self, what: str) -> list[int]:
-        """The nodes at which a step does something."""
-        if what in ("append", "change", "ask", "give_up_change", "delete"):
+        """Return the nodes at which a step has an effect."""
+        if what in ("append", "change", "request", "give_up_change", "delete"):
             return [each.number for each in self.up() if each.partition.is_leader]
         if what in ("fetch", "send", "give_up_fetch"):
             return [each.number for each in self.up() if each.followed is not None]
@@ -238,7 +239,7 @@ class Schedule:
         return [each.number for each in self.replicas.values() if not each.up] if what == "start" else []
 
     def append(self, number: int) -> None:
-        """A producer with acks=all sends to one that leads, or believes so."""
+        """Produce with acks=all to a node that leads, or believes so."""
         replica = self.replicas[number]
         if replica.up and replica.partition.is_leader:
             for _ in range(self.dice.randint(1, 2)):
@@ -262,7 +263,7 @@ class Schedule:
         state.when_replicated(offset + 1, done)
 
     def fetch(self, number: int) -> None:
-        """A whole fetch, with nothing in between."""
+        """Perform a whole fetch, with no other event in between."""
         if (request := self.send(number)) is not None:
             self.serve_one(request)
             self.deliver_one(request)
@@ -288,7 +289,7 @@ class Schedule:
             self.serve_one(self.dice.choice(waiting))
 
     def serve_one(self, request: Fetch) -> None:
-        """The leader responds, as its listener does."""
+        """Build the leader's response as its listener does."""
         replica = self.replicas[request.leader]
         if not replica.up:
             self.drop(request)
@@ -296,11 +297,11 @@ class Schedule:
         partition = replica.partition
         item = Item("t", 0, request.followed.epoch, request.offset, 200, RAW, request.last_epoch, request.start)
         call = FetchCall(0, 1, 1000, 0, 0, -1, [item], request.number, request.broker_epoch)
-        node: Any = SimpleNamespace(isr=replica.host)
+        node: Any = SimpleNamespace(alter_partition_manager=replica.host)
         data = b""
         try:
             partition.check_usable(item.leader_epoch)
-            fetch._compare(node, call, item, partition, self.clock.now, vouches=False)
+            handler._compare(node, call, item, partition, self.clock.now, vouches=False)
             if not item.settled:
                 size = self.dice.choice([1, 200, 2000])
                 data = partition.fetch(item.offset, size, leader_epoch=item.leader_epoch, to_end=True).data
@@ -319,7 +320,7 @@ class Schedule:
             self.deliver_one(self.dice.choice(waiting))
 
     def deliver_one(self, request: Fetch) -> None:
-        """The follower applies the response, also one that comes just after it was told to follow another leader."""
+        """Apply the response at the follower, even if it has just been assigned another leader."""
         replica, row = self.replicas[request.number], request.row
         if row is None:
             return
@@ -341,14 +342,14 @@ class Schedule:
             self.replicas[number].fetch = None
 
     def learn(self, number: int) -> None:
-        """The next row, or the newest, unless the node is cut off."""
+        """Deliver the next row or the newest, unless the node is cut off."""
         if self.dice.random() > self.pace[number]:
             return
         replica, newest = self.replicas[number], len(self.rows) - 1
         self.learn_row(number, self.dice.choice([newest, *[min(replica.known + 1, newest)] * 3]))
 
     def learn_late(self, number: int) -> None:
-        """One that it may have learnt before."""
+        """Deliver a row that the node may have learned before."""
         self.learn_row(number, self.dice.randint(self.replicas[number].first, len(self.rows) - 1))
 
     def learn_row(self, number: int, index: int) -> None:
@@ -364,12 +365,12 @@ class Schedule:
             replica.follow(row)
 
     def change(self, number: int) -> None:
-        """A whole AlterPartition, with nothing in between."""
-        if (request := self.ask(number)) is not None:
+        """Perform a whole AlterPartition, with no other event in between."""
+        if (request := self.request(number)) is not None:
             self.decide_one(request)
             self.respond_one(request)
 
-    def ask(self, number: int) -> Change | None:
+    def request(self, number: int) -> Change | None:
         replica = self.replicas[number]
         state = replica.partition.leading if replica.up else None
         if state is None or replica.change is not None or (change := state.change(self.clock.now)) is None:
@@ -400,7 +401,7 @@ class Schedule:
             request.state.answered(request.change, request.result)
 
     def give_up_change(self, number: int) -> None:
-        """No response in time; the controller may still get the request."""
+        """Give up waiting for the response; the controller may still receive the request."""
         self.replicas[number].change = None
 
     def later(self, number: int) -> None:
@@ -419,7 +420,7 @@ class Schedule:
         self.publish()
 
     def register(self, number: int) -> None:
-        """The node goes on as it was."""
+        """Register the node again, in its present state."""
         replica = self.replicas[number]
         if replica.up:
             replica.broker_epoch = self.controller.register(number)
@@ -432,7 +433,7 @@ class Schedule:
             self.fetches = [each for each in self.fetches if each.row is None or each.number != number]
 
     def start(self, number: int, *, loses: bool = True) -> None:
-        """The node starts again, and registers; whatever is not in sync then may have lost records."""
+        """Restart and register the node; a replica out of sync may have lost records."""
         replica = self.replicas[number]
         if replica.up:
             return
@@ -455,7 +456,7 @@ class Schedule:
         self.publish()
 
     def fail(self, number: int) -> None:
-        """The controller hears that a replica cannot be used, for a while."""
+        """Report a replica as unusable to the controller, for a while."""
         if self.controller.held.leader != number:
             self.controller.report(number, "failed")
             self.publish()
@@ -465,7 +466,7 @@ class Schedule:
         self.publish()
 
     def delete(self, number: int) -> None:
-        """DeleteRecords."""
+        """Perform a DeleteRecords."""
         partition = self.replicas[number].partition
         if self.replicas[number].up and partition.is_leader:
             upto = self.dice.randint(partition.log.log_start_offset, partition.high_watermark)
@@ -485,10 +486,10 @@ class Schedule:
     def up(self) -> Iterator[Replica]:
         return (replica for replica in self.replicas.values() if replica.up)
 
-    # What holds
+    # Invariants
 
     def check(self) -> None:
-        """What holds at any time."""
+        """Check the invariants that hold at any time."""
         for replica in self.up():
             self.check_history(replica)
             mark = replica.partition.high_watermark
@@ -508,7 +509,7 @@ class Schedule:
             assert offset in self.committed, (f"{offset} was acknowledged", self.log)
 
     def check_history(self, replica: Replica) -> None:
-        """Records of one offset and leader epoch are the same everywhere, with all that comes before them."""
+        """Check that records of one offset and leader epoch are equal everywhere, with all records before them."""
         log = replica.partition.log
         assert list(replica.records) == list(range(log.log_start_offset, log.log_end_offset)), self.log
         for offset, (epoch, _) in replica.records.items():
@@ -517,7 +518,7 @@ class Schedule:
                 assert self.before[offset, epoch] in (last, UNKNOWN), (f"{offset} of {replica.number}", self.log)
 
     def finish(self) -> None:
-        """Everything arrives and all nodes are back: all replicas are in sync, equal, and know it."""
+        """Deliver everything and restart all nodes: all replicas are then in sync and equal, and know it."""
         for request in self.fetches.copy():
             self.serve_one(request)
             self.deliver_one(request)
@@ -556,12 +557,12 @@ class Schedule:
 
 @contextmanager
 def schedule(root: Path, seed: int) -> Iterator[Schedule]:
-    """Three replicas that have just been made, and a clock of their own."""
+    """Return three new replicas with their own clock."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
         for module in (leading, following, partition_module):
             patch.setattr(module, "time", clock)
-        patch.setattr(fetch, "leader_of", lambda *_: None)
+        patch.setattr(handler, "leader_of", lambda *_: None)
         made = Schedule(root, seed, clock)
         try:
             yield made

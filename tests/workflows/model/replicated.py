@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from storage_node.model.metadata import PartitionImage
 from tests.workflows.model.support import apply, cluster, done
-from workflows.model.state import ClusterState, Partition
-from workflows.model.topics import new_partition
+from workflows.model.metadata.state import ClusterState
+from workflows.model.metadata.topics import new_partition
 
 
 def replicated(*replicas: Sequence[int], nodes: int = 5, **more: Any) -> ClusterState:
@@ -19,7 +20,7 @@ def replicated(*replicas: Sequence[int], nodes: int = 5, **more: Any) -> Cluster
     return state.with_topics(replace(state.topics["t"], partitions=partitions))
 
 
-def row(state: ClusterState, index: int = 0, topic: str = "t") -> Partition:
+def row(state: ClusterState, index: int = 0, topic: str = "t") -> PartitionImage:
     """A partition of the state."""
     return state.topics[topic].partitions[index]
 

@@ -7,10 +7,11 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from workflows.model import commands
-from workflows.model.image import Image
-from workflows.model.outcome import Change
-from workflows.model.state import ClusterState, Topic
+from storage_node.model.image import ImageMessage
+from storage_node.model.metadata import TopicImage
+from workflows.model.metadata import commands
+from workflows.model.metadata.outcome import Change
+from workflows.model.metadata.state import ClusterState
 
 _ids = count()
 
@@ -74,10 +75,10 @@ def raising_rows(node: int) -> dict[str, Any]:
     return {"do": "raise_generations", "node": node, "replicas": [["t", 1, "", f"d{node}", 0]]}
 
 
-def topics_after(topics: Mapping[str, Topic], found: Image) -> dict[str, Topic]:
+def topics_after(topics: Mapping[str, TopicImage], found: ImageMessage) -> dict[str, TopicImage]:
     """What a receiver of these topics knows of topics after an image."""
     held = {} if found.since == 0 else dict(topics)
-    held = {name: topic for name, topic in held.items() if topic.id not in {each.id for each in found.gone}}
+    held = {name: topic for name, topic in held.items() if topic.id not in found.gone}
     held.update(found.topics)
     for name, changed in found.partitions.items():
         rows = {each.index: each for each in (*held[name].partitions, *changed)}

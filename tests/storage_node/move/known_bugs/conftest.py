@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.node_harness import Harness, running
+from tests.support.nodes.node_harness import Harness, running
 
 
 @pytest.fixture

@@ -12,17 +12,17 @@ import pytest
 from storage_node import failpoints
 from storage_node.directories.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS
 from storage_node.log.config import LogConfig
+from storage_node.model.ids import TopicPartition
 from storage_node.move.status import MoveState
-from storage_node.types import TopicPartition
 from tests.storage_node.move.harness import TP, SmallNode, batch, values
-from tests.support.leading import lead
-from tests.support.node_harness import Harness, until
+from tests.support.nodes.leading import lead
+from tests.support.nodes.node_harness import Harness, until
 
 Make = Callable[..., SmallNode]
 
 
 @pytest.mark.conformance(74)
-def test_an_epoch_without_records_goes_along(make: Make) -> None:
+def test_epoch_without_records_goes_along(make: Make) -> None:
     # KAFKA-15608, KAFKA-20961: without it followers asked in a circle, and never got into the ISR again.
     node = make()
     partition = node.add()
@@ -43,7 +43,7 @@ def test_an_epoch_without_records_goes_along(make: Make) -> None:
 
 
 @pytest.mark.conformance(56)
-def test_offsets_never_go_back_for_who_looks_during_swaps(make: Make) -> None:
+def test_offsets_read_during_swaps_never_go_back(make: Make) -> None:
     # KAFKA-9263: the high watermark was taken over by the wrong one of the two logs.
     node = make(config=LogConfig(segment_bytes=5_000, file_delete_delay_ms=0))
     partition = node.add()

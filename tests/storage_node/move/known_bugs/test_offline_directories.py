@@ -9,12 +9,12 @@ import pytest
 
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.lock import DirectoryLock
-from storage_node.types import TopicPartition
-from tests.support.node_harness import Harness, running, until
+from storage_node.model.ids import TopicPartition
+from tests.support.nodes.node_harness import Harness, running, until
 
 
 @pytest.mark.conformance(102)
-def test_a_start_without_a_disk_makes_nothing_anew_elsewhere(tmp_path: Path) -> None:
+def test_start_without_a_disk_creates_nothing_elsewhere(tmp_path: Path) -> None:
     # KAFKA-16234: what had been on the offline disk was made again, empty, in another directory.
     with running(tmp_path) as harness:
         harness.create_topic("t", 6)
@@ -44,10 +44,10 @@ def test_a_start_without_a_disk_makes_nothing_anew_elsewhere(tmp_path: Path) -> 
             assert len(harness.consume("t", 5, partition=part)) == 5
 
 
-def test_a_directory_that_fails_while_a_replica_is_made(harness: Harness) -> None:
+def test_directory_that_fails_while_a_replica_is_made(harness: Harness) -> None:
     # KAFKA-8526: where the first directory failed no other one was tried; KAFKA-10314: an offline one stopped it all.
     bad = harness.node.dirs.by_path(harness.paths[1])
-    harness.node.wishes.remember([(TopicPartition("t", 0), bad)])
+    harness.node.preferred_log_dirs.remember([(TopicPartition("t", 0), bad)])
 
     original = LogDirectory.for_image
 
@@ -69,7 +69,7 @@ def test_a_directory_that_fails_while_a_replica_is_made(harness: Harness) -> Non
     harness.produce("t", [b"x"])
 
 
-def test_a_directory_that_cannot_be_locked_does_not_stop_the_start(
+def test_directory_that_cannot_be_locked_does_not_stop_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # KAFKA-17310, KAFKA-6697.

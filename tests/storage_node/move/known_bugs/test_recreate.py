@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from storage_node.types import TopicPartition
-from tests.support.node_harness import Harness, until
+from storage_node.model.ids import TopicPartition
+from tests.support.nodes.node_harness import Harness, until
 
 TP = TopicPartition("t", 0)
 
 
-def test_a_topic_deleted_and_made_again_while_the_node_was_down(harness: Harness) -> None:
+def test_topic_deleted_and_made_again_while_the_node_was_down(harness: Harness) -> None:
     # KAFKA-14616: the stray replica confused the start, and the new replica was never made.
     harness.create_topic("t")
     harness.produce("t", [b"old"] * 50)
@@ -22,7 +22,7 @@ def test_a_topic_deleted_and_made_again_while_the_node_was_down(harness: Harness
     image = harness.controller.image
     topic = image.topics["t"]
     row = topic.partitions[0]
-    new = replace(topic, id="B" * 21 + "A", partitions={0: replace(row, directories=("",), generations=(0,))})
+    new = replace(topic, id="B" * 21 + "A", partitions=(replace(row, directories=("",), generations=(0,)),))
     harness.controller.image = replace(
         image, topics={"t": new}, gone={**image.gone, topic.id: "t"}, version=image.version + 1
     )
@@ -36,7 +36,7 @@ def test_a_topic_deleted_and_made_again_while_the_node_was_down(harness: Harness
 
 @pytest.mark.conformance(93)
 @pytest.mark.parametrize("known", [True, False])
-def test_a_start_deletes_nothing_that_is_assigned_or_unknown(harness: Harness, known: bool) -> None:
+def test_start_deletes_nothing_that_is_assigned_or_unknown(harness: Harness, known: bool) -> None:
     # KAFKA-13127: an inverted condition deleted every replica that was NOT a stray.
     harness.create_topic("t", 6)
     harness.create_topic("other", 3)
@@ -53,7 +53,7 @@ def test_a_start_deletes_nothing_that_is_assigned_or_unknown(harness: Harness, k
 
 
 @pytest.mark.conformance(91, 95)
-def test_a_replica_without_its_topic_id_is_served_as_what_its_name_says(harness: Harness) -> None:
+def test_replica_without_its_topic_id_is_served_as_what_its_name_says(harness: Harness) -> None:
     # KAFKA-16814: a missing partition.metadata after an unclean stop kept the broker from starting.
     harness.create_topic("t")
     harness.produce("t", [b"x"] * 10)

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from storage_node import failpoints
-from storage_node.directories import meta_properties
+from storage_node.directories.meta import properties as meta_properties
 from storage_node.errors import RequestRefused, StorageError
+from storage_node.model.ids import TopicPartition
 from storage_node.move.status import MoveState
-from storage_node.partition import Partition
-from storage_node.types import TopicPartition
+from storage_node.partitions.partition import Partition
 from tests.storage_node.move.harness import TP, SmallNode, batch, eventually, values
-from tests.support.leading import lead
-from tests.support.node_harness import Harness, until
+from tests.support.nodes.leading import lead
+from tests.support.nodes.node_harness import Harness, until
 
 Make = Callable[..., SmallNode]
 
 
-def test_replica_and_copy_in_one_directory_while_the_other_disk_is_away(make: Make, tmp_path: Path) -> None:
+def test_replica_and_copy_in_one_directory_while_the_other_disk_is_missing(make: Make, tmp_path: Path) -> None:
     # KAFKA-16082: dir1 is missing at the start, the node made `tp` anew in dir2, where the stale `.move` is too.
     node = make()
     node.add()
@@ -40,7 +40,7 @@ def test_replica_and_copy_in_one_directory_while_the_other_disk_is_away(make: Ma
     assert node.partitions[TP].directory is node.dir("a") and len(values(node.partitions[TP].log)) == 50
 
 
-def test_a_name_that_is_taken_refuses_the_move_and_no_directory_goes_offline(make: Make, tmp_path: Path) -> None:
+def test_name_that_is_taken_refuses_the_move_and_no_directory_goes_offline(make: Make, tmp_path: Path) -> None:
     # KAFKA-16082: the promotion failed with "exists", and the good directory was marked offline for it.
     node = make()
     partition = node.add()
@@ -52,7 +52,7 @@ def test_a_name_that_is_taken_refuses_the_move_and_no_directory_goes_offline(mak
     assert partition.append(batch(b"x")).base_offset == 50
 
 
-def test_a_rename_that_fails_is_not_replaced_by_a_copy(make: Make) -> None:
+def test_rename_that_fails_is_not_replaced_by_a_copy(make: Make) -> None:
     # KAFKA-21035: a "fallback to a non-atomic move" hid why the rename failed, and left half of each.
     node = make()
     partition = node.add()
@@ -66,7 +66,7 @@ def test_a_rename_that_fails_is_not_replaced_by_a_copy(make: Make) -> None:
     assert partition.append(batch(b"x")).base_offset == 50 and len(values(partition.log)) == 51
 
 
-def test_directories_that_get_their_ids_anew_while_a_move_is_under_way(harness: Harness) -> None:
+def test_directories_that_get_new_ids_during_a_move(harness: Harness) -> None:
     # KAFKA-16583: after an upgrade the directory of a replica was unknown.
     harness.controller.hold_moves = True
     harness.create_topic("t")
@@ -91,7 +91,7 @@ def test_directories_that_get_their_ids_anew_while_a_move_is_under_way(harness: 
     assert image is not None and image.directory_of(1) == harness.node.dirs.by_path(source).id
 
 
-def test_a_swap_whose_news_the_controller_never_acknowledged_is_told_again(harness: Harness) -> None:
+def test_swap_that_the_controller_never_acknowledged_is_reported_again(harness: Harness) -> None:
     # KAFKA-16365, KAFKA-16886: completion callbacks that were lost, early or late.
     harness.create_topic("t")
     harness.settle()
@@ -112,7 +112,7 @@ def test_a_swap_whose_news_the_controller_never_acknowledged_is_told_again(harne
     assert harness.node.engine.swap(tp, claim).outcome == "swapped", "asked for again, late"
 
 
-def test_a_target_that_fails_before_the_swap_never_gets_into_the_metadata(harness: Harness) -> None:
+def test_target_that_fails_before_the_swap_never_gets_into_the_metadata(harness: Harness) -> None:
     # KAFKA-16297: the new directory was acknowledged first and never reverted when it failed before the promotion.
     harness.create_topic("t")
     harness.settle()
@@ -132,7 +132,7 @@ def test_a_target_that_fails_before_the_swap_never_gets_into_the_metadata(harnes
 
 
 @pytest.mark.conformance(38)
-def test_leadership_changes_and_status_is_asked_for_at_every_step(make: Make) -> None:
+def test_leadership_changes_and_status_is_queried_at_every_step(make: Make) -> None:
     # KAFKA-9594, KAFKA-6949, KAFKA-9750, KAFKA-9654.
     points = [name for name in failpoints.registered() if name.startswith(("create.", "copy.", "swap."))]
     node = make()

@@ -95,7 +95,7 @@ def test_every_known_bug_has_one_row() -> None:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_a_row_names_tests_that_exist(row: list[str]) -> None:
+def test_row_names_tests_that_exist(row: list[str]) -> None:
     assert len(row) == 4 and all(row), row
     for test in row[3].split(" "):
         path, _, name = test.partition("::")

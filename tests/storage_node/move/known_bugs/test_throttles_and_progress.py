@@ -11,11 +11,11 @@ from pathlib import Path
 
 from storage_node import failpoints
 from storage_node.alter_log_dirs import DirectoryInfo
-from storage_node.errors import ErrorCode
+from storage_node.model.error_codes import ErrorCode
+from storage_node.model.ids import TopicPartition
 from storage_node.move.status import MoveState
-from storage_node.types import TopicPartition
 from tests.storage_node.move.harness import TP, SmallNode, batch, eventually
-from tests.support.node_harness import Harness, until
+from tests.support.nodes.node_harness import Harness, until
 
 Make = Callable[..., SmallNode]
 
@@ -28,7 +28,7 @@ def test_clearing_the_rate_of_the_node_leaves_every_move_its_own(make: Make) -> 
         node.add(tp)
         node.fill(100, 1000, tp)
     slow = node.engine.create(TP, node.path("b"), owner="run", throttle=10_000)
-    quick = node.engine.create(other, node.path("b"), owner="run", throttle=20_000_000)
+    quick = node.engine.create(other, node.path("b"), owner="another", throttle=20_000_000)
     node.engine.start_copy(TP, slow.claim, 10_000)
     node.engine.set_node_rate(None)
     node.engine.start_copy(other, quick.claim, 20_000_000)
@@ -39,7 +39,7 @@ def test_clearing_the_rate_of_the_node_leaves_every_move_its_own(make: Make) -> 
     node.finish(slow.claim)
 
 
-def test_a_moves_own_rate_ends_with_it_and_the_nodes_stays(harness: Harness) -> None:
+def test_moves_own_rate_ends_with_it_and_the_nodes_stays(harness: Harness) -> None:
     # Cruise Control 2370: whoever sets a broker's rate for a move has to put the old one back, also when it dies.
     harness.create_topic("t")
     harness.controller.hold_moves = True
@@ -61,16 +61,16 @@ def test_a_moves_own_rate_ends_with_it_and_the_nodes_stays(harness: Harness) -> 
     assert status is not None and status.claim == claim and status.throttle is None
 
 
-def test_a_wish_for_a_directory_outlives_a_restart(harness: Harness) -> None:
+def test_preferred_log_dir_survives_a_restart(harness: Harness) -> None:
     # In Apache Kafka it is in memory only, and lost without a word.
     directory = harness.node.dirs.directories[2]
-    harness.node.wishes.remember([(TopicPartition("t", part), directory) for part in range(4)])
+    harness.node.preferred_log_dirs.remember([(TopicPartition("t", part), directory) for part in range(4)])
     harness.restart(clean=False)
     harness.create_topic("t", 4)
     assert {harness.directory_of("t", part) for part in range(4)} == {harness.paths[2]}
 
 
-def test_a_copy_that_the_producer_outruns_says_how_far_behind_it_is(make: Make) -> None:
+def test_copy_that_the_producer_outruns_says_how_far_behind_it_is(make: Make) -> None:
     # A move that is slower than the producer never ends, and nothing says so.
     node = make()
     partition = node.add()

@@ -1,0 +1,104 @@
+"""The settings of a Kafka client: the `client.properties` that Kafka's own tools take with --command-config."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import javaproperties
+
+from activities.kafka_admin.errors import BadClientConfig
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+#: PEM texts in the settings themselves, which Kafka's tools take as well (KIP-651).
+INLINE = ("ssl.truststore.certificates", "ssl.keystore.certificate.chain", "ssl.keystore.key")
+_LOGIN = re.compile(r'\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|\'((?:[^\'\\]|\\.)*)\')')
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    """Bootstrap addresses (`HOST:PORT,...`), and the security settings as the client library's arguments."""
+
+    bootstrap: str
+    settings: Mapping[str, Any] = field(default_factory=dict, repr=False)  # may hold a password
+
+
+def read(path: Path, bootstrap: str = "") -> ClientConfig:
+    """Read a file of Kafka's client settings; `bootstrap` replaces its `bootstrap.servers`.
+
+    Settings that have no meaning for an admin client are ignored, as Kafka's tools ignore them. Raises
+    `BadClientConfig` naming the setting.
+    """
+    try:
+        with path.open(encoding="latin-1") as file:
+            values: dict[str, str] = {key: value.strip() for key, value in javaproperties.load(file).items()}
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise BadClientConfig(f"cannot read the client settings {path}: {why}") from error
+    try:
+        return of(values, bootstrap)
+    except BadClientConfig as error:
+        raise BadClientConfig(f"{path}: {error}") from error
+
+
+def of(values: Mapping[str, str], bootstrap: str = "") -> ClientConfig:
+    """Return the settings of a client's properties. Raises `BadClientConfig`."""
+    servers = bootstrap or values.get("bootstrap.servers", "")
+    if not servers:
+        raise BadClientConfig("bootstrap.servers is missing: write HOST:PORT of one or more brokers")
+    protocol = values.get("security.protocol", "PLAINTEXT").upper()
+    if protocol not in PROTOCOLS:
+        raise BadClientConfig(f"security.protocol is {protocol}, but must be one of {', '.join(PROTOCOLS)}")
+    found: dict[str, Any] = {"security_protocol": protocol}
+    if protocol.startswith("SASL"):
+        found |= _sasl(values)
+    if protocol.endswith("SSL"):
+        found |= _tls(values)
+    return ClientConfig(servers, found)
+
+
+def _sasl(values: Mapping[str, str]) -> dict[str, Any]:
+    mechanism = values.get("sasl.mechanism", "")
+    if mechanism not in MECHANISMS:
+        raise BadClientConfig(f"sasl.mechanism is {mechanism or 'missing'}; it must be one of {', '.join(MECHANISMS)}")
+    login = {key: double or single for key, double, single in _LOGIN.findall(values.get("sasl.jaas.config", ""))}
+    if missing := [key for key in ("username", "password") if key not in login]:
+        raise BadClientConfig(f'sasl.jaas.config has no {missing[0]}="..."')
+    return {
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": _unescaped(login["username"]),
+        "sasl_plain_password": _unescaped(login["password"]),
+    }
+
+
+def _unescaped(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text)
+
+
+def _tls(values: Mapping[str, str]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "ssl_check_hostname": values.get("ssl.endpoint.identification.algorithm", "https").lower() == "https"
+    }
+    for name in INLINE:
+        if values.get(name):
+            raise BadClientConfig(f"{name} is not supported: write the PEM text into a file, and name it by .location")
+    for store, key in (("ssl.truststore", "ssl_cafile"), ("ssl.keystore", "ssl_certfile")):
+        location = values.get(f"{store}.location", "")
+        if not location:
+            continue
+        kind = values.get(f"{store}.type", "JKS").upper()
+        if kind != "PEM":
+            raise BadClientConfig(
+                f"{store}.type is {kind}, which this client cannot read: convert the store to PEM (keytool -exportcert "
+                f"-rfc, openssl pkcs12) and set {store}.type=PEM"
+            )
+        if not Path(location).is_file():
+            raise BadClientConfig(f"{store}.location is {location}, which does not exist")
+        found[key] = location
+    if "ssl_certfile" in found and (password := values.get("ssl.key.password", "")):
+        found["ssl_password"] = password
+    return found

@@ -1,0 +1,1 @@
+"""Silver: from bronze events to runs, activities, moves, phases, throttles, failures. Pure, DataFrame to DataFrame."""

@@ -1,0 +1,1 @@
+"""Benchmarks of plans: a simulated cluster of any size, and real ones."""

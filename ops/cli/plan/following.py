@@ -1,0 +1,61 @@
+"""Follows a plan until it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+
+from rich.live import Live
+from temporalio.client import Client
+
+from activities.temporal import describing
+from ops.cli import output
+from ops.cli.moves.runs import Session
+from ops.cli.plan import runs, view
+from ops.cli.target import Target
+from ops.stack.errors import OpsError
+from workflows.model.phases import ENDED
+from workflows.model.plans.running.plan_results import PlanOutcome
+
+#: Seconds between two queries.
+LOOK = 1.0
+
+
+def until_ended(target: Target, workflow_id: str, json: bool) -> None:
+    """Show progress until the plan ends; raise `OpsError` unless all its moves reached their targets."""
+    with Session(target) as session:
+        _follow(session, workflow_id, json)
+        result = session.run(lambda client: runs.result(client, workflow_id))
+    if json:
+        output.print_json(asdict(result))
+    else:
+        for line in view.ended(result):
+            output.console().print(line)
+    if result.outcome != PlanOutcome.DONE:
+        raise OpsError(f"the plan {workflow_id} ended as {result.outcome.replace('_', ' ')}")
+
+
+def _follow(session: Session, workflow_id: str, json: bool) -> None:
+    screen = output.progress_console()
+    spoken = 0.0
+    with Live(console=screen, auto_refresh=False, transient=True) as live:
+        while True:
+            progress = session.run(lambda client: runs.progress(client, workflow_id))
+            if progress is not None:
+                if screen.is_terminal and not json:
+                    live.update(view.shown(progress, time.time()), refresh=True)
+                elif time.monotonic() >= spoken + 30:
+                    spoken = time.monotonic()
+                    screen.print(view.shown(progress, time.time()))
+                if progress.phase == ENDED:
+                    return
+            ended: Callable[[Client], Awaitable[bool]] = lambda client: _ended(client, workflow_id)  # noqa: E731
+            if session.run(ended):
+                return
+            time.sleep(LOOK)
+
+
+async def _ended(client: Client, workflow_id: str) -> bool:
+    run = await describing.describe_run(client, workflow_id)
+    return run is None or run.ended is not None

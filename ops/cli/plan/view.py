@@ -1,0 +1,144 @@
+"""The tables and sentences of a plan on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from ops.cli import output
+from workflows.model.plans.running.calls import PlanCheck
+from workflows.model.plans.running.plan_results import PlanProgress, PlanResult
+
+MOST_ROWS = 20
+
+
+def checked(check: PlanCheck) -> RenderableType:
+    """Return what a plan means for the cluster: moves, bytes, duration, and the space on each disk."""
+    rows = [
+        [
+            f"{row.broker}:{row.path}",
+            _size(row.used),
+            _size(row.used_worst),
+            _size(row.used_after),
+            _size(row.usable),
+        ]
+        for row in check.disks[:MOST_ROWS]
+    ]
+    more = len(check.disks) - MOST_ROWS
+    parts: list[RenderableType] = [
+        Text(
+            f"{_count(check.moves, 'move')} in {_count(check.lanes, 'lane')}, "
+            f"{output.size(check.bytes_total)} to copy, {_count(check.leaders_moved, 'leader')} to move; "
+            f"{_count(check.in_place, 'partition')} in place already"
+        ),
+        Text(f"expected duration: {expected(check)}"),
+    ]
+    if rows:
+        parts.append(output.table(("disk", "used", "at worst", "after", "usable now"), rows))
+    if more > 0:
+        parts.append(Text(f"... and {more} more disks (--json has all)"))
+    return Group(*parts)
+
+
+def expected(check: PlanCheck) -> str:
+    """Return the expected duration as a range."""
+    low, high = check.seconds_low, check.seconds_high
+    if low is None or high is None:
+        return "unknown"
+    return f"{output.duration(low)} to {output.duration(high)}"
+
+
+def shown(progress: PlanProgress, now: float) -> RenderableType:
+    """Return a plan's progress."""
+    total, copied = progress.bytes_total, min(progress.bytes_copied, progress.bytes_total)
+    moves = progress.moves
+    ended = sum(progress.outcomes.values())
+    share = 100 * copied / total if total else 100.0 if ended >= moves else 0.0
+    phase = progress.phase.replace("_", " ")
+    lines: list[RenderableType] = [
+        Text(f"{progress.workflow_id}: {phase}{_flags(progress)}"),
+        Text(
+            f"{ended} of {_count(moves, 'move')} ended ({_outcomes(progress.outcomes)}); "
+            f"{output.size(copied)} of {output.size(total)}, {share:.0f}%; {eta(progress, now)}"
+        ),
+    ]
+    if progress.warning:
+        lines.append(Text(progress.warning))
+    if decided := progress.adaptive:
+        rates = ", ".join(f"{path.replace('_', ' ')} {output.rate(rate)}" for path, rate in decided.rates.items())
+        lines.append(Text(f"adaptive throttle: {rates}; {decided.why}"))
+    for change in progress.changes[:3]:
+        lines.append(Text(f"changed since the check: {change}"))
+    for reason in progress.reasons[:3]:
+        lines.append(Text(f"waits: {reason}"))
+    for row in progress.stalled[:3]:
+        lines.append(Text(f"stalled: {row.key}: {row.reason}"))
+    rows = [
+        [
+            str(lane.lane),
+            str(len(lane.moves)),
+            ", ".join(lane.moves[:4]) + (" ..." if lane.moves[4:] else ""),
+        ]
+        for lane in progress.lanes_running[:MOST_ROWS]
+    ]
+    if rows:
+        lines.append(output.table(("lane", "moves", "under way"), rows))
+    failures = [[row.key, row.outcome, row.reason] for row in progress.failures[:MOST_ROWS]]
+    if failures:
+        lines.append(output.table(("move", "outcome", "why"), failures))
+    if progress.check is not None and progress.check.rollback_path:
+        lines.append(Text(f"the plan that goes back: {progress.check.rollback_path}"))
+    return Group(*lines)
+
+
+def _flags(progress: PlanProgress) -> str:
+    flags = [name for name in ("paused", "cancelling", "rolling_back") if getattr(progress, name)]
+    flags = [flag for flag in flags if flag != progress.phase]
+    return f" ({', '.join(flag.replace('_', ' ') for flag in flags)})" if flags else ""
+
+
+def eta(progress: PlanProgress, now: float) -> str:
+    """Return when a moving plan ends at its rate so far; unknown is said to be unknown."""
+    if progress.phase not in ("moving", "rolling_back"):
+        return "not moving"
+    moving = sum((end or now) - begin for phase, begin, end in progress.phases if phase in ("moving", "rolling_back"))
+    copied, total = progress.bytes_copied, progress.bytes_total
+    if copied <= 0 or moving < 5 or copied >= total:
+        return "time left unknown"
+    left = (total - copied) / (copied / moving)
+    end = datetime.fromtimestamp(now + left, UTC).astimezone()
+    return f"about {output.duration(left)} left at {output.rate(copied / moving)}, until {end:%H:%M}"
+
+
+def _outcomes(outcomes: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in sorted(outcomes.items())) or "none yet"
+
+
+def _size(count: int) -> str:
+    return output.size(count) if count >= 0 else "-"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def ended(result: PlanResult) -> Sequence[RenderableType]:
+    """Return a plan's result."""
+    lines: list[RenderableType] = [
+        Text(
+            f"{result.outcome.replace('_', ' ')}: {_outcomes(result.outcomes)}; "
+            f"{output.size(result.bytes_copied)} moved"
+        )
+    ]
+    failures = [[row.key, row.outcome, row.reason] for row in result.failures[:MOST_ROWS]]
+    if failures:
+        lines.append(output.table(("move", "outcome", "why"), failures))
+    verified = result.verified
+    if verified is not None:
+        verdict = "the cluster is as the plan says" if verified.ok else _count(verified.count, "difference")
+        lines.append(Text(f"verified: {verdict}; certificate: {verified.path}"))
+        lines += [Text(f"  {each}") for each in verified.differences[:MOST_ROWS]]
+    return lines

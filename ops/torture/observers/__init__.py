@@ -1,0 +1,1 @@
+"""What observes a cluster during a torture: swaps, copies, leader epochs, containers."""

@@ -1,0 +1,92 @@
+"""What people get wrong with reassignments: one sentence that says what, where, why and what next, and an exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from activities.kafka_admin import admin
+from ops.cli import main as cli
+from ops.cli.reassign import comparing
+from ops.stack.errors import ExitCode
+from workflows.model.plans.document import PlannedPartition
+
+NOWHERE = "127.0.0.1:1"
+
+
+def failed(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> str:
+    """The one sentence of a command that fails."""
+    assert cli.run(arguments) == code
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    (line,) = shown.err.splitlines()
+    if "--json" in arguments:
+        line = f"error: {json.loads(line)['message']}"
+    assert line.startswith("error: ")
+    return line
+
+
+def planned(**entry: Any) -> str:
+    return json.dumps({"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [1], **entry}]})
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (None, "No such file or directory"),
+        (b"\xff\xfe", "it is not valid UTF-8 text"),
+        ("", "$ is not JSON"),
+        ('{"version": 1,', "line 1 column 15"),
+        ("[]", "$ must be an object, not a list"),
+        ('{"partitions": []}', "$.version is missing"),
+        ('{"version": 2, "partitions": []}', "only version 1 is known"),
+        ('{"version": 1, "partitions": []}', "there is nothing to do"),
+        (planned(replicas=[]), "$.partitions[0].replicas is empty"),
+        (planned(replicas=[1, 1]), "$.partitions[0].replicas[1] is 1 again"),
+        (planned(partition="0"), "$.partitions[0].partition must be a whole number, not a string"),
+        (planned(log_dirs=["any", "any"]), "$.partitions[0].log_dirs has 2 entries for 1 replicas"),
+        (planned(log_dirs=["disk"]), "must be any or an absolute path"),
+        (planned(replica=[1]), "replica"),
+    ],
+)
+@pytest.mark.parametrize("more", [(), ("--json",), ("--cancel",)], ids=["plain", "json", "cancel"])
+def test_invalid_plan_fails_with_the_path_of_the_bad_field(
+    content: str | bytes | None, why: str, more: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "plan.json"
+    if content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    message = failed(capsys, "reassign", str(file), "--bootstrap-server", NOWHERE, *more, code=2)
+    assert str(file) in message and why in message and message.endswith("rehome reassign --help")
+
+
+@pytest.mark.parametrize("command", [("reassign", "{file}"), ("reassignments",), ("topic", "describe", "t")])
+def test_command_without_a_reachable_cluster_fails(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "CONNECT_SECONDS", 0.3)
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "plan.json"
+    file.write_text(planned())
+    call = [part.format(file=file) for part in command]
+    for more in ((), ("--json",)):
+        message = failed(capsys, *call, "--bootstrap-server", NOWHERE, *more, code=ExitCode.TIMEOUT)
+        assert "no node responded" in message and NOWHERE in message and "rehome stack status" in message
+    assert "--bootstrap-server HOST:PORT" in failed(capsys, *call, code=1)
+    assert "'localhost' is not a valid Kafka address" in failed(
+        capsys, *call, "--bootstrap-server", "localhost", code=2
+    )
+    assert "'h:port' is not a valid Kafka address" in failed(
+        capsys, *call, "--bootstrap-server", "localhost:1,h:port", code=2
+    )
+    assert "rehome stack up --data" in failed(capsys, *call, "--data", str(tmp_path / "none"), code=1)
+
+
+def test_problems_name_unknown_nodes_and_partitions() -> None:
+    entries = [PlannedPartition("t", 0, (1, 9), ("any", "any")), PlannedPartition("no", 3, (1,), ("any",))]
+    first, second = comparing.problems(entries, {comparing.partition_of(entries[0]): [1]}, [1, 2], [])
+    assert first == "t-0: node 9 does not exist; the cluster has 1,2"
+    assert second == "partition no-3 does not exist; see: rehome topic list, rehome topic describe no"

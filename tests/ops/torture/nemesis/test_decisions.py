@@ -1,0 +1,87 @@
+"""The seed determines the nemesis' decisions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from ops.torture.nemesis.book import Book
+from ops.torture.nemesis.decisions import BY_ENGINE, ON_DISKS, REPLICATED, WEIGHTS, Decision, decisions
+from ops.torture.nemesis.faults import CANCEL_PREFIXES, MOVE_PREFIXES, OTHER_PREFIXES, points
+from ops.torture.nemesis.moving import Moving
+from ops.torture.nemesis.nemesis import Nemesis
+from ops.torture.roles import LocalRoles
+from ops.torture.topics import IDLE, Side, idle
+from ops.torture.workload import Workload
+from storage_node import failpoints
+from tests.support.programs.binary import ensure_temporal
+
+
+def some(seed: int, count: int = 2000) -> list[Decision]:
+    return list(islice(decisions(seed), count))
+
+
+def test_same_seed_decides_the_same() -> None:
+    assert some(7) == some(7)
+    assert some(7)[:50] != some(8)[:50]
+
+
+def test_every_action_occurs() -> None:
+    seen = Counter(decision.action for decision in some(3))
+    assert set(seen) == set(WEIGHTS)
+    assert seen["move-by-sdk"] > 3 * seen["kill-temporal"]
+
+
+def test_engine_adds_its_own_actions_and_only_an_engine() -> None:
+    seen = Counter(decision.action for decision in islice(decisions(3, by_engine=True), 2000))
+    assert set(seen) == set(WEIGHTS) | set(BY_ENGINE)
+    assert not set(BY_ENGINE) & set(WEIGHTS)
+
+
+def test_replicas_add_their_own_actions_and_only_replicas() -> None:
+    seen = Counter(decision.action for decision in islice(decisions(3, replicated=True), 2000))
+    assert set(seen) == set(WEIGHTS) | set(REPLICATED)
+    assert not set(REPLICATED) & (set(WEIGHTS) | set(BY_ENGINE))
+
+
+def test_disks_that_can_fail_add_their_own_actions_and_only_they() -> None:
+    seen = Counter(decision.action for decision in islice(decisions(3, disks=True), 2000))
+    assert set(seen) == set(WEIGHTS) | set(ON_DISKS)
+    assert not set(ON_DISKS) & (set(WEIGHTS) | set(BY_ENGINE) | set(REPLICATED))
+
+
+def test_pick_is_among_the_choices() -> None:
+    decision = Decision(1, "move-by-sdk", 0.0, (0.0, 0.999, 0.5, 0.1, 0.2, 0.3))
+    assert [decision.pick(n, "abc") for n in (0, 1, 2)] == ["a", "c", "b"]
+    with pytest.raises(IndexError):
+        decision.pick(0, [])
+    assert decision.between(2, 10.0, 20.0) == 15.0
+
+
+def test_every_decision_can_be_carried_out(tmp_path: Path) -> None:
+    """Each action has a method: otherwise a run would fail only when its seed decides on that action."""
+    ensure_temporal()
+    roles = LocalRoles(tmp_path, lambda _line: None)
+    roles.stack.make_folder()
+    roles.stack.prepare({"nodes": 3, "dirs": 3, "port": 31000, "temporal_port": 31003})
+    book = Book(tmp_path, lambda _line: None)
+    nemesis = Nemesis(roles, Moving(roles), Workload(roles, tmp_path, 1), Side(roles), book, 1)
+    assert nemesis.actions == set(WEIGHTS | BY_ENGINE | REPLICATED | ON_DISKS)
+    nemesis.stop()
+    book.close()
+
+
+def test_idle_topics_have_the_requested_partitions_in_all() -> None:
+    assert sum(topic.partitions for topic in idle(2_000, 3)) == 2_000
+    assert [topic.partitions for topic in idle(9, 3)] == [7, 2] and idle(0, 3) == []
+    assert all(topic.replicas == 3 and topic.name.startswith(IDLE) for topic in idle(9, 3))
+
+
+@pytest.mark.parametrize("family", [MOVE_PREFIXES, CANCEL_PREFIXES, OTHER_PREFIXES])
+def test_nodes_die_at_points_that_exist(family: tuple[str, ...]) -> None:
+    found = points(family)
+    assert len(found) >= 6
+    assert set(found) <= set(failpoints.registered())

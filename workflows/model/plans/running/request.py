@@ -1,0 +1,89 @@
+"""The parameter of a plan's run: the plan, or the name of its stored text, and what an earlier run carries over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from storage_node.model import fields
+from storage_node.model.fields import BadField
+from workflows.model.plans import document
+from workflows.model.plans.options import PlanOptions
+from workflows.model.plans.options import read as read_options
+from workflows.model.plans.running import packing
+
+VERSION = 1
+_FIELDS = ("version", "text", "plan", "cluster_id", "options", "submitted_by", "carried")
+_LONGEST_NAME = 200
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """A plan: `packed` is its text, or `plan` names a text that the workers have stored; one of them may be "".
+
+    `submitted_by` is who submitted it, for the second person's approval. `carried` is the state of the run before.
+    """
+
+    packed: str = ""
+    plan: str = ""
+    cluster_id: str = ""
+    options: PlanOptions = field(default_factory=PlanOptions)
+    submitted_by: str = ""
+    carried: Mapping[str, Any] | None = None
+
+
+def parse(parameter: Any) -> PlanRequest:
+    """Read the parameter. Raises BadField.
+
+    Either the JSON of kafka-reassign-partitions as it is, with "options" beside "partitions" if wanted; or {"version",
+    "text": packed, "plan": sha256, "cluster_id", "options", "submitted_by"}.
+    """
+    if isinstance(parameter, str):
+        try:
+            parameter = json.loads(parameter)
+        except ValueError as error:
+            raise BadField("$", f"is not JSON: {error}") from error
+    row = fields.an_object(parameter, "$")
+    if "partitions" in row:
+        planned = document.read(row)
+        text = document.to_text(planned)
+        return PlanRequest(packing.pack(text), document.sha256(text), options=planned.options)
+    row = fields.an_object(row, "$", _FIELDS)
+    fields.a_number(fields.need(row, "version", "$"), "$.version", VERSION, VERSION)
+    packed = fields.a_string(row.get("text") or "", "$.text", empty=True)
+    name = fields.a_string(row.get("plan") or "", "$.plan", empty=True)
+    if not packed and not name:
+        raise BadField("$.plan", "is missing: name a stored plan, or hand in its text")
+    chosen = read_options(row.get("options") or {})
+    if packed:
+        planned = document.parse(packing.unpack(packed))
+        name = document.sha256(packing.unpack(packed))
+        if row.get("options") is None:
+            chosen = planned.options
+    carried = row.get("carried")
+    submitted_by = fields.a_string(row.get("submitted_by") or "", "$.submitted_by", empty=True)
+    if len(submitted_by) > _LONGEST_NAME:
+        raise BadField("$.submitted_by", f"has {len(submitted_by)} characters, but must have at most {_LONGEST_NAME}")
+    return PlanRequest(
+        packed,
+        name,
+        fields.a_string(row.get("cluster_id") or "", "$.cluster_id", empty=True),
+        chosen,
+        submitted_by,
+        None if carried is None else fields.an_object(carried, "$.carried"),
+    )
+
+
+def continued(request: PlanRequest, options: PlanOptions, carried: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameter of the run that continues this one."""
+    return {
+        "version": VERSION,
+        "text": request.packed if len(request.packed) <= packing.LARGEST_PACKED else "",
+        "plan": request.plan,
+        "cluster_id": request.cluster_id,
+        "options": options.as_json(),
+        "submitted_by": request.submitted_by,
+        "carried": dict(carried),
+    }
