@@ -69,7 +69,8 @@ class MoveReplica:
         self._step_requested = 0.0
         """When the step in progress was requested, epoch s."""
         self._started = workflow.info().start_time.timestamp()
-        self._in_place: float | None = None
+        self._settled: float | None = None
+        """When no replica had a copy to make any more, epoch s."""
         self._phases = Phases()
 
     @workflow.run
@@ -115,8 +116,8 @@ class MoveReplica:
             self._replicas[key] = replica.on(event, directory=update.directory or "")
         phase = moves.next_phase(self._replicas.values())
         before_delete = phase in (None, Phase.DELETE_DELAY, Phase.DELETING)
-        if before_delete and self._in_place is None and any(each.phase.in_place for each in self._replicas.values()):
-            self._in_place = workflow.time()
+        if before_delete and self._settled is None:
+            self._settled = workflow.time()
         return phase
 
     def _in(self, *phases: Phase) -> list[MovingReplica]:
@@ -280,7 +281,7 @@ class MoveReplica:
         return result
 
     def _sla(self, now: float) -> Sla:
-        return moves.sla(self._parameter.sla_seconds, self._started, self._in_place, now)
+        return moves.sla(self._replicas.values(), self._parameter.sla_seconds, self._started, self._settled, now)
 
     # --- what operators, the node and the controller send meanwhile
 

@@ -19,12 +19,14 @@ Span = tuple[str, float, float | None]
 
 @dataclass(frozen=True)
 class Sla:
-    """Whether the replicas of a run were in place in time."""
+    """Whether a run met its deadline, with all its replicas as one; the analytics judge each replica by itself."""
 
     seconds: float | None = None  # the requested maximum, None without an SLA
     deadline: float | None = None
-    took: float | None = None  # until all replicas were in place, None before
-    met: bool | None = None  # None without an SLA and while it is open; false after the deadline even in an open run
+    took: float | None = None  # until the replicas were in place, None before and if none is
+    met: bool | None = (
+        None  # false once a replica failed or the deadline passed; None without an SLA, open, or cancelled
+    )
 
 
 @dataclass(frozen=True)

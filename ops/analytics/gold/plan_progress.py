@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window as W
 
 from ops.analytics import schema
+from ops.analytics.gold.sla import met_sla
 from ops.analytics.schema import conform
 from ops.analytics.silver.histories import CHAIN, seconds_between
 from workflows.model import names
@@ -69,15 +70,7 @@ def judged_plans(plans: DataFrame, moves: DataFrame, as_of: datetime) -> DataFra
         F.sum("bytes").alias("bytes_done"),
     )
     undone = F.col("outcome") == PlanOutcome.ROLLED_BACK
-    good, late = F.col("outcome") == "done", F.coalesce("finished", F.lit(as_of)) > F.col("deadline")
-    met = (
-        F.when(F.col("deadline").isNull(), F.lit(schema.NO_SLA))
-        .when(late, F.lit(schema.NO))
-        .when(F.col("open"), F.lit(schema.NOT_DUE))
-        .when(good, F.lit(schema.YES))
-        .when(undone | (F.col("outcome") == schema.CANCELLED), F.lit(schema.EXCLUDED))
-        .otherwise(F.lit(schema.NO))
-    )
+    met = met_sla(F.lit(as_of), F.lit(None).cast("string"))
     zeros = {name: F.coalesce(name, F.lit(0)) for name in ("done", "missed", "running", "bytes_done")}
     # Its lanes there and back are the same moves, and none of them is where the plan requested it.
     zeros["done"] = F.when(undone, F.lit(0)).otherwise(zeros["done"])

@@ -1,4 +1,8 @@
-"""Gold: deadlines and their attainment. A deadline is the run's own, else that of a rule."""
+"""Gold: deadlines and their attainment. A deadline is the run's own, else that of a rule.
+
+Each replica is judged by itself here. The run judges its lane, all its replicas together (`sla` in
+`workflows/model/move/moves.py`), with the same table of verdicts (`storage_node/model/sla.py`).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from ops.analytics.gold.replicas import counted
 from ops.analytics.gold.rules import Rules
 from ops.analytics.schema import conform
 from ops.analytics.silver.histories import seconds_between
-from storage_node.model.error_types import ErrorType
+from storage_node.model.sla import IN_TARGET, NOT_A_MOVE, WITHDRAWN
 
 #: 97.5 % quantile of the normal distribution, for 95 % intervals.
 Z = 1.959963984540054
@@ -51,28 +55,20 @@ def judged(moves: DataFrame, rules: Rules, as_of: datetime) -> DataFrame:
             }
         )
         .withColumn("deadline", deadline)
-        .withColumn("met_sla", met_sla(now)),
+        .withColumn("met_sla", met_sla(now, F.col("reason"))),
         schema.JUDGED_MOVES,
     )
 
 
-def met_sla(now: Column) -> Column:
-    """Return whether a move met its deadline.
-
-    A move past its deadline misses it, open or not. Before the deadline a cancelled or superseded move and one with an
-    invalid plan are excluded; a failed one misses it.
-    """
-    ended = F.coalesce("finished", now)
-    good = F.col("outcome").isin(schema.MOVED, schema.IN_PLACE)
-    left_out = F.col("outcome").isin(schema.CANCELLED, schema.SUPERSEDED) | (
-        F.coalesce("reason", F.lit("")) == ErrorType.INVALID_PLAN
-    )
+def met_sla(now: Column, reason: Column) -> Column:
+    """Return whether each move, or plan, met its deadline: `storage_node.model.sla.judge` as a column."""
+    withdrawn = F.col("outcome").isin(*sorted(WITHDRAWN)) | F.coalesce(reason, F.lit("")).isin(*sorted(NOT_A_MOVE))
     return (
         F.when(F.col("deadline").isNull(), F.lit(schema.NO_SLA))
-        .when(ended > F.col("deadline"), F.lit(schema.NO))
+        .when(F.coalesce("finished", now) > F.col("deadline"), F.lit(schema.NO))
         .when(F.col("open"), F.lit(schema.NOT_DUE))
-        .when(good, F.lit(schema.YES))
-        .when(left_out, F.lit(schema.EXCLUDED))
+        .when(F.col("outcome").isin(*sorted(IN_TARGET)), F.lit(schema.YES))
+        .when(withdrawn, F.lit(schema.EXCLUDED))
         .otherwise(F.lit(schema.NO))
     )
 

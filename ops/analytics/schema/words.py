@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from storage_node.model.moves import ABSENCES, MoveState, Outcome, Phase, StallReason
 from storage_node.model.reassignments import ReassignmentPhase, ReplicaState
+from storage_node.model.sla import SlaVerdict
 from workflows.model import names, phases
 
 #: The reasons by which a node counts a move's time.
@@ -54,7 +55,7 @@ PHASES = (
 BUSY = (COPYING, THROTTLED, STALLED)
 
 # Whether a move met its SLA.
-YES, NO, NO_SLA, NOT_DUE, EXCLUDED = "yes", "no", "not asked", "not due", "excluded"
+YES, NO, NO_SLA, NOT_DUE, EXCLUDED = SlaVerdict
 
 # What a throttle limits: the copies of one run, one node, or the replicas of one topic.
 OF_RUN, OF_NODE, OF_TOPIC = "run", "node", "topic"

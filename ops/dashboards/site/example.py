@@ -28,6 +28,7 @@ from ops.dashboards.site.tables import (
     Site,
     short_id,
 )
+from storage_node.model.sla import SlaVerdict, judge
 
 SEED = 20_261_120
 AS_OF = datetime(2026, 11, 20, 12, tzinfo=UTC)
@@ -164,7 +165,7 @@ def _move(draw: random.Random, number: int, count: int) -> Row:
         row |= {"bytes": int(size * draw.random()), "took": row["took"] * draw.random()}
     if row["attempts"] > 1:
         row["resumed"] = int(size * draw.uniform(0.2, 0.7))
-    row["sla"] = _sla(row)
+    row["sla"] = _judged(row)
     kind = "reassign" if between else f"move/{node}"
     row["run"] = short_id(
         f"{CLUSTER}/{kind}/{topic}-{row['partition']}/{draw.randint(1, 3)}", topic, row["partition"], node
@@ -172,13 +173,10 @@ def _move(draw: random.Random, number: int, count: int) -> Row:
     return row
 
 
-def _sla(row: Row) -> str:
-    """Return whether a move met its deadline, by the rule of `ops/analytics/gold/sla.py`."""
-    if row["deadline"] is None:
-        return "not asked"
-    if row["took"] > row["deadline"]:
-        return "no"
-    return {"moved": "yes", "open": "not due", "failed": "no"}.get(row["outcome"], "excluded")
+def _judged(row: Row) -> SlaVerdict:
+    under_way, limit = row["outcome"] == "open", row["deadline"]
+    late = limit is not None and row["took"] > limit
+    return judge(row["outcome"], row["reason"] or "", under_way=under_way, late=late, has_deadline=limit is not None)
 
 
 def _evacuate(draw: random.Random, row: Row, ended: bool) -> None:
@@ -197,7 +195,7 @@ def _evacuate(draw: random.Random, row: Row, ended: bool) -> None:
             row["stall"] = "the node's limit of 80.0 MB/s, shared by 3 copies"
     row["throttled"] = busy * draw.uniform(0.2, 0.6)
     row["copying"] = busy - row["throttled"]
-    row["sla"] = _sla(row)
+    row["sla"] = _judged(row)
 
 
 def _day(row: Row) -> str:
@@ -263,7 +261,7 @@ def _plan(name: str, rows: list[Row]) -> Row:
         "started": began,
         "finished": ended,
         "deadline": deadline,
-        "met": "no" if late or (missed and not of["open"]) else "not due" if of["open"] else "yes",
+        "met": judge("failed" if missed else "done", "", under_way=bool(of["open"]), late=late, has_deadline=True),
         "low": round(total / 400e6, 1),
         "high": round(total / 150e6, 1),
         **{"moves": len(rows), "done": of["moved"], "missed": missed, "running": of["open"]},

@@ -57,7 +57,7 @@ FAILED = replace(
     outcome="failed",
     reason="TargetFull",
     message="/data/n1/d2 is full: audit-3 stays in /data/n1/d1",
-    met_sla="not asked",
+    met_sla="no deadline",
     deadline_seconds=None,
     deadline=None,
 )

@@ -92,7 +92,7 @@ def test_names_from_users_are_not_markup(browser: Any, tmp_path: Path) -> None:
 
 
 def test_moves_without_a_limit_or_a_deadline_cause_no_console_errors(browser: Any, tmp_path: Path) -> None:
-    bare = replace(WELL, throttle=None, deadline_seconds=None, deadline=None, met_sla="not asked")
+    bare = replace(WELL, throttle=None, deadline_seconds=None, deadline=None, met_sla="no deadline")
     opened = Opened(browser, write_page(report(bare), tmp_path / "report.html"))
     assert opened.page.locator("#chart-rates svg").count() == 1
     assert opened.problems == []

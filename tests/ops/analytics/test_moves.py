@@ -6,14 +6,17 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from pyspark.sql import functions as F
 
 from ops.analytics import report, schema
 from ops.analytics.gold.rules import Rules
+from ops.analytics.gold.sla import met_sla
 from ops.analytics.job import report_of
 from tests.ops.analytics.bronze import Collected, bronze, collect
 from tests.ops.analytics.conftest import at
 from tests.support.runs.histories import export
 from tests.support.runs.sample_runs import morning, retargeted
+from tests.support.sla_cases import CASES
 
 pytestmark = pytest.mark.spark
 
@@ -109,6 +112,24 @@ def test_each_replica_of_a_lane_has_its_own_outcome(collected: Collected) -> Non
     assert [collected.move(f"small-{p}").outcome for p in (0, 1, 2)] == ["moved", "in_place", "cancelled"]
     assert [collected.move(f"small-{p}").met_sla for p in (0, 1, 2)] == ["yes", "yes", "excluded"]
     assert collected.move("small-1").duration_seconds == pytest.approx(0.1)
+
+
+def test_deadlines_are_judged_by_the_table_of_the_model(spark: Any) -> None:
+    rows = [
+        (*one, (case.name, str(verdict)), case.deadline, case.after)
+        for case in CASES
+        for one, verdict in zip(case.rows, case.replicas, strict=True)
+    ]
+    rows += [(end, "", (end, found), 60.0, 5.0) for end, found in (("done", "yes"), ("rolled_back", "excluded"))]
+    made = spark.createDataFrame(
+        [
+            (*wanted, outcome, error, outcome == "open", at(after), None if limit is None else at(limit))
+            for outcome, error, wanted, limit, after in rows
+        ],
+        "name string, wanted string, outcome string, reason string, open boolean, now timestamp, deadline timestamp",
+    ).withColumn("finished", F.when(~F.col("open"), F.col("now")))
+    found = made.withColumn("met", met_sla(F.col("now"), F.col("reason"))).collect()
+    assert [(row.name, row.met) for row in found] == [(row.name, row.wanted) for row in found]
 
 
 def test_move_finished_after_its_deadline_misses_its_sla(collected: Collected) -> None:

@@ -7,13 +7,14 @@ step for fifty costs what a step for one costs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Any
 
 from storage_node.model.error_types import LEAVES_A_COPY, ErrorType
 from storage_node.model.moves import MOVED, Event, Outcome, Phase, StallReason
+from storage_node.model.sla import SlaVerdict, judge
 from workflows.model import calls
 from workflows.model.absence import sentence
 from workflows.model.calls import MoveRow, ReplicaMove
@@ -343,12 +344,28 @@ def verdict(rows: Sequence[MoveRow]) -> Verdict:
     )
 
 
-def sla(seconds: float | None, started: float, in_place: float | None, now: float) -> Sla:
-    """Return whether the run's replicas were in place in time; times are epoch seconds."""
-    took = None if in_place is None else round(in_place - started, 3)
+def sla(
+    replicas: Collection[MovingReplica], seconds: float | None, started: float, settled: float | None, now: float
+) -> Sla:
+    """Return whether the run met its deadline, with all its replicas (its lane) as one; times are epoch seconds.
+
+    `settled` is when no replica had a copy to make any more, None before. The lane is in place if a replica is and none
+    failed: a replica that was dropped does not count, one that failed makes the lane miss its deadline.
+    """
+    in_place = any(each.phase.in_place for each in replicas)
+    after = round((now if settled is None else settled) - started, 3)
+    took = after if settled is not None and in_place else None
     if seconds is None:
         return Sla(took=took)
-    met: bool | None = took <= seconds if took is not None else (False if now - started > seconds else None)
+    failed = next((each for each in replicas if each.phase is Phase.FAILED), None)
+    verdict = judge(
+        Outcome.FAILED if failed else Outcome.IN_PLACE if in_place else Outcome.CANCELLED,
+        failed.row.error if failed else "",
+        under_way=settled is None,
+        late=after > seconds,
+        has_deadline=True,
+    )
+    met = {SlaVerdict.YES: True, SlaVerdict.NO: False}.get(verdict)
     return Sla(seconds, round(started + seconds, 3), took, met)
 
 

@@ -153,7 +153,7 @@ def test_recorded_lanes_have_their_moves(collected: Collected) -> None:
     assert row["seconds"] > 0 and between.seconds_copying == row["seconds"]
     assert between.mean_rate == pytest.approx(1000 / row["seconds"])
     (stopped,) = moves_of(collected, recorded_run("plan-lane-stopped").workflow_id)
-    assert (stopped.outcome, stopped.bytes_copied, stopped.met_sla) == ("cancelled", 0, "not asked")
+    assert (stopped.outcome, stopped.bytes_copied, stopped.met_sla) == ("cancelled", 0, "no deadline")
     assert [phase.phase for phase in collected.report.phases if phase.id == stopped.id] == [
         "asking", "copying", "cancelling",
     ]  # fmt: skip

@@ -191,7 +191,7 @@ def test_plan_without_an_ended_move_has_the_fan_of_its_check(browser: Any, tmp_p
     now = 1.8e9
     plan = dict.fromkeys(PLANS) | {
         "plan": "p", "id": "k/plan/p", "chain": "c", "outcome": "open", "started": now - 60, "low": 120, "high": 360,
-        "moves": 2, "done": 0, "missed": 0, "running": 2, "bytes": 0, "total": 5_000_000, "met": "not asked",
+        "moves": 2, "done": 0, "missed": 0, "running": 2, "bytes": 0, "total": 5_000_000, "met": "no deadline",
     }  # fmt: skip
     write_site(Site(now, 1, 0, {"plans": pack(PLANS, [[plan[name] for name in PLANS]])}), tmp_path)
     with Opened(browser, tmp_path, "plans") as opened:

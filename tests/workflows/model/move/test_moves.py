@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage_node.model.moves import ABSENCES, Event, Outcome, Phase, StallReason
+from tests.support.sla_cases import CASES, SlaCase
 from workflows.model.calls import MoveRow, ReplicaMove
 from workflows.model.move import moves
 from workflows.model.move.moves import MovingReplica
@@ -150,20 +151,19 @@ def test_verdict_of_a_run_by_its_rows(outcomes: list[str], status: str, error: s
     assert status != "failed" or "why" in found.message
 
 
-@pytest.mark.parametrize(
-    ("seconds", "in_place", "now", "met"),
-    [
-        (None, 5.0, 9.0, None),
-        (10.0, 10.0, 99.0, True),
-        (10.0, 10.1, 99.0, False),
-        (10.0, None, 9.0, None),
-        (10.0, None, 11.0, False),
-    ],
-)
-def test_sla(seconds: float | None, in_place: float | None, now: float, met: bool | None) -> None:
-    found = moves.sla(seconds, 100.0, None if in_place is None else 100.0 + in_place, 100.0 + now)
-    assert found.met is met
-    assert found.took == (None if in_place is None else pytest.approx(in_place))
+LANE = {"open": Phase.COPYING, "failed": Phase.FAILED, "cancelled": Phase.CANCELLED, "superseded": Phase.SUPERSEDED}
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_sla_judges_the_lane_by_the_table(case: SlaCase) -> None:
+    lane = [replica(LANE.get(outcome, Phase.DONE), error=error) for outcome, error in case.rows]
+    now = 100.0 + case.after
+    settled = None if ("open", "") in case.rows else now
+    # What is settled is judged by its end, however late the query comes.
+    found = moves.sla(lane, case.deadline, 100.0, settled, now if settled is None else now + 9999)
+    assert found.met is {"yes": True, "no": False}.get(case.lane)
+    in_place = settled is not None and any(each.phase.in_place for each in lane)
+    assert found.took == (pytest.approx(case.after) if in_place else None)
 
 
 @given(st.integers(0, 1 << 50), st.integers(0, 1 << 50), st.floats(0, 1e10))
