@@ -15,7 +15,7 @@ SEED ?=
 CONTAINERS ?=
 KAFKA ?=
 
-.PHONY: help setup setup-dev run check test test-all conformance mutations torture stack dashboards screenshots bench format clean
+.PHONY: help setup setup-dev run check test test-all conformance mutations torture stack dashboards screenshots bench docs format clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -92,6 +92,16 @@ screenshots: setup-dev ## takes the pictures of the README again
 
 bench: setup-dev ## the benchmark's table, Apache Kafka beside us
 	@$(PY) -m ops.bench
+
+#: The modules of ops/docs that print a page of the same name.
+PRINTED := failpoints moves node_state queries results searching tables
+
+docs: setup-dev ## writes the generated pages of ops/docs again
+	@for page in $(PRINTED); do \
+		$(PY) -m ops.docs.$$page > ops/docs/.page && mv ops/docs/.page ops/docs/$${page//_/-}.md || { rm -f ops/docs/.page; exit 1; }; done
+	@$(PY) -m tests.support.configuration
+	@$(PY) -m tests.conformance.differences
+	@$(PY) -m tests.support.report.pages
 
 format: setup-dev ## formats the code
 	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .

@@ -18,7 +18,8 @@ _HEAD = """# Where our nodes differ from Apache Kafka
 <!-- generated from differences.tsv by `python -m tests.conformance.differences`; a test compares -->
 
 `make conformance` runs one suite against three nodes of ours and three brokers of Apache Kafka 4.3.1, and writes
-build/conformance.md: each case of Kafka's behaviour in this field with the tests that show it.
+build/conformance.md: each case of Kafka's behaviour in this field with the tests that show it
+([all cases](conformance.md)).
 """
 _TAIL = """(build/conformance.md names the row of tests/conformance/differences.tsv). Each difference is deliberate, and
 the suite asserts both sides of each row.
