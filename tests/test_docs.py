@@ -12,7 +12,7 @@ from tests.support import configuration
 from tests.support.report.readme import ROOT, tracked_pages
 
 #: A page of which people read the first screen, and one that they read whole: so many lines at most.
-LONGEST = {"README.md": 160, "ARCHITECTURE.md": 300}
+LONGEST = {"README.md": 160, "ARCHITECTURE.md": 320}
 PACKAGES = (
     "storage_node",
     "storage_node/config",

@@ -1,7 +1,8 @@
 """Texts that users read use the field's words: a small table of phrases that they must not contain.
 
-The texts are help texts, errors and log lines in the sources, found with `ast`, and the pages (README.md,
-ARCHITECTURE.md, ops/docs, the packages' READMEs). The table is small on purpose: it has only phrases with an obvious
+The texts are help texts, errors, log lines and the words of tables in the sources, found with `ast`, the strings of
+scripts and templates that browsers load, and the pages (README.md, ARCHITECTURE.md, ops/docs, the packages' READMEs).
+The table is small on purpose: it has only phrases with an obvious
 replacement and without a legitimate use.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -64,6 +65,13 @@ RULES = (
     ),
     Rule(r"\banew\b", "again", "plain words", "it is made anew"),
     Rule(r"\blook(s|ed|ing)? at\b", "inspects, checks, reads", "plain words", "look at it and move it away"),
+    Rule(
+        r"(?<!\bin )\ban order\b(?! (in|of|that)\b)",
+        "an operator's request, stopped by operator",
+        _ACTOR,
+        "held by: an order",
+    ),
+    Rule(r"\bnot asked\b", "no deadline, not requested", "the protocol's verb", "met SLA: not asked"),
     Rule(r"\b(wish|wishes|wished)\b", "request, preferred log directory", "the field's word", "a wish"),
 )
 
@@ -83,6 +91,8 @@ ALLOWED: tuple[Allowed, ...] = ()
 _LEVELS = {"debug", "info", "warning", "error", "exception", "critical"}
 _PRINTS = {"echo", "confirm", "say", "_say", "print", "Typer", "Option", "Argument", "add_argument", "ArgumentParser"}
 _KEYWORDS = {"help", "description"}
+#: What the names of mappings end with whose values are shown.
+_WORDS = "_WORDS"
 
 
 @dataclass(frozen=True)
@@ -145,10 +155,39 @@ def texts_of(source: str, path: str) -> list[Text]:
             for keyword in node.keywords:
                 if keyword.arg in _KEYWORDS:
                     found |= set(_strings(keyword.value))
+        elif isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Dict):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if any(isinstance(each, ast.Name) and each.id.endswith(_WORDS) for each in targets):
+                found |= {each for value in node.value.values for each in _strings(value)}
     for command in _commands(tree):
         if text := ast.get_docstring(command):
             found.add((command.body[0].lineno, text))
     return [Text(path, line, text) for line, text in sorted(found)]
+
+
+def texts_of_script(script: str, path: str) -> list[Text]:
+    """Return the strings of a script of a page, line by line, without comments."""
+    plain = re.sub(r"/\*.*?\*/", lambda match: "\n" * match[0].count("\n"), script, flags=re.DOTALL)
+    string = re.compile(r'//[^\n]*|"((?:[^"\\\n]|\\.)*)"|\'((?:[^\'\\\n]|\\.)*)\'|`([^`\n]*)`')
+    found: list[Text] = []
+    for number, line in enumerate(plain.splitlines(), 1):
+        for match in string.finditer(line):
+            if text := next(filter(None, match.groups()), ""):
+                found.append(Text(path, number, re.sub(r"\$\{[^}]*\}", "{}", text)))
+    return found
+
+
+def texts_of_template(template: str, path: str) -> list[Text]:
+    """Return the lines of a page's template that browsers show, without tags, scripts and expressions."""
+
+    def blank(match: re.Match[str]) -> str:
+        return "\n" * match[0].count("\n")
+
+    plain = re.sub(r"<(script|style)\b.*?</\1>|<!--.*?-->|\{#.*?#\}|\{%.*?%\}", blank, template, flags=re.DOTALL)
+    plain = re.sub(r"\{\{.*?\}\}", "{}", plain)
+    plain = re.sub(r"<[^>]*>", blank, plain)
+    lines = enumerate(plain.splitlines(), 1)
+    return [Text(path, number, line.strip()) for number, line in lines if line.strip()]
 
 
 def texts_of_page(page: str, path: str) -> list[Text]:
@@ -170,6 +209,14 @@ def texts_of_page(page: str, path: str) -> list[Text]:
     return found
 
 
+#: What browsers load.
+_OF_BROWSERS: Mapping[str, Callable[[str, str], list[Text]]] = {
+    ".js": texts_of_script,
+    ".html": texts_of_template,
+    ".j2": texts_of_template,
+}
+
+
 @cache
 def all_texts() -> list[Text]:
     """Return all texts of the sources and the pages that users read."""
@@ -178,6 +225,9 @@ def all_texts() -> list[Text]:
         root = ROOT / name
         for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
             found += texts_of(file.read_text(), str(file.relative_to(ROOT)))
+    for suffix, texts in _OF_BROWSERS.items():
+        for file in sorted((ROOT / "ops").rglob(f"*{suffix}")):
+            found += texts(file.read_text(), str(file.relative_to(ROOT)))
     for page in tracked_pages():
         found += texts_of_page(page.read_text(), str(page.relative_to(ROOT)))
     return found
@@ -241,6 +291,8 @@ def other() -> str:
 def registered() -> None:
     '''another command'''
 
+STALL_WORDS: Mapping[str, str] = {"a key": "a word"}
+OTHERS = {"a key": "not shown"}
 app.command("registered")(registered)
 """
     assert [each.text for each in texts_of(source, "m.py")] == [
@@ -252,7 +304,19 @@ app.command("registered")(registered)
         "one",
         "two",
         "another command",
+        "a word",
     ]
+
+
+def test_texts_of_what_browsers_load_are_found() -> None:
+    script = "/* a\nb */\nshow('one', \"two\"); // 'three'\nconst x = `four ${y} five`;\n"
+    assert [(each.line, each.text) for each in texts_of_script(script, "p.js")] == [
+        (3, "one"),
+        (3, "two"),
+        (4, "four {} five"),
+    ]
+    template = "<p class='a'>one {{ x }}\n{% if y %}two{% endif %}</p>\n<script>three</script>\n{# four #}"
+    assert [(each.line, each.text) for each in texts_of_template(template, "p.j2")] == [(1, "one {}"), (2, "two")]
 
 
 def test_texts_of_a_page_have_no_code() -> None:

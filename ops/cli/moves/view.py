@@ -61,7 +61,7 @@ _WORDS: Mapping[str, str] = {
     StallReason.RUN_LIMIT: "its limit",
     StallReason.NODE_LIMIT: "node's limit",
     StallReason.QUEUED: "other moves",
-    StallReason.STOPPED: "an order",
+    StallReason.STOPPED: "stopped by operator",
     StallReason.PAUSED_BY_SERVER: "Temporal",
 }
 

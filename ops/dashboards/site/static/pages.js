@@ -117,7 +117,7 @@ function sla() {
     { name: "objective", value: percent(objective), more: "of the moves that count", id: "objective" },
     { name: "error budget left", value: left === null ? TOO_FEW : `${left < 0 ? "−" : ""}${(Math.floor(Math.abs(left) * 1000) / 10).toFixed(1)} %`, more: left === null ? `fewer than ${FEWEST} moves count` : spare >= 0 ? `${count(spare, "more move")} may miss` : `${count(-spare, "move")} over it`, kind: left !== null && left < 0 ? "bad" : left !== null && left < 0.25 ? "warn" : "", id: "budget-left" },
     { name: "burn rate, 1 day", value: fast.at(-1) === null ? TOO_FEW : `${fast.at(-1).toFixed(1)} ×`, more: "1 × spends the budget in its window", kind: fast.at(-1) >= 6 ? "bad" : "", id: "burn-1" },
-    { name: "burn rate, 7 days", value: slow.at(-1) === null ? TOO_FEW : `${slow.at(-1).toFixed(1)} ×`, more: "both above 1 × ask for a look", kind: slow.at(-1) > 1 ? "warn" : "", id: "burn-7" },
+    { name: "burn rate, 7 days", value: slow.at(-1) === null ? TOO_FEW : `${slow.at(-1).toFixed(1)} ×`, more: "both above 1 × need a look", kind: slow.at(-1) > 1 ? "warn" : "", id: "burn-7" },
   ]));
   const bounds = rolled.map((one) => wilson(one.good, one.total));
   const least = Math.max(0, Math.min(objective, ...bounds.filter((_, index) => rolled[index].say).map(([low]) => low)) - 0.02);
