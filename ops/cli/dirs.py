@@ -54,7 +54,7 @@ def list_dirs(
     """List the log directories of running nodes, why some are offline, and offline replicas in online directories.
 
     A sign behind "online" warns before a disk fails: errors (passed when they were repeated), slow (against its own
-    past), read-only.
+    past), read-only, smart (its own health report, where smartctl may read it).
 
     A node that does not respond is listed with the reason. --json prints the document of KIP-113's kafka-log-dirs
     instead: every replica with its size in bytes, its lag in records, and whether it is the copy of a move. With

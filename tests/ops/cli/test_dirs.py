@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ops.cli import dirs
+from ops.cli import dirs, nodes
 from ops.cli import main as cli
 from ops.cli.kafka_admin import NodeAddress
 from storage_node.directories.formatting import format_directories, prepare
@@ -74,7 +74,7 @@ Replace = Callable[..., tuple[str, str]]
 @pytest.fixture
 def replace(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Replace:
     """Returns what `dirs replace` of node 1 prints, and its error; nothing listens where it looks for the node."""
-    monkeypatch.setattr(dirs.nodes, "addresses", lambda *_, **__: [NodeAddress(1, "127.0.0.1", 9)])
+    monkeypatch.setattr(nodes, "addresses", lambda *_, **__: [NodeAddress(1, "127.0.0.1", 9)])
 
     def replace(*arguments: str, code: int = 0) -> tuple[str, str]:
         capsys.readouterr()
