@@ -15,7 +15,7 @@ from ops.cli.moves.move import parse_replica
 from ops.cli.options import Bootstrap, Data, Json, group
 from ops.cli.target import Target, data_folder, resolve
 from ops.stack import state
-from ops.stack.errors import OpsError, UsageError
+from ops.stack.errors import ExitCode, OpsError, UsageError
 from storage_node.config.log_dirs_file import set_log_dirs
 from storage_node.config.node_config import ConfigError, NodeConfig
 from storage_node.directories.errors import StartRefused
@@ -54,7 +54,7 @@ def list_dirs(
     """List the log directories of running nodes, why some are offline, and offline replicas in online directories.
 
     A sign behind "online" warns before a disk fails: errors (passed when they were repeated), slow (against its own
-    past), read-only.
+    past), read-only, smart (its own health report, where smartctl may read it).
 
     A node that does not respond is listed with the reason. --json prints the document of KIP-113's kafka-log-dirs
     instead: every replica with its size in bytes, its lag in records, and whether it is the copy of a move. With
@@ -235,7 +235,7 @@ def online(node: Node, directory: Path_, data: Data = None, bootstrap: Bootstrap
     """Take a log directory back after its disk was repaired, without a restart of the node.
 
     The node checks, locks and opens it as at a start; its replicas follow their leaders and rejoin the ISR, and sole
-    replicas lead. Does nothing where the directory is online. Exit code 1, with the reason, while the disk is bad.
+    replicas lead. Does nothing where the directory is online. Exit code 6, with the reason, while the disk is bad.
     """
     where = nodes.address(resolve(data, bootstrap), node)
     _changed(node, nodes.call(where, "directory-online", OPENING, path=directory), json)
@@ -243,19 +243,61 @@ def online(node: Node, directory: Path_, data: Data = None, bootstrap: Bootstrap
 
 @app.command()
 def replace(
-    node: Node, directory: Path_, data: Data = None, bootstrap: Bootstrap = None, yes: Yes = False, json: Json = False
+    node: Node,
+    directory: Path_,
+    config: Config = None,
+    data: Data = None,
+    bootstrap: Bootstrap = None,
+    yes: Yes = False,
+    json: Json = False,
 ) -> None:
     """Use a new or wiped disk at the path of an offline log directory, without a restart of the node.
 
     The node formats it, and forgets the former disk, which must never come back. Records that only that disk held are
     lost; replicas with another in-sync replica are copied again from there. It lists them and asks for confirmation.
+    On a stopped node the command itself does this, with the server.properties of the stack's node, or --config.
     """
-    where = nodes.address(resolve(data, bootstrap), node)
-    found = nodes.call(where, "directory-losses", path=directory)
+    target = resolve(data, bootstrap)
+    try:
+        where = nodes.address(target, node)
+        found = nodes.call(where, "directory-losses", path=directory)
+    except OpsError as error:
+        stopped = isinstance(error, nodes.Unreachable) and error.reach is nodes.Reach.REFUSED
+        if config is not None and error.exit_code is not ExitCode.REFUSED:
+            return _replace_stopped(node, directory, config, data, yes, json)
+        if stopped and target.storage_nodes:
+            return _replace_stopped(node, directory, _stack_file(node, data), data, yes, json)
+        if stopped:
+            raise OpsError(
+                f"node {node} does not respond; if it is stopped, run on its machine: rehome dirs replace {node} "
+                f"{directory} --config FILE"
+            ) from error
+        raise
     held, alone = (tuple(map(parse_replica, found[name])) for name in ("replicas", "alone"))
     if not found["online"]:
         _confirm(node, [forgetting.Lost(found["id"], found["path"], held, known=True, alone=alone)], yes, "replace")
     _changed(node, nodes.call(where, "directory-replace", OPENING, path=directory), json)
+
+
+def _replace_stopped(node: int, directory: str, config: Path, data: Path | None, yes: bool, json: bool) -> None:
+    """Replace a disk of a stopped node, as `forget` does; the lock of a directory refuses a running one."""
+    settings = _settings(node, config, data)
+    beside = settings.metadata_beside
+    try:
+        lost = forgetting.look_at(settings.log_dirs, node, directory, beside)
+        _confirm(node, [lost], yes, "replace")
+        done = forgetting.forget(settings.log_dirs, settings.cluster_id or None, node, [lost.directory_id], beside)
+    except StartRefused as error:
+        raise OpsError(f"{directory} of node {node} was not replaced: {error}") from error
+    found = {
+        "path": lost.path,
+        "id": dict(done.ids)[lost.path],
+        "outcome": "replaced",
+        "replicas": 0,
+        "left": {},
+        "log_dirs": list(settings.log_dirs),
+    }
+    _changed(node, found, json)
 
 
 @app.command()

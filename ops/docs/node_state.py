@@ -32,7 +32,7 @@ STATUS: Mapping[str, Field] = {
     "directories[].failure": Field("string or null", "Why it is offline; null while it is online."),
     "directories[].signs": Field(
         "object",
-        "Early signs of a failure, by kind: `errors`, `slow`, `read-only`; empty for a healthy disk.",
+        "Early signs of a failure, by kind: `errors`, `slow`, `read-only`, `smart`; empty for a healthy disk.",
     ),
     "directories[].evidence": Field("object or null", "What that rests on; null while it is online."),
     "directories[].evidence.verdict": Field("string", "`disk`, `file`, `full`, `read-only` or `hung`."),

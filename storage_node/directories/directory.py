@@ -18,7 +18,7 @@ from storage_node.directories.checkpoints import HIGH_WATERMARKS, LOG_START_OFFS
 from storage_node.directories.clean_shutdown import CleanShutdown
 from storage_node.directories.io_faults import Fault, evidence_of, fault_of, reason_of
 from storage_node.directories.lock import DirectoryLock
-from storage_node.directories.signs import mounts, repeats
+from storage_node.directories.signs import mounts, repeats, smart
 from storage_node.directories.signs.latency import Latency
 from storage_node.errors import LogDirectoryOffline, StorageError
 from storage_node.model.evidence import Evidence, Verdict
@@ -134,7 +134,7 @@ class LogDirectory:
         """Return the early signs of a failure: the kind of each, and a clause that explains it.
 
         `errors`: some passed when they were repeated; `slow`: against the disk's own past; `read-only`: its file system
-        is mounted so. None of them takes the directory offline.
+        is mounted so; `smart`: its disk's own report, of the last hour. None of them takes the directory offline.
         """
         if self._identity is None:
             return {}
@@ -142,7 +142,7 @@ class LogDirectory:
         number = repeats.count(device) - self._repeats
         errors = f"{number} reads or writes on its disk failed and were repeated" if number else ""
         mount = "its file system is mounted read-only" if mounts.is_read_only(self._real) else ""
-        found = {"errors": errors, "slow": self.latency.slow(), "read-only": mount}
+        found = {"errors": errors, "slow": self.latency.slow(), "read-only": mount, "smart": smart.sign(device)}
         return {word: text for word, text in found.items() if text}
 
     def check_online(self) -> None:

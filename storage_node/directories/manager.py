@@ -17,6 +17,7 @@ from storage_node.directories.formatting import prepare
 from storage_node.directories.image_store import ImageStore
 from storage_node.directories.layout import normalise
 from storage_node.directories.lock import DirectoryLock
+from storage_node.directories.meta.properties import in_order
 from storage_node.directories.reopening import Expected
 from storage_node.errors import LogDirectoryOffline, LogDirNotFound, MetadataIOError, StorageError
 
@@ -156,10 +157,14 @@ class DirectoryManager:
         return reopening.open_again(expected, patience)
 
     def drop(self, directory: LogDirectory) -> None:
-        """Use a directory no longer, whose id stays known until `forget`."""
+        """Use a directory no longer, whose id stays known until `forget`; `restore` undoes it."""
         self.directories = tuple(each for each in self.directories if each is not directory)
         self._by_path = {each.name: each for each in self.directories}
         self.images.directories_are(self.directories)
+
+    def restore(self, directories: Sequence[LogDirectory]) -> None:
+        """Use the directories again that were in use before `drop`, in their order."""
+        self._use(directories)
 
     def forget(self, directory_id: str) -> None:
         """Forget the id of a directory that is not in use any more, on all disks."""
@@ -168,8 +173,7 @@ class DirectoryManager:
 
     def put(self, directory: LogDirectory, forget: Collection[str] = ()) -> None:
         """Use a directory from now on, in the place of the one with its path; `forget` has ids of lost disks."""
-        kept = [each for each in self.directory_ids if each not in forget]
-        self.directory_ids = tuple(dict.fromkeys((*kept, directory.id)))
+        self.directory_ids = tuple(each for each in self.directory_ids if each not in forget)
         if directory.name in self._by_path:
             every = [directory if each.name == directory.name else each for each in self.directories]
         else:
@@ -180,6 +184,7 @@ class DirectoryManager:
         self.directories = tuple(every)
         self._by_path = {each.name: each for each in every}
         self.images.directories_are(every)
+        self.directory_ids = in_order(self.directory_ids, [each.id for each in every if each.id])
         reopening.list_ids(every, (*self.directory_ids, *filter(None, [self._beside])))
 
     def on_failure(self, listener: Callable[[LogDirectory, str], None]) -> None:

@@ -203,7 +203,7 @@ def list_ids(directories: Sequence[LogDirectory], ids: tuple[str, ...]) -> None:
 
 def _list_ids(directory: LogDirectory, ids: tuple[str, ...]) -> None:
     before = meta_properties.read(directory.path)
-    if before is not None and set(before.directory_ids) != set(ids):
+    if before is not None and before.directory_ids != ids:
         after = MetaProperties(
             before.version, before.cluster_id, before.node_id, before.directory_id, ids, before.others
         )

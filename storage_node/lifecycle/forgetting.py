@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from storage_node.directories import atomic, image_store
 from storage_node.directories.errors import MalformedFile, StartRefused
 from storage_node.directories.formatting import FormatResult, format_directories, inspect
 from storage_node.directories.layout import normalise
+from storage_node.directories.meta.problems import Found
 from storage_node.lifecycle.failures import assigned
 from storage_node.model.ids import TopicPartition
 from storage_node.model.image import BadImage, ClusterImage, decode_whole
 
-__all__ = ["Lost", "forget", "look"]
+__all__ = ["Lost", "forget", "look", "look_at"]
 
 _LIMIT = 256 << 20
 
@@ -44,18 +45,14 @@ def look(paths: Sequence[str | Path], node: int, directory_id: str, metadata: st
 
     `metadata` is a metadata.log.dir that is not among log.dirs.
     """
-    found = [inspect(normalise(path)) for path in (*paths, *([metadata] if metadata else []))]
-    listed: set[str] = set()
+    found = _inspect(paths, metadata)
     for each in found:
-        if each.properties is None:
-            continue
-        if each.properties.directory_id == directory_id:
+        if each.properties is not None and each.properties.directory_id == directory_id:
             raise StartRefused(
                 f"{each.path} has the directory id {directory_id}; only an id that is missing is forgotten"
             )
-        listed |= {each.properties.directory_id or "", *each.properties.directory_ids}
-    missing = listed - {each.properties.directory_id for each in found if each.properties} - {""}
-    if directory_id not in listed:
+    missing = _missing(found)
+    if directory_id not in missing:
         names = ", ".join(sorted(missing))
         raise StartRefused(
             f"no meta.properties of node {node} lists the directory id {directory_id}; "
@@ -70,6 +67,42 @@ def look(paths: Sequence[str | Path], node: int, directory_id: str, metadata: st
     replicas = sorted(replica.partition for replica in assigned(image, node, directory_id))
     alone = tuple(tp for tp in replicas if (held := image.partition(tp)) is not None and set(held.isr) <= {node})
     return Lost(directory_id, path, tuple(replicas), known=True, alone=alone)
+
+
+def look_at(paths: Sequence[str | Path], node: int, path: str, metadata: str = "") -> Lost:
+    """Return what is lost with the disk that was at a path of log.dirs, where a new or wiped one is now.
+
+    Changes nothing. Raises StartRefused for a path whose disk is not missing, or where it is unknown which disk it was.
+    """
+    path = normalise(path)
+    names = [normalise(each) for each in paths]
+    if path not in names:
+        raise StartRefused(f"{path} is not a log directory of node {node}; its log.dirs are {', '.join(names)}")
+    found = _inspect(paths, metadata)
+    own = next(each.properties for each in found if each.path == path)
+    if own is not None:
+        raise StartRefused(f"{path} has a disk with the directory id {own.directory_id}; empty it first if it is lost")
+    missing = sorted(_missing(found))
+    if not missing:
+        raise StartRefused(f"no disk of node {node} is missing; a start formats a new directory by itself")
+    lost = [look(paths, node, each, metadata) for each in missing]
+    here = [each for each in lost if each.path == path] or [each for each in lost if not each.path and len(lost) == 1]
+    if not here:
+        raise StartRefused(
+            f"the disk that was at {path} is unknown: missing are the directory ids {', '.join(missing)}; mount their "
+            f"disks, or, if they are permanently lost, run: rehome dirs forget {node} {' '.join(missing)}"
+        )
+    return replace(here[0], path=path)
+
+
+def _inspect(paths: Sequence[str | Path], metadata: str) -> list[Found]:
+    return [inspect(normalise(path)) for path in (*paths, *([metadata] if metadata else []))]
+
+
+def _missing(found: Sequence[Found]) -> set[str]:
+    """Return the ids that a meta.properties lists and no directory has."""
+    own = [each.properties for each in found if each.properties is not None]
+    return {id for each in own for id in each.directory_ids} - {each.directory_id for each in own}
 
 
 def forget(

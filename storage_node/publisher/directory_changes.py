@@ -312,6 +312,7 @@ class DirectoryChanges:
         node = self.node
         if len(node.dirs.online()) < 2:
             raise RequestRefused(f"log directory {directory.path} is the last one of node {node.id} that is online")
+        every = node.dirs.directories
         # From here on no replica or copy is created in it.
         node.dirs.drop(directory)
         try:
@@ -325,7 +326,7 @@ class DirectoryChanges:
                 )
             node.engine.remove_directory(directory)
         except BaseException:
-            node.dirs.put(directory)
+            node.dirs.restore(every)
             raise
         node.dirs.forget(directory.id)
 

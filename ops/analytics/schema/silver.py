@@ -267,6 +267,13 @@ DIRECTORIES = Table(
         _CHAIN,
         *columns(INT, node="the node"),
         *columns(STRING, directory="the path", directory_id="its id (KIP-858)", reason="why it went offline"),
+        *columns(
+            STRING,
+            verdict="what is wrong with the disk: disk, file, full, read-only or hung; null of an older node",
+            operation="the operation that failed, by which it counts as failed",
+            file="the file or folder of that operation; empty where it is unknown",
+            errno="the name of the system's error number; empty for none",
+        ),
         *columns(TIME, noticed="when the node noticed it", recorded="when the metadata had it"),
         *columns(DOUBLE, seconds="from one to the other"),
         *columns(STRING, outcome="what the controller made of it, or the run's status"),

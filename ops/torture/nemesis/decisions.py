@@ -67,7 +67,7 @@ ON_DISKS: dict[str, int] = {
 
 #: Mean seconds between two decisions.
 PAUSE_SECONDS = 0.9
-PICKS = 6
+PICKS = 7
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Disk faults: one log directory of a node fails, hangs, is full, or has a bad file; then it works again.
 
 The replicas that the node took offline are brought back as by an operator: replicas in online directories by a
-`replicas-online` request, a directory by a restart of its node.
+`replicas-online` request, a directory by a `directory-online` request or by a restart of its node.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ from ops.torture.nemesis.moving import Moving, ReplicaOnDisk
 from ops.torture.roles import FAILURE_SECONDS, Roles
 
 #: The share of disk faults without any other fault, so that a delay elsewhere is their effect; of the others, the share
-#: during which the node is killed and started; the share of faults preceded by a move to the disk.
-ALONE, RESTARTED, MOVED = 0.4, 0.25, 0.5
+#: during which the node is killed and started; the share of faults preceded by a move to the disk; the share of failed
+#: directories that are brought back without a restart.
+ALONE, RESTARTED, MOVED, BY_REQUEST = 0.4, 0.25, 0.5, 0.5
 #: Seconds for which a disk fails, is full, or hangs for less or more than log.dir.failure.timeout.ms. Without any other
 #: fault it lasts `PATIENCE_SECONDS` longer, so that C19 can judge the clients' progress.
 FAILS, FULL, BAD = (1.0, 6.0), (2.0, 8.0), (2.0, 6.0)
@@ -155,7 +156,12 @@ class FailingDisks:
                 self._roles.mend_disk(node)
                 ended = now()
             try:
-                outcome = self._bring_back(node, NOTICED_SECONDS if hits else 0.0, kill=decision.picks[3] < 0.5)
+                outcome = self._bring_back(
+                    node,
+                    NOTICED_SECONDS if hits else 0.0,
+                    kill=decision.picks[3] < 0.5,
+                    by_request=decision.picks[6] < BY_REQUEST,
+                )
                 back = now()
             except OpsError as error:
                 outcome = f"{wrong}it stayed offline: {error}"
@@ -190,10 +196,11 @@ class FailingDisks:
 
     # Recovery
 
-    def _bring_back(self, node: int, noticed: float, *, kill: bool = False) -> str:
+    def _bring_back(self, node: int, noticed: float, *, kill: bool = False, by_request: bool = False) -> str:
         """Bring back the directory or replicas that the node takes offline within `noticed` seconds.
 
-        Returns the outcome. Raises `OpsError` if they stay offline.
+        `by_request`: a directory without a restart, where the node accepts that: it refuses while the controller, which
+        may have a fault, has not recorded the failure. Returns the outcome. Raises `OpsError` if they stay offline.
         """
         until = time.monotonic() + noticed
         while True:
@@ -209,6 +216,12 @@ class FailingDisks:
                 return "individual replicas were offline, back on request"
         if not directories and not replicas:
             return "nothing went offline"
+        if directories and by_request:
+            with contextlib.suppress(OpsError):
+                for directory in directories:
+                    self._roles.call(node, "directory-online", OPENED_SECONDS, path=directory)
+                if not any(self._offline(node)):
+                    return "the directory was offline, back on request"
         name = node_name(node)
         with self._faults.noted(name):
             self._roles.kill(name) if kill else self._roles.stop(name)

@@ -9,7 +9,7 @@ an id.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from storage_node.directories.errors import StartRefused
 from storage_node.directories.meta.problems import Found, Judged, State, judge
@@ -18,6 +18,7 @@ from storage_node.directories.meta.properties import (
     VERSION,
     MetaProperties,
     fresh_directory_id,
+    in_order,
     random_directory_id,
     upgrade,
 )
@@ -128,7 +129,8 @@ def _writes(
             writes.append((f.path, first))
             on_disk[f.path] = first
     order = [ids[f.path] for f in found if f.path in ids]
-    everything = (*order, *sorted(set(known) - set(order)))
+    listed = dict.fromkeys(each for f in found if f.properties for each in f.properties.directory_ids if each in known)
+    everything = in_order(tuple(dict.fromkeys((*listed, *known))), order)
     for path, content in on_disk.items():
         wanted = upgrade(
             content,
@@ -138,9 +140,8 @@ def _writes(
             directory_id=ids[path],
             directory_ids=everything,
         )
-        # The order of the ids has no meaning and does not cause a rewrite.
-        same = content is not None and set(content.directory_ids) == set(everything)
-        if not same or content is None or replace(content, directory_ids=everything) != wanted:
+        # The order is that of log.dirs at the last start: `rehome storage check` finds swapped disks by it.
+        if content != wanted:
             writes.append((path, wanted))
     return EnsembleDecision(
         cluster_id=cluster,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ __all__ = [
     "decode",
     "encode",
     "fresh_directory_id",
+    "in_order",
     "is_directory_id",
     "is_reserved",
     "random_directory_id",
@@ -86,6 +87,16 @@ def fresh_directory_id(used: Collection[str], draw: Callable[[], str] = random_d
         drawn = draw()
         if not drawn.startswith("-") and not is_reserved(drawn) and drawn not in used:
             return drawn
+
+
+def in_order(known: Sequence[str], order: Sequence[str]) -> tuple[str, ...]:
+    """Return the known ids with those of `order`, which are the directories' in the order of log.dirs, in that order.
+
+    The ids of directories that are missing keep their place, so that a disk that returns finds itself where it was.
+    """
+    there, rest = set(order), iter(order)
+    placed = [next(rest) if each in there else each for each in known]
+    return (*placed, *rest)
 
 
 def upgrade(

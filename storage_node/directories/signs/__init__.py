@@ -1,1 +1,1 @@
-"""What a log directory shows before it fails: operations that had to be repeated, latency, read-only mounts."""
+"""What a log directory shows before it fails: operations that had to be repeated, latency, read-only mounts, SMART."""

@@ -50,17 +50,30 @@ def failure(name: str, **more: Any) -> RunBuilder:
 
 @pytest.mark.spark
 def test_recorded_and_pending_directory_failures_are_rows(spark: Any, tmp_path: Any) -> None:
-    recorded = failure("recorded")
+    evidence = {"verdict": "disk", "operation": "fsync", "path": "/data/n2/d2/t-0", "errno": "EIO", "time": NOTICED}
+    recorded = failure("recorded", evidence=evidence)
     result = {
         **recorded_facts(),
         "recorded": NOTICED + 1.25,
         "outcome": "recorded",
         "replicas": [{"topic": "orders", "partitions": [0, 7]}],
         "moves": [MOVE],
+        "evidence": evidence,
     }
     recorded.complete(5.0, result)
-    export(tmp_path, recorded, failure("waits", directory="/data/n2/d3"), moved("a"), at=100)
-    one, two = collect_failures(directories(runs(spark, tmp_path)))
+    hung = {"verdict": "hung", "operation": "the health check", "path": "/data/n2/d3", "errno": "", "time": NOTICED}
+    waits = failure("waits", directory="/data/n2/d3", evidence=hung)
+    old = failure("old", directory="/data/n2/d4", noticed=NOTICED + 1)
+    export(tmp_path, recorded, waits, old, moved("a"), at=100)
+    found = directories(runs(spark, tmp_path))
+    assert {
+        row["directory"]: (row["verdict"], row["operation"], row["errno"], row["file"]) for row in found.collect()
+    } == {
+        "/data/n2/d2": ("disk", "fsync", "EIO", "/data/n2/d2/t-0"),
+        "/data/n2/d3": ("hung", "the health check", "", "/data/n2/d3"),
+        "/data/n2/d4": (None, None, None, None),
+    }
+    one, two, _ = collect_failures(found)
     assert (one.node, one.directory, one.outcome, one.seconds) == (2, "/data/n2/d2", "recorded", 1.25)
     assert one.noticed == "2026-11-20T10:00:03.500000Z" and "Input/output error" in one.reason
     assert one.replicas == ["orders-0", "orders-7"] and one.moves == ["audit-1"]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ops.cli import dirs
+from ops.cli import dirs, nodes
 from ops.cli import main as cli
+from ops.cli.kafka_admin import NodeAddress
 from storage_node.directories.formatting import format_directories, prepare
 from storage_node.directories.meta import properties as meta_properties
 from tests.support.nodes.node_harness import CLUSTER_ID, Harness, running
@@ -64,6 +66,63 @@ def test_node_starts_with_a_new_disk_after_dirs_forget(
         assert len(harness.node.replicas.served) == 2
     finally:
         harness.stop()
+
+
+Replace = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def replace(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Replace:
+    """Returns what `dirs replace` of node 1 prints, and its error; nothing listens where it looks for the node."""
+    monkeypatch.setattr(nodes, "addresses", lambda *_, **__: [NodeAddress(1, "127.0.0.1", 9)])
+
+    def replace(*arguments: str, code: int = 0) -> tuple[str, str]:
+        capsys.readouterr()
+        assert cli.run(["dirs", "replace", "1", *arguments, "--bootstrap-server", "127.0.0.1:9"]) == code
+        shown = capsys.readouterr()
+        return shown.out, shown.err
+
+    return replace
+
+
+def test_dirs_replace_on_a_stopped_node_formats_the_new_disk(stopped: tuple[Harness, Path], replace: Replace) -> None:
+    harness, config = stopped
+    at, others = harness.paths[1], (harness.paths[0], harness.paths[2])
+    _, error = replace(at, "--config", str(config), "--yes", code=1)
+    assert f"{at} has a disk with the directory id" in error and "empty it first" in error
+    gone = wipe(at)
+    _, error = replace(at, "--yes", code=1)
+    assert f"if it is stopped, run on its machine: rehome dirs replace 1 {at} --config FILE" in error
+    _, error = replace(at, "--config", str(config), code=2)
+    assert "so their records are lost" in error and "--yes is required" in error
+    _, error = replace(others[0], "--config", str(config), "--yes", code=1)
+    assert f"{others[0]} has a disk with the directory id" in error
+    out, _ = replace(at, "--config", str(config), "--yes")
+    assert out == f"{at} has a new disk on node 1, with 0 replicas\n"
+    assert all(len(ids) == 3 and gone not in ids for ids in listed(harness))
+    _, error = replace("/nowhere", "--config", str(config), "--yes", code=1)
+    assert f"/nowhere is not a log directory of node 1; its log.dirs are {harness.paths[0]}" in error
+
+
+def test_dirs_replace_of_one_of_two_lost_disks_names_both(stopped: tuple[Harness, Path], replace: Replace) -> None:
+    harness, config = stopped
+    both = [wipe(path) for path in harness.paths[1:]]
+    _, error = replace(harness.paths[1], "--config", str(config), "--yes", code=1)
+    assert f"rehome dirs forget 1 {both[1]}" in error
+    assert listed(harness)[1:] == [set(), set()], "nothing was formatted"
+
+
+def test_dirs_replace_refuses_a_path_whose_former_disk_is_another(
+    stopped: tuple[Harness, Path], replace: Replace
+) -> None:
+    harness, config = stopped
+    gone = wipe(harness.paths[1])
+    Path(harness.paths[1]).rmdir()
+    new = config.with_name("new")
+    new.mkdir()
+    config.write_text(config.read_text().replace("log.dirs=", f"log.dirs={new},"), encoding="utf-8")
+    _, error = replace(str(new), "--config", str(config), "--yes", code=1)
+    assert f"the disk that was at {new} is unknown" in error and f"rehome dirs forget 1 {gone}" in error
 
 
 def test_dirs_forget_keeps_a_metadata_directory_beside_log_dirs(

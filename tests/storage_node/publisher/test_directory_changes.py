@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from ops.disks import scanning
+from ops.disks.verdict import Kind, verdict
 from storage_node import failpoints
 from storage_node.directories.formatting import format_directories
 from storage_node.directories.meta import properties as meta_properties
@@ -33,6 +35,21 @@ def listed(harness: Harness) -> list[set[str]]:
     """The ids that each meta.properties lists."""
     found = [meta_properties.read(directory.path) for directory in harness.node.dirs.directories]
     return [set(each.directory_ids) for each in found if each is not None]
+
+
+@pytest.mark.feature("858-05")
+@pytest.mark.parametrize("which", [0, 1])
+def test_replaced_disk_takes_its_place_in_the_order_of_log_dirs(harness: Harness, which: int) -> None:
+    bad = harness.paths[which]
+    replaced(bad)
+    until(lambda: not harness.node.dirs.by_path(bad).online)
+    harness.node.directory_changes.replace(bad)
+    ids = tuple(directory.id for directory in harness.node.dirs.directories)
+    found = [meta_properties.read(path) for path in harness.paths]
+    assert [each.directory_ids for each in found if each is not None] == [ids, ids]
+    assert harness.node.dirs.directory_ids == ids
+    judged = verdict(scanning.look(harness.paths), node_id=1, metadata=harness.paths[0])
+    assert not any(problem.kind is Kind.SWAPPED for problem in judged.problems)
 
 
 @pytest.mark.feature("113-54")
@@ -139,7 +156,7 @@ def test_empty_directory_is_removed(harness: Harness, tmp_path: Path) -> None:
     changes.add(new)
     with pytest.raises(RequestRefused, match=r"still holds 1 replicas, t-1 for example; move them"):
         changes.remove(harness.directory_of("t", 1))
-    assert len(harness.node.dirs.directories) == 3, "nothing was changed"
+    assert [each.name for each in harness.node.dirs.directories] == [*harness.paths, new], "nothing was changed"
     harness.node.engine.create(TP, new, owner="a-run")
     with pytest.raises(RequestRefused, match="still holds 1 replicas"):
         changes.remove(new)

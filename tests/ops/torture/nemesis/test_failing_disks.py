@@ -59,6 +59,12 @@ class Cluster:
                 "directories": [{"path": p, "online": Path(p).name not in self.down} for p in self.log_dirs(node)],
                 "offline": dict.fromkeys(self.alone, "bad"),
             }
+        if op == "directory-online":
+            self.did.append((op, node, fields["path"]))
+            if not self.reopens:
+                raise OpsError("the controller has not recorded yet that it failed")
+            self.down = self.alone = ()
+            return {"outcome": "reopened"}
         self.did.append((op, node, fields["partitions"]))
         if self.reopens:
             self.alone = ()
@@ -97,8 +103,10 @@ def disks(cluster: Cluster, book: Book) -> FailingDisks:
 
 
 def at(action: str, *picks: float) -> Decision:
-    """Return a decision: by default not alone, without a move, on the first node with replicas on its faulty disk."""
-    usual = (0.0, 0.0, 0.0, 0.0, 0.6, 0.99)
+    """Return a decision: by default not alone, without a move, on the first node with replicas on its faulty disk, and
+    with a restart at the end.
+    """
+    usual = (0.0, 0.0, 0.0, 0.0, 0.6, 0.99, 0.99)
     return Decision(1, action, 0.0, (*picks, *usual[len(picks) :]))
 
 
@@ -183,6 +191,25 @@ def test_directory_that_went_offline_is_back_by_a_restart(tmp_path: Path, book: 
     assert cluster.did[1:] == [("mend_disk", 1), (end, "node-1"), ("start", "node-1")]
     (fault,), (trouble,) = book.faults, book.troubles
     assert trouble.name == "node-1" and fault.until <= trouble.since <= trouble.until <= fault.back
+
+
+BY_REQUEST = (0.0, 0.0, 0.0, 0.0, 0.6, 0.99, 0.0)
+
+
+def test_directory_that_went_offline_is_back_on_request(tmp_path: Path, book: Book) -> None:
+    cluster = Cluster(tmp_path, down=("b",))
+    _, outcome = disks(cluster, book).errors(at("disk-errors", *BY_REQUEST))
+    assert outcome.endswith("the directory was offline, back on request")
+    assert cluster.did[1:] == [("mend_disk", 1), ("directory-online", 1, cluster.log_dirs(1)[-1])]
+    assert book.troubles == [] and book.faults[0].back
+
+
+def test_directory_that_stays_offline_on_request_is_back_by_a_restart(tmp_path: Path, book: Book) -> None:
+    cluster = Cluster(tmp_path, down=("b",))
+    cluster.reopens = False
+    _, outcome = disks(cluster, book).errors(at("disk-errors", *BY_REQUEST))
+    assert outcome.endswith("back after a restart of the node")
+    assert [did[0] for did in cluster.did[1:]] == ["mend_disk", "directory-online", "kill", "start"]
 
 
 def test_replicas_that_went_offline_alone_are_back_on_request(tmp_path: Path, book: Book) -> None:

@@ -56,8 +56,19 @@ def test_directories_in_step_are_not_written() -> None:
     assert dict(decided.ids) == {"/1": A, "/2": B, "/3": C}
 
 
-def test_another_order_of_log_dirs_is_no_reason_to_write() -> None:
-    assert run(*IN_STEP[::-1]).writes == ()
+def test_start_lists_the_ids_in_the_order_of_log_dirs() -> None:
+    swapped = IN_STEP[::-1]
+    decided = run(*swapped)
+    assert {path: written.directory_ids for path, written in decided.writes} == dict.fromkeys(
+        ("/1", "/2", "/3"), (C, B, A)
+    )
+    assert run(*after(swapped, decided)).writes == ()
+
+
+def test_missing_disk_keeps_its_place_among_the_ids() -> None:
+    gone = Found("/1", "error", reason="it fails")
+    assert run(gone, *IN_STEP[1:]).writes == ()
+    assert run(gone, IN_STEP[2], IN_STEP[1]).directory_ids == (A, C, B)
 
 
 @pytest.mark.feature("858-01", "858-05", "858-07")

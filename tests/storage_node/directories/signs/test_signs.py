@@ -10,12 +10,13 @@ import pytest
 
 from storage_node.directories import health, probing
 from storage_node.directories.directory import LogDirectory
-from storage_node.directories.signs import mounts, repeats
+from storage_node.directories.signs import mounts, repeats, smart
 from tests.support.nodes.node_harness import until
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> Iterator[LogDirectory]:
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LogDirectory]:
+    monkeypatch.setattr(smart, "sign", lambda _: "")  # the disk of this machine
     made = LogDirectory(tmp_path, "id")
     yield made
     made.close()
@@ -38,12 +39,14 @@ def test_each_sign_has_a_word(directory: LogDirectory, monkeypatch: pytest.Monke
     repeated(directory.path)
     repeated(directory.path)
     monkeypatch.setattr(mounts, "is_read_only", lambda path: path == str(directory.path))
+    monkeypatch.setattr(smart, "sign", lambda _: "sda reports: 2 sectors cannot be read")
     for seconds in [0.01] * 20 + [0.5] * 5:
         directory.latency.add(seconds)
     assert directory.signs() == {
         "errors": "2 reads or writes on its disk failed and were repeated",
         "slow": "health checks take 0.50 s, usually 0.010 s",
         "read-only": "its file system is mounted read-only",
+        "smart": "sda reports: 2 sectors cannot be read",
     }
     assert directory.online
 
