@@ -15,6 +15,8 @@ from storage_node.model.ids import TopicPartition
 
 #: Seconds after which the cluster counts as unreachable.
 CONNECT_SECONDS = 8.0
+#: A sentence has so many names at most.
+MOST_NAMES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +181,7 @@ class KafkaAdmin:
         from kafka.admin import ConfigResource, ConfigResourceType
 
         wanted = [ConfigResource(ConfigResourceType[kind.upper()], name) for name in names]
-        with self._kafka_errors(f"describe the configs of {kind} {', '.join(names)}"):
+        with self._kafka_errors(f"describe the configs of {kind} {some(names)}"):
             response = self._client.describe_configs(wanted, config_filter="dynamic") if wanted else {}
         found: dict[str, dict[str, str]] = {name: {} for name in names}
         for by_name in response.values():
@@ -190,7 +192,7 @@ class KafkaAdmin:
         # For a resource that cannot be described the client returns neither configs nor an error.
         if missing := [name for name in names if not found[name]]:
             raise self.errors.rejected(
-                f"cannot describe the configs of {kind} {', '.join(missing)} at {self.bootstrap}; try again"
+                f"cannot describe the configs of {kind} {some(missing)} at {self.bootstrap}; try again"
             )
         return found
 
@@ -201,7 +203,7 @@ class KafkaAdmin:
         if not names:
             return {}
         wanted = [ConfigResource(ConfigResourceType[kind.upper()], name, configs=list(keys)) for name in names]
-        with self._kafka_errors(f"describe the configs of {kind} {', '.join(names)}"):
+        with self._kafka_errors(f"describe the configs of {kind} {some(names)}"):
             response = self._client.describe_configs(wanted, config_filter="all")
         own = "DYNAMIC_TOPIC_CONFIG" if kind == "topic" else "DYNAMIC_BROKER_CONFIG"
         found: dict[str, dict[str, str]] = {name: {} for name in names}
@@ -234,7 +236,7 @@ class KafkaAdmin:
             if values
         ]
         if resources:
-            self.alter_configs(resources, f"change the configs of {kind} {', '.join(changes)}")
+            self.alter_configs(resources, f"change the configs of {kind} {some(list(changes))}")
 
     def reassignments(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, Reassignment]:
         """Return the reassignments in progress, all of them or those of some partitions."""
@@ -293,13 +295,17 @@ class KafkaAdmin:
             if values.get(key, {}).get("value") is not None
         }
 
-    def describe(self, topics: Sequence[str]) -> list[dict[str, Any]]:
-        """Return topics with their partitions, as `partitions` does. Raises `errors.unknown_topic`."""
-        with self._kafka_errors(f"describe {', '.join(topics)}"):
+    def describe(self, topics: Sequence[str], *, known_only: bool = False) -> list[dict[str, Any]]:
+        """Return topics with their partitions, as `partitions` does, by one request. Raises `errors.unknown_topic` for
+        a topic that does not exist, unless these are left out (`known_only`).
+        """
+        with self._kafka_errors(f"describe {some(topics)}"):
             response = self._client.describe_topics(list(topics))
         described: list[dict[str, Any]] = []
         for topic in response:
             code = int(topic.get("error_code", 0))
+            if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and known_only:
+                continue
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise self.errors.unknown_topic(f"topic {topic.get('name')} does not exist; see: rehome topic list")
             if code:
@@ -391,6 +397,12 @@ def _partition_rows(topic: Mapping[str, Any]) -> list[dict[str, Any]]:
         for p in topic["partitions"]
     ]
     return sorted(rows, key=lambda row: int(str(row["partition"])))
+
+
+def some(names: Sequence[str]) -> str:
+    """Return names for a sentence: the first ones, and how many more there are."""
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def sizes_of(views: Sequence[LogDirectoryView]) -> dict[tuple[int, TopicPartition], int]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ops.cli import dirs_history, nodes, output
+from ops.cli import dirs_history, nodes, output, waits
 from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, NodeAddress
 from ops.cli.moves.move import parse_replica
 from ops.cli.options import Bootstrap, Data, Json, group
@@ -238,7 +238,7 @@ def online(node: Node, directory: Path_, data: Data = None, bootstrap: Bootstrap
     replicas lead. Does nothing where the directory is online. Exit code 6, with the reason, while the disk is bad.
     """
     where = nodes.address(resolve(data, bootstrap), node)
-    _changed(node, nodes.call(where, "directory-online", OPENING, path=directory), json)
+    _changed(node, _change(where, "online", directory), json)
 
 
 @app.command()
@@ -276,7 +276,7 @@ def replace(
     held, alone = (tuple(map(parse_replica, found[name])) for name in ("replicas", "alone"))
     if not found["online"]:
         _confirm(node, [forgetting.Lost(found["id"], found["path"], held, known=True, alone=alone)], yes, "replace")
-    _changed(node, nodes.call(where, "directory-replace", OPENING, path=directory), json)
+    _changed(node, _change(where, "replace", directory), json)
 
 
 def _replace_stopped(node: int, directory: str, config: Path, data: Path | None, yes: bool, json: bool) -> None:
@@ -314,7 +314,7 @@ def add(
     Then log.dirs in the node's server.properties is rewritten: of the stack's node, or --config; else it is printed.
     """
     where = nodes.address(resolve(data, bootstrap), node)
-    _changed(node, nodes.call(where, "directory-add", OPENING, path=directory), json, _properties(node, config, data))
+    _changed(node, _change(where, "add", directory), json, _properties(node, config, data))
 
 
 @app.command()
@@ -333,7 +333,13 @@ def remove(
     """
     where = nodes.address(resolve(data, bootstrap), node)
     file = _properties(node, config, data)
-    _changed(node, nodes.call(where, "directory-remove", OPENING, path=directory), json, file)
+    _changed(node, _change(where, "remove", directory), json, file)
+
+
+def _change(where: NodeAddress, op: str, directory: str) -> dict[str, Any]:
+    """Request a change of a directory; the node responds when it has opened it."""
+    with waits.lines(f"waiting for node {where.node}: rehome dirs {op} {where.node} {directory}"):
+        return nodes.call(where, f"directory-{op}", OPENING, path=directory)
 
 
 def _properties(node: int, config: Path | None, data: Path | None) -> Path | None:

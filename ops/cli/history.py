@@ -13,7 +13,7 @@ import typer
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 
-from ops.cli import output, spark
+from ops.cli import output, spark, waits
 from ops.cli.moves import runs
 from ops.cli.options import Cluster, Data, Json, TemporalAddress, ui_address
 from ops.cli.target import Target, resolve
@@ -133,4 +133,5 @@ def export_now(target: Target, folder: Path) -> ExportResult:
                 "run? see: rehome stack status"
             ) from error
 
-    return runs.with_temporal(target, work)
+    with waits.lines(f"waiting for the export {workflow_id}"):
+        return runs.with_temporal(target, work)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ops.cli import nodes, output
+from ops.cli import nodes, output, waits
 from ops.cli.moves.move import parse_replica
 from ops.cli.options import Bootstrap, Data, Json, group
 from ops.cli.target import resolve
@@ -35,7 +35,8 @@ def online(node: Node, replicas: Replicas, data: Data = None, bootstrap: Bootstr
     wanted = [parse_replica(text) for text in dict.fromkeys(replicas)]
     where = nodes.address(resolve(data, bootstrap), node)
     partitions = [[tp.topic, tp.partition] for tp in wanted]
-    found = nodes.call(where, "replicas-online", OPENING * len(wanted), partitions=partitions)["replicas"]
+    with waits.lines(f"node {node} is opening {len(wanted)} replica{'s' if len(wanted) != 1 else ''}"):
+        found = nodes.call(where, "replicas-online", OPENING * len(wanted), partitions=partitions)["replicas"]
     if json:
         output.print_json({"node": node, "replicas": found})
     else:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ops.cli import output
+from ops.cli import output, waits
 from ops.cli.control import selecting, sending
 from ops.cli.control.selecting import listed
 from ops.cli.control.sending import Found, Order, Sent, Verb
@@ -110,7 +110,9 @@ def _send(place: Place, what: str, order: Order, json: bool, *, yes: bool = True
         found = with_temporal(target, lambda client: sending.search(client, target.cluster, of_plans, what))
     if not yes and (found.many or len(found.runs) > 1):
         _confirm(found)
-    sent = with_temporal(target, lambda client: sending.send(client, order, found.runs))
+    count = len(found.runs)
+    with waits.lines(f"{order.verb}: waiting for {count} run{'s' if count != 1 else ''}"):
+        sent = with_temporal(target, lambda client: sending.send(client, order, found.runs))
     if json:
         runs = [each.as_json() for each in sent]
         output.print_json({"version": 1, "runs": runs, "unread": list(found.unread)})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,7 +25,6 @@ from workflows.model import names
 
 #: Seconds for the response to an update.
 SECONDS = 30.0
-AT_ONCE = 16
 #: Types of runs whose partitions are searched, besides the lanes of plans.
 _TYPES = (names.MOVE_REPLICA, names.PARTITION_REASSIGNMENT)
 
@@ -158,22 +156,17 @@ async def _candidates(client: Client, cluster: str, of_plans: str, asked: Wanted
     for kind in _TYPES:
         for run in await OpenRuns(client, cluster, kind).read(lambda _: False):
             add(run.workflow_id, run.run_id, kind, run.parameter)
-    async for lane in describing.open_runs(client, names.plans_queue(of_plans), names.PLAN_LANE):
-        parameter = await parameter_of(client, lane.workflow_id, lane.run_id)
+    lanes = [lane async for lane in describing.open_runs(client, names.plans_queue(of_plans), names.PLAN_LANE)]
+    read = await runs.at_once(lambda lane: parameter_of(client, lane.workflow_id, lane.run_id), lanes)
+    for lane, parameter in zip(lanes, read, strict=True):
         plan = str(parameter.get("plan", "")) if isinstance(parameter, Mapping) else ""
         add(lane.workflow_id, lane.run_id, names.PLAN_LANE, parameter, plan)
     return found, unread
 
 
 async def send(client: Client, order: Order, found: Sequence[Matched]) -> list[Sent]:
-    """Carry out a request for each run, at most `AT_ONCE` at a time."""
-    gate = asyncio.Semaphore(AT_ONCE)
-
-    async def one(run: Matched) -> Sent:
-        async with gate:
-            return await _one(client, order, run)
-
-    return list(await asyncio.gather(*map(one, found)))
+    """Carry out a request for each run, at most `runs.AT_ONCE` at a time."""
+    return await runs.at_once(lambda run: _one(client, order, run), found)
 
 
 async def _one(client: Client, order: Order, run: Matched) -> Sent:

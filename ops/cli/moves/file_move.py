@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from ops.cli import output
+from ops.cli import output, waits
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.cli.moves import log_dirs, open_moves, throttling
 from ops.cli.moves.log_dirs import MoveProgress, MoveResult, RequestedMove
@@ -57,12 +57,13 @@ def run(
         if note:
             output.say(note)
         try:
-            throttle = (
-                throttling.left(admin, file)
-                if rate is None
-                else throttling.begin(target, admin, file, moves, rate, patience)
-            )
-            results = log_dirs.request_moves(admin, moves, patience=patience)
+            with waits.lines(f"requesting {len(moves)} moves"):
+                throttle = (
+                    throttling.left(admin, file)
+                    if rate is None
+                    else throttling.begin(target, admin, file, moves, rate, patience)
+                )
+                results = log_dirs.request_moves(admin, moves, patience=patience)
             refused = [result for result in results if result.outcome == log_dirs.REFUSED]
             accepted = [result.move for result in results if result.outcome == log_dirs.ACCEPTED]
             if throttle is not None:
@@ -72,7 +73,8 @@ def run(
             if wait:
                 ended = {progress.move: progress for progress in _wait(target, admin, accepted)}
                 if throttle is not None:
-                    throttle.ended()
+                    with waits.lines("waiting until the throttle is removed"):
+                        throttle.ended()
                 rows = [ended.get(result.move, result) for result in results]
                 lost = [s for s in ended.values() if s.state != log_dirs.IN_PLACE]
             elif isinstance(throttle, throttling.Noted):
@@ -133,6 +135,7 @@ def _wait(target: Target, admin: KafkaAdmin, moves: Sequence[RequestedMove]) -> 
                 except OpsError:
                     for move in mine:
                         bars.show(f"{move.partition} on node {move.node}", Shown(StallReason.UNAVAILABLE))
+                    bars.polled()  # the next node may not respond in time either
                     continue
                 for progress in found:
                     tp, over = progress.move.partition, progress.state != log_dirs.COPYING

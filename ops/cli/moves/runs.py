@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar, cast
 
 from temporalio import exceptions as failures
@@ -22,6 +22,7 @@ from workflows.model import names
 from workflows.model.run_progress import ReassignmentProgress
 
 T = TypeVar("T")
+S = TypeVar("S")
 
 CONNECT_SECONDS = 8.0
 PROGRESS_SECONDS = 3.0
@@ -98,6 +99,25 @@ async def connect(target: Target) -> Client:
         raise OpsError(errors.sentence(problem, address, target.namespace), where=address) from error
 
 
+async def at_once(work: Callable[[S], Awaitable[T]], items: Iterable[S]) -> list[T]:
+    """Run `work` for each item, for `AT_ONCE` of them at a time; return what it returns, in order. The first failure
+    ends the others.
+    """
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one(item: S) -> T:
+        async with gate:
+            return await work(item)
+
+    tasks = [asyncio.ensure_future(one(item)) for item in items]
+    try:
+        return list(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
 async def reassignments(client: Client, cluster: str) -> list[ReassignmentProgress]:
     """Return the progress of the open runs of PartitionReassignment, of those that respond in time.
 
@@ -108,13 +128,7 @@ async def reassignments(client: Client, cluster: str) -> list[ReassignmentProgre
         (run.workflow_id, run.run_id)
         async for run in describing.open_runs(client, cluster, names.PARTITION_REASSIGNMENT)
     ]
-    gate = asyncio.Semaphore(AT_ONCE)
-
-    async def one(workflow_id: str, run_id: str) -> ReassignmentProgress | None:
-        async with gate:
-            return await progress_of(client, workflow_id, run_id, ReassignmentProgress)
-
-    responses = await asyncio.gather(*(one(*run) for run in found))
+    responses = await at_once(lambda run: progress_of(client, *run, ReassignmentProgress), found)
     return [each for each in responses if each is not None]
 
 

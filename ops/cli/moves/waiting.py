@@ -12,7 +12,7 @@ from typing import Any, Self
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 from temporalio.client import Client
 
-from ops.cli import nodes, output
+from ops.cli import nodes, output, waits
 from ops.cli.moves import open_moves, runs, view
 from ops.cli.moves.open_runs import OpenRun, OpenRuns
 from ops.cli.moves.view import MoveLine
@@ -23,8 +23,6 @@ from workflows.model.run_results import MoveRunResult
 POLL_SECONDS = 0.5
 #: Seconds between two reads of the run's step, and of whether it is paused, from the server.
 SERVER_SECONDS = 5.0
-#: Seconds between two lines without a terminal.
-LINE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +43,9 @@ class Bars:
     Use as a context manager.
     """
 
-    def __init__(self, say: Callable[[str], None] = output.say, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, say: Callable[[str], None] = output.say, due: waits.Due | None = None) -> None:
         console = output.progress_console()
-        self._say, self._clock = say, clock
+        self._say = say
         self._visible = console.is_terminal
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -61,7 +59,7 @@ class Bars:
         )
         self._tasks: dict[str, TaskID] = {}
         self._shown: dict[str, Shown] = {}
-        self._due = clock() + LINE_SECONDS
+        self._due = due or waits.Due()
 
     def __enter__(self) -> Self:
         self._progress.__enter__()
@@ -91,8 +89,7 @@ class Bars:
 
     def polled(self) -> None:
         """Finish one poll: without bars, print a line if one is due."""
-        if not self._visible and self._clock() >= self._due and self._shown:
-            self._due = self._clock() + LINE_SECONDS
+        if not self._visible and self._shown and self._due():
             self._say(summary(self._shown))
 
 

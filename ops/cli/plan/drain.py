@@ -14,7 +14,7 @@ from temporalio.client import Client, WorkflowFailureError
 from temporalio.common import WorkflowIDConflictPolicy
 
 from activities.temporal import describing, search_attributes
-from ops.cli import output
+from ops.cli import output, waits
 from ops.cli.moves.runs import UNREADABLE, Session, failed_as, unreadable, why
 from ops.cli.options import Json
 from ops.cli.plan import given, runs
@@ -165,15 +165,17 @@ async def _accepted(
 
 
 def _follow(session: Session, workflow_id: str) -> None:
-    """Print the progress to standard error whenever it changes, until the run has ended."""
-    shown = ""
+    """Print the progress to standard error whenever it changes, and every 30 seconds, until the run has ended."""
+    shown, due = "", waits.Due()
     while True:
         run = session.run(lambda client: describing.describe_run(client, workflow_id))
         if run is None or run.ended is not None:
             return
         progress = session.run(lambda client: runs.progress_of(client, workflow_id, EvacuationProgress))
-        if progress is not None and (line := _summary(progress)) != shown:
-            output.say(line)
+        line = _summary(progress) if progress is not None else shown
+        if line != shown or due():
+            output.say(line if progress is not None else runs.silent(workflow_id))
+            due.printed()
             shown = line
         time.sleep(LOOK)
 

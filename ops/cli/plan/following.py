@@ -10,7 +10,7 @@ from rich.live import Live
 from temporalio.client import Client
 
 from activities.temporal import describing
-from ops.cli import output
+from ops.cli import output, waits
 from ops.cli.moves.runs import Session
 from ops.cli.plan import runs, view
 from ops.cli.target import Target
@@ -38,18 +38,22 @@ def until_ended(target: Target, workflow_id: str, json: bool) -> None:
 
 def _follow(session: Session, workflow_id: str, json: bool) -> None:
     screen = output.progress_console()
-    spoken = 0.0
+    due = waits.Due()
+    begun = False
     with Live(console=screen, auto_refresh=False, transient=True) as live:
         while True:
             progress = session.run(lambda client: runs.progress(client, workflow_id))
             if progress is not None:
                 if screen.is_terminal and not json:
                     live.update(view.shown(progress, time.time()), refresh=True)
-                elif time.monotonic() >= spoken + 30:
-                    spoken = time.monotonic()
+                elif not begun or due():
+                    due.printed()
                     screen.print(view.shown(progress, time.time()))
+                begun = True
                 if progress.phase == ENDED:
                     return
+            elif due():
+                output.say(runs.silent(workflow_id))
             ended: Callable[[Client], Awaitable[bool]] = lambda client: _ended(client, workflow_id)  # noqa: E731
             if session.run(ended):
                 return

@@ -14,6 +14,7 @@ from activities.kafka_admin.client_config import ClientConfig
 from activities.kafka_admin.errors import AdminError, NoResponse
 from activities.kafka_admin.pool import AdminPool
 from activities.kafka_admin.reader import ClusterReader
+from ops.cli import waits
 from ops.cli.target import Target
 from ops.stack.errors import Refused, ResponseTimeout, UsageError
 from workflows.model.plans.values import ClusterView
@@ -49,7 +50,8 @@ def with_pool(config: ClientConfig, work: Callable[[AdminPool], Awaitable[T]]) -
         finally:
             await pool.close()
 
-    return asyncio.run(call())
+    with waits.lines(f"waiting for the brokers at {config.bootstrap}"):
+        return asyncio.run(call())
 
 
 def view_of(config: ClientConfig) -> ClusterView:

@@ -84,9 +84,9 @@ def still(chosen: Iterable[Leftover], now: Iterable[Leftover]) -> list[Leftover]
     return [each for each in chosen if each in unchanged and not each.in_use]
 
 
-def changes(chosen: Iterable[Leftover]) -> dict[tuple[str, str], dict[str, tuple[str, str | None]]]:
-    """Return the requests that remove leftovers: by kind and name, a change for each config."""
-    grouped: dict[tuple[str, str], dict[str, tuple[str, str | None]]] = {}
+def changes(chosen: Iterable[Leftover]) -> dict[str, dict[str, dict[str, tuple[str, str | None]]]]:
+    """Return the requests that remove leftovers, one for each kind: by name, a change for each config."""
+    grouped: dict[str, dict[str, dict[str, tuple[str, str | None]]]] = {}
     for each in chosen:
-        grouped.setdefault((each.kind, each.name), {})[each.key] = each.change
+        grouped.setdefault(each.kind, {}).setdefault(each.name, {})[each.key] = each.change
     return grouped

@@ -23,6 +23,7 @@ from temporalio.common import WorkflowIDConflictPolicy
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.temporal import describing
+from ops.cli import output, waits
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.cli.moves.runs import UNREADABLE, failed_as, unreadable, why
 from ops.cli.target import Target
@@ -37,6 +38,8 @@ Returned = TypeVar("Returned", bound=Versioned)
 
 #: Seconds after which a plan that no worker has checked is reported as one without a worker.
 WORKER_PATIENCE = 20.0
+#: Seconds after which a command no longer waits until a plan has been compared with the cluster.
+CHECK_PATIENCE = 600.0
 QUERY_SECONDS = 10.0
 UPDATE_SECONDS = 30.0
 #: Seconds for the response of a broker.
@@ -80,9 +83,11 @@ async def submit(client: Client, cluster: str, name: str, parameter: Mapping[str
 async def checked(client: Client, workflow_id: str, cluster: str) -> PlanProgress:
     """Wait until the plan has been compared with the cluster; return its progress.
 
-    Raises `OpsError` with the problems of a plan that is refused, or if no worker serves the plan.
+    Raises `OpsError` with the problems of a plan that is refused, or if no worker serves the plan, or the comparison
+    takes longer than `CHECK_PATIENCE`.
     """
-    until = time.monotonic() + WORKER_PATIENCE
+    begun, due = time.monotonic(), waits.Due()
+    plan = workflow_id.removeprefix(names.plan_id(cluster, ""))
     while True:
         found = await progress(client, workflow_id)
         if found is not None and found.phase not in ("", PlanPhase.CHECKING):
@@ -92,12 +97,29 @@ async def checked(client: Client, workflow_id: str, cluster: str) -> PlanProgres
             await result(client, workflow_id)
         if found is not None and run is not None and run.ended is not None:
             return found
-        if time.monotonic() >= until and found is None:
+        passed = time.monotonic() - begun
+        if passed >= WORKER_PATIENCE and found is None:
             raise StillRunning(
                 f"the plan is submitted as {workflow_id}, but no worker checks it: is one running? start it with: "
                 f"worker.py orchestrator --command-config FILE --cluster {cluster}"
             )
+        if passed >= CHECK_PATIENCE:
+            raise StillRunning(
+                f"the plan is submitted as {workflow_id}, and its worker has not compared it with the cluster within "
+                f"{CHECK_PATIENCE:g} s: do the brokers respond to the worker? watch it with: rehome plan watch {plan}, "
+                f"or cancel it with: rehome plan cancel {plan}"
+            )
+        if due():
+            output.say(
+                f"the plan {plan} is being compared with the cluster ({output.duration(passed)}); Ctrl-C leaves it: "
+                f"watch it then with: rehome plan watch {plan}, or cancel it with: rehome plan cancel {plan}"
+            )
         await asyncio.sleep(0.2)
+
+
+def silent(workflow_id: str) -> str:
+    """Return a sentence about a run for which no worker responds."""
+    return f"{workflow_id} is open, but no worker responds for it: is one running? Ctrl-C ends only this command"
 
 
 async def progress(client: Client, workflow_id: str) -> PlanProgress | None:

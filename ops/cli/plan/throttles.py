@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -161,29 +162,28 @@ async def _read(pool: AdminPool) -> tuple[Throttled, ClusterView]:
     view = await ClusterReader(pool).view()
     brokers: dict[str, dict[str, str]] = {}
     silent: list[str] = []
-    for node in sorted(view.nodes):
+
+    async def read(node: int) -> None:
         try:
-            brokers |= await pool.run(
-                lambda admin, node=node: admin.overrides("broker", [str(node)], (*RATES, MOVE_RATE))  # type: ignore[misc]
-            )
+            brokers.update(await pool.run(lambda admin: admin.overrides("broker", [str(node)], (*RATES, MOVE_RATE))))
         except AdminError:
             silent.append(str(node))
+
+    await asyncio.gather(*map(read, sorted(view.nodes)))
     names_ = await pool.run(KafkaAdmin.topics)
     topics: dict[str, dict[str, str]] = {}
     for at in range(0, len(names_), TOPICS_AT_ONCE):
         part = names_[at : at + TOPICS_AT_ONCE]
         topics |= await pool.run(lambda admin, part=part: admin.overrides("topic", part, LISTS))  # type: ignore[misc]
-    return Throttled(brokers, topics, tuple(silent)), view
+    return Throttled(brokers, topics, tuple(sorted(silent, key=int))), view
 
 
 def _remove(config: ClientConfig, chosen: Sequence[Leftover]) -> None:
     """Remove leftovers. Raises `OpsError` with the first one that the cluster refuses to remove."""
 
     async def work(pool: AdminPool) -> None:
-        for (kind, name), values in leftovers.changes(chosen).items():
-            await pool.run(
-                lambda admin, kind=kind, change={name: values}: admin.change_configs(kind, change)  # type: ignore[misc]
-            )
+        for kind, changes in leftovers.changes(chosen).items():
+            await pool.run(lambda admin, kind=kind, changes=changes: admin.change_configs(kind, changes))  # type: ignore[misc]
 
     with_pool(config, work)
 

@@ -125,9 +125,17 @@ def requested_moves(entry: PlannedPartition) -> list[RequestedMove]:
     return [RequestedMove(partition_of(entry), node, directory) for node, directory in pairs if directory != ANY]
 
 
-def misplaced(entry: PlannedPartition, views: Sequence[LogDirectoryView]) -> list[RequestedMove]:
+Placed = Mapping[tuple[int, TopicPartition], str]
+"""The directory of each replica, by node."""
+
+
+def placed(views: Iterable[LogDirectoryView]) -> Placed:
+    """Return the directories of the replicas, without future replicas."""
+    return {(r.node, r.partition): r.directory for view in views for r in view.replicas if not r.future}
+
+
+def misplaced(entry: PlannedPartition, held: Placed) -> list[RequestedMove]:
     """Return the requested directories that do not hold the replica, or not yet."""
-    held = {(r.node, r.partition): r.directory for view in views for r in view.replicas if not r.future}
     return [move for move in requested_moves(entry) if held.get((move.node, move.partition)) != move.directory]
 
 
@@ -135,14 +143,16 @@ def compare(
     entry: PlannedPartition,
     replicas: Sequence[int],
     under_way: Reassignment | None,
-    views: Sequence[LogDirectoryView] = (),
+    directories: Placed,
 ) -> Row:
-    """Compare a partition with the file: in place, already under way, or to be changed."""
+    """Compare a partition with the file: in place, already under way, or to be changed. `directories` are those of the
+    replicas on the nodes that responded.
+    """
     tp = partition_of(entry)
     if under_way is not None:
         outcome = UNDER_WAY if under_way.target == entry.replicas else TO_CHANGE
         return Row(tp, under_way.source, entry.replicas, outcome)
-    in_place = tuple(replicas) == entry.replicas and not misplaced(entry, views)
+    in_place = tuple(replicas) == entry.replicas and not misplaced(entry, directories)
     return Row(tp, tuple(replicas), entry.replicas, IN_PLACE if in_place else TO_CHANGE)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ops.cli import nodes
-from ops.cli.kafka_admin import KafkaAdmin, NodeAddress, Reassignment, UnknownTopic, sizes_of
+from ops.cli.kafka_admin import KafkaAdmin, NodeAddress, Reassignment, sizes_of
 from ops.cli.nodes import Reach, Unreachable
 from ops.cli.target import Target
 from ops.stack.errors import OpsError
@@ -154,6 +154,12 @@ def _query(known: Sequence[NodeAddress], topics: Sequence[str] | None) -> dict[i
         return {where.node: response for where, response in zip(known, responses, strict=True)}
 
 
+def described(admin: KafkaAdmin, topics: Collection[str]) -> dict[TopicPartition, Mapping[str, Any]]:
+    """Return the partitions of some topics, of those that exist, by one request. Raises `OpsError`."""
+    found = admin.describe(sorted(topics), known_only=True) if topics else []
+    return {TopicPartition(topic["name"], row["partition"]): row for topic in found for row in topic["partitions"]}
+
+
 def by_kafka(admin: KafkaAdmin, read_nodes: Callable[[], Snapshot | None] = lambda: None) -> Snapshot:
     """Read the reassignments from Kafka's API, and add what `read_nodes` returns of the nodes' reports. Raises
     `OpsError`.
@@ -162,12 +168,6 @@ def by_kafka(admin: KafkaAdmin, read_nodes: Callable[[], Snapshot | None] = lamb
     reported = (read_nodes() if under_way else None) or Snapshot()
     known = {node.node for node in admin.nodes(fenced=True)} if under_way else set()
     alive = {node.node for node in admin.nodes()} if under_way else set()
-    held: dict[TopicPartition, Mapping[str, Any]] = {}
-    for topic in sorted({tp.topic for tp in under_way}):
-        try:
-            rows = admin.describe([topic])[0]["partitions"]
-        except UnknownTopic:
-            continue
-        held |= {TopicPartition(topic, row["partition"]): row for row in rows}
+    held = described(admin, {tp.topic for tp in under_way})
     sizes = sizes_of(admin.log_dirs(sorted(alive))) if under_way else {}
     return Snapshot(held, under_way, sizes, reported.live, reported.reach, frozenset(known - alive), reported.version)

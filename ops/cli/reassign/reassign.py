@@ -13,9 +13,9 @@ from uuid import uuid4
 import typer
 from temporalio.client import Client
 
-from activities.temporal.describing import describe_run
-from ops.cli import output
-from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, NoResponse, Reassignment, UnknownTopic, sizes_of
+from activities.temporal import describing
+from ops.cli import output, waits
+from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, NoResponse, Reassignment, sizes_of
 from ops.cli.moves import log_dirs, runs
 from ops.cli.moves.waiting import Bars, Shown
 from ops.cli.options import Bootstrap, Cluster, Data, Json, TemporalAddress
@@ -24,7 +24,7 @@ from ops.cli.plan.file_plan import AsPlan
 from ops.cli.plan.place import Place
 from ops.cli.reassign import comparing, throttling
 from ops.cli.reassign.comparing import BAD, NOT_REACHED, Row, partition_of
-from ops.cli.reassign.polling import KAFKA_SECONDS, Reported, Snapshot, SnapshotReader, reported_of
+from ops.cli.reassign.polling import KAFKA_SECONDS, Reported, Snapshot, SnapshotReader, described, reported_of
 from ops.cli.target import Target, resolve
 from ops.stack.errors import OpsError, Refused, UsageError
 from storage_node.model.ids import TopicPartition
@@ -105,10 +105,10 @@ def reassign(
             f"--throttle {target.without_runs} requires --wait: "
             "only this command can remove it when the reassignment ends"
         )
-    with KafkaAdmin(target.need_kafka()) as admin:
+    with KafkaAdmin(target.need_kafka()) as admin, runs.Session(target) as session:
         if choice.why_not and not cancel:
             output.say(choice.why_not)
-        work = _Reassign(admin, target, entries)
+        work = _Reassign(admin, session, target, entries)
         if cancel:
             rows = work.cancel()
             throttling.remove(admin, file)
@@ -157,9 +157,12 @@ def _print(rows: Sequence[Row], as_json: bool, *, waited: bool, bad: Collection[
 class _Reassign:
     """One call of the command."""
 
-    def __init__(self, admin: KafkaAdmin, target: Target, entries: Sequence[PlannedPartition]) -> None:
-        self._admin, self._target, self._entries = admin, target, entries
+    def __init__(
+        self, admin: KafkaAdmin, session: runs.Session, target: Target, entries: Sequence[PlannedPartition]
+    ) -> None:
+        self._admin, self._session, self._target, self._entries = admin, session, target, entries
         self._nodes = SnapshotReader(target, {entry.topic for entry in entries})
+        self._due = waits.Due()
         self._kafka_read_at = 0.0
         self._seen: Snapshot | None = None
         self._by_run: dict[str, list[TopicPartition]] = {}
@@ -170,17 +173,10 @@ class _Reassign:
 
     # --- reading
 
-    def _read_cluster(self) -> tuple[dict[TopicPartition, dict[str, Any]], dict[TopicPartition, Reassignment]]:
+    def _read_cluster(self) -> tuple[Mapping[TopicPartition, Mapping[str, Any]], dict[TopicPartition, Reassignment]]:
         """Return the partitions of the file's topics, and the reassignments in progress."""
         under_way = self._admin.reassignments()  # first: one that ends meanwhile is described as ended
-        held: dict[TopicPartition, dict[str, Any]] = {}
-        for topic in sorted({entry.topic for entry in self._entries}):
-            try:
-                described = self._admin.describe([topic])[0]
-            except UnknownTopic:
-                continue
-            held |= {TopicPartition(topic, row["partition"]): row for row in described["partitions"]}
-        return held, under_way
+        return described(self._admin, {entry.topic for entry in self._entries}), under_way
 
     def _read_nodes(self) -> Snapshot:
         """Return the same from the nodes' memory, which may be older than the controller's metadata; if no node
@@ -213,8 +209,9 @@ class _Reassign:
         if problems:
             more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
             raise Refused(f"nothing was changed: {problems[0]}{more}")
+        placed = comparing.placed(views)
         rows = [
-            comparing.compare(entry, replicas[partition_of(entry)], under_way.get(partition_of(entry)), views)
+            comparing.compare(entry, replicas[partition_of(entry)], under_way.get(partition_of(entry)), placed)
             for entry in self._entries
         ]
         open_rows = [row for row in rows if row.outcome in (comparing.TO_CHANGE, comparing.UNDER_WAY)]
@@ -239,7 +236,7 @@ class _Reassign:
 
     def _held(self) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
         """Return the throttles of open runs: of those with only partitions of this file, and of the others."""
-        found = runs.with_temporal(self._target, lambda client: runs.reassignments(client, self._target.cluster))
+        found = self._session.run(lambda client: runs.reassignments(client, self._target.cluster))
         mine = set(map(partition_of, self._entries))
         sets: tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]] = ([], [])
         for progress in found:
@@ -278,23 +275,22 @@ class _Reassign:
         stamp = f"{datetime.now(UTC).strftime('%Y%m%d-%H%M%S')}-{uuid4().hex[:4]}"
         groups = [entries[at : at + LARGEST_GROUP] for at in range(0, len(entries), LARGEST_GROUP)]
 
-        async def work(client: Client) -> None:
-            for group in groups:
-                first = group[0]
-                base = names.reassign_id(self._target.cluster, first.topic, first.partition, len(group))
-                parameter: dict[str, Any] = {"version": 1, "partitions": [_planned(each) for each in group]}
-                if mine:
-                    share = throttles.of_group(asdict(mine), [(each.topic, each.partition) for each in group])
-                    parameter["throttles"] = share
-                workflow_id = f"{base}/cli-{stamp}"
-                await runs.start_move(
-                    client, self._target.cluster, workflow_id, parameter, names.PARTITION_REASSIGNMENT
-                )
-                self._by_run[workflow_id] = [partition_of(each) for each in group]
-                if comparing.requested_moves(first):
-                    self._directing.append(workflow_id)
+        async def start(client: Client, group: Sequence[PlannedPartition]) -> None:
+            first = group[0]
+            base = names.reassign_id(self._target.cluster, first.topic, first.partition, len(group))
+            parameter: dict[str, Any] = {"version": 1, "partitions": [_planned(each) for each in group]}
+            if mine:
+                share = throttles.of_group(asdict(mine), [(each.topic, each.partition) for each in group])
+                parameter["throttles"] = share
+            workflow_id = f"{base}/cli-{stamp}"
+            await runs.start_move(client, self._target.cluster, workflow_id, parameter, names.PARTITION_REASSIGNMENT)
+            self._by_run[workflow_id] = [partition_of(each) for each in group]
+            if comparing.requested_moves(first):
+                self._directing.append(workflow_id)
 
-        runs.with_temporal(self._target, work)
+        if groups:
+            with waits.lines(lambda: f"starting {len(groups)} runs, {len(self._by_run)} are started", self._due):
+                self._session.run(lambda client: runs.at_once(lambda group: start(client, group), groups))
 
     def cancel(self) -> list[Row]:
         """Cancel the reassignments of the file's partitions, whatever their targets are."""
@@ -320,7 +316,8 @@ class _Reassign:
 
         Waits at most `BEGIN_PATIENCE` seconds.
         """
-        waiting = {row.partition: row for row in rows if any(row.partition in mine for mine in self._by_run.values())}
+        of_runs = self._of_runs()
+        waiting = {row.partition: row for row in rows if row.partition in of_runs}
         failed: dict[TopicPartition, Row] = {}
         until = time.monotonic() + BEGIN_PATIENCE
         while waiting and time.monotonic() < until:
@@ -329,7 +326,7 @@ class _Reassign:
                 if tp in seen.under_way or (tp in seen.held and tuple(seen.held[tp]["replicas"]) == row.target):
                     del waiting[tp]
             if waiting:
-                failed |= self._failed_runs(waiting, set())
+                failed |= self._failed_runs(waiting)
                 waiting = {tp: row for tp, row in waiting.items() if tp not in failed}
                 time.sleep(POLL_SECONDS / 5)
         return [failed.get(row.partition, row) for row in rows]
@@ -340,11 +337,11 @@ class _Reassign:
         final: dict[TopicPartition, Row] = {}
         doubts: dict[TopicPartition, int] = {}
         unreachable_since: float | None = None
-        with Bars() as bars:
+        with Bars(due=self._due) as bars:
             for tp in going:
                 bars.show(str(tp), Shown(ReassignmentPhase.CATCHING_UP))
             # A run requests its changes from the controller first: what it has not begun has not ended.
-            begun = {tp for tp in going if not any(tp in mine for mine in self._by_run.values())}
+            begun = going.keys() - self._of_runs()
             while len(final) < len(going):
                 try:
                     seen = self._read_nodes()
@@ -357,6 +354,7 @@ class _Reassign:
                         raise OpsError(
                             f"{error}; the reassignment continues; wait for it with the same command"
                         ) from error
+                    bars.polled()
                     time.sleep(POLL_SECONDS)
                     continue
                 unreachable_since = None
@@ -374,80 +372,108 @@ class _Reassign:
                         final[tp] = over
                     bars.show(str(tp), _shown(tp, under_way.get(tp), seen, over))
                 bars.polled()
-                if self._by_run and not begun.issuperset(going):
-                    final |= self._failed_runs(going, begun)
+                final |= self._failed_runs({tp: going[tp] for tp in going.keys() - begun - final.keys()})
                 time.sleep(POLL_SECONDS if len(final) < len(going) else 0)
         final |= self._reach(final)
         return [final.get(row.partition, row) for row in rows]
 
-    def _failed_runs(
-        self, going: Mapping[TopicPartition, Row], begun: set[TopicPartition]
-    ) -> dict[TopicPartition, Row]:
-        """Return the rows of runs that ended before they started a reassignment."""
+    def _of_runs(self) -> set[TopicPartition]:
+        """Return the partitions that the runs of this call reassign."""
+        return {tp for mine in self._by_run.values() for tp in mine}
+
+    def _failed_runs(self, left: Mapping[TopicPartition, Row]) -> dict[TopicPartition, Row]:
+        """Return the rows of runs that ended before they started a reassignment; `left` are those without one."""
+        by_run = {
+            each: rows for each, mine in self._by_run.items() if (rows := [left[tp] for tp in mine if tp in left])
+        }
         found: dict[TopicPartition, Row] = {}
 
-        async def work(client: Client) -> None:
-            for workflow_id, mine in self._by_run.items():
-                found_run = await describe_run(client, workflow_id)
-                if found_run is None or found_run.ended is None:
-                    continue
-                why, cancelled = f"its run ended: {workflow_id}", False
-                try:
-                    await runs.result_of(client, workflow_id, ReassignmentRunResult)
-                except runs.RunCancelled:
-                    cancelled = True
-                except OpsError as error:
-                    why = str(error)
-                for row in (going[tp] for tp in mine if tp in going and tp not in begun):
-                    ended = (
-                        comparing.cancelled(row, row.source)
-                        if cancelled
-                        else comparing.replaced(row, comparing.FAILED, why)
-                    )
-                    found[row.partition] = ended
+        async def look(client: Client) -> None:
+            queue = names.cluster_queue(self._target.cluster)
+            open_ = {run.workflow_id async for run in describing.open_runs(client, queue, names.PARTITION_REASSIGNMENT)}
+            # The server lists a run a moment after its start.
+            await runs.at_once(lambda each: described_run(client, each), by_run.keys() - open_)
 
-        runs.with_temporal(self._target, work)
+        async def described_run(client: Client, workflow_id: str) -> None:
+            run = await describing.describe_run(client, workflow_id)
+            if run is None or run.ended is None:
+                return
+            why, cancelled = f"its run ended: {workflow_id}", False
+            try:
+                await runs.result_of(client, workflow_id, ReassignmentRunResult)
+            except runs.RunCancelled:
+                cancelled = True
+            except OpsError as error:
+                why = str(error)
+            for row in by_run[workflow_id]:
+                found[row.partition] = (
+                    comparing.cancelled(row, row.source)
+                    if cancelled
+                    else comparing.replaced(row, comparing.FAILED, why)
+                )
+
+        if by_run:
+            self._session.run(look)
         return found
 
     def _reach(self, final: Mapping[TopicPartition, Row]) -> dict[TopicPartition, Row]:
         """Return the rows that the requested directories change: runs move the replicas, else this command does."""
         if self._by_run:
             return self._results(final) if self._directing else {}
-        entries = {partition_of(entry): entry for entry in self._entries}
-        done = [tp for tp, row in final.items() if row.outcome == comparing.DONE]
-        while misplaced := [move for tp in done for move in comparing.misplaced(entries[tp], self._admin.log_dirs())]:
-            for result in log_dirs.request_moves(self._admin, misplaced, patience=10.0):
-                if result.outcome == log_dirs.REFUSED:
-                    tp = result.move.partition
-                    return {tp: comparing.replaced(final[tp], comparing.FAILED, result.message)}
-            time.sleep(POLL_SECONDS)
+        left = [
+            move
+            for entry in self._entries
+            if (row := final.get(partition_of(entry))) is not None and row.outcome == comparing.DONE
+            for move in comparing.requested_moves(entry)
+        ]
+        with Bars(due=self._due) as bars:
+            while left:
+                views = self._admin.log_dirs(partitions={move.partition for move in left})
+                placed = comparing.placed(views)
+                there = {move for move in left if placed.get((move.node, move.partition)) == move.directory}
+                for each in log_dirs.progress_of(left, views):
+                    now = Shown(each.state, each.bytes_total, each.bytes_copied, done=each.move in there)
+                    bars.show(f"{each.move.partition} on node {each.move.node}", now)
+                bars.polled()
+                left = [move for move in left if move not in there]
+                for result in log_dirs.request_moves(self._admin, left, patience=10.0):
+                    if result.outcome == log_dirs.REFUSED:
+                        tp = result.move.partition
+                        return {tp: comparing.replaced(final[tp], comparing.FAILED, result.message)}
+                time.sleep(POLL_SECONDS if left else 0)
         return {}
 
     def until_unthrottled(self) -> None:
         """Wait until the runs have released their throttles, for a limited time: they release them in any case."""
         until, pause = time.monotonic() + PATIENCE, POLL_SECONDS
-        while self.has_runs and self._held()[0] and time.monotonic() < until:
-            time.sleep(pause)
-            pause = min(2 * pause, KAFKA_SECONDS)  # each read queries the runs, and a query costs their worker a replay
+        with waits.lines("waiting until the runs have removed the throttle", self._due):
+            while self.has_runs and self._held()[0] and time.monotonic() < until:
+                time.sleep(pause)
+                pause = min(2 * pause, KAFKA_SECONDS)  # each read queries the runs: a query costs a worker a replay
 
     def _results(self, final: Mapping[TopicPartition, Row]) -> dict[TopicPartition, Row]:
         found: dict[TopicPartition, Row] = {}
+        ended: list[str] = []
 
-        async def work(client: Client) -> None:
-            for workflow_id in self._directing:
-                # The metadata has already shown the reassignments that failed.
-                mine = [tp for tp in self._by_run[workflow_id] if final[tp].outcome not in NOT_REACHED]
-                try:
-                    result = await runs.result_of(client, workflow_id, ReassignmentRunResult)
-                except OpsError as error:
-                    found.update({tp: comparing.replaced(final[tp], comparing.FAILED, str(error)) for tp in mine})
-                    continue
+        async def one(client: Client, workflow_id: str) -> None:
+            # The metadata has already shown the reassignments that failed.
+            mine = [tp for tp in self._by_run[workflow_id] if final[tp].outcome not in NOT_REACHED]
+            try:
+                result = await runs.result_of(client, workflow_id, ReassignmentRunResult)
+            except OpsError as error:
+                found.update({tp: comparing.replaced(final[tp], comparing.FAILED, str(error)) for tp in mine})
+            else:
                 for row in result.rows:
                     tp = TopicPartition(row.topic, row.partition)
                     if tp in mine:
                         found[tp] = comparing.replaced(final[tp], row.outcome, row.message)
+            ended.append(workflow_id)
 
-        runs.with_temporal(self._target, work)
+        of = len(self._directing)
+        with waits.lines(
+            lambda: f"waiting for the requested directories: {len(ended)} of {of} runs have ended", self._due
+        ):
+            self._session.run(lambda client: runs.at_once(lambda each: one(client, each), self._directing))
         return found
 
 

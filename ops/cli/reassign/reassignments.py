@@ -155,11 +155,13 @@ class ReassignmentReader:
             self._runs = OpenRuns(client, self._target.cluster, names.PARTITION_REASSIGNMENT)
         found: dict[TopicPartition, tuple[OpenRun, PartitionRun]] = {}
         refused: dict[TopicPartition, str] = {}
-        for run in await self._runs.read(lambda _: True, self._most):
+        open_ = await self._runs.read(lambda _: True, self._most)
+        for run in open_:
             for part in parts_of(run):
                 found[TopicPartition(part.topic, part.partition)] = run, part
-            if run.step is not None and run.step.cancelling:
-                refused |= await self._refusal(client, run)
+        cancelling = [run for run in open_ if run.step is not None and run.step.cancelling]
+        for each in await runs.at_once(lambda run: self._refusal(client, run), cancelling):
+            refused |= each
         return found, refused
 
     async def _refusal(self, client: Client, run: OpenRun) -> dict[TopicPartition, str]:

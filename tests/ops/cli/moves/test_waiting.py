@@ -12,7 +12,7 @@ from temporalio.api.enums.v1 import WorkflowExecutionStatus as RawStatus
 from temporalio.api.workflowservice.v1 import DescribeWorkflowExecutionResponse
 from temporalio.client import Client
 
-from ops.cli import nodes
+from ops.cli import nodes, waits
 from ops.cli.kafka_admin import NodeAddress
 from ops.cli.moves import waiting
 from ops.cli.moves.open_runs import OpenRun
@@ -30,7 +30,7 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 def test_bars_without_a_terminal_print_a_line_every_30_seconds(printed: list[str]) -> None:
     now = [100.0]
-    with Bars(printed.append, lambda: now[0]) as bars:
+    with Bars(printed.append, waits.Due(lambda: now[0])) as bars:
         for second in range(91):
             now[0] = 100.0 + second
             bars.show("orders-0", Shown("copying", 1_000_000, second * 10_000, 10_000.0, 100.0 - second))
