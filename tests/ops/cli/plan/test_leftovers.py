@@ -75,6 +75,6 @@ def test_only_what_is_unchanged_and_not_in_use_is_removed() -> None:
 def test_removal_deletes_rates_and_takes_entries_off_their_lists() -> None:
     chosen = [Leftover("broker", "1", key, "5") for key in RATES] + [Leftover("topic", "t", LEADER, "0:1,0:2")]
     assert leftovers.changes(chosen) == {
-        ("broker", "1"): {key: ("DELETE", None) for key in RATES},
-        ("topic", "t"): {LEADER: ("SUBTRACT", "0:1,0:2")},
+        "broker": {"1": {key: ("DELETE", None) for key in RATES}},
+        "topic": {"t": {LEADER: ("SUBTRACT", "0:1,0:2")}},
     }
