@@ -287,13 +287,14 @@ def entry(*replicas: int, dirs: tuple[str, ...] = ()) -> PlannedPartition:
 
 def test_compare_partition_with_the_plan() -> None:
     moving = Reassignment(T0, (2, 1), (2,), (1,))
-    assert comparing.compare(entry(1), [1], None).outcome == comparing.IN_PLACE
-    assert comparing.compare(entry(2), [1], None).outcome == comparing.TO_CHANGE
-    assert comparing.compare(entry(2), [2, 1], moving).outcome == comparing.UNDER_WAY
-    assert comparing.compare(entry(3), [2, 1], moving) == Row(T0, (1,), (3,), comparing.TO_CHANGE)
+    assert comparing.compare(entry(1), [1], None, {}).outcome == comparing.IN_PLACE
+    assert comparing.compare(entry(2), [1], None, {}).outcome == comparing.TO_CHANGE
+    assert comparing.compare(entry(2), [2, 1], moving, {}).outcome == comparing.UNDER_WAY
+    assert comparing.compare(entry(3), [2, 1], moving, {}) == Row(T0, (1,), (3,), comparing.TO_CHANGE)
     view = LogDirectoryView(1, "/a", "", -1, -1, (PlacedReplica(1, "/a", T0, 10, 0, False),))
-    assert comparing.compare(entry(1, dirs=("/a",)), [1], None, [view]).outcome == comparing.IN_PLACE
-    assert comparing.compare(entry(1, dirs=("/b",)), [1], None, [view]).outcome == comparing.TO_CHANGE
+    placed = comparing.placed([view])
+    assert comparing.compare(entry(1, dirs=("/a",)), [1], None, placed).outcome == comparing.IN_PLACE
+    assert comparing.compare(entry(1, dirs=("/b",)), [1], None, placed).outcome == comparing.TO_CHANGE
 
 
 def test_ended_returns_the_outcome_of_a_started_reassignment() -> None:
