@@ -72,6 +72,16 @@ class OffsetOutOfRange(RequestRefused):
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
+class LogStartBeyondEnd(RequestRefused):
+    """A log whose records all lie below the log start offset that another file has; nothing of it was removed."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+    def __init__(self, message: str, start: int) -> None:
+        super().__init__(message)
+        self.start = start
+
+
 class UnknownTopicOrPartition(RequestRefused):
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 

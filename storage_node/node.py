@@ -101,7 +101,7 @@ class Node:
             roles=roles,
             removal=removal,
             creation=Creation(self, roles, removal.result),
-            unresolved=Unresolved(self, removal.result),
+            unresolved=Unresolved(self, roles, removal.result),
             reopen=partial(reopen, self, removal.result),
         )
         self.directory_changes = DirectoryChanges(self, removal.result)

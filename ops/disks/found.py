@@ -99,8 +99,13 @@ class Copy:
 
     @property
     def start(self) -> int:
-        """The first offset that a broker would serve."""
-        return max(self.log.start, self.log_start)
+        """The first offset that the copy holds; a checkpoint beyond all records says nothing about that."""
+        return self.log.start if self.starts_beyond else max(self.log.start, self.log_start)
+
+    @property
+    def starts_beyond(self) -> bool:
+        """Whether the checkpointed log start offset lies beyond all of its records."""
+        return self.log.size > 0 and self.log_start > self.log.reach
 
 
 class FolderKind(StrEnum):

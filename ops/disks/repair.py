@@ -120,6 +120,8 @@ def _missing(step: SetAside) -> dict[str, int]:
         if (note.tp, note.kind, wrapper.filled, note.other) == (tp, NoteKind.REPAIRED, False, step.keep.directory):
             return dict(note.added)  # of an earlier attempt, which may have added some of them
     for name in _CARRIED:
+        if name == LOG_START_OFFSETS and step.copy.starts_beyond:
+            continue  # lowered to the kept copy's end, it would delete all of that copy's records
         theirs = OffsetCheckpoint(step.keep.directory, name).read_lenient()
         offset = OffsetCheckpoint(step.copy.directory, name).read_lenient()[0].get(tp)
         if (

@@ -10,6 +10,7 @@ from enum import StrEnum
 from ops.disks.duplicates import Duplicate, duplicates, listed
 from ops.disks.found import Copy, DamageKind, DirectoryFound, Folder, FolderKind
 from storage_node.directories import partition_metadata
+from storage_node.directories.checkpoints import LOG_START_OFFSETS
 from storage_node.directories.meta.problems import judge
 from storage_node.model.ids import TopicPartition
 
@@ -85,7 +86,7 @@ def verdict(
     problems += _topic_ids(found, of_node, topics or {})
     for directory in found:
         for copy in directory.copies:
-            problems += _log(copy, directory)
+            problems += _log(copy, directory, of_node)
     return Verdict(tuple(sorted(problems, key=lambda each: each.note)), tuple(twice))
 
 
@@ -266,8 +267,25 @@ def _topic_id(copy: Copy, right: str, whose: str, of_node: bool, known: Iterable
 _KINDS = {DamageKind.INDEX: Kind.INDEX, DamageKind.EPOCHS: Kind.EPOCHS}
 
 
-def _log(copy: Copy, directory: DirectoryFound) -> list[Problem]:
+def _log(copy: Copy, directory: DirectoryFound, of_node: bool) -> list[Problem]:
     problems: list[Problem] = []
+    if copy.starts_beyond:
+        then = (
+            "the storage node keeps the replica offline, or fetches it again from a leader that has its records"
+            if of_node
+            else "Apache Kafka removes all of them at its start"
+        )
+        log = copy.log
+        says = (
+            f"its log start offset of {copy.tp}, {copy.log_start}, lies beyond the log's end, {log.reach}, with "
+            f"{log.segments} segments and {log.size} bytes of records: {then}"
+        )
+        advice = (
+            "remove the replica's line and lower the number in the second line by one, or put the newer copy of "
+            f"{copy.folder} back"
+        )
+        path = f"{copy.directory}/{LOG_START_OFFSETS}"
+        problems.append(Problem(Kind.CHECKPOINT, path, says, advice, copy.tp))
     for damage in copy.log.damages:
         kind = _KINDS.get(damage.kind, Kind.RECORDS)
         where = f" at position {damage.position}" if damage.position else ""

@@ -22,7 +22,7 @@ from storage_node.directories.directory import LogDirectory
 from storage_node.directories.errors import MalformedFile
 from storage_node.directories.io_faults import file_of, reason_of
 from storage_node.directories.manager import DirectoryManager
-from storage_node.errors import RequestRefused, StorageError
+from storage_node.errors import LogStartBeyondEnd, RequestRefused, StorageError
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
 from storage_node.model.ids import TopicPartition
@@ -34,6 +34,7 @@ from storage_node.replicas import marker as markers
 from storage_node.replicas.boot import apply, scan, table
 from storage_node.replicas.boot.actions import Action, BootPlan, Copy, Found, Rename, WriteMarker
 from storage_node.replicas.marker import Reason
+from storage_node.replication import lost_replicas
 
 log = logging.getLogger(__name__)
 
@@ -46,12 +47,14 @@ _LOOK = 0.2
 class Left:
     """Folders that are not served: the topic ids in them, and whether the image has another topic of that name.
 
-    `epoch` is the partition epoch in the marker of a copy without its replica (-1: none).
+    `epoch` is the partition epoch in the marker of a copy without its replica (-1: none). `beyond`: all records lie
+    below the log start offset, and are given up once another node is known to have them.
     """
 
     topic_ids: frozenset[str]
     stranger: bool
     epoch: int = -1
+    beyond: bool = False
 
     def elsewhere(self, row: PartitionImage | None, node: int) -> bool:
         """Return whether other nodes hold the partition, by a row newer than `epoch`."""
@@ -92,6 +95,8 @@ class Opened:
     again: bool = False
     file: str = ""
     """The file or folder that failed, where it is known."""
+    beyond: bool = False
+    """See `Left`."""
 
 
 def start_up(
@@ -124,7 +129,8 @@ def start_up(
     while found:
         plans = _decide(dirs.missing_ids(), found, image, node, started.left, started.files)
         alone(False)
-        opened = _carry_out(dirs, plans, offsets, image, node, defaults, threads)
+        # The image on the disks may be older than the last change of the ISR.
+        opened = _carry_out(dirs, plans, offsets, image, node, defaults, threads, registered=False)
         alone(True)
         # (Each round has taken one more directory offline.)
         again = {each.plan.tp for each in opened if each.again}
@@ -146,9 +152,12 @@ def take_up(
     node: int,
     defaults: LogConfig,
     run: scan.Run[Any],
+    *,
+    registered: bool = False,
 ) -> Started:
     """Start only a few replicas, about which an earlier image knew too little, on a running node.
 
+    `registered`: the image comes from a controller that has registered this start of the node.
     Everything that touches a disk is done by `run`, or in threads that are not waited for once their disk is offline.
     Raises StorageError when a directory is unreadable, and then decides nothing.
     """
@@ -159,7 +168,7 @@ def take_up(
     for directory in online:
         directory.check_online()
     plans = _decide(dirs.missing_ids(), found, image, node, started.left, started.files)
-    for each in _carry_out(dirs, plans, offsets, image, node, defaults, 1):
+    for each in _carry_out(dirs, plans, offsets, image, node, defaults, 1, registered=registered):
         _collect(started, each)
     for directory in {partition.directory for partition in started.partitions}:
         run(directory, partial(_lower, directory, started.partitions))
@@ -205,6 +214,8 @@ def _carry_out(
     node: int,
     defaults: LogConfig,
     threads: int,
+    *,
+    registered: bool,
 ) -> list[Opened]:
     """Carry all plans out, those of several directories in parallel."""
     pools: dict[str, ThreadPoolExecutor] = {}
@@ -223,7 +234,12 @@ def _carry_out(
                 name = f"open-{own.path.name}"
                 pools[own.name] = ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name)
             touched, applied = _touched(dirs, plan), threading.Event()
-            future = pools[own.name].submit(_open, plan, own, known, image, node, defaults, dirs, applied, logs)
+            row = image.partition(plan.tp) if registered else None
+            missing = dirs.missing_ids()
+            refetch = row is not None and not lost_replicas.why_not(row, node, registered=True, missing=missing)
+            future = pools[own.name].submit(
+                _open, plan, own, known, image, node, defaults, dirs, applied, logs, refetch
+            )
             jobs.append(_Job(plan, own, touched, future, applied))
         return [job if isinstance(job, Opened) else waiting.result(job) for job in jobs]
     finally:
@@ -415,6 +431,7 @@ def _open(
     dirs: DirectoryManager,
     applied: threading.Event,
     logs: OpenedLogs,
+    refetch: bool,
 ) -> Opened:
     def check() -> None:
         # A disk that responds after it was given up must not change anything more.
@@ -428,7 +445,7 @@ def _open(
             applied.set()
             if plan.state != "online" or plan.path is None:
                 return Opened(plan, reason=plan.reason)
-            partition = _open_log(plan, plan.path, directory, offsets, image, node, defaults)
+            partition = _open_log(plan, plan.path, directory, offsets, image, node, defaults, refetch)
             logs.add(partition.log)
             return Opened(plan, partition)
     except StorageError as error:
@@ -437,6 +454,9 @@ def _open(
         elsewhere = error.directory != directory.name and error.directory not in {each.name for each in dirs.online()}
         file = str(file_of(error, plan.path)) if plan.path is not None else ""
         return Opened(plan, reason=reason_of(error), again=elsewhere, file=file)
+    except LogStartBeyondEnd as error:
+        reason = _beyond(error, plan.tp, directory, offsets, image.partition(plan.tp), node)
+        return Opened(plan, reason=reason, beyond=True)
     except (RequestRefused, MalformedFile, markers.MarkerCorrupt) as error:
         log.error("%s: %s", plan.tp, error)
         return Opened(plan, reason=str(error))
@@ -454,6 +474,7 @@ def _open_log(
     image: ClusterImage,
     node: int,
     defaults: LogConfig,
+    refetch: bool,
 ) -> Partition:
     tp = plan.tp
     topic = image.topics.get(tp.topic)
@@ -478,7 +499,11 @@ def _open_log(
         log_start_offset=offsets.log_starts.get(tp, 0),
         sealed_start=(marker.log_start, marker.leader_epoch) if marker is not None else (0, -1),
         clean=offsets.clean and settled,
+        refetch=refetch,
     )
+    if refetch and offsets.log_starts.get(tp, 0) > opened.log_end_offset:
+        # Otherwise the next start would find the records that are fetched from now on below it.
+        directory.log_start_offsets.update({}, (tp,))
     return Partition(
         tp,
         known or "",
@@ -491,6 +516,24 @@ def _open_log(
     )
 
 
+def _beyond(
+    error: LogStartBeyondEnd,
+    tp: TopicPartition,
+    directory: LogDirectory,
+    offsets: Offsets,
+    row: PartitionImage | None,
+    node: int,
+) -> str:
+    """Return why a replica is offline whose records all lie below its log start offset, and what ends that."""
+    if row is not None and set(row.isr) != {node}:
+        return f"{error.message}, until another node leads and this replica is out of the ISR: then it is fetched again"
+    advice = "no other replica in sync has the records: put the newer copy of the folder back"
+    if offsets.log_starts.get(tp, 0) == error.start:
+        file = directory.log_start_offsets.path
+        advice += f", or remove the replica's line from {file} and lower the number in its second line by one"
+    return f"{error.message}; {advice}, and run: rehome replicas online {node} {tp}"
+
+
 def _collect(started: Started, opened: Opened) -> None:
     plan = opened.plan
     if opened.partition is not None:
@@ -498,6 +541,8 @@ def _collect(started: Started, opened: Opened) -> None:
         started.recovered_bytes += opened.partition.log.recovered_bytes
     elif plan.state != "absent":
         started.offline[plan.tp] = opened.reason or "it could not be opened"
+        if opened.beyond:
+            started.left[plan.tp] = Left(frozenset(), stranger=False, beyond=True)
         if opened.file:
             started.files[plan.tp] = opened.file
         log.error("%s is offline: %s", plan.tp, started.offline[plan.tp])

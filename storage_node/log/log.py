@@ -14,6 +14,7 @@ reader, truncation, retention.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 from collections.abc import Iterable
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage_node.directories.atomic import NoRoom, full_is_no_room
-from storage_node.errors import LogReadError, MetadataIOError, NotEnoughSpace, RequestRefused
+from storage_node.errors import LogReadError, LogStartBeyondEnd, MetadataIOError, NotEnoughSpace, RequestRefused
 from storage_node.log import recovery
 from storage_node.log.admission import (
     LAST_EPOCH,
@@ -49,6 +50,8 @@ from storage_node.log.truncation import Truncation
 from storage_node.model.ids import TopicPartition
 
 __all__ = ["PLENTY", "Appended", "FetchedData", "Log", "LogClosed", "UnexpectedAppendOffset"]
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +97,7 @@ class Log:
         sealed_start: tuple[int, int] = (0, -1),
         clean: bool = False,
         copy: bool = False,
+        refetch: bool = False,
         now_ms: int | None = None,
     ) -> Log:
         """Open the log in `path`, created if it does not exist; recover it unless the shutdown was `clean`.
@@ -102,14 +106,18 @@ class Log:
         its checkpoints, `sealed_start` (a log start offset and a leader epoch) from the seal of a swap, which has what
         was deleted between the checkpoint and the seal. `copy`: a mover fills it from a replica. After a crash it must
         then be complete up to its end, because only the source can have what is missing, and it has no `leader-epoch-
-        checkpoint` before its first record. Raises `LogReadError`, and `NotEnoughSpace` on a full disk.
+        checkpoint` before its first record.
+
+        A log whose records all lie below its log start offset is not opened: `LogStartBeyondEnd`. With `refetch`, which
+        is for a replica whose records another node has, it is opened without them at offset 0, from which a follower
+        finds the leader's log start. Raises `LogReadError`, and `NotEnoughSpace` on a full disk.
         """
         now = wall_ms() if now_ms is None else now_ms
         try:
             with full_is_no_room():
                 path.mkdir(exist_ok=True)
             log = cls(path, tp, config, directory, Home(str(path)))
-            log._load(recovery_point, log_start_offset, sealed_start, clean, copy, now)
+            log._load(recovery_point, log_start_offset, sealed_start, clean, copy, refetch, now)
         except OSError as exc:
             if isinstance(exc, NoRoom):
                 raise NotEnoughSpace(f"no space on {directory} to open the log of {tp}") from exc
@@ -123,6 +131,7 @@ class Log:
         sealed_start: tuple[int, int],
         clean: bool,
         copy: bool,
+        refetch: bool,
         now_ms: int,
     ) -> None:
         context, log = self._context, self._segments
@@ -139,7 +148,23 @@ class Log:
         known, stored = recovery.load_epochs(self._home, segments)
         log_start_offset = max(log_start_offset, _sealed(sealed_start, (*known.entries, *loaded.epoch_starts)))
         if segments and end < log_start_offset:
-            # All that recovery left lies before the log start offset of the checkpoint, or of the seal.
+            # All that recovery left lies before the log start offset of the checkpoint, or of the seal. Our own are
+            # written only after a flush of the log up to them (`OffsetFiles`), so that no crash leaves this: the file
+            # was edited, or is newer than this folder. Which of the two is right cannot be told here.
+            if size := sum(segment.size for segment in segments):
+                found = (
+                    f"its log ends at offset {end}, before its log start offset {log_start_offset}, below which "
+                    f"records are deleted: {len(segments)} segments from offset {segments[0].base_offset} on, "
+                    f"{size} bytes"
+                )
+                if not refetch:
+                    for segment in segments:
+                        segment.close()
+                    raise LogStartBeyondEnd(f"{found}, are left as they are in {self.path}", log_start_offset)
+                _log.warning("%s: %s, are removed from %s and fetched from its leader", context.tp, found, self.path)
+                # Not at the log start offset, which may lie anywhere: a follower that starts too late lacks records.
+                log_start_offset = 0
+                known, stored, loaded.epoch_starts = LeaderEpochs(), False, []
             for segment in reversed(segments):
                 segment.remove()
             removed, segments = [*removed, *segments], []

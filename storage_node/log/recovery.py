@@ -45,6 +45,16 @@ class Loaded:
 def _tidy(home: Home) -> list[int]:
     """Remove the leftovers of a crash and return the base offsets of the segments."""
     names = home.names()
+    gone = {base: name for name in names if (base := offset_of(name, LOG + DELETED)) is not None}
+    if gone:
+        size = 0
+        for name in gone.values():
+            with contextlib.suppress(OSError):
+                size += home.look(name).st_size
+        _log.info(
+            "%s: removing %d segments from offset %d on, %d bytes, which were deleted before this start",
+            home.path, len(gone), min(gone), size,
+        )  # fmt: skip
     bases = sorted(base for name in names if (base := offset_of(name, LOG)) is not None)
     known = set(bases)
     for name in names:
@@ -106,8 +116,9 @@ def _recover(loaded: Loaded, recovery_point: int, gaps: bool) -> None:
             loaded.removed = found[number:]
             for later in reversed(loaded.removed):
                 _log.warning(
-                    "removing segment %s: it does not follow offset %d", file_name(later.base_offset, LOG), end
-                )
+                    "%s: removing segment %s, %d bytes: it does not follow offset %d",
+                    later.home.path, file_name(later.base_offset, LOG), later.size, end,
+                )  # fmt: skip
                 later.remove()
             break
         kept.append(segment)
@@ -141,11 +152,9 @@ def _recover_segment(loaded: Loaded, segment: Segment, recovery_point: int, *, a
     cut = segment.size > position
     if cut:
         _log.warning(
-            "segment %s: truncating %d bytes after offset %d, which are not valid batches",
-            file_name(segment.base_offset, LOG),
-            segment.size - position,
-            end,
-        )
+            "%s: segment %s: truncating %d bytes after offset %d, which are not valid batches",
+            segment.home.path, file_name(segment.base_offset, LOG), segment.size - position, end,
+        )  # fmt: skip
         file = segment.file
         os.ftruncate(file.fd, position)
         segment.size = position

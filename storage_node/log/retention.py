@@ -4,6 +4,7 @@ deletion.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,8 @@ from storage_node.log.flusher import Flusher
 from storage_node.log.leader_epochs import LeaderEpochFileCache
 from storage_node.log.producers.snapshots import ProducerStateManager
 from storage_node.log.segments import LogSegments
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +81,9 @@ class Retention:
         self._producers.state.expire(now_ms, context.config.producer_id_expiration_ms)
         end = log.end
         try:
+            ages = self._ages()
             count = deletable(
-                self._ages(),
+                ages,
                 context.config,
                 log_start_offset=log.log_start_offset,
                 high_watermark=end if high_watermark is None else high_watermark,
@@ -89,6 +93,7 @@ class Retention:
                 return 0
             if count == len(log.all):
                 self._appender.roll(end, now_ms)
+            self._say(ages[:count])
             gone = log.all[:count]
             log.all = log.all[count:]
             log.log_start_offset = max(log.log_start_offset, log.all[0].base_offset)
@@ -99,6 +104,15 @@ class Retention:
         except OSError as exc:
             raise context.wrapped(LogAppendError, exc, "deleting old segments of", "to roll the log of") from exc
         return count
+
+    def _say(self, gone: Sequence[SegmentAge]) -> None:
+        start = self._segments.log_start_offset
+        below = gone[-1].end_offset <= start
+        _log.info(
+            "%s: deleting %d segments, offsets %d to %d, %d bytes: %s",
+            self._context.tp, len(gone), gone[0].base_offset, gone[-1].end_offset, sum(each.size for each in gone),
+            f"they are below the log start offset {start}" if below else "by retention.ms or retention.bytes",
+        )  # fmt: skip
 
     def _ages(self) -> list[SegmentAge]:
         segments, ends = self._segments.all, [segment.base_offset for segment in self._segments.all[1:]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -9,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from storage_node.directories.checkpoints import OffsetCheckpoint, write_together
 from storage_node.directories.directory import LogDirectory
-from storage_node.log.log import Log
+from storage_node.log.log import Log, LogClosed
 from storage_node.model.ids import TopicPartition
 from storage_node.move.future import FutureLog
 from storage_node.move.host import PartitionLike
@@ -63,9 +64,10 @@ class OffsetFiles:
             with self._asking:
                 upto = writers.asked
             offline, logs = set(self._replicas.offline), self._logs(directory)
+            starts = dict(_hidden_starts(logs.items()))  # first: its flushes raise recovery points
             new = (
                 (directory.recovery_points, _recovery_points(logs)),
-                (directory.log_start_offsets, dict(_hidden_starts(logs.items()))),
+                (directory.log_start_offsets, starts),
                 (directory.high_watermarks, self._high_watermarks(logs)),
             )
             kept = offline - logs.keys()
@@ -192,7 +194,15 @@ def _lower_start(directory: LogDirectory, tp: TopicPartition, log: Log) -> None:
 
 
 def _hidden_starts(logs: Iterable[tuple[TopicPartition, Log | FutureLog]]) -> Iterable[tuple[TopicPartition, int]]:
+    """Yield the log start offsets that the first segment's name does not contain, and that the log reaches on disk.
+
+    Without the flush, a power loss could leave a log that ends before its log start offset. A start could not tell it
+    from one with a wrong checkpoint, for which `Log.open` keeps the replica offline.
+    """
     for tp, log in logs:
         start = log.log_start_offset
         if start > log.segments[0].base_offset:
+            if start > log.recovery_point:
+                with contextlib.suppress(LogClosed):
+                    log.flush()
             yield tp, start

@@ -10,7 +10,7 @@ from storage_node.config.values import BrokerValues
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import StorageError
-from storage_node.lifecycle.start_up import Started
+from storage_node.lifecycle.start_up import Left, Started
 from storage_node.metadata.cache import MetadataCache
 from storage_node.metadata.check import MetadataCheck
 from storage_node.model.ids import TopicPartition
@@ -38,9 +38,13 @@ class Strangers(Protocol):
         """Return whether they belong to another topic than the metadata has had under that name."""
         ...
 
+    def add(self, left: Mapping[TopicPartition, Left]) -> None:
+        """Add replicas that a start, or a later decision, did not serve."""
+        ...
+
 
 class KnowsUnresolved(Protocol):
-    """The publisher, as the removal uses it."""
+    """The publisher, as the removal and the reopening of a replica use it."""
 
     @property
     def unresolved(self) -> Strangers: ...
@@ -266,6 +270,9 @@ class ReopeningHost(Protocol):
 
     @property
     def engine(self) -> CancelsMoves: ...
+
+    @property
+    def metadata_publisher(self) -> KnowsUnresolved: ...
 
 
 class UnresolvedHost(Protocol):

@@ -86,6 +86,7 @@ def reopen(
         raise _still(tp, "its folder does not exist, and the metadata does not have its directory yet")
     if tp in started.offline:
         node.replicas.set_offline(started.offline, started.files)
+        node.metadata_publisher.unresolved.add({tp: left for tp, left in started.left.items() if left.beyond})
         raise _still(tp, started.offline[tp])
     return started
 

@@ -3,7 +3,8 @@
 A node whose disks could not store the newest image starts with the one before it: a folder may belong to a topic that
 was created after that, or to one that has been deleted since. The start's own table decides about it again once a newer
 image explains it. Until then, and whenever the disks are not readable, it stays as it is, and nothing is created in its
-place.
+place. So does a replica whose records all lie below its log start offset: once another node leads and it is out of the
+ISR, it is opened without them, and follows.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from storage_node.log.config import LogConfig
 from storage_node.model.ids import TopicPartition
 from storage_node.model.image import ClusterImage
 from storage_node.publisher.host import UnresolvedHost
+from storage_node.publisher.roles import Roles
+from storage_node.replication import lost_replicas
 
 log = logging.getLogger(__name__)
 
@@ -27,11 +30,12 @@ log = logging.getLogger(__name__)
 class Unresolved:
     """The unresolved replicas. Used by one thread at a time, the one that applies an image."""
 
-    def __init__(self, node: UnresolvedHost, result: Callable[[Future[Any], LogDirectory], Any]) -> None:
+    def __init__(self, node: UnresolvedHost, roles: Roles, result: Callable[[Future[Any], LogDirectory], Any]) -> None:
         """Create it; `result` returns the result of a job in a directory's pool, or raises StorageError once that
         directory is given up.
         """
         self._node = node
+        self._roles = roles
         self._result = result
         self._left: dict[TopicPartition, Left] = {}
 
@@ -59,7 +63,8 @@ class Unresolved:
         gone = [tp for tp, left in self._left.items() if left.topic_ids and left.topic_ids.issubset(image.gone)]
         kept = [tp for tp, left in self._left.items() if not missing and _explained(image, tp, left)]
         taken = [tp for tp, left in self._left.items() if left.elsewhere(image.partition(tp), self._node.id)]
-        known = {*gone, *kept, *taken}
+        elsewhere = [tp for tp, left in self._left.items() if left.beyond and self._elsewhere(image, tp)]
+        known = {*gone, *kept, *taken, *elsewhere}
         started = self._look(known, image, defaults) if known else None
         if started is None:
             return False
@@ -73,11 +78,19 @@ class Unresolved:
         self._node.serve_opened(started)
         return True
 
+    def _elsewhere(self, image: ClusterImage, tp: TopicPartition) -> bool:
+        """Return whether another node has the records of a replica here, so that it may be opened without its own."""
+        row, node = image.partition(tp), self._node
+        missing = node.dirs.missing_ids()
+        return row is not None and not lost_replicas.why_not(
+            row, node.id, registered=self._roles.registered, missing=missing
+        )
+
     def _look(self, tps: Collection[TopicPartition], image: ClusterImage, defaults: LogConfig) -> Started | None:
-        names = ", ".join(map(str, sorted(tps)))
+        names, registered = ", ".join(map(str, sorted(tps))), self._roles.registered
         log.info("%s: the metadata explains now what is on the disks", names)
         try:
-            return take_up(self._node.dirs, tps, image, self._node.id, defaults, self._run)
+            return take_up(self._node.dirs, tps, image, self._node.id, defaults, self._run, registered=registered)
         except StorageError as error:
             log.error("%s: offline as before, the next image decides: %s", names, error)
             return None

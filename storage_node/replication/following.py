@@ -174,12 +174,17 @@ class Followed:
             with partition.directory.working(), partition.changing(waits=False):
                 if self._over():
                     return
-                end = partition.log.log_end_offset
-                if latest < end:
+                start, end = partition.log.log_start_offset, partition.log.log_end_offset
+                if start < latest < end:
                     log.warning("truncating %s to %d, from %d: the leader's log ends there", self.tp, latest, end)
                     self.node.offset_files.truncate(partition, latest)
-                elif earliest > end:
-                    log.warning("restarting %s at %d, where the leader's log starts", self.tp, earliest)
+                elif latest < end or earliest > end:
+                    # Where truncating would leave nothing, an empty log at the leader's end would count as in sync,
+                    # without any of the leader's records.
+                    log.warning(
+                        "removing all %d bytes of %s, offsets %d to %d, and restarting it at %d, where the leader's "
+                        "log starts: that ends at %d", partition.log.size, self.tp, start, end, earliest, latest,
+                    )  # fmt: skip
                     self.node.offset_files.restart_at(partition, earliest)
         except StorageError as error:
             self.node.storage_failed(error, self.tp)

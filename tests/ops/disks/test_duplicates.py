@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from ops.disks.duplicates import resolve
+from ops.disks import repair, scanning
+from ops.disks.duplicates import duplicates, resolve
 from ops.disks.found import Copy, Damage, DamageKind, LogFound
+from storage_node.directories.checkpoints import LOG_START_OFFSETS, OffsetCheckpoint
 from storage_node.log.leader_epochs import LeaderEpochs
 from storage_node.model.ids import TopicPartition
 from storage_node.replicas.marker import Marker
-from tests.support.stopped_disks import OTHER_TOPIC_ID, TOPIC_ID
+from tests.support.stopped_disks import OTHER_TOPIC_ID, TOPIC_ID, batches, format_disks, write_replica
 
 TP = TopicPartition("orders", 0)
 BAD = Damage(DamageKind.BATCH, "x.log", "its CRC does not match its bytes", 100, 60)
@@ -41,6 +44,8 @@ TABLE = [
     ("batches cannot be compared after a compaction", replace(log(A, sparse=True), same_as=frozenset()), B, "/b"),
     ("begins later, the same end", A, log(B, start=30), "/a"),
     ("begins later, and is longer", log(A, end=80, reach=80), log(B, start=30), None),
+    ("a log start beyond all records does not count", A, replace(B, log_start=999_999), "/b"),
+    ("nor does it hide records that the other lacks", A, replace(log(B, end=80, reach=80), log_start=999_999), "/a"),
     ("another topic of that name", replace(A, topic_id=OTHER_TOPIC_ID), B, None),
 ]
 
@@ -76,3 +81,15 @@ def test_resolve_of_three_copies() -> None:
     found = resolve([third, replace(A, same_as=both), replace(B, same_as=both)])
     assert found.keep is not None and found.keep.directory == "/b"
     assert {copy.directory for copy in found.aside} == {"/a", "/c"}
+
+
+def test_repair_carries_no_log_start_beyond_the_records_of_the_other_copy(tmp_path: Path) -> None:
+    disks = [tmp_path / "d1", tmp_path / "d2"]
+    format_disks(disks)
+    for disk, count in zip(disks, (4, 2), strict=True):
+        write_replica(disk, TP, [batches(0, count)])
+    OffsetCheckpoint(disks[1], LOG_START_OFFSETS).write({TP: 999_999})
+    (step,), left = repair.plan(duplicates(scanning.read_logs(scanning.look(map(str, disks)))))
+    assert not left and step.keep.directory == str(disks[0])
+    repair.set_aside(step, list(map(str, disks)))
+    assert OffsetCheckpoint(disks[0], LOG_START_OFFSETS).read() == {}

@@ -9,6 +9,7 @@ import pytest
 
 from ops.disks import scanning
 from ops.disks.verdict import Kind, Verdict, verdict
+from storage_node.directories.checkpoints import LOG_START_OFFSETS, OffsetCheckpoint
 from storage_node.directories.meta import properties as meta_properties
 from storage_node.model.ids import TopicPartition
 from tests.support.stopped_disks import CLEAN, CLUSTER, OTHER_TOPIC_ID, batches, format_disks, write_replica
@@ -117,6 +118,10 @@ def bad_checkpoint(disks: Disks) -> None:
     (disks[0] / "replication-offset-checkpoint").write_bytes(b"rubbish")
 
 
+def log_start_beyond(disks: Disks) -> None:
+    OffsetCheckpoint(disks[0], LOG_START_OFFSETS).write({TP: 999_999})
+
+
 def symlink(disks: Disks) -> None:
     (disks[0] / "orders-0").rename(disks[0].parent / "elsewhere")
     (disks[0] / "orders-0").symlink_to(disks[0].parent / "elsewhere")
@@ -149,6 +154,7 @@ def metadata_log_elsewhere(disks: Disks) -> None:
         (same_directory_id, Kind.META, False, "same directory id"),
         (gone, Kind.META, False, "does not exist"),
         (bad_checkpoint, Kind.CHECKPOINT, False, "malformed"),
+        (log_start_beyond, Kind.CHECKPOINT, False, "999999, lies beyond the log's end, 20, with 1 segments"),
         (metadata_log_elsewhere, Kind.SWAPPED, False, "metadata log"),
     ],
     ids=lambda value: getattr(value, "__name__", None),

@@ -216,15 +216,6 @@ def test_clean_shutdown_marker_is_ignored_if_the_bytes_contradict_it(tmp_path: P
     assert log.log_end_offset == 297 and log.recovered_bytes > 0
 
 
-def test_log_that_ends_before_its_log_start_is_restarted(tmp_path: Path) -> None:
-    log = open_log(tmp_path / "topic-0")
-    fill(log, 10)
-    again = open_log(crashed(log, tmp_path / "c-0"), log_start_offset=1_000)
-    assert (again.log_start_offset, again.log_end_offset, again.size) == (1_000, 1_000, 0)
-    fill(again, 1)
-    assert again.log_end_offset == 1_003
-
-
 @pytest.mark.parametrize("clean", [True, False])
 def test_sealed_start_holds_until_a_newer_leaders_records_begin_below_it(tmp_path: Path, clean: bool) -> None:
     log = open_log(tmp_path / "topic-0")

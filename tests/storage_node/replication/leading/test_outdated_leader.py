@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,3 +94,17 @@ def test_response_of_the_current_leader_truncates(
     respond(followed)
     log = followed.partition.log
     assert (log.log_start_offset, log.log_end_offset) == left
+
+
+@pytest.mark.parametrize("start", [6, 10])
+def test_log_beyond_the_leaders_end_restarts_where_the_leaders_log_starts(
+    followed: Followed, caplog: pytest.LogCaptureFixture, start: int
+) -> None:
+    """At the leader's end, it would count as in sync without any of the leader's records."""
+    log = followed.partition.log
+    log.advance_log_start(start)
+    caplog.set_level(logging.WARNING)
+    size = log.size
+    followed.out_of_range(6, 2)
+    assert (log.log_start_offset, log.log_end_offset) == (2, 2)
+    assert f"removing all {size} bytes of t-0, offsets {start} to 10, and restarting it at 2" in caplog.text
