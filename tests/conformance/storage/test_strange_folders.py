@@ -11,6 +11,8 @@ import pytest
 
 from ops.kafka.jars import KafkaUnavailable
 from storage_node.directories import partition_metadata
+from storage_node.directories.checkpoints import LOG_START_OFFSETS, OffsetCheckpoint
+from storage_node.model.ids import TopicPartition
 from tests.conformance.clusters import Cluster
 from tests.conformance.log_dirs.calls import NONE, ask, describe, on_disk, others, wait_until_in, where
 
@@ -65,6 +67,32 @@ def test_folder_that_is_nobodys_replica(cluster: Cluster) -> None:
         folder.rmdir()
         if not cluster.running(NODE):
             cluster.start(NODE)
+
+
+@pytest.mark.slow_conformance
+def test_log_start_offset_beyond_the_log_end_of_the_only_replica(cluster: Cluster) -> None:
+    topic = cluster.new_topic(assignment={0: [NODE]})
+    cluster.produce(topic, 0, 10)
+    folder = Path(str(where(cluster, NODE, topic)), f"{topic}-0")
+    starts, tp = OffsetCheckpoint(folder.parent, LOG_START_OFFSETS), TopicPartition(topic, 0)
+
+    def restart(put: dict[TopicPartition, int], drop: tuple[TopicPartition, ...] = ()) -> None:
+        cluster.stop(NODE)
+        try:
+            starts.update(put, drop)
+        finally:
+            cluster.start(NODE)
+
+    (segment,) = folder.glob("*.log")
+    before = segment.read_bytes()
+    restart({tp: 1000})
+    if cluster.differs("a-log-start-beyond-the-end"):
+        (row,) = cluster.wire(NODE).fetch(topic, 0, 0)
+        assert row.error and segment.read_bytes() == before
+        restart({}, (tp,))
+        assert cluster.end_offset(topic) == 10
+    else:
+        assert cluster.end_offset(topic) == 1000
 
 
 @pytest.mark.conformance(63)
