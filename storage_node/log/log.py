@@ -150,7 +150,7 @@ class Log:
         if segments and end < log_start_offset:
             # All that recovery left lies before the log start offset of the checkpoint, or of the seal. Our own are
             # written only after a flush of the log up to them (`OffsetFiles`), so that no crash leaves this: the file
-            # was edited, or is newer than this folder. Which of the two is right cannot be told here.
+            # was edited, or is newer than this folder. Neither shows here which is right.
             if size := sum(segment.size for segment in segments):
                 found = (
                     f"its log ends at offset {end}, before its log start offset {log_start_offset}, below which "
