@@ -212,13 +212,16 @@ def local_profile(scratch: Path, settings: Path, tasks: int = CORES) -> list[tup
 
 
 def _workers_environment() -> None:
-    """Let Spark's Python workers use this interpreter and find this package, whatever the working directory."""
+    """Let Spark's Python workers use this interpreter and find this package, and import nothing from the working
+    directory.
+    """
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     root = str(Path(__file__).resolve().parents[2])
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if root not in paths:
-        os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
+    # An empty entry stands for the working directory.
+    paths = list(filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths if root in paths else [root, *paths])
+    os.environ["PYTHONSAFEPATH"] = "1"
 
 
 def _end(gateway: Any) -> None:

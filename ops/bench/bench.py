@@ -14,6 +14,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ops.bench import ROOT
 from ops.kafka import brokers
 from ops.kafka.cluster import KafkaCluster
 from ops.stack import ports
@@ -22,7 +23,7 @@ from ops.stack import ports
 def rehome(folder: Path, verb: str, *options: str, environment: Mapping[str, str] | None = None) -> str:
     """Run `rehome stack VERB` for the stack in a folder; return its output. Raises RuntimeError."""
     command = [sys.executable, "-m", "ops.cli.main", "stack", verb, "--data", str(folder), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=ROOT, env=environment)
     if done.returncode:
         raise RuntimeError(f"rehome stack {verb} failed: {done.stderr.strip()}")
     return done.stdout

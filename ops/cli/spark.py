@@ -37,14 +37,18 @@ class Report:
 
 
 def settings() -> dict[str, str]:
-    """Return the environment variables of a process that runs Spark. Raises `NoJava`."""
+    """Return the environment variables of a process that runs Spark. Raises `NoJava`.
+
+    Python does not import from the current folder in it, nor in Spark's workers, which inherit them.
+    """
     home = java.find()
     if home is None:
         raise java.NoJava(
             f"Spark needs Java {java.MIN_JAVA} or later and none was found; `make setup` installs it, or set JAVA_HOME"
         )
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"JAVA_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths)}
+    # An empty entry of PYTHONPATH stands for the current folder.
+    paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    return {"JAVA_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
 
 
 def build_report(

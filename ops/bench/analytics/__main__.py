@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 
+from ops.bench import ROOT
 from ops.bench.analytics.generate import EVENTS, export, moves_of
 
 INTERVAL = 0.5
@@ -41,9 +42,8 @@ def report(folder: Path, out: Path) -> Taken:
     """Run the job in a process of its own. Raises CalledProcessError."""
     most, ended = [0], threading.Event()
     began, before = time.monotonic(), _computed()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ops.analytics", str(folder), str(out)], stdout=subprocess.DEVNULL
-    )
+    command = [sys.executable, "-m", "ops.analytics", str(folder), str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=ROOT)
 
     def watch() -> None:
         while not ended.wait(INTERVAL):

@@ -21,6 +21,7 @@ from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
+from ops.bench import ROOT
 from storage_node.log.batches.batch import build_batch
 
 _VERSION = 7
@@ -130,7 +131,8 @@ def measure(
     """Run the client in a process of its own. Raises RuntimeError if it fails, or a response is an error or missing."""
     numbers = (partitions, count, rate, seconds)
     command = [sys.executable, "-m", "ops.bench.clients.open_loop", bootstrap, topic, *map(str, numbers), str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=WARM_UP + seconds + _LAST + 60, check=False)
+    patience = WARM_UP + seconds + _LAST + 60
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience, cwd=ROOT, check=False)
     if done.returncode:
         raise RuntimeError(f"the client of {bootstrap} failed: {done.stderr.strip()[-300:]}")
     found = Measured(**json.loads(out.read_text()))

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from ops.bench import ROOT
 from storage_node.log.batches.batch import build_batch
 
 _VERSION = 7
@@ -99,7 +100,7 @@ class Paced:
 def paced(bootstrap: str, topic: str, rate: float, out: Path) -> Iterator[Paced]:
     """Run the client while the block runs. Raises RuntimeError if it exits early."""
     command = [sys.executable, "-m", "ops.bench.clients.pacer", bootstrap, topic, str(rate), str(out)]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True)
     found = Paced([])
     try:
         assert process.stdin is not None and process.stdout is not None

@@ -18,6 +18,7 @@ import psutil
 from confluent_kafka import KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from ops.bench import ROOT
 from ops.bench.bench import Bench
 from ops.bench.replication import replicas
 from ops.bench.replication.replicas import NODES, Cluster
@@ -236,7 +237,8 @@ def _used(processes: Sequence[psutil.Process]) -> float:
 def _waiting(bootstrap: str, topics: Sequence[str], kind: str) -> Iterator[None]:
     """Run consumers at the log end, in a process of their own."""
     command = [sys.executable, "-m", "ops.bench.clients.idle_consumers", bootstrap, kind, str(CONSUMERS), str(EACH)]
-    process = subprocess.Popen([*command, str(PARTITIONS), *topics], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command += [str(PARTITIONS), *topics]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT)
     try:
         assert process.stdout is not None
         if not process.stdout.readline():

@@ -24,6 +24,7 @@ from typing import Any, Self
 from temporalio.api.enums.v1 import EventType, WorkflowTaskFailedCause
 from temporalio.client import Client
 
+from ops.bench import ROOT
 from ops.bench.bench import Bench
 from ops.bench.table import Figure
 from ops.stack import ports, temporal_server
@@ -108,7 +109,7 @@ def _measure(bench: Bench, cluster: _Cluster) -> list[Figure]:
 @contextlib.contextmanager
 def _busy(loops: int) -> Iterator[None]:
     """Run `loops` processes that use all available CPU."""
-    running = [subprocess.Popen([sys.executable, "-c", LOOP]) for _ in range(loops)]
+    running = [subprocess.Popen([sys.executable, "-c", LOOP], cwd=ROOT) for _ in range(loops)]
     try:
         yield
     finally:
@@ -127,6 +128,7 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            cwd=ROOT,
             env={**os.environ, **environment},
         )
         self._received = received
@@ -188,7 +190,7 @@ class _Cluster:
         server = self._port + self.nodes
         command = temporal_command(binary, "127.0.0.1", server, server + 1, self.folder / "temporal.db")
         with (self.folder / "temporal.log").open("ab") as log:
-            self._server = subprocess.Popen(command, stdout=log, stderr=log)
+            self._server = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
         self._until("Temporal responds", lambda: temporal_works(self._address, binary), look=0.5)
         self._start_controller()
         for node in range(1, self.nodes + 1):
@@ -212,7 +214,7 @@ class _Cluster:
             environment = {**os.environ, **self._environment}
             where = subprocess.DEVNULL
             self._controller = subprocess.Popen(
-                [*command, "--cluster", CLUSTER, *exports], stdout=where, stderr=log, env=environment
+                [*command, "--cluster", CLUSTER, *exports], stdout=where, stderr=log, cwd=ROOT, env=environment
             )
 
     def _start(self, node: int) -> None:

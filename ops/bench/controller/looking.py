@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 from temporalio.client import Client
 
+from ops.bench import ROOT
 from ops.bench.bench import Bench
 from ops.bench.clients import librdkafka
 from ops.bench.moves import wire_moves
@@ -85,7 +86,7 @@ async def _end(address: str, ids: list[str]) -> None:
 @contextlib.contextmanager
 def _watched(folder: Path) -> Iterator[None]:
     command = [sys.executable, "-m", "ops.cli.main", "moves", "--watch", "--data", str(folder)]
-    watching = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    watching = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
     try:
         yield
     finally:

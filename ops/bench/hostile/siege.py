@@ -18,6 +18,7 @@ from typing import Protocol
 
 import psutil
 
+from ops.bench import ROOT
 from ops.bench.hostile import batches
 from ops.bench.hostile.attack import Attack
 from ops.bench.hostile.field import (
@@ -149,7 +150,7 @@ class Siege:
         _make_topics(self.server.address)
         host, port = self.server.address
         command = [sys.executable, "-m", "ops.bench.hostile.well_behaved", f"{host}:{port}", WELL_BEHAVED, str(RATE)]
-        self._client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True)
         threading.Thread(target=self._listen, args=(self._client,), daemon=True).start()
         return self
 

@@ -26,6 +26,7 @@ import worker
 from activities.kafka_admin.admin import KafkaAdmin
 from activities.kafka_admin.client_config import ClientConfig
 from activities.kafka_admin.pool import AdminPool
+from ops.bench import ROOT
 from ops.bench.plans.simulated import Shape, SimulatedAdmin, SimulatedCluster
 
 CLUSTER = "bench"
@@ -55,6 +56,7 @@ class PlanWorker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
+            cwd=ROOT,
             env={**os.environ, "TEMPORAL_ADDRESS": temporal},
         )
         self._seen = psutil.Process(self._process.pid)

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ops.bench import ROOT
 from storage_node.config.node_config import NodeConfig
 from storage_node.directories.formatting import format_directories
 from storage_node.log.batches.batch import build_batch
@@ -134,7 +135,7 @@ class Pair:
     def _spawn(self, role: str) -> Any:
         made = subprocess.Popen(
             [sys.executable, "-m", "ops.bench.replication.two_nodes", role, json.dumps(_row(self._setting))],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, text=True,
         )  # fmt: skip
         self._processes.append(made)
         return self._read(made)
