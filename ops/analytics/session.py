@@ -8,11 +8,10 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
-
-from javaproperties import escape
 
 from ops.analytics.errors import AnalyticsError, JavaMissing
 from ops.analytics.jars import ensure_delta_jars
@@ -24,15 +23,15 @@ SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 SMALL = 8 << 20
 APP = "rehome analytics"
 
+#: Spark's log goes to standard error, which is a file: a path in here would need the escapes of three parsers.
 _LOG4J = """\
 rootLogger.level = error
-rootLogger.appenderRef.file.ref = file
-appender.file.type = File
-appender.file.name = file
-appender.file.fileName = {log}
-appender.file.append = true
-appender.file.layout.type = PatternLayout
-appender.file.layout.pattern = %d{{ISO8601}} %p %c{{1}}: %m%n%ex
+rootLogger.appenderRef.log.ref = log
+appender.log.type = Console
+appender.log.name = log
+appender.log.target = SYSTEM_ERR
+appender.log.layout.type = PatternLayout
+appender.log.layout.pattern = %d{ISO8601} %p %c{1}: %m%n%ex
 """
 
 
@@ -108,7 +107,7 @@ def spark_session(scratch: Path, jars: Sequence[Path] = (), tasks: int = CORES) 
 
     log = scratch / "spark.log"
     settings = scratch / "log4j2.properties"
-    settings.write_text(_LOG4J.format(log=escape(str(log.absolute())).replace("${", "$${")))
+    settings.write_text(_LOG4J)
     conf = SparkConf(loadDefaults=False).setAll(local_profile(scratch, settings, tasks))
     conf.set("spark.driver.extraClassPath", os.pathsep.join(map(str, [*delta, *jars])))
     _workers_environment()
@@ -194,7 +193,9 @@ def local_profile(scratch: Path, settings: Path, tasks: int = CORES) -> list[tup
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.memory": "1g",
         "spark.driver.extraJavaOptions": java,
-        "spark.local.dir": str(scratch / "local"),
+        "spark.local.dir": str(_local_dir(scratch)),
+        # A query has the paths of tables, in which ${name} stands for itself.
+        "spark.sql.variable.substitute": "false",
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         SHUFFLE_PARTITIONS: str(tasks),
@@ -209,6 +210,11 @@ def local_profile(scratch: Path, settings: Path, tasks: int = CORES) -> list[tup
         "spark.pyspark.driver.python": sys.executable,
     }
     return list(options.items())
+
+
+def _local_dir(scratch: Path) -> Path:
+    """Return the folder of Spark's temporary files. Spark takes a path with a comma for several paths."""
+    return Path(tempfile.gettempdir()) if "," in str(scratch) else scratch / "local"
 
 
 def _workers_environment() -> None:

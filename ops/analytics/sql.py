@@ -88,7 +88,7 @@ def _values(text: str) -> tuple[Any, ...]:
 def _select(lake: Any, table: Any) -> str:
     """Return the text that selects a table, or no rows if it was never written."""
     if lake.exists(table):
-        return f"SELECT {', '.join(f'`{name}`' for name in table.names)} FROM delta.`{lake.path(table)}`"
+        return f"SELECT {', '.join(f'`{name}`' for name in table.names)} FROM {lake.name(table)}"
     nulls = ", ".join(f"CAST(NULL AS {one.kind.simpleString()}) AS `{one.name}`" for one in table.columns)
     return f"SELECT {nulls} WHERE false"
 

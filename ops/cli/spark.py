@@ -48,7 +48,9 @@ def settings() -> dict[str, str]:
         )
     # An empty entry of PYTHONPATH stands for the current folder.
     paths = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return {"JAVA_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+    found = {"JAVA_HOME": str(home), "PYTHONPATH": os.pathsep.join(paths), "PYTHONSAFEPATH": "1"}
+    # Java reads and writes no path with other letters than ASCII's in this locale, in which Python does.
+    return found | ({"LC_ALL": "C.UTF-8"} if os.environ.get("LC_ALL") in ("C", "POSIX") else {})
 
 
 def build_report(

@@ -63,6 +63,15 @@ def test_spark_and_its_workers_import_nothing_from_the_current_folder(monkeypatc
         assert environment["PYTHONSAFEPATH"]
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"), [("C", "C.UTF-8"), ("POSIX", "C.UTF-8"), ("de_DE.UTF-8", None), ("", None)]
+)
+def test_java_knows_every_letter_of_a_path(monkeypatch: pytest.MonkeyPatch, given: str, wanted: str | None) -> None:
+    monkeypatch.setattr(java, "find", lambda: Path("/java"))
+    monkeypatch.setenv("LC_ALL", given)
+    assert spark.settings().get("LC_ALL") == wanted
+
+
 def starts_python(tree: ast.AST) -> bool:
     """Return whether a module has the beginning of a command that imports from its working directory."""
     return any(

@@ -39,6 +39,10 @@ class Lake:
         """Return the table's folder."""
         return f"{self.root}/{table.path}"
 
+    def name(self, table: Table) -> str:
+        """Return the table's name in a query: its folder, quoted."""
+        return f"delta.`{self.path(table).replace('`', '``')}`"
+
     def exists(self, table: Table) -> bool:
         """Return whether the table was ever written."""
         if table.path not in self._known:
@@ -63,18 +67,18 @@ class Lake:
         missing = self.lacks(table)
         if missing:
             added = [f"`{one.name}` {one.kind.simpleString()} COMMENT {_quoted(one.meaning)}" for one in missing]
-            self.spark.sql(f"ALTER TABLE delta.`{self.path(table)}` ADD COLUMNS ({', '.join(added)})")
+            self.spark.sql(f"ALTER TABLE {self.name(table)} ADD COLUMNS ({', '.join(added)})")
             self._known[table.path] = table.names
         return bool(missing)
 
     def noted(self, table: Table, name: str) -> str:
         """Return a property of a table that `note` has set, "" without it."""
-        rows = self.spark.sql(f"SHOW TBLPROPERTIES delta.`{self.path(table)}`").collect()
+        rows = self.spark.sql(f"SHOW TBLPROPERTIES {self.name(table)}").collect()
         return next((str(row["value"]) for row in rows if row["key"] == name), "")
 
     def note(self, table: Table, name: str, value: str) -> None:
         """Set a property of a table, such as rehome.transforms."""
-        self.spark.sql(f"ALTER TABLE delta.`{self.path(table)}` SET TBLPROPERTIES ({_quoted(name)} = {_quoted(value)})")
+        self.spark.sql(f"ALTER TABLE {self.name(table)} SET TBLPROPERTIES ({_quoted(name)} = {_quoted(value)})")
 
     @contextmanager
     def batch(self, version: int, of: str = "") -> Iterator[None]:
@@ -134,7 +138,7 @@ class Lake:
         values = ", ".join(f"s.`{name}`" for name in table.names)
         changed = ", ".join(f"t.`{name}` = s.`{name}`" for name in table.names)
         self.spark.sql(
-            f"MERGE INTO delta.`{self.path(table)}` t USING {view} s ON {on} "
+            f"MERGE INTO {self.name(table)} t USING {view} s ON {on} "
             f"WHEN MATCHED AND s.{_GONE} THEN DELETE WHEN MATCHED THEN UPDATE SET {changed} "
             f"WHEN NOT MATCHED AND NOT s.{_GONE} THEN INSERT ({names}) VALUES ({values})"
         )

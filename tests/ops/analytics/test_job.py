@@ -25,6 +25,8 @@ from tests.support.runs.histories import T0, export, moved
 from tests.support.runs.sample_runs import lane, under_way
 
 ROOT = Path(__file__).parents[3]
+#: A folder's name with what a shell, a query, a URI, a properties file or a list takes for its own.
+ODD = 'o\'ut "x" (v2), `dàta` 50%20 #1 ${HOME} \\'
 
 
 @pytest.mark.spark
@@ -32,7 +34,7 @@ ROOT = Path(__file__).parents[3]
 def test_job_ingests_new_exports_and_writes_page_and_summary(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder, out = tmp_path / "export", tmp_path / "out"
+    folder, out = tmp_path / f"{ODD} export", tmp_path / ODD
     partitions = []
 
     def noted(lake: Lake, *arguments: Any) -> None:
@@ -97,7 +99,7 @@ def test_job_ingests_new_exports_and_writes_page_and_summary(
 @pytest.mark.spark
 @pytest.mark.timeout(600)
 def test_command_line_prints_only_the_table(tmp_path: Path) -> None:
-    folder, out = tmp_path / "export", tmp_path / "out"
+    folder, out = tmp_path / f"{ODD} export", tmp_path / ODD
     export(folder, moved("a", sla=30.0), at=100)
     command = [sys.executable, "-m", "ops.analytics", str(folder), str(out)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
