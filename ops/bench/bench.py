@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import javaproperties
 from rich.console import Console
 
 from ops.bench import ROOT
@@ -69,7 +70,7 @@ class Stack:
         for name in (f"node-{number}" for number in self.log_dirs):
             self._rehome("kill", name)
             with (self.folder / name / "server.properties").open("a", encoding="utf-8") as file:
-                file.writelines(f"{key}={value}\n" for key, value in properties.items())
+                file.write(javaproperties.dumps(properties, timestamp=False))
             self.start(name)
 
     def start(self, name: str) -> None:

@@ -16,7 +16,7 @@ from ops.cli.options import Bootstrap, Data, Json, group
 from ops.cli.target import Target, data_folder, resolve
 from ops.stack import state
 from ops.stack.errors import ExitCode, OpsError, UsageError
-from storage_node.config.log_dirs_file import set_log_dirs
+from storage_node.config.log_dirs_file import line_of, set_log_dirs
 from storage_node.config.node_config import ConfigError, NodeConfig
 from storage_node.directories.errors import StartRefused
 from storage_node.lifecycle import forgetting
@@ -375,9 +375,9 @@ def _changed(node: int, found: dict[str, Any], json: bool, file: Path | None = N
     for name, why in found["left"].items():
         typer.echo(f"{name} in it is left to the next start: {why}")
     if written:
-        typer.echo(f"{file} has log.dirs={log_dirs}")
+        typer.echo(f"{file} has {line_of(log_dirs)}")
     elif found["outcome"] in ("added", "removed"):
-        typer.echo(f"write log.dirs={log_dirs} into the node's server.properties: the next start reads it from there")
+        typer.echo(f"write {line_of(log_dirs)} into the node's server.properties: the next start reads it from there")
 
 
 def _row(lost: forgetting.Lost) -> dict[str, Any]:

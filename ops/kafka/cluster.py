@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import javaproperties
+
 from ops.kafka import brokers, tools
 from ops.kafka.brokers import Broker, Registered, RunTool
 from ops.kafka.jars import VERSION, KafkaUnavailable, Runtime, runtime
@@ -150,7 +152,7 @@ class KafkaCluster:
         for directory in broker.log_dirs:
             directory.mkdir(parents=True, exist_ok=True)
         values = brokers.server_properties(broker, list(self._brokers.values()), self._properties)
-        broker.config.write_text("".join(f"{key}={value}\n" for key, value in values.items()))
+        broker.config.write_text(javaproperties.dumps(values, timestamp=False))
         brokers.format_storage(broker, CLUSTER_ID, self._run_tool)
 
     def launch(self, node: int) -> None:

@@ -64,7 +64,7 @@ def write_properties(path: Path, values: Mapping[str, str], mode: int = 0o644) -
     """Write a stack's properties to a file with these permissions; keep those that the operator has added."""
     kept: dict[str, str] = {}
     if path.exists():
-        kept = {k: v for k, v in javaproperties.loads(path.read_text()).items() if k not in values}
+        kept = {k: v for k, v in javaproperties.loads(path.read_text(encoding="latin-1")).items() if k not in values}
     text = javaproperties.dumps({**values, **kept}, timestamp=False)
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     temporary.unlink(missing_ok=True)  # of a killed process: its permissions would remain

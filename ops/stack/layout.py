@@ -205,6 +205,9 @@ def problem(spec: StackSpec) -> str | None:
             return f"{port} is not a valid port ({what}); choose --port and --temporal-port between 1 and 65535"
     if "," in str(spec.data) or "\n" in str(spec.data):
         return f"--data {spec.data} cannot be used: log.dirs is a list separated by commas"
+    if found := set("?#%") & set(str(spec.data)):
+        named = " or ".join(sorted(found))
+        return f"--data {spec.data} cannot be used: Temporal's database has no path with {named}; choose another folder"
     return None
 
 

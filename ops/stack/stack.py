@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -231,7 +232,7 @@ class Stack:
         if self._running(current):
             raise OpsError(
                 f"a stack runs in {self.data} with other settings ({how}); "
-                f"stop it first with: rehome stack down --data {self.data}, or choose another --data"
+                f"stop it first with: rehome stack down --data {shlex.quote(str(self.data))}, or choose another --data"
             )
         fewer = spec.nodes != before.nodes if spec.apache_kafka else spec.nodes < before.nodes
         if spec.dirs != before.dirs or fewer or spec.cluster != before.cluster:
@@ -287,7 +288,7 @@ class Stack:
 
 def _changed_log_dirs(file: Path) -> dict[str, str]:
     """Return the log.dirs that `rehome dirs add` and `remove` have left in a node's file, unless it was moved."""
-    found = javaproperties.loads(file.read_text()).get("log.dirs", "") if file.exists() else ""
+    found = javaproperties.loads(file.read_text(encoding="latin-1")).get("log.dirs", "") if file.exists() else ""
     return {"log.dirs": found} if found and all(Path(each).parent.is_dir() for each in found.split(",")) else {}
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
+
+import javaproperties
 
 from ops.faults.disk import Disk, missing
 from ops.stack import ports, processes, temporal_server
@@ -224,7 +227,7 @@ class LocalRoles:
             path = spec.node_home(node) / "server.properties"
             ours = PROPERTIES if self.disks_cannot_fail else PROPERTIES | ON_FAULTY_DISKS
             kept = [line for line in path.read_text().splitlines() if line.partition("=")[0] not in ours]
-            path.write_text("\n".join([*kept, *(f"{key}={value}" for key, value in ours.items())]) + "\n")
+            path.write_text("\n".join([*kept, *itertools.starmap(javaproperties.join_key_value, ours.items())]) + "\n")
             if not self.disks_cannot_fail:
                 last = spec.log_dirs(node)[-1]
                 last.rename(last.with_name(f"{last.name}.backing"))  # the faulty disk stores its files there

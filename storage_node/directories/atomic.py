@@ -72,14 +72,20 @@ REMOVED: Final = failpoints.register("atomic.removed")
 
 
 def write_atomic(
-    path: Path | str, data: bytes | Iterable[bytes], points: WritePoints = _GENERIC, *, name: bool = True
+    path: Path | str,
+    data: bytes | Iterable[bytes],
+    points: WritePoints = _GENERIC,
+    *,
+    name: bool = True,
+    like: os.stat_result | None = None,
 ) -> None:
     """Replace a file durably: write and flush `<name>.tmp`, rename it over the file, flush the directory.
 
     `data` may be an iterable of pieces, written one by one, so that a large file is never in memory as a whole.
 
     Without `name` the directory is not flushed: until the caller flushes it, a crash may restore the old content (or
-    the file's absence), but never leave a part. After an error the file has its old content; only if the flush of the
+    the file's absence), but never leave a part. With `like` the file gets that owner, where this user may give it away,
+    and those permissions. After an error the file has its old content; only if the flush of the
     directory failed, it may have either. The caller ensures that no two threads write the same file. Raises OSError,
     and `NoRoom` if the disk is full before the flush.
     """
@@ -89,8 +95,12 @@ def write_atomic(
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         with full_is_no_room():
-            fd = os.open(tmp, flags, 0o644)
+            fd = os.open(tmp, flags, 0o600 if like else 0o644)
         try:
+            if like is not None:
+                with contextlib.suppress(PermissionError):
+                    os.fchown(fd, like.st_uid, like.st_gid)
+                os.fchmod(fd, stat.S_IMODE(like.st_mode))
             with full_is_no_room():
                 for piece in (data,) if isinstance(data, bytes) else data:
                     view = memoryview(piece)

@@ -6,6 +6,7 @@ One change at a time. Each is repeatable: what is done already is done.
 from __future__ import annotations
 
 import logging
+import shlex
 import threading
 import time
 from collections.abc import Mapping
@@ -191,6 +192,12 @@ class DirectoryChanges:
         """
         if not path.startswith("/"):
             raise RequestRefused(f"{path} is not an absolute path", ErrorCode.INVALID_REQUEST)
+        if "," in path or "\n" in path or path != path.strip():
+            raise RequestRefused(
+                f"{path!r} cannot be a log directory: log.dirs is a list separated by commas, without spaces around "
+                f"its entries; choose another path",
+                ErrorCode.INVALID_REQUEST,
+            )
         with self._one:
             try:
                 known = self.node.dirs.by_path(path)
@@ -201,7 +208,7 @@ class DirectoryChanges:
                     return self._row(known, "online")
                 raise RequestRefused(
                     f"log directory {known.path} is one of node {self.node.id} already, and offline "
-                    f"({known.failure}); run: rehome dirs online {self.node.id} {known.path}",
+                    f"({known.failure}); run: rehome dirs online {self.node.id} {shlex.quote(str(known.path))}",
                     ErrorCode.KAFKA_STORAGE_ERROR,
                 )
             config = self.node.config

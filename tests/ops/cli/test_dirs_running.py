@@ -11,6 +11,7 @@ import pytest
 
 from ops.cli import main as cli
 from ops.stack.errors import ExitCode
+from storage_node.config.node_config import NodeConfig
 from storage_node.model.ids import TopicPartition
 from tests.support.nodes.node_harness import Harness, replaced, running, until
 
@@ -103,13 +104,15 @@ def test_dirs_replace_shows_what_is_lost_and_asks(harness: Harness, capsys: pyte
 def test_dirs_add_and_remove_rewrite_the_file(
     harness: Harness, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new, file = tmp_path / "new", tmp_path / "server.properties"
+    new, file = tmp_path / "dàta (v2)", tmp_path / "server.properties"
     text = f"# the node\nnode.id=1\nlog.dirs={','.join(harness.paths)}\nlisteners=PLAINTEXT://127.0.0.1:0\n"
     file.write_text(text)
-    added = ",".join([*harness.paths, str(new)])
+    file.chmod(0o600)
+    added = ",".join([*harness.paths, str(new).replace("à", "\\u00e0")])
     out, _ = run(capsys, harness, "add", "1", str(new), "--config", str(file))
     assert out.splitlines()[-1] == f"{file} has log.dirs={added}"
     assert file.read_text() == text.replace(",".join(harness.paths), added)
+    assert NodeConfig.load(file).log_dirs == (*harness.paths, str(new)) and file.stat().st_mode & 0o777 == 0o600
     run(capsys, harness, "add", "1", str(new), "--config", str(file))
     found = json.loads(run(capsys, harness, "remove", "1", str(new), "--config", str(file), "--json")[0])
     assert (found["outcome"], found["config"]) == ("removed", str(file)) and file.read_text() == text

@@ -67,6 +67,8 @@ def test_temporal_server_is_tuned(setting: str) -> None:
         (StackSpec(DATA, port=0), "not a valid port"),
         (StackSpec(DATA, port=65535), "not a valid port"),
         (StackSpec(Path("/data/a,b")), "separated by commas"),
+        (StackSpec(Path("/data/50%")), "Temporal's database has no path with %"),
+        (StackSpec(Path("/data/#1?")), "Temporal's database has no path with # or ?"),
     ],
 )
 def test_invalid_settings_are_named(spec: StackSpec, part: str) -> None:
@@ -77,6 +79,7 @@ def test_invalid_settings_are_named(spec: StackSpec, part: str) -> None:
 
 def test_default_stack_is_valid() -> None:
     assert layout.problem(StackSpec(DATA)) is None
+    assert layout.problem(StackSpec(Path('/my dàta (v2)/o\'ut "x" \\'))) is None
     assert layout.problem(StackSpec(DATA, temporal_port=65000)) is None
 
 

@@ -16,6 +16,7 @@ FILES = [
     ("log.dirs=/a,\\\n  /c\nnode.id=1\n", "log.dirs=/a,/b\nnode.id=1\n"),
     ("log.dirs.more=/x\n#log.dirs=/y\n", "log.dirs.more=/x\n#log.dirs=/y\nlog.dirs=/a,/b\n"),
     ("", "log.dirs=/a,/b\n"),
+    ("node.id=1\r\nlog.dirs=/a\r\n", "node.id=1\nlog.dirs=/a,/b\n"),
 ]
 
 
@@ -27,3 +28,14 @@ def test_only_log_dirs_changes(before: str, after: str, tmp_path: Path) -> None:
     file.write_text(before)
     set_log_dirs(file, "/a,/b")
     assert file.read_text() == after
+
+
+def test_other_bytes_of_the_file_and_its_permissions_stay(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    others = "# Å in UTF-8\n".encode() + "broker.rack=Åre\x85\x0c in Latin-1\n".encode("latin-1")
+    for mode in (0o600, 0o640):
+        file.write_bytes(others + b"log.dirs=/a\n")
+        file.chmod(mode)
+        set_log_dirs(file, "/a,/b")
+        assert file.read_bytes() == others + b"log.dirs=/a,/b\n"
+        assert file.stat().st_mode & 0o777 == mode

@@ -129,6 +129,9 @@ def test_directory_is_added(harness: Harness, tmp_path: Path, exists: bool) -> N
     ("where", "says"),
     [
         ("relative", "relative is not an absolute path"),
+        ("a,/disks/b", "/a,/disks/b' cannot be a log directory: log.dirs is a list"),
+        ("a\nb", "cannot be a log directory"),
+        ("a ", "/a ' cannot be a log directory"),
         ("inside", "lies inside the log directory"),
         ("foreign", "it belongs to node 7 of cluster other"),
         ("file", "is not online: "),
@@ -145,7 +148,7 @@ def test_directory_that_is_unusable_is_not_added(harness: Harness, tmp_path: Pat
     (tmp_path / "file").write_text("not a directory")
     before = listed(harness)
     with pytest.raises(RequestRefused, match=says):
-        harness.node.directory_changes.add(paths[where])
+        harness.node.directory_changes.add(paths.get(where, f"{tmp_path}/{where}"))
     assert len(harness.node.dirs.directories) == 2 and listed(harness) == before
     assert not (Path(harness.paths[0]) / "inside").exists()
 
