@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from temporalio.client import Client
@@ -43,5 +44,5 @@ def paused_sentence(cluster: str, run: ClusterRun | None) -> str:
     workflow_id = names.cluster_id(cluster)
     return (
         f"the run {workflow_id} of the controller is paused: changes of the metadata wait, and no leader is elected; "
-        f"resume it with: temporal workflow unpause --workflow-id {workflow_id}"
+        f"resume it with: temporal workflow unpause --workflow-id {shlex.quote(workflow_id)}"
     )

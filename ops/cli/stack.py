@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated, Any
 
 import typer
@@ -166,7 +167,7 @@ def _announce(stack: Stack, started: list[str], as_json: bool, detached: bool) -
     typer.echo(f"  Temporal     {spec.temporal_address}")
     typer.echo(f"  Temporal UI  {spec.ui_url}")
     if detached:
-        typer.echo(f"stop it with: rehome stack down --data {stack.data}")
+        typer.echo(f"stop it with: rehome stack down --data {shlex.quote(str(stack.data))}")
     else:
         typer.echo("Ctrl-C stops it")
 

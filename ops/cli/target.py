@@ -88,7 +88,7 @@ def resolve(
     folder = data_folder(data, environment)
     current = state.load(folder)
     if data is not None and current is None:
-        raise state.NoStack(f"there is no stack in {folder}; start one with: rehome stack up --data {folder}")
+        raise state.NoStack(folder)
     spec = current.spec if current else None
     named = data is not None and spec is not None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 
@@ -18,7 +19,8 @@ def watch(stack: Stack, say: Callable[[str], None]) -> None:
         time.sleep(LOOK_SECONDS)
         now = set(stack.running())
         for name in sorted(before - now):
-            say(f"{name} has exited; restart it with: rehome stack start {name} --data {stack.data}")
+            restart = shlex.join(["rehome", "stack", "start", name, "--data", str(stack.data)])
+            say(f"{name} has exited; restart it with: {restart}")
         for name in sorted(now - before):
             say(f"{name} is running again")
         before = now

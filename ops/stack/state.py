@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +26,10 @@ class StackLocked(OpsError):
 
 class NoStack(OpsError):
     """The folder contains no stack."""
+
+    def __init__(self, data: Path) -> None:
+        up = f"rehome stack up --data {shlex.quote(str(data))}"
+        super().__init__(f"there is no stack in {data}; start one with: {up}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ def require(data: Path) -> StackState:
     """Return the stack of a folder. Raises `NoStack` if there is none."""
     state = load(data)
     if state is None:
-        raise NoStack(f"there is no stack in {data}; start one with: rehome stack up --data {data}")
+        raise NoStack(data)
     return state
 
 

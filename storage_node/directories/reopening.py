@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -119,7 +120,7 @@ def _properties(
 ) -> MetaProperties:
     """Return the meta.properties that the directory gets, or raise RequestRefused with what is wrong with it."""
     path, node = expected.path, expected.node_id
-    replace = f"rehome dirs replace {node} {path}"
+    replace = f"rehome dirs replace {node} {shlex.quote(str(path))}"
     if state == "error":
         raise refused(path, reason)
     if found is None:
@@ -140,7 +141,7 @@ def _properties(
     if is_reserved(own) or taken:
         raise refused(path, f"its directory id {own} is reserved or used by another directory", "empty it")
     if known and own == known and expected.format:
-        again = f"rehome dirs online {node} {path}"
+        again = f"rehome dirs online {node} {shlex.quote(str(path))}"
         raise refused(path, "it is the disk that failed, with its directory id", f"run: {again}; or empty it first")
     if known and own != known and not expected.format:
         raise refused(

@@ -7,6 +7,7 @@ leads, by the metadata: the report that it is usable again lets it lead, or join
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
@@ -47,7 +48,7 @@ def check_known(node: ReopeningHost, image: ClusterImage, tp: TopicPartition) ->
     if here is not None and not here.online:
         raise RequestRefused(
             f"{tp} is in log directory {here.path}, which is offline ({here.failure}); repair the disk and run: rehome "
-            f"dirs online {node.id} {here.path}",
+            f"dirs online {node.id} {shlex.quote(str(here.path))}",
             ErrorCode.KAFKA_STORAGE_ERROR,
         )
 

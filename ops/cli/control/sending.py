@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -173,7 +174,7 @@ async def _one(client: Client, order: Order, run: Matched) -> Sent:
     verb, kind = order.verb, run.run.type
     if run.run.plan:
         plan = run.run.plan
-        return _refused(run, f"it is a lane of the plan {plan}; use: rehome plan {verb} {plan}")
+        return _refused(run, f"it is a lane of the plan {plan}; use: rehome plan {verb} {shlex.quote(plan)}")
     update = UPDATES.get(kind, {}).get(verb)
     if verb is Verb.CANCEL and kind in _CANCELLED:
         return await _cancel(client, order, run)

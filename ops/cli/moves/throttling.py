@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -267,7 +268,7 @@ def _set_by(noted: Mapping[str, Mapping[str, Any]], node: str) -> str | None:
 
 
 def _call(file: Path) -> str:
-    return f"rehome move --file {file} --wait"
+    return f"rehome move --file {shlex.quote(str(file))} --wait"
 
 
 def _read(note: Path) -> dict[str, Mapping[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import shlex
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
@@ -294,7 +295,7 @@ def _paused(line: MoveLine) -> MoveLine:
 
 def _suspended(line: MoveLine) -> MoveLine:
     """Mark a run that the server paused. Its current step continues, so that the node's rate is valid."""
-    resume = f"resume it with: temporal workflow unpause --workflow-id {line.id}"
+    resume = f"resume it with: temporal workflow unpause --workflow-id {shlex.quote(line.id)}"
     return replace(
         line, stall=StallReason.PAUSED_BY_SERVER, stall_message=f"the Temporal server has paused the run; {resume}"
     )

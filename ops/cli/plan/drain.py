@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -86,7 +87,8 @@ def drain(
             elif result is not None:
                 _print(result)
             elif progress is not None:
-                typer.echo(f"{_summary(progress)}; wait for its end with: rehome drain {broker} {path} --wait")
+                end = f"rehome drain {broker} {shlex.quote(path)} --wait"
+                typer.echo(f"{_summary(progress)}; wait for its end with: {end}")
             return
         _follow(session, workflow_id)
         result = session.run(lambda client: _result(client, workflow_id))

@@ -7,6 +7,7 @@ moves durably itself; with --plan also there. Elsewhere the command requests the
 from __future__ import annotations
 
 import asyncio
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -193,7 +194,7 @@ def _again(
     if as_json:
         output.print_json({"name": name} | asdict(progress))
     else:
-        typer.echo(f"watch it with: rehome plan watch {name}")
+        typer.echo(f"watch it with: rehome plan watch {shlex.quote(name)}")
 
 
 def cancel(place: Place, file: Path, *, as_json: bool) -> bool:
@@ -208,7 +209,7 @@ def cancel(place: Place, file: Path, *, as_json: bool) -> bool:
     if as_json:
         output.print_json({"name": name} | asdict(found))
     else:
-        typer.echo(f"{workflow_id}: cancelling; watch it with: rehome plan watch {name}")
+        typer.echo(f"{workflow_id}: cancelling; watch it with: rehome plan watch {shlex.quote(name)}")
     return True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as json_codec
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,7 +179,7 @@ def lines(made: GeneratedPlan, written: Path | None) -> list[str]:
         return [*found, "nothing to move: no plan was made"]
     found.append(f"{count} partition{'' if count == 1 else 's'}, {output.size(made.bytes)} to copy")
     if written is not None:
-        found.append(f"written to {written}; check it with: rehome plan check {written}")
+        found.append(f"written to {written}; check it with: rehome plan check {shlex.quote(str(written))}")
     return found
 
 

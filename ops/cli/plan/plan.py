@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -267,7 +268,7 @@ def rollback(
     else:
         if progress.check is not None:
             output.console().print(view.checked(progress.check))
-        typer.echo(f"submitted {progress.workflow_id}; watch it with: rehome plan watch {back}")
+        typer.echo(f"submitted {progress.workflow_id}; watch it with: rehome plan watch {shlex.quote(back)}")
 
 
 @app.command()

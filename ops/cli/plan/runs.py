@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import getpass
+import shlex
 import socket
 import time
 from collections.abc import Mapping
@@ -76,7 +77,7 @@ async def submit(client: Client, cluster: str, name: str, parameter: Mapping[str
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
         )
     except failures.WorkflowAlreadyStartedError as error:
-        raise Refused(f"the plan {name} is open already; see: rehome plan show {name}") from error
+        raise Refused(f"the plan {name} is open already; see: rehome plan show {shlex.quote(name)}") from error
     return workflow_id
 
 

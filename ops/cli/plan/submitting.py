@@ -7,6 +7,7 @@ the parameter has its sha256 alone, which the workers compare with what they rea
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -170,5 +171,6 @@ def report(target: Target, name: str, progress: PlanProgress, *, wait: bool, as_
     elif as_json:
         output.print_json({"name": name} | asdict(progress))
     else:
-        approve = f"; it waits for: rehome plan approve {name}" if progress.phase == PlanPhase.AWAITING_APPROVAL else ""
-        typer.echo(f"watch it with: rehome plan watch {name}; pause, resume or cancel it in the same way{approve}")
+        quoted, waits = shlex.quote(name), progress.phase == PlanPhase.AWAITING_APPROVAL
+        approve = f"; it waits for: rehome plan approve {quoted}" if waits else ""
+        typer.echo(f"watch it with: rehome plan watch {quoted}; pause, resume or cancel it in the same way{approve}")

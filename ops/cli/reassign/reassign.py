@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -129,12 +130,12 @@ def reassign(
 
 def _left(file: Path, throttled: bool, handed_over: bool) -> str:
     """Return a message for an operator who has interrupted a call."""
-    back = ""
+    back, quoted = "", shlex.quote(str(file))
     if throttled:
         back = "; its runs remove the throttle when it ends" if handed_over else " (both remove the throttle)"
     return (
         "the reassignment continues; watch it with: rehome reassignments --watch; wait for it with: "
-        f"rehome reassign --wait {file}; cancel it with: rehome reassign --cancel {file}{back}"
+        f"rehome reassign --wait {quoted}; cancel it with: rehome reassign --cancel {quoted}{back}"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from typing import Annotated
 
@@ -62,7 +63,7 @@ def show(
     output.console().print(output.table(("run", "type", "status", "started", "took"), [_cells(row) for row in rows]))
     if not whole:
         output.say(f"the {reading.SEARCHED} newest runs of each type were searched")
-    typer.echo(f"see one with: rehome show {rows[0].id}")
+    typer.echo(f"see one with: rehome show {shlex.quote(rows[0].id)}")
 
 
 def _cells(row: RunRow) -> list[str]:
