@@ -125,12 +125,13 @@ class FolderKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder that is not a replica; `tp` is None where its name does not have it."""
+    """A folder that is not a replica; `tp` is None where its name does not have it, `target` where a symlink leads."""
 
     directory: str
     name: str
     kind: FolderKind
     tp: TopicPartition | None = None
+    target: str = ""
 
     @property
     def path(self) -> str:

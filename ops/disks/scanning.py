@@ -56,7 +56,7 @@ def _directory(path: str) -> DirectoryFound:
     folders: list[Folder] = []
     try:
         with os.scandir(path) as entries:
-            listed = sorted((e.name, e.is_symlink()) for e in entries if e.is_dir())
+            listed = sorted((e.name, e.is_symlink()) for e in entries if e.is_dir() or _links_replica(e))
     except OSError as error:
         return replace(found, unreadable=reason_of(error))
     for name, symlink in listed:
@@ -68,10 +68,21 @@ def _directory(path: str) -> DirectoryFound:
         elif names.parse(name).kind == "current" and tp is not None and not symlink:
             copies.append(_copy(tp, path, starts.get(tp, 0)))
         elif symlink:
-            folders.append(Folder(path, name, FolderKind.SYMLINK, tp))
+            folders.append(Folder(path, name, FolderKind.SYMLINK, tp, _target(Path(path) / name)))
         else:
             folders.append(_folder(path, name))
     return replace(found, clean=clean, copies=tuple(copies), folders=tuple(folders), files_say=tuple(says))
+
+
+def _links_replica(entry: os.DirEntry[str]) -> bool:
+    return entry.is_symlink() and names.parse(entry.name).tp is not None
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError as error:
+        return reason_of(error)
 
 
 def _folder(directory: str, name: str) -> Folder:

@@ -172,7 +172,6 @@ _LEFTOVERS: Mapping[FolderKind, tuple[str, str]] = {
     FolderKind.STRAY: ("a replica that the broker no longer serves", "examine it, and remove it to free its space"),
     FolderKind.MOVE: ("the moving copy of a storage node", "the node continues the move when it starts"),
     FolderKind.NODE_DELETE: ("a storage node's replica that is to be deleted", "the node decides when it starts"),
-    FolderKind.SYMLINK: ("a symlink, which was not followed", "put the folder in its place, or check where it leads"),
     FolderKind.ASIDE: ("a replica that rehome has set aside", "remove it when it is no longer needed"),
     FolderKind.COPYING: ("the copy of an unfinished offline move", "run the same `rehome storage move` again"),
 }
@@ -184,6 +183,10 @@ def _folder(folder: Folder, of_node: bool) -> Problem:
             return Problem(Kind.FOREIGN, folder.path, "it is not a replica; a storage node leaves it alone", note=True)
         says = "its name is not that of a replica: Apache Kafka does not start with such a folder in a log directory"
         return Problem(Kind.FOREIGN, folder.path, says, "move it elsewhere")
+    if folder.kind is FolderKind.SYMLINK:
+        says = f"a symlink to {folder.target}, which was not followed"
+        advice = "put the folder itself into its place: a storage node does not serve what a symlink leads to"
+        return Problem(Kind.LEFTOVER, folder.path, says, advice, folder.tp, note=True)
     foreign = (FolderKind.MOVE, FolderKind.NODE_DELETE) if not of_node else ()
     says, advice = _LEFTOVERS[folder.kind]
     if folder.kind in foreign:

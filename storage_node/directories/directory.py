@@ -63,7 +63,8 @@ class _Working:
 class LogDirectory:
     """A log directory of this node.
 
-    `path` is the absolute path as configured, `id` the directory id ("" if it could not be read). An offline
+    `path` is the absolute path as configured, `real` where its symlinks led when it was opened, `id` the directory id
+    ("" if it could not be read). An offline
     directory stays offline: a start, or `rehome dirs online`, makes another object for the path, after the checks that
     establish what the disk holds after an error.
     """
@@ -93,7 +94,7 @@ class LogDirectory:
         self._state = threading.Lock()
         self._lock = lock or DirectoryLock(self.path)
         self._identity = self._stat() if failure is None else None
-        self._real = os.path.realpath(path) if failure is None else str(path)
+        self.real = os.path.realpath(path) if failure is None else str(path)
         self._running = 0
         self.latency = Latency()
         self._repeats = repeats.count(self._identity[0]) if self._identity is not None else 0
@@ -141,7 +142,7 @@ class LogDirectory:
         device = self._identity[0]
         number = repeats.count(device) - self._repeats
         errors = f"{number} reads or writes on its disk failed and were repeated" if number else ""
-        mount = "its file system is mounted read-only" if mounts.is_read_only(self._real) else ""
+        mount = "its file system is mounted read-only" if mounts.is_read_only(self.real) else ""
         found = {"errors": errors, "slow": self.latency.slow(), "read-only": mount, "smart": smart.sign(device)}
         return {word: text for word, text in found.items() if text}
 

@@ -56,6 +56,8 @@ def inspect(path: str) -> Found:
     directory = Path(path)
     try:
         if not directory.exists():
+            if directory.is_symlink():
+                return Found(path, "error", reason=f"it is a symlink to {directory.readlink()}, which does not exist")
             return Found(path, "missing")
         if not directory.is_dir():
             return Found(path, "error", reason="it is not a directory")

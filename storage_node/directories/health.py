@@ -175,7 +175,7 @@ def _unresponsive(call: Callable[[_T], None], those: Iterable[tuple[str, _T]], s
 def _touch(name: str) -> None:
     path = Path(name)
     with contextlib.suppress(OSError, StorageError):
-        if (path / "meta.properties").is_file() and not path.is_symlink():
+        if (path / "meta.properties").is_file():
             probing.probe(path)
 
 

@@ -1,4 +1,4 @@
-"""The paths of log.dirs: absolute, all different, none inside another, none redirected by a symlink."""
+"""The paths of log.dirs: absolute, all different, none inside another, whatever symlinks lead to them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from pathlib import Path
 
 from storage_node.directories.errors import StartRefused
 
-__all__ = ["PathFacts", "check", "look", "normalise"]
+__all__ = ["PathFacts", "check", "linked", "look", "normalise"]
 
 
 @dataclass(frozen=True, slots=True)
 class PathFacts:
-    """A path of log.dirs.
-
-    `path` as configured (made absolute), `real` resolved; `leaves`: it is itself a symlink out of its parent directory.
-    """
+    """A path of log.dirs: `path` as configured (made absolute), and `real`, where its symlinks lead."""
 
     path: str
     real: str
-    leaves: bool = False
 
 
 def normalise(path: str | Path) -> str:
@@ -31,32 +27,25 @@ def normalise(path: str | Path) -> str:
 
 def look(paths: Sequence[str | Path]) -> list[PathFacts]:
     """Resolve the paths on disk; a path that does not exist resolves to itself."""
-    facts = []
-    for path in paths:
-        absolute = normalise(path)
-        real = os.path.realpath(absolute)
-        folder = os.path.realpath(Path(absolute).parent)
-        facts.append(PathFacts(absolute, real, _is_symlink(absolute) and not _inside(real, folder)))
-    return facts
+    return [PathFacts(path, os.path.realpath(path)) for path in map(normalise, paths)]
 
 
-def _is_symlink(path: str) -> bool:
+def linked(path: Path) -> str:
+    """Return a clause that says where a replica's folder leads if it is a symlink, which is not followed; else ""."""
     try:
-        return Path(path).is_symlink()
+        target = path.readlink()
     except OSError:
-        return False  # locking the directory will fail as well and take it offline
+        return ""
+    return (
+        f"{path} is a symlink to {target}, and a replica's folder that is one is never followed, since it could lead "
+        f"out of its log directory; put the folder itself into its place"
+    )
 
 
 def check(facts: Sequence[PathFacts], what: str) -> None:
     """Raise StartRefused, beginning with `what`, if the paths cannot be used together."""
     if not facts:
         raise StartRefused(f"{what}: log.dirs is empty; configure at least one directory")
-    for fact in facts:
-        if fact.leaves:
-            raise StartRefused(
-                f"{what}: {fact.path} (log.dirs) is a symlink out of its parent directory, to {fact.real}, and could "
-                f"be redirected under a running node; configure {fact.real} in log.dirs"
-            )
     for index, one in enumerate(facts):
         for other in facts[:index]:
             if one.real == other.real:

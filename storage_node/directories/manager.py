@@ -107,17 +107,20 @@ class DirectoryManager:
         return frozenset(self.directory_ids) - {directory.id for directory in self.online()}
 
     def by_path(self, path: str | Path) -> LogDirectory:
-        """Return the directory with this path of log.dirs; a trailing slash is ignored, symlinks are not resolved.
+        """Return the directory with this path of log.dirs, or the one whose symlink leads to this path.
 
-        Raises LogDirNotFound.
+        A trailing slash is ignored; the given path itself is not resolved. Raises LogDirNotFound.
         """
         text = str(path)
-        found = self._by_path.get(normalise(text)) if Path(text).is_absolute() else None
+        found = self._find(normalise(text)) if Path(text).is_absolute() else None
         if found is None:
             raise LogDirNotFound(
-                f"{text} is not a log directory of node {self.node_id}; its log.dirs are {', '.join(self._by_path)}"
+                f"{text!r} is not a log directory of node {self.node_id}; its log.dirs are {', '.join(self._by_path)}"
             )
         return found
+
+    def _find(self, name: str) -> LogDirectory | None:
+        return self._by_path.get(name) or next((each for each in self.directories if each.real == name), None)
 
     def by_id(self, directory_id: str) -> LogDirectory | None:
         """Return the directory with this directory id; None if this node has none, or could not read its id."""

@@ -327,7 +327,7 @@ def _decide(
         row = image.partition(tp)
         mine = row is not None and node in row.replicas
         topic = image.topics.get(tp.topic)
-        what, gone = _apart(all_found, image)
+        what, gone = _apart(_without_links(all_found, mine), image)
         if gone is not None:
             plans.append(table.decide(gone, missing, None, gone=Reason.TOPIC))
         if what is None:
@@ -359,6 +359,12 @@ def _decide(
             left[tp] = Left(frozenset(ids), stranger, epoch)
         plans.append(plan)
     return plans
+
+
+def _without_links(found: Found, mine: bool) -> Found:
+    """Return what counts: a symlink under the replica's name does if it is in the place of a replica of this node."""
+    folders = tuple(copy for copy in found.current if not copy.link)
+    return found if mine and not folders else replace(found, current=folders)
 
 
 def _apart(found: Found, image: ClusterImage) -> tuple[Found | None, Found | None]:

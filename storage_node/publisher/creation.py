@@ -113,11 +113,14 @@ class Creation:
                 new = NewReplica(tp, topic.id, self.config(topic), generation, epoch)
                 by_directory.setdefault(directory.name, []).append(new)
         jobs: list[tuple[LogDirectory, list[TopicPartition], list[Created], Future[list[Created]] | None]] = []
+        refused: dict[TopicPartition, str] = {}
         for name, specs in by_directory.items():
             directory = self._node.dirs.by_path(name)
             tps, progress = [spec.tp for spec in specs], list[Created]()
             try:
-                jobs.append((directory, tps, progress, directory.for_image(self._make, directory, specs, progress)))
+                jobs.append(
+                    (directory, tps, progress, directory.for_image(self._make, directory, specs, progress, refused))
+                )
             except StorageError:
                 jobs.append((directory, tps, progress, None))
         for directory, tps, progress, job in jobs:
@@ -138,7 +141,9 @@ class Creation:
             self._forget_preferences(created)
             reason = f"it could not be created in log directory {directory.path}"
             left = [tp for tp in tps if tp not in created]
-            self._node.replicas.set_offline(dict.fromkeys(left, reason))
+            self._node.replicas.set_offline(
+                {tp: f"{reason}: {refused[tp]}" if tp in refused else reason for tp in left}
+            )
             failed += left if not directory.online else []
         return failed
 
@@ -149,11 +154,17 @@ class Creation:
             # The replica exists: its entry in the file only matters while it does not.
             self._node.storage_failed(error)
 
-    def _make(self, directory: LogDirectory, specs: list[NewReplica], made: list[Created]) -> list[Created]:
+    def _make(
+        self,
+        directory: LogDirectory,
+        specs: list[NewReplica],
+        made: list[Created],
+        refused: dict[TopicPartition, str],
+    ) -> list[Created]:
         """Create the logs; runs on the threads that the directory has for images."""
         self._node.offset_files.forget(directory, [spec.tp for spec in specs])
         self._node.partition_epochs.add(directory, [spec.tp for spec in specs])
-        return create_logs(directory, specs, made)
+        return create_logs(directory, specs, made, refused)
 
     def _recreated(self, row: PartitionImage) -> bool:
         """Return whether this node held the replica before: a copy that turns up again is older."""

@@ -76,7 +76,7 @@ def reopen(
         _close(node, tp, run)
         here = _directory(node, image, tp)
         folder = here.path / names.replica_name(tp) if here is not None else None
-        if here is not None and folder is not None and folder.is_dir():
+        if here is not None and folder is not None and folder.is_dir() and not folder.is_symlink():
             run(here, partial(probing.probe, folder, here.name))
         started = take_up(node.dirs, [tp], image, node.id, defaults, run)
     except StorageError as error:

@@ -12,6 +12,7 @@ from storage_node.directories import names, partition_metadata
 from storage_node.directories.atomic import fsync_dir, full_is_no_room, io_errors
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.io_faults import Fault, fault_of, reason_of
+from storage_node.directories.layout import linked
 from storage_node.errors import LogFlushError, RequestRefused, StorageError
 from storage_node.log.config import LogConfig
 from storage_node.log.log import Log
@@ -40,11 +41,16 @@ Created = tuple[TopicPartition, str, Log]
 """A partition, its topic id, and its new log."""
 
 
-def create_logs(directory: LogDirectory, wanted: Iterable[NewReplica], made: list[Created]) -> list[Created]:
+def create_logs(
+    directory: LogDirectory,
+    wanted: Iterable[NewReplica],
+    made: list[Created],
+    refused: dict[TopicPartition, str],
+) -> list[Created]:
     """Create new, empty logs in one directory, durable when this returns; runs in the directory's pool.
 
     Appends each to `made`, which it returns and whose growth others may watch. What cannot be created for reasons of
-    its own (its name is taken, the disk is full) is left out. Raises StorageError.
+    its own (its name is taken, the disk is full) is left out, and `refused` gets the reason. Raises StorageError.
     """
     directory.check_online()
     for new in wanted:
@@ -64,6 +70,7 @@ def create_logs(directory: LogDirectory, wanted: Iterable[NewReplica], made: lis
                 raise
             # A failure of one name, or of its space, does not prevent the others.
             log.error("%s cannot be created in %s: %s", tp, directory.path, reason_of(error))
+            refused[tp] = reason_of(error)
             if ours:
                 _unmake(path)
     if made:
@@ -93,7 +100,8 @@ def _mkdir(directory: LogDirectory, path: Path) -> None:
             # A crash left the folder during its creation, before anything was written to it: otherwise the start would
             # have served it.
             if path.is_symlink() or not path.is_dir():
-                raise RequestRefused(f"{path} is not a directory; inspect it and move it away") from None
+                why = linked(path) or f"{path} is not a directory; inspect it and move it away"
+                raise RequestRefused(why) from None
             if any(entry.suffix == ".log" for entry in path.iterdir()):
                 raise RequestRefused(f"{path} holds a log already; inspect it and move it away") from None
 

@@ -29,6 +29,7 @@ class Copy:
     unborn: bool = False  # a folder without marker and segments: its creation did not complete
     topic_id: str = ""  # from its marker or its partition.metadata
     unreadable: str = ""  # why the folder cannot be read, on an otherwise good disk
+    link: bool = False  # a symlink under the replica's name
 
     @property
     def generation(self) -> int:

@@ -14,6 +14,7 @@ from storage_node.directories.atomic import io_errors
 from storage_node.directories.directory import LogDirectory
 from storage_node.directories.errors import MalformedFile
 from storage_node.directories.io_faults import Fault, fault_of, reason_of
+from storage_node.directories.layout import linked
 from storage_node.directories.names import CLUSTER_METADATA, parse
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.log.recovery import log_end
@@ -113,13 +114,15 @@ def look(directory: LogDirectory, only: Collection[TopicPartition] | None = None
     seen: list[tuple[TopicPartition, Copy]] = []
     strange: dict[Path, str] = {}
     with io_errors(directory.name, "listing it"):
-        paths = sorted(path for path in directory.path.iterdir() if path.is_dir() and path.name not in _QUIET)
+        paths = sorted(path for path in directory.path.iterdir() if _counts(path) and path.name not in _QUIET)
     for path in paths:
         name = parse(path.name)
         if only is not None and name.tp is not None and name.tp not in only:
             continue
         if path.is_symlink():
-            strange[path] = "it is a symlink, which is never followed: it could lead out of the directory"
+            strange[path] = why = linked(path) or "it was a symlink"
+            if name.tp is not None and name.kind == "current":
+                seen.append((name.tp, Copy(directory.id, path, name.kind, unreadable=why, link=True)))
             continue
         if name.kind not in ("current", "move", "delete"):
             strange[path] = "it was left by Apache Kafka" if name.id else "its name is not that of a replica"
@@ -153,6 +156,11 @@ def look(directory: LogDirectory, only: Collection[TopicPartition] | None = None
         topic_id = (marker.topic_id if marker is not None else "") or _topic_id(directory, path)
         seen.append((tp, Copy(directory.id, path, name.kind, marker, corrupt, unborn=unborn, topic_id=topic_id)))
     return seen, strange
+
+
+def _counts(path: Path) -> bool:
+    """Return whether it is a folder, or a symlink under a replica's name, even one that leads nowhere."""
+    return path.is_dir() or (path.is_symlink() and parse(path.name).tp is not None)
 
 
 def _files(directory: LogDirectory, path: Path) -> tuple[Path, ...] | None:

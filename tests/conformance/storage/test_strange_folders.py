@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import uuid
 from base64 import urlsafe_b64encode
 from pathlib import Path
@@ -93,6 +94,31 @@ def test_log_start_offset_beyond_the_log_end_of_the_only_replica(cluster: Cluste
         assert cluster.end_offset(topic) == 10
     else:
         assert cluster.end_offset(topic) == 1000
+
+
+@pytest.mark.slow_conformance
+def test_replica_whose_folder_is_a_symlink(cluster: Cluster, tmp_path: Path) -> None:
+    topic = cluster.new_topic(assignment={0: [NODE]})
+    cluster.produce(topic, 0, 10)
+    folder = Path(str(where(cluster, NODE, topic)), f"{topic}-0")
+    elsewhere = tmp_path / folder.name
+    cluster.stop(NODE)
+    shutil.move(folder, elsewhere)
+    folder.symlink_to(elsewhere)
+    try:
+        cluster.start(NODE)
+        if cluster.differs("linked-replicas-are-offline"):
+            assert where(cluster, NODE, topic) is None and folder.is_symlink()
+        else:
+            cluster.eventually(lambda: cluster.leaders(topic) == {0: NODE})
+            assert cluster.end_offset(topic) == 10
+    finally:
+        cluster.stop(NODE)
+        folder.unlink()
+        shutil.move(elsewhere, folder)
+        cluster.start(NODE)
+    cluster.eventually(lambda: cluster.leaders(topic) == {0: NODE})
+    assert cluster.end_offset(topic) == 10
 
 
 @pytest.mark.conformance(63)

@@ -141,7 +141,7 @@ def metadata_log_elsewhere(disks: Disks) -> None:
         (folder(f"orders-7.{HEX}-stray"), Kind.LEFTOVER, True, "no longer serves"),
         (folder("orders-7.move"), Kind.LEFTOVER, False, "Apache Kafka does not start"),
         (folder("lost+found"), Kind.FOREIGN, False, "Apache Kafka does not start"),
-        (symlink, Kind.LEFTOVER, True, "was not followed"),
+        (symlink, Kind.LEFTOVER, True, "/elsewhere, which was not followed"),
         (no_topic_id, Kind.TOPIC_ID, False, "-stray"),
         (strange_topic_id, Kind.TOPIC_ID, False, "malformed"),
         (damaged_batch, Kind.RECORDS, False, "CRC"),

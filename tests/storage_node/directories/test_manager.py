@@ -68,6 +68,32 @@ def test_paths_are_those_of_log_dirs(dirs: list[Path], open_manager: Open, tmp_p
             manager.by_path(path)
 
 
+def test_symlink_to_a_directory_is_served_and_its_target_watched(
+    tmp_path: Path, dirs: list[Path], open_manager: Open
+) -> None:
+    link, other = tmp_path / "links" / "crypt", tmp_path / "other"
+    other.mkdir()
+    link.parent.mkdir()
+    link.symlink_to(tmp_path / "d1")
+    format_directories([link, *dirs[1:]], "c", 1)
+    with pytest.raises(StartRefused, match="are the same directory"):
+        open_manager([link, *dirs])
+    manager = open_manager([link, *dirs[1:]])
+    directory = manager.directories[0]
+    assert directory.name == str(link) and directory.online and (dirs[0] / ".lock").exists()
+    assert manager.by_path(link) is manager.by_path(dirs[0]) is directory
+    with pytest.raises(DirectoryInUse):
+        open_manager(dirs)
+    assert directory.verify()
+    link.unlink()
+    link.symlink_to(other)
+    assert not directory.verify() and "no longer leads" in (directory.failure or "")
+    link.unlink()
+    link.symlink_to(dirs[0])
+    manager.put(manager.open_again(directory, threads=1, patience=10))
+    assert manager.by_path(dirs[0]).online
+
+
 @pytest.mark.feature("858-08")
 def test_directory_in_error_is_offline_and_its_id_missing(dirs: list[Path], open_manager: Open) -> None:
     properties = meta_properties.read(dirs[1])

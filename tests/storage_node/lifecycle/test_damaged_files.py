@@ -6,12 +6,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from storage_node.errors import RequestRefused
 from storage_node.log.batches.batch import HEADER_SIZE, build_batch
 from storage_node.log.log import Log
 from storage_node.model.ids import TopicPartition
@@ -165,7 +167,29 @@ def test_symlinked_replica_is_left_alone_and_nothing_is_made_through_it(tmp_path
         until(lambda: harness.node.partition(TopicPartition("t", 1)) is not None)
         assert TP in harness.node.replicas.offline and harness.node.dirs.directories[0].online
         assert list(outside.iterdir()) == [] and link.is_symlink()
+        assert f"{link} is a symlink to {outside}, and" in harness.node.replicas.offline[TP]
         harness.produce("t", [b"x"], partition=1)
+
+
+def test_replica_whose_folder_became_a_symlink_is_offline_and_says_so(tmp_path: Path) -> None:
+    outside = tmp_path / "bigger-disk"
+    with running(tmp_path, dirs=2) as harness:
+        path = filled(harness)
+
+        def link() -> None:
+            shutil.move(path, outside)
+            path.symlink_to(outside)
+
+        again(harness, link, clean=True)
+        assert f"{path} is a symlink to {outside}, and" in harness.node.replicas.offline[TP]
+        before = sorted(outside.iterdir())
+        with pytest.raises(RequestRefused, match="is a symlink to"):
+            harness.node.metadata_publisher.reopen(TP)
+        assert sorted(outside.iterdir()) == before and path.is_symlink()
+        path.unlink()
+        shutil.move(outside, path)
+        harness.node.metadata_publisher.reopen(TP)
+        assert numbers(harness) == list(range(RECORDS))
 
 
 def test_two_directories_of_one_name_are_neither_served_nor_touched(tmp_path: Path) -> None:

@@ -65,6 +65,8 @@ def test_scan_distinguishes_replicas_from_foreign_folders(two: list[LogDirectory
     }
     assert found == {
         ("current", "a-0", "id-a"),
+        ("current", "a-6", "id-a"),
+        ("current", "dangling-0", "id-a"),
         ("move", "a-0", "id-b"),
         ("delete", "a-1", "id-a"),
         ("delete", "a-2", "id-a"),
@@ -72,8 +74,12 @@ def test_scan_distinguishes_replicas_from_foreign_folders(two: list[LogDirectory
         ("delete", str(long), "id-a"),
     }
     why = {path.name: reason for path, reason in scanned.unknown.items()}
-    assert sorted(why) == sorted([*foreign, "a-6", "b.c-12.move"])
-    assert "symlink" in why["a-6"] and "Apache Kafka" in why[f"a-3.{HEX}-future"] and "marker" in why["b.c-12.move"]
+    assert sorted(why) == sorted([*foreign, "a-6", "dangling-0", "b.c-12.move"])
+    assert (
+        f"a-6 is a symlink to {outside}, and" in why["a-6"]
+        and "Apache Kafka" in why[f"a-3.{HEX}-future"]
+        and "marker" in why["b.c-12.move"]
+    )
 
 
 def test_directory_that_cannot_be_listed_goes_offline(two: list[LogDirectory], tmp_path: Path) -> None:
