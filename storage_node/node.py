@@ -34,7 +34,7 @@ from storage_node.errors import (
     UnknownTopicOrPartition,
 )
 from storage_node.groups.coordinator import GroupCoordinator
-from storage_node.lifecycle import interpreter
+from storage_node.lifecycle import interpreter, missing_directories
 from storage_node.lifecycle.directory_history import DirectoryHistory, Event
 from storage_node.lifecycle.failures import Failures, assigned
 from storage_node.lifecycle.housekeeping import ASSIGN_BATCH, Housekeeping
@@ -166,7 +166,8 @@ class Node:
             self.dirs.flush_found_names()
             self._load_image()
             self.failures.start(self.dirs, self.metadata.image, self.id)
-            self.history.start(self.dirs)
+            known = self.metadata.image.nodes.get(self.id)
+            self.history.start(self.dirs, {each.id: each.path for each in known.directories} if known else {})
             self.preferred_log_dirs = PreferredLogDirs(self.dirs)
             self.preferred_log_dirs.load()
             self.partition_epochs.load(self.dirs.online())
@@ -352,6 +353,7 @@ class Node:
                 }
                 for d in self.dirs.directories
             ],
+            "missing": missing_directories.rows(self.dirs, self.history, self.id),
             "replicas": len(self.replicas.served),
             "led": sum(partition.is_leader for partition in self.replicas.served.values()),
             "under_replicated": self.alter_partition_manager.under_replicated(),

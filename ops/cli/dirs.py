@@ -54,7 +54,8 @@ def list_dirs(
     """List the log directories of running nodes, why some are offline, and offline replicas in online directories.
 
     A sign behind "online" warns before a disk fails: errors (passed when they were repeated), slow (against its own
-    past), read-only, smart (its own health report, where smartctl may read it).
+    past), read-only, smart (its own health report, where smartctl may read it). "missing" is a directory whose id the
+    others list, and that is not in log.dirs, or has another id.
 
     A node that does not respond is listed with the reason. --json prints the document of KIP-113's kafka-log-dirs
     instead: every replica with its size in bytes, its lag in records, and whether it is the copy of a move. With
@@ -84,6 +85,8 @@ def list_dirs(
         for one in good:
             for sign in (one.get("signs") or {}).values():
                 typer.echo(f"{one['path']} of node {each['node']} may fail soon: {sign}")
+        for row in each["missing"] if not wanted else ():
+            typer.echo(nodes.missing_line(each["node"], row))
         for row in [row for one in good for row in one["offline_replicas"]] + elsewhere:
             if not names or row["topic"] in names:
                 typer.echo(nodes.failure_line({**row, "node": each["node"]}))
@@ -96,7 +99,7 @@ def _names(text: str) -> list[str]:
 
 def _check_known(wanted: Sequence[str], known: Sequence[str]) -> None:
     if missing := [path for path in wanted if path not in known]:
-        raise OpsError(f"no log directory {missing[0]}; the log directories are {', '.join(dict.fromkeys(known))}")
+        raise OpsError(f"no log directory {missing[0]!r}; the log directories are {', '.join(dict.fromkeys(known))}")
 
 
 def _document(target: Target, node: int | None, wanted: Sequence[str], topics: frozenset[str]) -> dict[str, Any]:
@@ -150,14 +153,20 @@ def _read(where: NodeAddress) -> dict[str, Any]:
     try:
         status = nodes.call(where, "status")
     except OpsError as error:
-        return {"node": where.node, "error": str(error), "directories": [], "offline_replicas": []}
+        return {"node": where.node, "error": str(error), "directories": [], "missing": [], "offline_replicas": []}
     directories = [{**each, "offline_replicas": []} for each in status["directories"]]
     by_path = {each["path"]: each for each in directories}
     elsewhere: list[dict[str, Any]] = []
     for row in status["offline_replicas"]:
         held = by_path.get(row["directory"])
         (held["offline_replicas"] if held is not None else elsewhere).append(row)
-    return {"node": where.node, "error": "", "directories": directories, "offline_replicas": elsewhere}
+    return {
+        "node": where.node,
+        "error": "",
+        "directories": directories,
+        "missing": status.get("missing", []),
+        "offline_replicas": elsewhere,
+    }
 
 
 def _of_brokers(target: Target, node: int | None) -> list[dict[str, Any]]:
@@ -169,7 +178,7 @@ def _of_brokers(target: Target, node: int | None) -> list[dict[str, Any]]:
             names = ", ".join(map(str, known))
             raise OpsError(f"broker {node} does not exist in this cluster; its brokers are {names}")
         for each in known if node is None else (node,):
-            row: dict[str, Any] = {"node": each, "error": "", "directories": [], "offline_replicas": []}
+            row: dict[str, Any] = {"node": each, "error": "", "directories": [], "missing": [], "offline_replicas": []}
             try:
                 row["directories"] = [
                     {"path": view.path, "online": not view.error, "failure": view.error, "offline_replicas": []}
@@ -189,6 +198,8 @@ def _lines(found: dict[str, Any]) -> Iterator[tuple[object, ...]]:
         count = len(directory["offline_replicas"])
         verdict = (directory.get("evidence") or {}).get("verdict", "-")
         yield found["node"], directory["path"], state, count, verdict, directory["failure"] or "-"
+    for row in found["missing"]:
+        yield found["node"], row["path"] or "-", "missing", "-", "-", f"no log directory has its id {row['id']}"
 
 
 dirs_history.register(app)

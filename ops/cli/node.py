@@ -33,6 +33,8 @@ def status(node: Node, data: Data = None, bootstrap: Bootstrap = None, json: Jso
         typer.echo(line)
     for row in found["directories"]:
         typer.echo(f"{row['path']}: {'online' if row['online'] else 'offline: ' + row['failure']}")
+    for row in found.get("missing", ()):
+        typer.echo(nodes.missing_line(node, row))
     typer.echo(
         f"{found['replicas']} replicas, {found['led']} led, {len(found['offline'])} offline; "
         f"{found['moves']} moves{', stopped' if found['moves_stopped'] else ''}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -107,6 +108,23 @@ def failure_line(row: dict[str, Any]) -> str:
     return (
         f"{replica} is offline on node {row['node']}: {row['file'] or row['directory'] or 'unknown file'}: "
         f"{row['reason']}; after a repair: rehome replicas online {row['node']} {replica}"
+    )
+
+
+def missing_line(node: int, row: dict[str, Any]) -> str:
+    """Return a line about a directory id that no log directory has: where it was, who lists it, what to do."""
+    was = f" (it was {row['path']!r})" if row["path"] else ""
+    since = ""
+    if row["since"] is not None:
+        since = (
+            f" since {datetime.fromtimestamp(row['since'], UTC).isoformat(' ', 'seconds').removesuffix('+00:00')} UTC"
+        )
+    then = f"mount it or put it back into log.dirs, or, if it is lost, stop node {node} and run: {row['forget']}"
+    if row["may_be"]:
+        then = f"repair {', '.join(map(repr, row['may_be']))} first, whose own id could not be read; then {then}"
+    return (
+        f"node {node} has no log directory with the id {row['id']}{was}{since}, which the meta.properties of "
+        f"{', '.join(row['listed_by']) or 'its log directories'} list; {then}"
     )
 
 

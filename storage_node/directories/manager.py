@@ -106,6 +106,10 @@ class DirectoryManager:
         """Return known ids that no online directory has: disks that failed, are not mounted or were replaced."""
         return frozenset(self.directory_ids) - {directory.id for directory in self.online()}
 
+    def unused_ids(self) -> frozenset[str]:
+        """Return known ids that no directory has, not even one that is offline."""
+        return frozenset(self.directory_ids) - {directory.id for directory in self.directories}
+
     def by_path(self, path: str | Path) -> LogDirectory:
         """Return the directory with this path of log.dirs, or the one whose symlink leads to this path.
 

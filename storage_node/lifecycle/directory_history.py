@@ -42,7 +42,12 @@ class Event(StrEnum):
     REPLACED = "replaced"
     ADDED = "added"
     REMOVED = "removed"
+    MISSING = "missing"  # a start found no log directory with its id
     SIGN = "sign"  # of trouble, while it is online
+
+
+#: After these a directory is not in use.
+_AWAY: Final = (Event.FAILED, Event.REMOVED, Event.MISSING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +82,24 @@ class DirectoryHistory:
     _file: NewestFile[Entries] | None = None
     _dirs: DirectoryManager | None = None
 
-    def start(self, dirs: DirectoryManager) -> None:
-        """Read what earlier starts kept, and add what this one has found of the directories."""
+    def start(self, dirs: DirectoryManager, paths: Mapping[str, str]) -> None:
+        """Read what earlier starts kept, and add what this one has found of the directories.
+
+        `paths` has the path of each directory id that the last start registered.
+        """
         self._dirs = dirs
         self._file = NewestFile(FILE, dirs.directories, _write, lambda entries: entries.number)
         found = [json_file.read(directory, FILE, _parse, Entries) for directory in dirs.online()]
         self._kept = max((each for each in found if each is not None), key=lambda each: each.number, default=Entries())
         for directory in dirs.online():
-            if self._failed(directory):
+            last = self.last_of(directory.id)
+            if self._failed(directory) or (last is not None and last.event is Event.MISSING):
                 self.add(directory, Event.ONLINE, "a start found it online")
+        for each in sorted(dirs.unused_ids()):
+            last = self.last_of(each)
+            if last is None or last.event not in _AWAY:
+                reason = "a start found no log directory with its directory id"
+                self._append(Entry(self.now(), paths.get(each, ""), each, Event.MISSING, reason))
 
     def add(
         self,
@@ -104,7 +118,9 @@ class DirectoryHistory:
         if event is Event.SIGN and self._shown(directory, reason):
             return
         names = tuple(sorted(held)[:NAMED])
-        entry = Entry(self.now(), directory.name, directory.id, event, reason, evidence, names, len(held))
+        self._append(Entry(self.now(), directory.name, directory.id, event, reason, evidence, names, len(held)))
+
+    def _append(self, entry: Entry) -> None:
         with self._lock:
             kept = self._kept = Entries(self._kept.number + 1, _newest((*self._kept.entries, entry)))
         if self._file is None or self._dirs is None:
@@ -124,6 +140,11 @@ class DirectoryHistory:
         """Return whether the last that is known of a directory is its failure."""
         entries = [entry for entry in self.of(directory.name) if entry.event is not Event.SIGN]
         return bool(entries) and entries[-1].event is Event.FAILED
+
+    def last_of(self, directory_id: str) -> Entry | None:
+        """Return the last entry of a directory by its id that is not about a sign; None without one."""
+        entries = (entry for entry in reversed(self._kept.entries) if entry.event is not Event.SIGN)
+        return next((entry for entry in entries if entry.directory_id == directory_id), None)
 
     def of(self, path: str) -> tuple[Entry, ...]:
         """Return the entries of a directory by its path, oldest first."""

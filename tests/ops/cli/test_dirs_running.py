@@ -13,7 +13,7 @@ from ops.cli import main as cli
 from ops.stack.errors import ExitCode
 from storage_node.config.node_config import NodeConfig
 from storage_node.model.ids import TopicPartition
-from tests.support.nodes.node_harness import Harness, replaced, running, until
+from tests.support.nodes.node_harness import CLUSTER_ID, Harness, replaced, running, until
 
 QUICK = {"log.dir.health.check.interval.ms": "100"}
 
@@ -47,7 +47,7 @@ def test_dirs_online_takes_a_repaired_disk_back(harness: Harness, capsys: pytest
     found = json.loads(run(capsys, harness, "online", "1", str(bad), "--json")[0])
     assert (found["node"], found["outcome"], found["replicas"]) == (1, "online", 1)
     _, error = run(capsys, harness, "online", "1", "/nowhere", code=ExitCode.REFUSED)
-    assert "/nowhere is not a log directory of node 1" in error
+    assert "'/nowhere' is not a log directory of node 1" in error
 
 
 @pytest.mark.feature("113-40", "113-36")
@@ -77,7 +77,7 @@ def test_dirs_list_prints_the_document_of_the_proposal(harness: Harness, capsys:
     (only,) = document("--node", "1", "--log-dirs", source, "--topics", "u,none")["log_dirs"]
     assert only["path"] == source and {row["topic"] for row in only["partitions"]} <= {"u"}
     _, error = run(capsys, harness, "list", "--log-dirs", "/nowhere", "--json", code=1)
-    assert "no log directory /nowhere; the log directories are" in error
+    assert "no log directory '/nowhere'; the log directories are" in error
     harness.node.dirs.by_path(target).fail("an error")
     offline = {each["path"]: each for each in document("--node", "1")["log_dirs"]}[target]
     assert offline == {"is_live": False, "path": target, "partitions": []}
@@ -129,3 +129,44 @@ def test_dirs_list_warns_before_a_disk_fails(tmp_path: Path, capsys: pytest.Capt
     (line,) = [line for line in out.splitlines() if line.startswith("1 ") and directory.name in line]
     assert "online, slow" in line
     assert f"{directory.name} of node 1 may fail soon: health checks take" in out
+
+
+def test_directory_that_no_path_has_is_listed_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An empty one that was taken out of log.dirs, and one whose disk got another id."""
+    with running(tmp_path, dirs=3) as harness:
+        harness.settle()
+        taken_out, changed = (harness.node.dirs.by_path(path) for path in harness.paths[1:])
+        until(lambda: harness.node.metadata.image.nodes)
+        harness.stop()
+        (changed.path / "meta.properties").write_text(f"version=0\nbroker.id=1\ncluster.id={CLUSTER_ID}\n")
+        kept = [harness.paths[0], harness.paths[2]]
+        harness.paths = kept
+        harness.node = harness._new(0)
+        harness.start()
+        now = harness.node.dirs.by_path(changed.path)
+        assert now.online and now.id not in ("", changed.id)
+        out, _ = run(capsys, harness, "list")
+        lines = {each.id: next(line for line in out.splitlines() if f"the id {each.id}" in line)
+                 for each in (taken_out, changed)}  # fmt: skip
+        for line in lines.values():
+            assert "put it back into log.dirs, or, if it is lost, stop node 1 and run: rehome dirs forget 1" in line
+            assert all(path in line for path in kept) and "since 20" in line
+        assert f"(it was '{taken_out.path}')" in lines[taken_out.id]
+        assert json.loads(run(capsys, harness, "list", "--node", "1", "--json")[0]).keys() == {"version", "log_dirs"}
+        assert cli.run(["node", "status", "1", "--bootstrap-server", harness.bootstrap]) == 0
+        shown = capsys.readouterr().out
+        assert all(line in shown for line in lines.values())
+        first = {row["id"]: row["since"] for row in harness.node.status()["missing"]}
+        until(lambda: all((Path(path) / "directory-history").exists() for path in kept))
+        harness.restart()
+        again = {row["id"]: row["since"] for row in harness.node.status()["missing"]}
+        assert again == first, "a later start does not count as the beginning"
+        harness.stop()
+        harness.paths.append(str(taken_out.path))
+        harness.node = harness._new(0)
+        harness.start()
+        assert [row["id"] for row in harness.node.status()["missing"]] == [changed.id]
+        events = [row["event"] for row in harness.node.directory_changes.history(str(taken_out.path))["entries"]]
+        assert events == ["missing", "online"]

@@ -56,6 +56,7 @@ def test_node_returns_the_documented_fields(
     with running(tmp_path, dirs=2) as harness:
         harness.create_topic("t", 2)
         harness.node.dirs.by_path(harness.directory_of("t", 1)).fail("I/O error")
+        harness.node.dirs.directory_ids += ("an-id-that-none-has",)
         harness.node.controller_client = ClientState(True, 0.0).as_dict
         client = Client(harness)
         assert cli.run(["node", command, "1", "--bootstrap-server", harness.bootstrap, "--json"]) == 0

@@ -87,7 +87,7 @@ def dirs(tmp_path: Path) -> DirectoryManager:
 def test_newest_file_counts_and_a_damaged_one_is_ignored(dirs: DirectoryManager) -> None:
     first, second = dirs.directories
     history = DirectoryHistory(now=lambda: 5.0)
-    history.start(dirs)
+    history.start(dirs, {})
     history.add(first, Event.SIGN, "slow: a")
     until(lambda: kept([first.name, second.name]) == [1, 1])
     older = (first.path / FILE).read_bytes()
@@ -95,11 +95,11 @@ def test_newest_file_counts_and_a_damaged_one_is_ignored(dirs: DirectoryManager)
     until(lambda: kept([first.name, second.name]) == [2, 2])
     (first.path / FILE).write_bytes(older)
     again = DirectoryHistory()
-    again.start(dirs)
+    again.start(dirs, {})
     assert [entry.reason for entry in again.of(first.name)] == ["slow: a", "errors: b"]
     (second.path / FILE).write_bytes(b'{"version": 1, "number": 9, "entries": [{}]}')
     again = DirectoryHistory()
-    again.start(dirs)
+    again.start(dirs, {})
     assert [entry.reason for entry in again.of(first.name)] == ["slow: a"]
     dirs.close()
 
@@ -108,7 +108,7 @@ def test_sign_that_comes_and_goes_is_one_entry_and_displaces_no_failure(dirs: Di
     first, second = dirs.directories
     clock = iter(range(0, 10**9, 4_000))
     history = DirectoryHistory(now=lambda: 0.0)
-    history.start(dirs)
+    history.start(dirs, {})
     for _ in range(3):
         history.add(first, Event.SIGN, "slow: a")
     assert len(history.of(first.name)) == 1
