@@ -193,7 +193,7 @@ class LogDirRequests:
             return None
         target = self._node.dirs.by_path(path)
         if path != target.name:
-            raise LogDirNotFound(f"{path} is not how log.dirs names the log directory {target.name}")
+            raise LogDirNotFound(f"{path!r} is not how log.dirs names the log directory {target.name}")
         target.check_online()
         held = self._node.replicas.served.get(tp)
         if target.name in self._cordoned() and (held is None or held.directory is not target):

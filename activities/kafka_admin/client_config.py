@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -34,8 +35,9 @@ def read(path: Path, bootstrap: str = "") -> ClientConfig:
     `BadClientConfig` naming the setting.
     """
     try:
-        with path.open(encoding="latin-1") as file:
-            values: dict[str, str] = {key: value.strip() for key, value in javaproperties.load(file).items()}
+        # The mark that some editors put first would be read as a part of the first key.
+        text = path.read_bytes().removeprefix(codecs.BOM_UTF8).decode("latin-1")
+        values: dict[str, str] = {key: value.strip() for key, value in javaproperties.loads(text).items()}
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise BadClientConfig(f"cannot read the client settings {path}: {why}") from error

@@ -63,7 +63,7 @@ class AlertNotSent(Exception):
 def read(path: Path) -> dict[str, Webhook]:
     """Read an --alerts file. Raises `PlanProblems` with every mistake, OSError, ValueError if it is not TOML."""
     try:
-        rows = tomllib.loads(path.read_text())
+        rows = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not valid TOML: {error}") from None
     problems = Problems()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import sys
@@ -32,6 +33,12 @@ def progress_console() -> Console:
 def say(line: str) -> None:
     """Print a line of progress to standard error."""
     print(line, file=sys.stderr, flush=True)
+
+
+@functools.cache
+def warn_once(line: str) -> None:
+    """Print a warning to standard error, once: a command may read a file more than once."""
+    say(f"warning: {line}")
 
 
 def print_json(value: Any) -> None:
@@ -88,6 +95,11 @@ def size(count: float) -> str:
 def rate(count: float) -> str:
     """Format bytes per second."""
     return f"{size(count)}/s"
+
+
+def to_go(eta: float | None, copied: int, total: int) -> str:
+    """Format an ETA; "-" where nothing is left to copy, since what remains then takes a time that no rate tells."""
+    return duration(eta if copied < total else None)
 
 
 def duration(seconds: float | None) -> str:

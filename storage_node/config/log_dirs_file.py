@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from pathlib import Path
 
@@ -26,7 +27,7 @@ def set_log_dirs(file: Path, log_dirs: str) -> None:
     """
     make_directory(file.parent)
     before = file.stat() if file.exists() else None
-    text = file.read_bytes().decode(_ENCODING) if before else ""
+    text = file.read_bytes().removeprefix(codecs.BOM_UTF8).decode(_ENCODING) if before else ""
     changed = with_log_dirs(text, log_dirs)
     if changed != text:
         atomic.write_atomic(file, changed.encode(_ENCODING), like=before)

@@ -6,6 +6,7 @@ file written for Apache Kafka can be used as it is.
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import logging
 from collections.abc import Mapping
@@ -45,8 +46,10 @@ class ConfigError(ValueError):
 def read_properties(path: str | Path) -> Mapping[str, str]:
     """Return the keys and values of a server.properties file; raises ConfigError if it cannot be read."""
     try:
-        with Path(path).open("rb") as file:
-            values: Mapping[str, str] = javaproperties.load(file)
+        # The mark that some editors put first would be read as a part of the first key.
+        values: Mapping[str, str] = javaproperties.loads(
+            Path(path).read_bytes().removeprefix(codecs.BOM_UTF8).decode("latin-1")
+        )
     except (OSError, ValueError) as error:
         reason = f"{path} cannot be read: {reason_of(error)}"
         raise ConfigError(f"{reason}; give the path of the node's server.properties") from error

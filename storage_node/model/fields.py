@@ -38,6 +38,11 @@ def shown(text: str) -> str:
     return text if len(text) <= LONGEST_TEXT else f"{text[: LONGEST_TEXT - 3]}..."
 
 
+def told(value: object) -> str:
+    """How a message names a value of the wrong kind: a number as itself, so that 2.0 is seen; another by its kind."""
+    return repr(value) if isinstance(value, int | float) and not isinstance(value, bool) else kind_of(value)
+
+
 def kind_of(value: object) -> str:
     """How a person calls a JSON value's kind."""
     if value is None:
@@ -82,7 +87,7 @@ def need(holder: Mapping[str, Any], name: str, path: str) -> Any:
 def a_number(value: Any, path: str, low: int = 0, high: int = (1 << 63) - 1) -> int:
     """A whole number within bounds; neither a boolean nor a fraction."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise BadField(path, f"must be a whole number, not {kind_of(value)}")
+        raise BadField(path, f"must be a whole number, not {told(value)}")
     if not low <= value <= high:
         raise BadField(
             path, f"is {value}, but must be {'at least ' + str(low) if value < low else 'at most ' + str(high)}"
@@ -139,4 +144,4 @@ def a_flag(value: Any, path: str) -> bool:
     """True or false (or, in compact rows, 1 or 0)."""
     if value is True or value is False or (isinstance(value, int) and value in (0, 1)):
         return bool(value)
-    raise BadField(path, f"must be true or false, not {kind_of(value)}")
+    raise BadField(path, f"must be true or false, not {told(value)}")

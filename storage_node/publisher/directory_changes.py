@@ -191,7 +191,7 @@ class DirectoryChanges:
         Raises RequestRefused for a path that is unusable, or of a directory that is offline.
         """
         if not path.startswith("/"):
-            raise RequestRefused(f"{path} is not an absolute path", ErrorCode.INVALID_REQUEST)
+            raise RequestRefused(f"{path!r} is not an absolute path", ErrorCode.INVALID_REQUEST)
         if "," in path or "\n" in path or path != path.strip():
             raise RequestRefused(
                 f"{path!r} cannot be a log directory: log.dirs is a list separated by commas, without spaces around "

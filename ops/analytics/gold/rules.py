@@ -51,7 +51,7 @@ def read_rules(path: Path | None) -> Rules:
     if path is None:
         return Rules()
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
         return Rules(tuple(_rule(each, f"$[{place}]") for place, each in enumerate(fields.a_list(found, "$"))))
     except OSError as error:
         raise AnalyticsError(f"cannot read the rules for SLAs in {path} ({error.strerror or error})") from error

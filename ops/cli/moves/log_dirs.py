@@ -24,7 +24,9 @@ UNKNOWN = "unknown"
 
 #: The reason of a rejection and what an operator can do about it, by Kafka's error code.
 _SENTENCES = {
-    ErrorCode.LOG_DIR_NOT_FOUND: "{directory} is not one of the log.dirs of node {node}; see: rehome topic describe",
+    ErrorCode.LOG_DIR_NOT_FOUND: (
+        "{directory!r} is not one of the log.dirs of node {node}{has}; see: rehome dirs list --node {node}"
+    ),
     ErrorCode.KAFKA_STORAGE_ERROR: "the source or target directory on node {node} is offline or full; see its log",
     ErrorCode.REPLICA_NOT_AVAILABLE: "node {node} has no replica of {replica}; see: rehome topic describe {topic}",
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "partition {replica} does not exist; see: rehome topic list",
@@ -113,16 +115,30 @@ def _send_to_node(admin: KafkaAdmin, node: int, moves: Sequence[RequestedMove]) 
         codes = admin.alter_log_dirs(node, {move.partition: move.directory for move in moves})
     except OpsError as error:
         return [MoveResult(move, REFUSED, NO_RESPONSE, str(error)) for move in moves]
-    return [result_of(move, codes.get(move.partition, ErrorCode.UNKNOWN_SERVER_ERROR)) for move in moves]
+    has = _directories(admin, node) if ErrorCode.LOG_DIR_NOT_FOUND in codes.values() else ""
+    return [result_of(move, codes.get(move.partition, ErrorCode.UNKNOWN_SERVER_ERROR), has) for move in moves]
 
 
-def result_of(move: RequestedMove, code: ErrorCode) -> MoveResult:
-    """Return the result of one move for Kafka's error code."""
+def _directories(admin: KafkaAdmin, node: int) -> str:
+    """Return a clause that lists a node's directories; "" if it does not respond."""
+    try:
+        return f", which are {', '.join(view.path for view in admin.log_dirs([node]))}"
+    except OpsError:
+        return ""
+
+
+def result_of(move: RequestedMove, code: ErrorCode, has: str = "") -> MoveResult:
+    """Return the result of one move for Kafka's error code; `has` is a clause that lists the node's directories."""
     if code is ErrorCode.NONE:
         return MoveResult(move, ACCEPTED)
     sentence = _SENTENCES.get(code, "node {node} rejected the request with {code}; see the node's log")
     text = sentence.format(
-        node=move.node, directory=move.directory, replica=move.partition, topic=move.partition.topic, code=code.name
+        node=move.node,
+        directory=move.directory,
+        has=has,
+        replica=move.partition,
+        topic=move.partition.topic,
+        code=code.name,
     )
     return MoveResult(move, REFUSED, code.name, text)
 

@@ -35,7 +35,7 @@ def check(target: Target, move: RequestedMove, say: Callable[[str], None]) -> No
     """
     if not posixpath.isabs(move.directory):
         raise InvalidMove(
-            f"--to {move.directory} is a relative path; pass the absolute path of one of the node's log.dirs"
+            f"--to {move.directory!r} is a relative path; pass the absolute path of one of the node's log.dirs"
         )
     try:
         movable(move.partition)
@@ -102,4 +102,4 @@ def no_directory(move: RequestedMove, views: Sequence[LogDirectoryView]) -> str 
         if posixpath.normpath(view.path) == wanted:
             return f"{wanted} on node {move.node} is offline ({view.error})" if view.error else None
     paths = ", ".join(view.path for view in views)
-    return f"{wanted} is not one of the log.dirs of node {move.node}: {paths}"
+    return f"{wanted!r} is not one of the log.dirs of node {move.node}: {paths}"

@@ -80,7 +80,7 @@ def cells(line: MoveLine, shared: str = "") -> list[str]:
         output.size(line.bytes_copied) + share,
         output.size(line.bytes_total),
         output.rate(line.rate) if line.rate else "-",
-        output.duration(line.eta),
+        output.to_go(line.eta, line.bytes_copied, line.bytes_total),
         str(line.attempt) if line.attempt else "-",
         held_by(line.stall) or "-",
     ]

@@ -84,7 +84,7 @@ class Bars:
             completed=now.copied,
             phase=now.phase,
             rate=output.rate(now.rate) if now.rate else "-",
-            eta=output.duration(now.eta),
+            eta=output.to_go(now.eta, now.copied, now.total),
         )
 
     def polled(self) -> None:
@@ -101,9 +101,9 @@ def summary(shown: dict[str, Shown]) -> str:
     parts = [f"{output.size(copied)} of {output.size(total)}"]
     if rate := sum(each.rate or 0.0 for each in open_):
         parts.append(output.rate(rate))
-    etas = [each.eta for each in open_]
+    etas = [each.eta for each in open_ if each.copied < each.total or each.eta is None]
     known = [eta for eta in etas if eta is not None]
-    if open_:
+    if etas:
         whole = len(known) == len(etas)
         parts.append(f"{output.duration(max(known))} to go" if whole else "time to go unknown")
     phases = ", ".join(

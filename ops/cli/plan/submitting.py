@@ -30,9 +30,10 @@ from ops.cli.plan import given as options_given
 from ops.cli.plan.kafka import with_pool
 from ops.cli.target import Target
 from ops.stack.errors import OpsError, Refused, UsageError
+from storage_node.model.fields import BadField
 from workflows.model.plans import document
 from workflows.model.plans.document import PlanDocument
-from workflows.model.plans.problems import PlanProblems
+from workflows.model.plans.files import tolerant
 from workflows.model.plans.running import packing
 from workflows.model.plans.running.calls import CheckCall, PlanCheck
 from workflows.model.plans.running.plan_results import PlanProgress
@@ -47,12 +48,16 @@ LARGEST_PARAMETER = 1_500_000
 def read(file: Path) -> PlanDocument:
     """Read a plan. Raises `UsageError` with the path of the bad field."""
     try:
-        return document.parse(file.read_text())
+        found, notes = tolerant(file.read_text(encoding="utf-8-sig"))
+        planned = document.read(found)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not valid UTF-8 text"
         raise UsageError(f"cannot read the plan {file}: {reason}", where=str(file)) from error
-    except PlanProblems as error:
+    except BadField as error:
         raise UsageError(f"the plan {file} is not valid: {error}", where=str(file)) from error
+    for note in notes:
+        output.warn_once(f"the plan {file} {note}")
+    return planned
 
 
 def with_options(planned: PlanDocument, given: Mapping[str, Any]) -> PlanDocument:

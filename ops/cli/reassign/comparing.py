@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ops.cli import output
 from ops.cli.kafka_admin import LogDirectoryView, Reassignment
 from ops.cli.moves.log_dirs import RequestedMove
 from ops.cli.reassign.polling import Reported
@@ -18,6 +19,7 @@ from storage_node.model.reassignments import PartitionOutcome
 from workflows.model.move.parameter import ANY
 from workflows.model.plans import document
 from workflows.model.plans.document import PlannedPartition
+from workflows.model.plans.files import tolerant
 
 # Outcomes of a partition of the file.
 IN_PLACE = Outcome.IN_PLACE  # its replicas are those of the file
@@ -73,15 +75,19 @@ def listed(nodes: Iterable[int]) -> str:
 def read(file: Path) -> tuple[PlannedPartition, ...]:
     """Return the partitions of a file. Raises `UsageError` naming the path of the bad field."""
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         decoding = isinstance(error, UnicodeDecodeError)
         why = "it is not valid UTF-8 text" if decoding else getattr(error, "strerror", None) or str(error)
         raise UsageError(f"cannot read the plan {file}: {why}; {_SEE}") from error
     try:
-        return document.parse_reassignment(text)
+        found, notes = tolerant(text)
+        entries = document.parse_reassignment(found)
     except BadField as error:
         raise UsageError(f"the plan {file} is not valid: {error}; {_SEE}") from error
+    for note in notes:
+        output.warn_once(f"the plan {file} {note}")
+    return entries
 
 
 def partition_of(entry: PlannedPartition) -> TopicPartition:
@@ -115,7 +121,9 @@ def problems(
         for move in requested_moves(entry):
             if move.node in paths and move.directory not in paths[move.node]:
                 has = ", ".join(paths[move.node])
-                found.append(f"{tp}: {move.directory} is not one of the log.dirs of node {move.node}, which are {has}")
+                found.append(
+                    f"{tp}: {move.directory!r} is not one of the log.dirs of node {move.node}, which are {has}"
+                )
     return found
 
 

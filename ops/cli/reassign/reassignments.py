@@ -201,7 +201,7 @@ def _cells(each: Line) -> list[str]:
         output.size(each.bytes_copied) + share,
         output.size(each.bytes_total),
         output.rate(each.rate) if each.rate else "-",
-        output.duration(each.eta),
+        output.to_go(each.eta, each.bytes_copied, each.bytes_total),
         each.reason or "-",
     ]
 

@@ -74,7 +74,7 @@ def move(
 def _known(text: str, option: str, settings: StorageSettings) -> str:
     path = normalise(text.strip())
     if path not in settings.log_dirs:
-        raise UsageError(f"{option}: {path} is not in log.dirs ({', '.join(settings.log_dirs)})")
+        raise UsageError(f"{option}: {path!r} is not in log.dirs ({', '.join(settings.log_dirs)})")
     return path
 
 

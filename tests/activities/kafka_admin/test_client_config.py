@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import logging
 from pathlib import Path
 from typing import Any, cast
@@ -112,6 +113,8 @@ def test_file_is_read_as_java_reads_it(tmp_path: Path) -> None:
     found = client_config.read(file)
     assert (found.bootstrap, found.settings["sasl_plain_password"]) == ("one:9092", "lovelace")
     assert client_config.read(file, "two:9092").bootstrap == "two:9092", "the command's option governs"
+    file.write_bytes(codecs.BOM_UTF8 + b"bootstrap.servers=three:9092\r\nacks=all\r\n")
+    assert client_config.read(file).bootstrap == "three:9092", "the mark that some editors put first"
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import socket
 from pathlib import Path
 
@@ -80,6 +81,8 @@ def test_file_of_webhooks_is_read_with_all_mistakes_and_without_their_urls(tmp_p
     found = alerts.read(good)
     assert {name: each.format for name, each in found.items()} == {"oncall": "slack", "log": "json"}
     assert "secret" not in repr(found)
+    good.write_bytes(codecs.BOM_UTF8 + good.read_bytes())
+    assert alerts.read(good) == found, "the mark that some editors put first"
     bad = write(
         tmp_path,
         '[a]\nurl = "ftp://h/secret"\n[b]\nurl = "https://h"\nformat = "xml"\ntoken = "secret"\n[c]\n"d e" = 1\n',

@@ -59,7 +59,7 @@ def test_generated_plan_is_one_that_the_cluster_can_carry_out(cluster: Cluster, 
     code, out, err = rehome("plan", "check", "plan.json", "--json")
     assert code == 0 and json.loads(out)["moves"] >= 1, err
     code, out, err = rehome("plan", "generate", "--drain", "3:/not/one/of/them")
-    assert (code, out) == (ExitCode.REFUSED, "") and "/not/one/of/them is not one of the log.dirs of broker 3" in err
+    assert (code, out) == (ExitCode.REFUSED, "") and "'/not/one/of/them' is not one of the log.dirs of broker 3" in err
 
 
 def test_drained_directory_is_safe_to_pull(cluster: Cluster, orchestrator: Orchestrator, rehome: Rehome) -> None:
@@ -80,7 +80,7 @@ def test_drained_directory_is_safe_to_pull(cluster: Cluster, orchestrator: Orche
     assert code == 0 and json.loads(out)["empty"], err
     code, out, err = rehome("drain", "3", "/not/one/of/them")
     assert (code, out) == (ExitCode.REFUSED, "") and err.count("error: ") == 1
-    assert "failed (PlanRefused): /not/one/of/them is not one of the log.dirs of broker 3" in err
+    assert "failed (PlanRefused): '/not/one/of/them' is not one of the log.dirs of broker 3" in err
 
 
 def test_throttles_are_shown_with_their_holder_and_leftovers_are_removed(

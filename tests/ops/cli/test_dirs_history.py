@@ -77,4 +77,4 @@ def test_history_is_a_timeline_with_what_became_of_the_replicas(
         assert (failed["replicas"], failed["became"]) == ([["t", 1]], [f"in {bad}"])
         assert failed["evidence"]["verdict"] == "disk" and failed["evidence"]["time"] <= failed["time"]
         _, err = shown("/nowhere", code=ExitCode.REFUSED)
-        assert "/nowhere is not a log directory of node 1" in err
+        assert "'/nowhere' is not a log directory of node 1" in err

@@ -80,9 +80,9 @@ def test_invalid_move_fails_with_the_reason_and_starts_no_run(
             f"{topic}-0",
             node,
             str(tmp_path),
-            f"{tmp_path} is not one of the log.dirs of node {node}: {directory.parent}",
+            f"'{tmp_path}' is not one of the log.dirs of node {node}: {directory.parent}",
         ),
-        (f"{topic}-0", node, f"{target}/below", f"{target}/below is not one of the log.dirs of node {node}"),
+        (f"{topic}-0", node, f"{target}/below", f"'{target}/below' is not one of the log.dirs of node {node}"),
         (f"{topic}-0", node, "disk-b", "--to disk-b is a relative path"),
     ):
         sentence = rehome("move", replica, "--node", str(at), "--to", to, "--id", f"bad-{topic}", code=ExitCode.REFUSED)
@@ -115,7 +115,7 @@ def test_move_by_file_sends_alter_replica_log_dirs(rehome: Rehome, topic: str, t
 
     partition["log_dirs"] = [str(tmp_path)]
     file.write_text(json.dumps({"version": 1, "partitions": [partition]}))
-    assert f"{tmp_path} is not one of the log.dirs of node {node}" in rehome(
+    assert f"'{tmp_path}' is not one of the log.dirs of node {node}" in rehome(
         "move", "--file", str(file), code=ExitCode.REFUSED
     )
 

@@ -145,6 +145,8 @@ def test_line_of_a_node_has_an_eta() -> None:
     (line,) = view.of_node(1, [status("orders", 0)])
     assert (line.eta, line.phase, line.attempt) == (3.0, "copying", 1)
     assert view.cells(line)[6:10] == ["40 B 40%", "100 B", "20 B/s", "3.0 s"]
+    (empty,) = view.of_node(1, [status("orders", 0, bytes_total=0, bytes_copied=0, rate=0.0)])
+    assert view.cells(empty)[6:10] == ["0 B", "0 B", "-", "-"], "its records were deleted: nothing is left to copy"
 
 
 HELD = {"stall": "queued", "stall_message": "queued behind t-0 (/disks/a -> /disks/b)"}
@@ -291,6 +293,9 @@ class Admin:
             raise response
         return dict.fromkeys(moves, response)
 
+    def log_dirs(self, nodes: list[int]) -> list[LogDirectoryView]:
+        return [held(path, 0, 0, node=node) for node in nodes for path in ("/a", "/b")]
+
 
 def request_moves(admin: Admin, *moves: RequestedMove, patience: float = 10.0) -> list[log_dirs.MoveResult]:
     clock = [0.0]
@@ -317,9 +322,11 @@ def test_retries_end_after_the_timeout() -> None:
 
 def test_other_errors_are_not_retried() -> None:
     admin = Admin({1: [ErrorCode.LOG_DIR_NOT_FOUND]})
-    (response,) = request_moves(admin, requested(0, directory="/nowhere"))
+    (response,) = request_moves(admin, requested(0, directory="/nowhere "))
     assert admin.calls == [1]
-    assert "/nowhere is not one of the log.dirs of node 1" in response.message
+    assert response.message == (
+        "'/nowhere ' is not one of the log.dirs of node 1, which are /a, /b; see: rehome dirs list --node 1"
+    )
 
 
 def test_node_without_a_response_fails_only_its_own_replicas() -> None:

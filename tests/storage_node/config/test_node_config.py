@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,8 @@ def test_file_as_kafka_has_it(tmp_path: Path) -> None:
     assert config.file_delete_delay_ms == 5000 and config.log.file_delete_delay_ms == 5000
     assert config.log.retention_ms == 7_200_000 and config.log.segment_ms == 5000
     assert config.log.segment_bytes == 1_048_576
+    path.write_bytes(codecs.BOM_UTF8 + b"node.id=4\nlog.dirs=/d\n")
+    assert NodeConfig.load(path).node_id == 4, "the mark that some editors put first is no part of the first key"
 
 
 def test_relative_directories_are_below_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

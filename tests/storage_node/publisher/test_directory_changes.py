@@ -128,7 +128,7 @@ def test_directory_is_added(harness: Harness, tmp_path: Path, exists: bool) -> N
 @pytest.mark.parametrize(
     ("where", "says"),
     [
-        ("relative", "relative is not an absolute path"),
+        ("relative", "'relative' is not an absolute path"),
         ("a,/disks/b", "/a,/disks/b' cannot be a log directory: log.dirs is a list"),
         ("a\nb", "cannot be a log directory"),
         ("a ", "/a ' cannot be a log directory"),

@@ -157,7 +157,7 @@ def _agree(shared: dict[str, tuple[str, Any]], name: str, value: Any, path: str)
 
 def _seconds(value: Any, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**9:
-        raise BadField(path, "must be a number of seconds above 0")
+        raise BadField(path, f"must be a number of seconds above 0, not {fields.told(value)}")
     return float(value)
 
 

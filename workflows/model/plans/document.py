@@ -22,6 +22,9 @@ from workflows.model.plans.options import PlanOptions
 from workflows.model.plans.problems import Decoded, Problems
 
 VERSION = 1
+#: The fields of a plan, and of a partition in it.
+FIELDS = ("version", "partitions", "options")
+ROW_FIELDS = ("topic", "partition", "replicas", "log_dirs")
 #: A file with more partitions is rejected before its rows are read.
 MAX_PARTITIONS = 200_000
 _INT = (1 << 31) - 1
@@ -53,7 +56,7 @@ def parse(text: str) -> PlanDocument:
 def read(parameter: Any) -> PlanDocument:
     """Read a plan: the decoded JSON object, or a string that holds it. Raises PlanProblems."""
     problems = Problems()
-    row = _root(parameter, problems, ("version", "partitions", "options"))
+    row = _root(parameter, problems, FIELDS)
     held = row.get("options")
     chosen = PlanOptions() if held is None else problems.read(options.read, held, "$.options")
     planned = _of_root(row, problems)
@@ -174,9 +177,7 @@ def _partitions(rows: Sequence[Any], problems: Problems, path_of: Any) -> tuple[
 def _partition(value: Any, path: str, problems: Problems) -> PlannedPartition | None:
     """Return a row, or None after recording mistakes in its topic, partition or replicas."""
     before = len(problems.found)
-    row = problems.object(
-        value, path, ("topic", "partition", "replicas", "log_dirs"), ("topic", "partition", "replicas")
-    )
+    row = problems.object(value, path, ROW_FIELDS, ("topic", "partition", "replicas"))
     topic = problems.read(move_parameter.topic_name, row["topic"], f"{path}.topic") if "topic" in row else None
     partition = (
         problems.read(fields.a_number, row["partition"], f"{path}.partition", 0, _INT) if "partition" in row else None

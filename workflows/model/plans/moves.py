@@ -136,7 +136,7 @@ class _Compared:
         if held is None:
             paths = [each.path for each in sorted(self.view.directories) if each.node == node]
             return [
-                f"{self.tp}: {path} is not one of the log.dirs of broker {node}, which are "
+                f"{self.tp}: {path!r} is not one of the log.dirs of broker {node}, which are "
                 f"{', '.join(paths) or 'unknown'}; correct its log_dirs"
             ]
         placed = self.view.replicas.get((node, self.tp))

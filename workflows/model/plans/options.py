@@ -167,7 +167,7 @@ def _slots(value: Any, path: str) -> int:
 
 def _flag(value: Any, path: str) -> bool:
     if not isinstance(value, bool):
-        raise BadField(path, f"must be true or false, not {fields.kind_of(value)}")
+        raise BadField(path, f"must be true or false, not {fields.told(value)}")
     return value
 
 

@@ -83,7 +83,9 @@ def drained(view: ClusterView, disk: Disk) -> Certificate:
             f"broker {disk.node} does not return its log directories, so that {disk.path} cannot be checked"
         )
     if held is None:
-        return _unproven(f"{disk.path} is not one of the log.dirs of broker {disk.node}, so that it cannot be checked")
+        return _unproven(
+            f"{disk.path!r} is not one of the log.dirs of broker {disk.node}, so that it cannot be checked"
+        )
     if held.error:
         return _unproven(
             f"directory {disk.path} of broker {disk.node} is offline ({held.error}); its replicas are unknown"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,8 @@ def test_rules_are_read_in_their_order(tmp_path: Path) -> None:
                     ' {"name": "rest", "seconds": 5}]')  # fmt: skip
     big, rest = Rule("big", 60.0, 20.0, "node", "a.*", 2), Rule("rest", 5.0)
     assert read_rules(path) == Rules((big, rest))
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert read_rules(path) == Rules((big, rest)), "the mark that some editors put first"
     assert read_rules(None) == Rules() and Rules().digest == ""
     assert Rules((big, rest)).digest != Rules((rest, big)).digest
 

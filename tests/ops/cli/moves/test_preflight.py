@@ -82,9 +82,9 @@ def test_check_retries_a_topic_that_was_just_created(monkeypatch: pytest.MonkeyP
         (Cluster(), requested(partition=3), "topic orders has no partition 3, it has only 0"),
         (Cluster(), requested(node=2), "node 2 has no replica of orders-0, which is on node 1"),
         (Cluster(), requested(node=7), "node 7 does not exist in this cluster; its nodes are 1, 2"),
-        (Cluster(), requested("/d/c"), "/d/c is not one of the log.dirs of node 1: /d/a, /d/b"),
+        (Cluster(), requested("/d/c"), "'/d/c' is not one of the log.dirs of node 1: /d/a, /d/b"),
         (Cluster(), requested("/d/b"), "/d/b on node 1 is offline"),
-        (Cluster(), requested("d/a"), "--to d/a is a relative path"),
+        (Cluster(), requested("d/a"), "--to 'd/a' is a relative path"),
         (Cluster(), requested(topic="t" * 249), "too long to be moved"),
     ],
 )

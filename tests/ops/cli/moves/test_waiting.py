@@ -53,6 +53,13 @@ def test_summary_of_many_replicas_is_one_line() -> None:
     )
 
 
+def test_summary_of_replicas_with_nothing_left_to_copy_has_no_eta() -> None:
+    deleted, swapping = Shown("copying", 0, 0, eta=0.0), Shown("swapping", 100, 100, eta=0.0)
+    assert waiting.summary({"a-0": deleted}) == "a-0: copying; 0 B of 0 B"
+    slow = Shown("copying", 100, 50, 5.0, 10.0)
+    assert waiting.summary({"a-0": deleted, "a-1": swapping, "a-2": slow}).endswith("150 B of 200 B, 5 B/s, 10 s to go")
+
+
 def test_summary_of_finished_replicas_has_no_eta() -> None:
     done = Shown("in_place", 100, 100, done=True)
     assert waiting.summary({"a-0": done, "a-1": done, "a-2": done}) == "3 of 3 done: 300 B of 300 B"

@@ -255,7 +255,7 @@ def test_invalid_plan_changes_nothing(rehome: Rehome, topic: str, tmp_path: Path
         "reassign", str(plan(tmp_path, "no-such", [1])), code=ExitCode.REFUSED
     )
     message = rehome("reassign", str(plan(tmp_path, topic, [there], ["/nowhere"])), code=ExitCode.REFUSED)
-    assert "/nowhere is not one of the log.dirs" in message and "nothing was changed" in message
+    assert "'/nowhere' is not one of the log.dirs" in message and "nothing was changed" in message
     assert described(rehome, topic)["replicas"] == [here]
 
 

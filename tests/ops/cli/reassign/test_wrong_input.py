@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from activities.kafka_admin import admin
 from ops.cli import main as cli
+from ops.cli.kafka_admin import LogDirectoryView
 from ops.cli.reassign import comparing
 from ops.stack.errors import ExitCode
 from workflows.model.plans.document import PlannedPartition
@@ -41,7 +43,7 @@ def planned(**entry: Any) -> str:
         ("", "$ is not JSON"),
         ('{"version": 1,', "line 1 column 15"),
         ("[]", "$ must be an object, not a list"),
-        ('{"partitions": []}', "$.version is missing"),
+        ('{"partitions": []}', "there is nothing to do"),
         ('{"version": 2, "partitions": []}', "only version 1 is known"),
         ('{"version": 1, "partitions": []}', "there is nothing to do"),
         (planned(replicas=[]), "$.partitions[0].replicas is empty"),
@@ -50,6 +52,7 @@ def planned(**entry: Any) -> str:
         (planned(log_dirs=["any", "any"]), "$.partitions[0].log_dirs has 2 entries for 1 replicas"),
         (planned(log_dirs=["disk"]), "must be any or an absolute path"),
         (planned(replica=[1]), "replica"),
+        (planned(partition=2.0), "$.partitions[0].partition must be a whole number, not 2.0"),
     ],
 )
 @pytest.mark.parametrize("more", [(), ("--json",), ("--cancel",)], ids=["plain", "json", "cancel"])
@@ -61,6 +64,24 @@ def test_invalid_plan_fails_with_the_path_of_the_bad_field(
         file.write_bytes(content if isinstance(content, bytes) else content.encode())
     message = failed(capsys, "reassign", str(file), "--bootstrap-server", NOWHERE, *more, code=2)
     assert str(file) in message and why in message and message.endswith("rehome reassign --help")
+
+
+@pytest.mark.parametrize("command", ["reassign", "plan check", "move --file"])
+def test_plan_that_kafkas_tool_takes_is_taken_with_a_warning(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a version, with fields of somebody's own, and with the mark that some editors put first."""
+    monkeypatch.setattr(admin, "CONNECT_SECONDS", 0.3)
+    row = {"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/a"], "comment": "x"}
+    file = tmp_path / "plan.json"
+    file.write_bytes(codecs.BOM_UTF8 + json.dumps({"partitions": [row]}).encode())
+    assert cli.run([*command.split(), str(file), "--bootstrap-server", NOWHERE]) == ExitCode.TIMEOUT
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:2] == [
+        f'warning: the plan {file} has no "version", which is taken as 1',
+        f"warning: the plan {file} has fields that are not used: $.partitions[*].comment",
+    ]
+    assert len(lines) == 3 and lines[2].startswith("error: ") and "no node responded" in lines[2]
 
 
 @pytest.mark.parametrize("command", [("reassign", "{file}"), ("reassignments",), ("topic", "describe", "t")])
@@ -90,3 +111,10 @@ def test_problems_name_unknown_nodes_and_partitions() -> None:
     first, second = comparing.problems(entries, {comparing.partition_of(entries[0]): [1]}, [1, 2], [])
     assert first == "t-0: node 9 does not exist; the cluster has 1,2"
     assert second == "partition no-3 does not exist; see: rehome topic list, rehome topic describe no"
+
+
+def test_problem_shows_a_space_at_the_end_of_a_directory() -> None:
+    entry = PlannedPartition("t", 0, (1,), ("/d/a ",))
+    view = LogDirectoryView(1, "/d/a", "", 0, 0, ())
+    (problem,) = comparing.problems([entry], {comparing.partition_of(entry): [1]}, [1], [view])
+    assert problem == "t-0: '/d/a ' is not one of the log.dirs of node 1, which are /d/a"

@@ -77,7 +77,7 @@ def test_what_an_earlier_run_has_begun_is_still_a_move() -> None:
         (VIEW, ("t-7", "1"), ("t-7 does not exist", "partitions 0 to 1", "remove it")),
         (VIEW, ("u-0", "1"), ("topic u does not exist", "1 partition of")),
         (VIEW, ("t-0", "1 8 9"), ("t-0", "broker 8, 9 is not registered", "has 1, 2, 3")),
-        (VIEW, ("t-0", "1:/c 2"), ("/c is not one of the log.dirs of broker 1", "/a, /b")),
+        (VIEW, ("t-0", "1:/c 2"), ("'/c' is not one of the log.dirs of broker 1", "/a, /b")),
         (with_directory(VIEW, "3:/a", error="KAFKA_STORAGE_ERROR"), ("t-0", "1 3:/a"), ("/a of broker 3 is offline",)),
         (with_directory(VIEW, "1:/a", error="KAFKA_STORAGE_ERROR"), ("t-0", "1:/b 2"), ("cannot be copied to /b",)),
         (with_node(VIEW, 3, responds=False), ("t-0", "1 3"), ("broker 3 did not return", "start it")),

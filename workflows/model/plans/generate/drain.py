@@ -30,7 +30,7 @@ def drain(view: ClusterView, node: int, path: str | None = None, limits: Limits 
         )
     if path is not None and known.responds and Disk(node, path) not in view.directories:
         has = ", ".join(disk.path for disk in sorted(view.directories) if disk.node == node)
-        raise PlanRefused(f"{path} is not one of the log.dirs of broker {node}, which are {has}")
+        raise PlanRefused(f"{path!r} is not one of the log.dirs of broker {node}, which are {has}")
     items = _leaving(view, node, path)
     # The largest first: they have the fewest places. Filling the roomiest disk keeps the disks even; filling the
     # tightest one succeeds in cases where that fails.

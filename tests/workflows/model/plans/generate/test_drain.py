@@ -134,7 +134,7 @@ def test_dead_broker_is_removed_with_the_sizes_of_the_leaders() -> None:
     ("view", "node", "path", "words"),
     [
         (cluster({}), 7, None, ("broker 7 is not registered",)),
-        (cluster({}), 1, "/z", ("/z is not one of the log.dirs of broker 1, which are /a, /b",)),
+        (cluster({}), 1, "/z", ("'/z' is not one of the log.dirs of broker 1, which are /a, /b",)),
         (cluster({"t-0": ["1:/a", "2:/a", "3:/a"]}), 1, None, ("t-0 has no other broker to go to", "add a broker")),
         (
             cluster({"t-0": ["1:/a", "2:/a"]}, racks={1: "x", 2: "y", 3: "y"}),
