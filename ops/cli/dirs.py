@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -281,7 +282,7 @@ def replace(
         if stopped:
             raise OpsError(
                 f"node {node} does not respond; if it is stopped, run on its machine: rehome dirs replace {node} "
-                f"{directory} --config FILE"
+                f"{shlex.quote(directory)} --config FILE"
             ) from error
         raise
     held, alone = (tuple(map(parse_replica, found[name])) for name in ("replicas", "alone"))
@@ -349,7 +350,7 @@ def remove(
 
 def _change(where: NodeAddress, op: str, directory: str) -> dict[str, Any]:
     """Request a change of a directory; the node responds when it has opened it."""
-    with waits.lines(f"waiting for node {where.node}: rehome dirs {op} {where.node} {directory}"):
+    with waits.lines(f"waiting for node {where.node}: rehome dirs {op} {where.node} {shlex.quote(directory)}"):
         return nodes.call(where, f"directory-{op}", OPENING, path=directory)
 
 

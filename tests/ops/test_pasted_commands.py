@@ -29,7 +29,15 @@ PLAN = {"version": 1, "partitions": [{"topic": "orders", "partition": 0, "replic
 PLAIN = {
     *("node", "node.id", "self.node.id", "expected.node_id", "row['node']", "broker", "tp", "found.tp", "replica"),
     *("tp.topic", "' '.join(ids)", "verb", "MOVES", "back", "quoted", "end", "_table(STATUS)", "_table(CONNECTIONS)"),
-    *("self._options.minutes", "self._options.seed", "self._options.more"),
+    *(
+        "self._options.minutes",
+        "self._options.seed",
+        "self._options.more",
+        "op",
+        "where.node",
+        "' '.join(missing)",
+        "each",
+    ),
 }
 
 

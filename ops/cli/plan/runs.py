@@ -98,7 +98,7 @@ async def checked(client: Client, workflow_id: str, cluster: str) -> PlanProgres
             await result(client, workflow_id)
         if found is not None and run is not None and run.ended is not None:
             return found
-        passed = time.monotonic() - begun
+        passed, quoted = time.monotonic() - begun, shlex.quote(plan)
         if passed >= WORKER_PATIENCE and found is None:
             raise StillRunning(
                 f"the plan is submitted as {workflow_id}, but no worker checks it: is one running? start it with: "
@@ -107,13 +107,13 @@ async def checked(client: Client, workflow_id: str, cluster: str) -> PlanProgres
         if passed >= CHECK_PATIENCE:
             raise StillRunning(
                 f"the plan is submitted as {workflow_id}, and its worker has not compared it with the cluster within "
-                f"{CHECK_PATIENCE:g} s: do the brokers respond to the worker? watch it with: rehome plan watch {plan}, "
-                f"or cancel it with: rehome plan cancel {plan}"
+                f"{CHECK_PATIENCE:g} s: do the brokers respond to the worker? watch it with: rehome plan watch "
+                f"{quoted}, or cancel it with: rehome plan cancel {quoted}"
             )
         if due():
             output.say(
                 f"the plan {plan} is being compared with the cluster ({output.duration(passed)}); Ctrl-C leaves it: "
-                f"watch it then with: rehome plan watch {plan}, or cancel it with: rehome plan cancel {plan}"
+                f"watch it then with: rehome plan watch {quoted}, or cancel it with: rehome plan cancel {quoted}"
             )
         await asyncio.sleep(0.2)
 

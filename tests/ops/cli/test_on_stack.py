@@ -83,7 +83,7 @@ def test_invalid_move_fails_with_the_reason_and_starts_no_run(
             f"'{tmp_path}' is not one of the log.dirs of node {node}: {directory.parent}",
         ),
         (f"{topic}-0", node, f"{target}/below", f"'{target}/below' is not one of the log.dirs of node {node}"),
-        (f"{topic}-0", node, "disk-b", "--to disk-b is a relative path"),
+        (f"{topic}-0", node, "disk-b", "--to 'disk-b' is a relative path"),
     ):
         sentence = rehome("move", replica, "--node", str(at), "--to", to, "--id", f"bad-{topic}", code=ExitCode.REFUSED)
         assert sentence.startswith(f"error: {message}"), sentence
