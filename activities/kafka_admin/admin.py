@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from activities.kafka_admin.client_config import ClientConfig
-from activities.kafka_admin.errors import NO_RESPONSE, AdminErrors
+from activities.kafka_admin.errors import ANSWERS, NO_RESPONSE, AdminErrors, Answer, code_name
 from storage_node.model.error_codes import ErrorCode
 from storage_node.model.ids import TopicPartition
 
@@ -354,18 +354,19 @@ class KafkaAdmin:
     @contextlib.contextmanager
     def _kafka_errors(self, doing: str) -> Iterator[None]:
         """Turn the client's exceptions into an `errors.rejected` that names the failed action."""
-        from kafka.errors import AuthorizationError, InvalidRequestError, PolicyViolationError
+        from kafka.errors import AuthorizationError, BrokerResponseError
 
         try:
             yield
         except self.errors.rejected:
             raise
-        except (AuthorizationError, InvalidRequestError, PolicyViolationError) as error:
-            right = "; is this client authorized?" if isinstance(error, AuthorizationError) else ""
-            raise self.errors.rejected(
-                f"cannot {doing} at {self.bootstrap}: {str(error).rstrip('.')}{right}"
-            ) from error
         except Exception as error:
+            code = error.errno if isinstance(error, BrokerResponseError) else ErrorCode.NONE
+            if ANSWERS.get(code_name(int(code))) is Answer.FINAL:
+                right = "; is this client authorized?" if isinstance(error, AuthorizationError) else ""
+                raise self.errors.rejected(
+                    f"cannot {doing} at {self.bootstrap}: {str(error).rstrip('.')}{right}"
+                ) from error
             # The client's exceptions have no common base: some are KafkaError, its event loop raises others.
             why = str(error) or type(error).__name__
             if self._client is None and type(error).__name__ == "KafkaTimeoutError":
@@ -416,14 +417,6 @@ def error_code(code: int) -> ErrorCode:
         return ErrorCode(code)
     except ValueError:
         return ErrorCode.UNKNOWN_SERVER_ERROR
-
-
-def code_name(code: int) -> str:
-    """Return Kafka's name of an error code, or the number if the name is unknown."""
-    try:
-        return ErrorCode(code).name
-    except ValueError:
-        return f"Kafka's error code {code}"
 
 
 def _directory(node: int, raw: Mapping[str, Any]) -> LogDirectoryView:

@@ -12,7 +12,7 @@ from temporalio.client import Client
 from temporalio.exceptions import ApplicationError
 
 from activities.errors import expected
-from activities.kafka_admin.errors import AdminError, NoResponse
+from activities.kafka_admin.errors import AdminError, Answer
 from activities.kafka_admin.pool import AdminPool
 from activities.kafka_admin.reader import ClusterReader
 from activities.plans.alerts import AlertNotSent, AlertSteps, Webhook
@@ -234,10 +234,6 @@ def _(error: AlertNotSent) -> ApplicationError:
 
 
 @application_error.register
-def _(error: NoResponse) -> ApplicationError:
-    return expected(str(error), ErrorType.KAFKA_UNAVAILABLE)
-
-
-@application_error.register
 def _(error: AdminError) -> ApplicationError:
-    return expected(str(error), ErrorType.KAFKA_REJECTED)
+    unknown = error.answer is Answer.RETRY
+    return expected(str(error), ErrorType.KAFKA_UNAVAILABLE if unknown else ErrorType.KAFKA_REJECTED)

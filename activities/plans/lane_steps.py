@@ -97,6 +97,26 @@ class Followed:
         seconds = round(max(0.0, now - self.began), 3)
         self.row = replace(self.row, outcome=str(outcome), reason=why, seconds=seconds, stalled="", since=0.0)
 
+    def answered(self, refusal: requests.Refusal | None, since: float, now: float) -> None:
+        """Note the answer to the move's request: one that says nothing is followed by another request, for as long as
+        an unavailable broker is waited for, unless the next read shows the move under way.
+        """
+        if refusal is None:
+            return
+        outcome, why = refusal
+        since = since or round(now, 3)
+        if outcome is None and now < since + BROKER_PATIENCE:
+            self.wait(StallReason.UNAVAILABLE, why, since, now, "it is requested again")
+        else:
+            self.end(outcome or MoveOutcome.FAILED, why, now)
+
+    def wait(self, reason: StallReason, why: str, since: float, now: float, advice: str) -> None:
+        """Note why the move is not requested yet, or has to be requested again."""
+        self.waits = True
+        self.row = replace(self.row, state=str(MoveState.AWAITING_BROKER), reason=why, since=since)
+        if now >= since + STALLED_AFTER:
+            self.row = replace(self.row, stalled=str(reason), reason=f"{why}; {advice}")
+
     def apply(self, one: Seen, now: float) -> None:
         """Note what a view of the cluster shows."""
         lost = one.outcome is None and one.state == MoveState.NOT_REQUESTED and not self.waits
@@ -121,10 +141,8 @@ class Followed:
         since = self.row.since or round(now, 3)
         self.waits = verdict.kind == DriftKind.BROKER_UNAVAILABLE and now < since + BROKER_PATIENCE
         if self.waits:
-            self.row = replace(self.row, state=str(MoveState.AWAITING_BROKER), reason=verdict.why, since=since)
-            if now >= since + STALLED_AFTER:
-                why = f"{verdict.why}; restart it, or cancel the plan"
-                self.row = replace(self.row, stalled=str(StallReason.TARGET_SILENT), reason=why)
+            advice = "restart it, or cancel the plan"
+            self.wait(StallReason.TARGET_SILENT, verdict.why, since, now, advice)
         elif verdict.kind in (DriftKind.TARGET_GONE, DriftKind.BROKER_UNAVAILABLE):
             self.end(MoveOutcome.FAILED, verdict.why, now)
         # The replica that the plan has found is gone. It ends the move once later reads show the same.
@@ -163,8 +181,7 @@ class LaneSteps:
         due = [one for one in due if one.recheck(view, now)]
         refused = await requests.request_all(self._pool, [one.move for one in due])
         for one in due:
-            if one.move.key in refused:
-                one.end(*refused[one.move.key], self._wall())
+            one.answered(refused.get(one.move.key), one.row.since, self._wall())
         if any(one.open for one in followed):
             await asyncio.sleep(QUICKEST_READ)
             await self._follow(followed, QUICK)
@@ -226,8 +243,11 @@ class LaneSteps:
                 one.waits = False
         # What gets no response is requested again after the next read.
         rejected = await requests.direct(self._pool, {key: path for key, (_, path) in directing.items()})
-        for key, refusal in rejected.items():
-            directing[key][0].end(*refusal, self._wall())
+        for key, (outcome, why) in rejected.items():
+            if outcome is None:
+                directing[key][0].row = replace(directing[key][0].row, reason=why)
+            else:
+                directing[key][0].end(outcome, why, self._wall())
         with contextlib.suppress(NoResponse):
             await self._repeat(lost, view)
         with contextlib.suppress(NoResponse):
@@ -240,10 +260,10 @@ class LaneSteps:
             one.waits = True  # until the response is here
         refused = await requests.request_all(self._pool, [one.move for one in due]) if due else {}
         for one in due:
+            since = one.row.since
             one.waits, one.odd_since = False, None
             one.row = replace(one.row, stalled="", since=0.0)
-            if one.move.key in refused:
-                one.end(*refused[one.move.key], self._wall())
+            one.answered(refused.get(one.move.key), since, self._wall())
 
     def _unavailable(self, followed: Sequence[Followed], error: AdminError) -> None:
         now = self._wall()
@@ -282,8 +302,7 @@ class LaneSteps:
             refused = await requests.request_all(self._pool, [one.move])
         except AdminError:
             return  # A request that left no trace is repeated as a lost one.
-        if one.move.key in refused:
-            one.end(*refused[one.move.key], self._wall())
+        one.answered(refused.get(one.move.key), 0.0, self._wall())
 
     async def _repeat(self, lost: Sequence[Followed], view: ClusterView) -> None:
         """Repeat requests that left no trace. A reassignment that is gone was cancelled: KRaft never loses one."""
@@ -312,8 +331,7 @@ class LaneSteps:
                 again.append(one)
         refused = await requests.request_all(self._pool, [one.move for one in again])
         for one in again:
-            if one.move.key in refused:
-                one.end(*refused[one.move.key], self._wall())
+            one.answered(refused.get(one.move.key), 0.0, self._wall())
 
     async def cancel(self, call: MovesCall) -> MovesResult:
         """Cancel the moves that are under way, and return how each ended. Raises `AdminError`: repeat the step then."""

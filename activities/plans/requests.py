@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from activities.kafka_admin.admin import KafkaAdmin
-from activities.kafka_admin.errors import AdminError, NoResponse
+from activities.kafka_admin.errors import GONE, AdminError, Answer, NoResponse, answer_of
 from activities.kafka_admin.pool import AdminPool
 from storage_node.model.error_codes import ErrorCode
 from storage_node.model.ids import TopicPartition
@@ -16,11 +16,12 @@ from workflows.model.plans.values import ClusterView, MoveKind, PlannedMove
 #: What a broker responds that notes the directory of a replica that it does not have yet (KIP-113).
 NOTED = (ErrorCode.NONE, ErrorCode.REPLICA_NOT_AVAILABLE)
 
-Refusal = tuple[MoveOutcome, str]
+#: How a move ended, or None for one that the cluster has not answered: it may be under way, or is requested again.
+Refusal = tuple[MoveOutcome | None, str]
 
 
 async def request_all(pool: AdminPool, moves: Sequence[PlannedMove]) -> dict[str, Refusal]:
-    """Request moves; return why those that the cluster rejects are not possible, by key.
+    """Request moves; return, by key, why those that the cluster rejects are not possible, and which got no answer.
 
     Directories of replicas that a broker is about to get are noted first. Repeating a request is harmless (KIP-113,
     KIP-455). Raises `NoResponse` if a broker does not respond: the caller repeats the whole request.
@@ -62,26 +63,32 @@ async def _reassignments(pool: AdminPool, moves: Iterable[PlannedMove]) -> dict[
     errors = await pool.run(lambda admin: admin.reassign(wanted))
     refused: dict[str, Refusal] = {}
     for partition, error in errors.items():
-        if error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION.name:
+        target = ", ".join(map(str, wanted[partition]))
+        if error in GONE:
             refused[str(partition)] = (MoveOutcome.TOPIC_DELETED, f"{partition} does not exist any more")
+        elif error and answer_of(error) is Answer.RETRY:
+            why = f"the controller could not say whether it reassigns {partition} to {target}: {error}"
+            refused[str(partition)] = (None, why)
         elif error:
-            target = ", ".join(map(str, wanted[partition]))
             why = f"the controller rejected the reassignment of {partition} to {target}: {error}"
             refused[str(partition)] = (MoveOutcome.FAILED, why)
     return refused
 
 
 def _refusal(code: ErrorCode, doing: str, node: int) -> Refusal:
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+    if code.name in GONE:
         return MoveOutcome.TOPIC_DELETED, f"broker {node} knows no such partition any more ({doing})"
+    if answer_of(code.name) is not Answer.FINAL:
+        # Where the cluster is not as the request assumes, the next read says how.
+        return None, f"broker {node} could not say whether it carries out the request {doing}: {code.name}"
     return MoveOutcome.FAILED, f"broker {node} rejected the request {doing}: {code.name}"
 
 
 async def direct(
     pool: AdminPool, wanted: Mapping[tuple[int, TopicPartition], str]
 ) -> dict[tuple[int, TopicPartition], Refusal]:
-    """Request directories of replicas that exist already; return why brokers reject some. What gets no response is
-    neither: it is requested again after the next read.
+    """Request directories of replicas that exist already; return why brokers reject some, or do not answer. What gets
+    no response is neither: it is requested again after the next read.
     """
     by_node: dict[int, dict[TopicPartition, str]] = {}
     for (node, partition), path in wanted.items():
@@ -133,7 +140,7 @@ async def cancel_all(pool: AdminPool, moves: Sequence[PlannedMove], view: Cluste
         rejected |= {
             str(partition): f"the controller rejected the cancel: {error}"
             for partition, error in errors.items()
-            if error not in ("", ErrorCode.NO_REASSIGNMENT_IN_PROGRESS.name, "UNKNOWN_TOPIC_OR_PARTITION")
+            if error and answer_of(error) is not Answer.DRIFT
         }
     return rejected
 

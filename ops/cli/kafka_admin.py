@@ -8,11 +8,10 @@ from activities.kafka_admin.admin import (
     NodeAddress,
     PlacedReplica,
     Reassignment,
-    code_name,
     error_code,
     sizes_of,
 )
-from activities.kafka_admin.errors import AdminErrors
+from activities.kafka_admin.errors import AdminErrors, code_name
 from ops.stack.errors import ExitCode, Refused, UsageError
 
 __all__ = [

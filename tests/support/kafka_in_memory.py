@@ -24,7 +24,8 @@ class KafkaInMemory:
     `behind` are replicas out of the ISR.
 
     `held`: copies do not end; `holding` are single partitions of which they do not. `silent` brokers do not respond.
-    `lost` requests, by name, are carried out, but their responses are lost; `refused` requests are not carried out.
+    `lost` requests, by name, are carried out, but their responses are lost; `refused` requests are not carried out;
+    `doubted` ones are carried out, and answered with a code that does not say so.
     """
 
     def __init__(self, placed: Mapping[TopicPartition, Mapping[int, str]], size: int = 1_000) -> None:
@@ -40,6 +41,7 @@ class KafkaInMemory:
         self.behind: set[tuple[int, TopicPartition]] = set()
         self.lost: list[str] = []
         self.refused: dict[str, ErrorCode] = {}
+        self.doubted: dict[str, ErrorCode] = {}
         self.requests: list[str] = []
 
     async def run(self, call: Callable[[Any], Any]) -> Any:
@@ -144,7 +146,7 @@ class KafkaInMemory:
                 self.futures.pop((node, partition), None)
                 if self.placed[partition][node] != path:
                     self.futures[node, partition] = path
-                found[partition] = ErrorCode.NONE
+                found[partition] = self.doubted.get("alter_log_dirs", ErrorCode.NONE)
         return found
 
     def reassign(self, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> dict[TopicPartition, str]:
@@ -160,7 +162,7 @@ class KafkaInMemory:
                 found[partition] = "" if there else ErrorCode.NO_REASSIGNMENT_IN_PROGRESS.name
             else:
                 self.targets[partition] = tuple(target)
-                found[partition] = ""
+                found[partition] = self.doubted["reassign"].name if "reassign" in self.doubted else ""
         return found
 
     def _go_on(self) -> None:

@@ -107,6 +107,61 @@ def test_rejected_move_ends_with_the_clusters_reason_and_the_others_go_on(
     play(work)
 
 
+@pytest.mark.parametrize("carried_out", [True, False])
+@pytest.mark.parametrize("code", [ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_LEADER_OR_FOLLOWER])
+@pytest.mark.parametrize(("request_", "key"), [("alter_log_dirs", DISK), ("reassign", BROKERS)])
+def test_move_whose_request_gets_no_answer_is_adopted_or_requested_again(
+    request_: str, key: str, code: ErrorCode, carried_out: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane_steps, "QUICK", 0.0)
+
+    async def work(kafka: KafkaInMemory, steps: LaneSteps) -> None:
+        kafka.held = True
+        answers = kafka.doubted if carried_out else kafka.refused
+        answers[request_] = code
+        call = replace(CALL, moves=[each for each in CALL.moves if MoveSpec(**each).move().key == key])
+        (row,) = (await steps.request(call)).rows
+        assert row.outcome == "" and (carried_out or code.name in row.reason)
+        sent = kafka.requests.count(request_)
+        answers.clear()
+        kafka.held = False
+        (row,) = (await steps.follow(after(call, row))).rows
+        assert row.outcome == "moved"
+        assert (kafka.requests.count(request_) == sent) == carried_out
+
+    play(work)
+
+
+def test_move_whose_requests_get_no_answer_for_long_fails_with_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_steps, "BROKER_PATIENCE", 0.05)
+
+    async def work(kafka: KafkaInMemory, steps: LaneSteps) -> None:
+        kafka.refused["reassign"] = ErrorCode.REQUEST_TIMED_OUT
+        (row,) = (await steps.request(replace(CALL, moves=CALL.moves[1:]))).rows
+        assert row.outcome == "failed" and row.reason.endswith("REQUEST_TIMED_OUT")
+        assert kafka.requests.count("reassign") > 1
+
+    play(work)
+
+
+def test_directory_that_a_broker_does_not_answer_for_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lane_steps, "SLICE", 0.1)
+
+    async def work(kafka: KafkaInMemory, steps: LaneSteps) -> None:
+        kafka.held = True
+        await steps.request(WITH_DIRECTORY)
+        kafka.noted.clear()
+        kafka.held = False
+        kafka.refused["alter_log_dirs"] = ErrorCode.REQUEST_TIMED_OUT
+        (row,) = (await steps.follow(WITH_DIRECTORY)).rows
+        assert (row.outcome, row.state) == ("", "directing") and "REQUEST_TIMED_OUT" in row.reason
+        kafka.refused.clear()
+        (row,) = (await steps.follow(after(WITH_DIRECTORY, row))).rows
+        assert row.outcome == "moved" and kafka.placed[SECOND] == {2: "/disk/b"}
+
+    play(work)
+
+
 def test_directory_of_a_replica_that_the_broker_does_not_have_yet_is_noted_first() -> None:
     async def work(kafka: KafkaInMemory, steps: LaneSteps) -> None:
         await steps.request(WITH_DIRECTORY)

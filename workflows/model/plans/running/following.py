@@ -38,7 +38,7 @@ class MoveState(StrEnum):
 
     NOT_REQUESTED = "not_requested"
     AWAITING_BROKER = "awaiting_broker"
-    """Not requested yet: the broker that it writes to is unavailable."""
+    """To be requested, again or for the first time: a broker is unavailable, or could not say whether it begins."""
     COPYING = "copying"
     PROMOTING = "promoting"
     """The copy is complete; the broker has not swapped the directories yet, or the controller not the replicas."""
