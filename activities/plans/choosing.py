@@ -18,7 +18,8 @@ from typing import Any
 from activities.kafka_admin.reader import ClusterReader
 from activities.plans.store import PlanStore
 from workflows.model import names
-from workflows.model.plans import adaptive, gate, options, recheck
+from workflows.model.move.parameter import ANY
+from workflows.model.plans import adaptive, gate, options, recheck, space
 from workflows.model.plans.conditions import Conditions, conditions, unknown_zones
 from workflows.model.plans.options import PlanOptions
 from workflows.model.plans.recheck import Change
@@ -225,8 +226,10 @@ class LaneChooser:
                 copied += now.copied
                 total += now.total
                 for disk in move.writes:
-                    if disk in free:
-                        free[disk] -= max(0, now.total - now.copied) // max(1, len(move.writes))
+                    # A broker that chooses the directory itself shows which one once the copy has begun.
+                    placed = view.replicas.get((disk.node, move.partition)) if disk.path == ANY else None
+                    target = disk if placed is None else Disk(disk.node, placed.path)
+                    space.reserve(free, target, max(0, now.total - now.copied) // max(1, len(move.writes)))
         pending = set(packing.numbers_in(states, LaneState.PENDING)) - running
         total += sum(book_of.sizes[number] for number in pending)
         choice = _Choice(chosen, frozenset(pending), frozenset(running), free, ChooseResult())
@@ -304,6 +307,5 @@ def _without(choice: _Choice, book_of: Book, begun: Set[int]) -> _Choice:
     free = dict(choice.free)
     for number in begun:
         for disk, need in book_of.lanes[number].needs.items():
-            if disk in free:
-                free[disk] -= need
+            space.reserve(free, disk, need)
     return replace(choice, pending=choice.pending - begun, running=choice.running | begun, free=free)

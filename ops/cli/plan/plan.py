@@ -37,8 +37,8 @@ PlanDir = Annotated[
     typer.Option(
         "--plan-dir",
         metavar="DIR",
-        help="For a FILE above 1.5 MB: the folder that the workers of plans share (default: REHOME_PLAN_DIR, then the "
-        "stack's).",
+        help="For a FILE above 1 MB, or 190 kB packed: the folder that the workers of plans share (default: "
+        "REHOME_PLAN_DIR, then the stack's).",
         file_okay=False,
     ),
 ]
@@ -259,7 +259,7 @@ def rollback(
         ended = await runs.result(client, workflow_id)
         if not ended.rollback_ref:
             raise OpsError(f"the plan {workflow_id} has moved nothing that could be taken back")
-        parameter = {"version": 1, "plan": ended.rollback_ref, "submitted_by": runs.me()}
+        parameter = {"version": 1, "plan": ended.rollback_ref, "undoes": ended.plan, "submitted_by": runs.me()}
         return await runs.checked(client, await runs.submit(client, of_cluster, back, parameter), of_cluster)
 
     progress = with_temporal(place.target, work)

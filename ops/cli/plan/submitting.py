@@ -40,9 +40,9 @@ from workflows.model.plans.running.plan_results import PlanProgress
 from workflows.model.plans.running.run import PlanPhase
 
 #: Bytes of a plan's text above which it is handed over by reference, if the workers' folder is known.
-LARGEST_INLINE = 1_500_000
-#: Characters of a packed text that a run takes as its parameter.
-LARGEST_PARAMETER = 1_500_000
+LARGEST_INLINE = 1_000_000
+#: Characters of a packed text that a run takes as its parameter: with the rest of it, payloads stay below 200 kB.
+LARGEST_PARAMETER = 190_000
 
 
 def read(file: Path) -> PlanDocument:
@@ -111,9 +111,10 @@ def handed_over(planned: PlanDocument, file: Path, folder: Path | None) -> dict[
     Raises `UsageError` for one that is too large for both, `OpsError` if it cannot be stored.
     """
     text = document.to_text(planned)
-    if len(text.encode()) > LARGEST_INLINE and folder is not None:
-        return {"plan": _stored(text, folder)}
     packed = packing.pack(text)
+    large = len(text.encode()) > LARGEST_INLINE or len(packed) > LARGEST_PARAMETER
+    if large and folder is not None:
+        return {"plan": _stored(text, folder)}
     if len(packed) > LARGEST_PARAMETER:
         raise UsageError(
             f"the plan {file} is too large for a run's parameter ({len(packed)} bytes packed); pass --plan-dir DIR, "

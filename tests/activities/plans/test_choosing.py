@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -37,16 +38,16 @@ async def none_closed(_: list[str]) -> list[str]:
 class Choices:
     """The decisions for a plan of two lanes on a cluster in memory."""
 
-    def __init__(self, folder: Path, share: Share | None = None) -> None:
+    def __init__(self, folder: Path, share: Share | None = None, specs: Sequence[Any] = SPECS) -> None:
         self.kafka = KafkaInMemory({TopicPartition("t", number): {1: "/disk/a"} for number in range(2)})
         reader = ClusterReader(cast(AdminPool, self.kafka))
         store = PlanStore(folder)
-        rows: list[Any] = list(SPECS)
-        self.lanes = store.put(book.to_text([Lane(at, (MoveSpec(**row).move(),)) for at, row in enumerate(rows)]))
+        self.count = len(specs)
+        self.lanes = store.put(book.to_text([Lane(at, (MoveSpec(**row).move(),)) for at, row in enumerate(specs)]))
         self.chooser = LaneChooser(reader, store, none_closed, share)
 
     async def choose(self, running: list[int], given: dict[str, Any], **more: Any) -> ChooseResult:
-        states = [LaneState.RUNNING if at in running else LaneState.PENDING for at in range(len(SPECS))]
+        states = [LaneState.RUNNING if at in running else LaneState.PENDING for at in range(self.count)]
         chosen = options.read(given).as_json()
         return await self.chooser.choose(
             ChooseCall("c", PLAN, self.lanes, chosen, packing.pack_states(states), running, **more)
@@ -95,3 +96,35 @@ def test_plan_that_only_looks_on_begins_no_lane_and_reports_which_run(tmp_path: 
     found = asyncio.run(Choices(tmp_path, share).choose([0], given, shares=True, most=0))
     assert found.lanes == [] and found.between_brokers == 1_000_000
     assert [(list(each.running), list(each.wanted)) for each in reported] == [([0], [])]
+
+
+#: Two copies to broker 2, which chooses the directory; each of its directories has room for one of them. One to 3.
+ANYWHERE = [
+    {**SPECS[1], "partition": number, "size": size, "after": [node], "writes": [[node, "any"]], "directories": {}}
+    for number, (size, node) in enumerate([(6_000_000, 2), (6_000_000, 2), (1_000, 3)])
+]
+
+
+@pytest.mark.parametrize(("arrived", "begins"), [({}, []), ({2: "/disk/a"}, [1])])
+def test_copy_whose_directory_the_broker_chooses_keeps_its_space_in_each_until_it_is_known(
+    tmp_path: Path, arrived: dict[int, str], begins: list[int]
+) -> None:
+    choices = Choices(tmp_path, specs=ANYWHERE[:2])
+    kafka = choices.kafka
+    kafka.size, kafka.held = 6_000_000, True
+    kafka.placed[TopicPartition("t", 0)] |= arrived
+    kafka.targets[TopicPartition("t", 0)] = (2,)
+    found = asyncio.run(choices.choose([0], {"slots_per_disk": 2}))
+    assert [lane.number for lane in found.lanes] == begins
+    assert begins or "waiting for space on broker 2" in found.reasons[0], found
+
+
+def test_second_choice_of_a_decision_knows_the_space_of_the_first(tmp_path: Path) -> None:
+    requested: list[list[int]] = []
+
+    async def share(_: str, request: SlotRequest) -> SlotGrant:
+        requested.append(sorted(request.wanted))
+        return SlotGrant([0])
+
+    found = asyncio.run(Choices(tmp_path, share, specs=ANYWHERE).choose([], {"slots_per_disk": 3}))
+    assert requested == [[0, 2]] and [lane.number for lane in found.lanes] == [0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -39,14 +40,27 @@ def test_small_plan_travels_with_the_run(tmp_path: Path) -> None:
 
 
 def test_large_plan_is_stored_under_its_sha256(tmp_path: Path) -> None:
-    planned = of_partitions(30_000)
+    planned = of_partitions(20_000)
     text = document.to_text(planned)
-    assert len(text) > 1_500_000
+    assert 1_000_000 < len(text) < 1_500_000
     given = submitting.handed_over(planned, FILE, tmp_path)
     assert given == {"plan": document.sha256(text)}
     (stored,) = tmp_path.iterdir()
     assert (stored.name, stored.read_text()) == (given["plan"], text)
     assert "text" in submitting.handed_over(planned, FILE, None), "where no folder is known, as long as it fits"
+
+
+def test_plan_whose_packed_text_is_large_is_stored_too(tmp_path: Path) -> None:
+    random = Random(7)
+    entries = [
+        {"topic": random.randbytes(60).hex(), "partition": number, "replicas": [1, 2]} for number in range(3_000)
+    ]
+    planned = document.read({"version": 1, "partitions": entries})
+    text = document.to_text(planned)
+    assert len(text) < 1_000_000 and len(packing.pack(text)) > 200_000
+    assert submitting.handed_over(planned, FILE, tmp_path) == {"plan": document.sha256(text)}
+    with pytest.raises(UsageError, match="too large for a run's parameter"):
+        submitting.handed_over(planned, FILE, None)
 
 
 def test_plan_that_cannot_be_stored_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
