@@ -76,7 +76,9 @@ class PlanActivities:
         self._alerts = AlertSteps(webhooks or {})
         self._slots = SlotSteps(client, closed)
         self._throttles = ThrottleSteps(pool, client, closed, self._slots.copying)
-        self._plans = PlanSteps(reader, store, closed, searchable, self._alerts.names, self._slots.share)
+        self._plans = PlanSteps(
+            reader, store, closed, searchable, self._alerts.names, self._slots.share, self._throttles.left
+        )
         self._lanes = LaneSteps(pool, reader)
 
     @property

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 from temporalio.client import Client, WithStartWorkflowOperation
 from temporalio.common import WorkflowIDConflictPolicy
-from temporalio.service import RPCError
+from temporalio.service import RPCError, RPCStatusCode
 
 from activities.kafka_admin.admin import KafkaAdmin
 from activities.kafka_admin.errors import AdminError, UnknownTopic
@@ -19,15 +21,18 @@ from workflows.model.plans.running.calls import (
     HoldResult,
     ReadThrottlesCall,
     ReadThrottlesResult,
+    VerifyCall,
     WriteThrottlesCall,
     WriteThrottlesResult,
 )
-from workflows.model.plans.running.keeper_results import ThrottlesApplied
+from workflows.model.plans.running.keeper_results import ThrottleKeeperProgress, ThrottlesApplied
+from workflows.model.plans.running.throttling import Current, Leases, ThrottlesLeft, leases_in, left_by
 from workflows.model.throttles import LISTS, MOVE_RATE, RATES
 
 #: Topics of one DescribeConfigs.
 TOPICS_AT_ONCE = 200
 KEEPER_PATIENCE = timedelta(seconds=60)
+LEFT_PATIENCE, LEFT_PAUSE = 5.0, 0.5  # seconds for which a throttle that seems to be left is read again, and how often
 
 
 class ThrottleSteps:
@@ -99,6 +104,35 @@ class ThrottleSteps:
             }
         # A broker may not know a new topic yet: the controller says which are deleted when its configs are written.
         return ReadThrottlesResult(rates, lists, silent, closed)
+
+    async def left(self, call: VerifyCall, topics: Sequence[str]) -> ThrottlesLeft:
+        """Return which throttles a plan has left behind, and all that are set on its brokers and topics.
+
+        Brokers may return configs from before the last write: what seems to be left is read again for a while. Raises
+        RPCError, `NoResponse`.
+        """
+        until = time.monotonic() + LEFT_PATIENCE
+        while True:
+            leases = await self._leases(call.cluster)
+            if leases.idle and not call.throttled:
+                return ThrottlesLeft()
+            nodes = [str(node) for node in call.brokers]
+            read = await self.read(ReadThrottlesCall(call.cluster, nodes, sorted(topics), []))
+            now = Current(read.rates, read.lists, tuple(read.silent))
+            found = left_by(call.holder, leases, now)
+            if not found.left or time.monotonic() >= until:
+                return found
+            await asyncio.sleep(LEFT_PAUSE)
+
+    async def _leases(self, cluster: str) -> Leases:
+        keeper = self._client.get_workflow_handle(names.throttle_keeper_id(cluster))
+        try:
+            progress = await keeper.query("progress", result_type=ThrottleKeeperProgress, rpc_timeout=KEEPER_PATIENCE)
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return Leases()  # No plan has ever held throttles.
+            raise
+        return leases_in(progress)
 
     async def write(self, call: WriteThrottlesCall) -> WriteThrottlesResult:
         """Write configs, each broker's and each topic's in one request; the keeper repeats what fails."""

@@ -106,7 +106,8 @@ class ReassignmentPlan:
                 await self._approved()
             await self._move()
             await self._release()
-            verified = await self._verify() if self._options.verify and not self._stopping else None
+            verifies = self._options.verify and self._state.comparable and not self._stopping
+            verified = await self._verify() if verifies else None
         except ApplicationError as failure:
             await self._alert(AlertEvent.FAILED, failure.message)
             raise
@@ -156,11 +157,13 @@ class ReassignmentPlan:
     async def _prepare(self) -> None:
         """Store the plan's text, and compare it with the cluster. Raises PlanRefused with all problems."""
         self._enter(PlanPhase.CHECKING)
-        call = CheckCall(
-            self._cluster, self._request.plan, self._options.as_json(), self._request.cluster_id, self._run.skipped
-        )
+        request, chosen = self._request, self._options.as_json()
+        skipped = self._run.skipped
+        call = CheckCall(self._cluster, request.plan, chosen, request.cluster_id, skipped, request.undoes)
         result = await self._step(calls.CHECK_PLAN, call)
-        self._state.check = check = readable(calls.CHECK_PLAN, reading.check, result)
+        check = readable(calls.CHECK_PLAN, reading.check, result)
+        self._request = self._request.narrowed(check)
+        self._state.check = check = replace(check, plan_packed="")
         if check.problem_count:
             more = f" (and {check.problem_count - 1} more)" if check.problem_count > 1 else ""
             raise ApplicationError(
@@ -369,7 +372,7 @@ class ReassignmentPlan:
     def _go_back(self) -> None:
         """Continue as new with the plan that goes back, after a cancel."""
         assert self._state.check is not None
-        request = replace(self._request, packed=self._state.check.rollback_packed, plan=self._state.check.rollback_ref)
+        request = self._request.back(self._state.check)
         carried = {
             "started": self._state.started,
             "approvals": self._state.approvals,
@@ -380,14 +383,19 @@ class ReassignmentPlan:
 
     async def _verify(self) -> VerifyResult:
         self._enter(PlanPhase.VERIFYING)
-        result = await self._step(calls.VERIFY_PLAN, VerifyCall(self._cluster, self._request.plan))
+        assert self._state.check is not None
+        holder, brokers = workflow.info().workflow_id, self._state.check.brokers
+        throttled = self._options.throttled
+        call = VerifyCall(self._cluster, self._request.plan, self._run.skipped, holder, brokers, throttled)
+        result = await self._step(calls.VERIFY_PLAN, call)
         return readable(calls.VERIFY_PLAN, reading.verified, result)
 
     async def _step(self, activity: str, call: Any) -> Any:
         return await run_with_texts(self._cluster, activity, call, self._texts)
 
     def _texts(self) -> list[str]:
-        return [self._request.packed, self._state.check.lanes_packed if self._state.check is not None else ""]
+        lanes = self._state.check.lanes_packed if self._state.check is not None else ""
+        return [self._request.packed, self._request.undoes_packed, lanes]
 
     def _result(self, verified: VerifyResult | None) -> PlanResult:
         assert self._state.check is not None
@@ -395,19 +403,20 @@ class ReassignmentPlan:
             self._outcome(verified),
             self._state.check.moves,
             self._state.check.in_place,
-            self._run.outcomes,
+            self._state.outcomes,
             self._run.copied,
-            self._run.failures,
+            self._state.failures,
             self._run.skipped,
             verified,
             self._state.check.rollback_ref,
             self._phases.spans(),
+            self._request.plan,
         )
 
     def _outcome(self, verified: VerifyResult | None) -> PlanOutcome:
         if self._cancelled:
             return PlanOutcome.CANCELLED
-        if any(outcome in self._run.outcomes for outcome in _MISSED) or (verified is not None and not verified.ok):
+        if any(outcome in self._state.outcomes for outcome in _MISSED) or (verified is not None and not verified.ok):
             return PlanOutcome.FAILED
         return PlanOutcome.ROLLED_BACK if self._state.rolling_back else PlanOutcome.DONE
 
@@ -449,7 +458,7 @@ class ReassignmentPlan:
             check.in_place if check else 0,
             self._run.left,
             [plan_results.OpenLane(number, keys) for number, keys in sorted(self._run.open_lanes.items())],
-            self._run.outcomes,
+            self._state.outcomes,
             self._run.bytes_total(check.bytes_total) if check else 0,
             self._run.copied + self._run.copied_now,
             self._looked,
@@ -458,7 +467,7 @@ class ReassignmentPlan:
             self._state.rechecks.reasons,
             self._warning,
             self._run.stalled_rows,
-            self._run.failures,
+            self._state.failures,
             self._run.skipped,
             OptionsRow.of(self._options),
             self._state.approvals,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from storage_node.model.ids import NO_LEADER, TopicPartition
 from workflows.model.move.parameter import ANY
@@ -22,12 +22,14 @@ from workflows.model.plans.values import (
 class Work:
     """The moves of a plan in order of their partitions, and the partitions of the plan that are in place already.
 
-    A partition with a problem has no moves; each problem is a sentence: what, where, why, what to do.
+    A partition with a problem has no moves; each problem is a sentence: what, where, why, what to do. `refused` has the
+    first one of each such partition.
     """
 
     moves: tuple[PlannedMove, ...]
     in_place: int
     problems: tuple[str, ...] = ()
+    refused: Mapping[TopicPartition, str] = field(default_factory=dict)
 
     @property
     def nothing_to_do(self) -> bool:
@@ -47,6 +49,7 @@ def work_of(document: PlanDocument, view: ClusterView) -> Work:
         topics[known.topic] = max(topics.get(known.topic, 0), known.partition)
     moves: list[PlannedMove] = []
     problems: list[str] = []
+    refused: dict[TopicPartition, str] = {}
     absent: dict[str, int] = {}
     in_place = 0
     for entry in sorted(document.partitions, key=lambda each: (each.topic, each.partition)):
@@ -54,17 +57,21 @@ def work_of(document: PlanDocument, view: ClusterView) -> Work:
         state = view.partitions.get(tp)
         if entry.topic not in topics:
             absent[entry.topic] = absent.get(entry.topic, 0) + 1
+            refused[tp] = f"{tp} does not exist"
             continue
         if state is None:
-            problems.append(
+            refused[tp] = (
                 f"{tp} does not exist: topic {entry.topic} has partitions 0 to {topics[entry.topic]}; "
                 "remove it from the plan"
             )
+            problems.append(refused[tp])
             continue
         compared = _Compared(entry, tp, state, view)
         found = compared.problems()
         problems += found
-        if not found:
+        if found:
+            refused[tp] = found[0]
+        else:
             begun = compared.moves()
             moves += begun
             in_place += not begun
@@ -74,7 +81,7 @@ def work_of(document: PlanDocument, view: ClusterView) -> Work:
             f"{'partition' if count == 1 else 'partitions'} of the plan name it; "
             "remove them or check the bootstrap server"
         )
-    return Work(tuple(moves), in_place, tuple(problems))
+    return Work(tuple(moves), in_place, tuple(problems), refused)
 
 
 @dataclass(frozen=True, slots=True)

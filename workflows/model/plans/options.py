@@ -107,6 +107,13 @@ class PlanOptions:
         return any(each is not None for each in named) or bool(self.calendar_between_brokers)
 
     @property
+    def throttled(self) -> bool:
+        """Return whether a throttle of either kind holds at any hour."""
+        named = (self.throttle_between_directories, self.adaptive_between_directories)
+        held = self.throttled_between_brokers or any(each is not None for each in named)
+        return held or bool(self.calendar_between_directories)
+
+    @property
     def adaptive(self) -> dict[str, Bounds]:
         """Return the bounds of the throttles that follow the cluster's health, by path."""
         found = {BROKERS: self.adaptive_between_brokers, DIRECTORIES: self.adaptive_between_directories}

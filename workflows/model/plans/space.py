@@ -77,6 +77,13 @@ def free_of(view: ClusterView, lanes: Iterable[Lane] = ()) -> dict[Disk, int]:
     return found
 
 
+def reserve(free: dict[Disk, int], disk: Disk, size: int) -> None:
+    """Take bytes off a disk, or off each directory of a broker that has yet to choose one of them ("any")."""
+    for each in [one for one in free if one.node == disk.node] if disk.path == ANY else [disk]:
+        if each in free:
+            free[each] -= size
+
+
 def _reserve(free: dict[Disk, int], disk: Disk, size: int) -> None:
     if disk in free and size > 0:
         free[disk] = max(0, free[disk] - size)
@@ -159,18 +166,21 @@ def _of_replicas(disk: Disk, view: ClusterView) -> int:
 
 
 def overfull(space: Space, lanes: Iterable[Lane], reserve: int = 0) -> tuple[str, ...]:
+    """Return the sentences of `full_disks`."""
+    return tuple(full_disks(space, lanes, reserve).values())
+
+
+def full_disks(space: Space, lanes: Iterable[Lane], reserve: int = 0) -> dict[Disk, str]:
     """Return a sentence for each disk that the plan would overfill, or leave with less than `reserve` usable bytes.
 
     Also for each disk whose lanes would never begin, since what they need is never free at once.
     """
-    found: list[str] = []
-    named: set[Disk] = set()
+    found: dict[Disk, str] = {}
     for each in space.disks:
         if each.usable_before == UNKNOWN_SIZE or each.usable_worst >= reserve or each.used_worst <= each.used_before:
             continue
-        named.add(each.disk)
         kept = f", of which {reserve} are to be kept" if reserve else ""
-        found.append(
+        found[each.disk] = (
             f"{_name(each.disk)} would be overfilled: {each.usable_before} bytes are usable{kept}, but "
             f"{each.used_worst - each.used_before} more are needed at the worst moment and "
             f"{max(0, each.used_after - each.used_before)} after the plan; choose another target for "
@@ -184,13 +194,13 @@ def overfull(space: Space, lanes: Iterable[Lane], reserve: int = 0) -> tuple[str
             lacking[disk] = count + 1, max(largest, need)
     usable: Mapping[Disk, int] = {each.disk: each.usable_before for each in space.disks}
     for disk, (count, largest) in sorted(lacking.items()):
-        if disk not in named:
-            found.append(
+        if disk not in found:
+            found[disk] = (
                 f"{_name(disk)}: {count} {'lane' if count == 1 else 'lanes'} of the plan would never begin: up to "
                 f"{largest} bytes are needed at once, {usable.get(disk, UNKNOWN_SIZE)} are usable now, and no other "
                 "lane frees enough first; move in two steps, or free space"
             )
-    return tuple(found)
+    return found
 
 
 def _name(disk: Disk) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from storage_node.model.ids import NO_LEADER, TopicPartition
 from workflows.model.move.parameter import ANY
@@ -32,31 +32,57 @@ class Certificate:
     problems: tuple[str, ...] = ()
 
 
-def certificate(document: PlanDocument, view: ClusterView, throttles_left: Iterable[str] = ()) -> Certificate:
+def certificate(
+    document: PlanDocument,
+    view: ClusterView,
+    throttles_left: Iterable[str] = (),
+    skipped: Collection[str] = (),
+) -> Certificate:
     """Compare the cluster with a plan that has ended.
 
     Each partition must have the plan's replicas in the plan's order, all of them in the ISR, each in the directory that
     the plan names, no reassignment and no future replica. `throttles_left` names the throttle configs that are still
-    set, as "broker 1: leader.replication.throttled.rate".
+    set, as "broker 1: leader.replication.throttled.rate". `skipped` are the keys of moves that were left out: what they
+    would have changed is not compared.
     """
+    left_out = set(skipped)
     futures: dict[TopicPartition, list[Disk]] = {}
     for (node, tp), future in sorted(view.futures.items()):
         futures.setdefault(tp, []).append(Disk(node, future.path))
-    rows = [_row(entry, view, futures) for entry in sorted(document.partitions, key=lambda p: (p.topic, p.partition))]
+    entries = sorted(document.partitions, key=lambda p: (p.topic, p.partition))
+    rows = [_row(_without(entry, left_out), view, futures, left_out) for entry in entries]
     problems = [problem for row in rows for problem in row.problems]
-    problems += [f"the throttle is still set: {each}; remove it with kafka-configs" for each in throttles_left]
+    problems += [f"the throttle is still set: {each}; see: rehome throttles" for each in throttles_left]
     return Certificate(not problems, tuple(rows), tuple(problems))
 
 
-def _row(entry: PlannedPartition, view: ClusterView, futures: Mapping[TopicPartition, list[Disk]]) -> CertificateRow:
+def _without(entry: PlannedPartition, skipped: Collection[str]) -> PlannedPartition:
+    """Return a partition without the directories of skipped moves."""
+    tp = TopicPartition(entry.topic, entry.partition)
+    pairs = zip(entry.replicas, entry.log_dirs, strict=True)
+    return replace(entry, log_dirs=tuple(ANY if f"{tp}@{node}" in skipped else path for node, path in pairs))
+
+
+def _row(
+    entry: PlannedPartition,
+    view: ClusterView,
+    futures: Mapping[TopicPartition, list[Disk]],
+    skipped: Collection[str],
+) -> CertificateRow:
     tp = TopicPartition(entry.topic, entry.partition)
     state = view.partitions.get(tp)
     if state is None:
-        return CertificateRow(tp, (), (f"{tp} does not exist",))
+        return CertificateRow(tp, (), () if str(tp) in skipped else (f"{tp} does not exist",))
+    if str(tp) in skipped:
+        # Its replicas stay; those that the plan moves on their brokers are compared.
+        staying = [(n, p) for n, p in zip(entry.replicas, entry.log_dirs, strict=True) if n in state.replicas]
+        entry = replace(entry, replicas=tuple(n for n, _ in staying), log_dirs=tuple(p for _, p in staying))
     placed = {node: view.replicas.get((node, tp)) for node in state.replicas}
     disks = tuple(Disk(node, held.path if held is not None else ANY) for node, held in placed.items())
     problems: list[str] = []
-    if state.adding or state.removing:
+    if str(tp) in skipped:
+        pass
+    elif state.adding or state.removing:
         problems.append(f"{tp}: a reassignment to {_listed(state.target)} is in progress")
     elif state.replicas != entry.replicas:
         problems.append(f"{tp}: its replicas are {_listed(state.replicas)}, but the plan has {_listed(entry.replicas)}")

@@ -48,6 +48,14 @@ def test_throttle_that_is_left_is_a_problem() -> None:
     assert not proof.ok and "broker 1: leader.replication.throttled.rate" in proof.problems[0]
 
 
+@pytest.mark.parametrize(("skipped", "count"), [([], 2), (["t-1"], 1), (["t-0@1"], 1), (["t-0@1", "t-1"], 0)])
+def test_skipped_moves_are_not_compared(skipped: list[str], count: int) -> None:
+    proof = certificate(PLAN, cluster({"t-0": ["1:/b", "2:/b"], "t-1": ["3:/a"]}), skipped=skipped)
+    left = {each.partition(":")[0] for each in proof.problems}
+    assert len(left) == count and proof.ok == (not count)
+    assert [str(row.partition) for row in proof.rows] == ["t-0", "t-1"]
+
+
 @pytest.mark.parametrize(
     ("view", "words"),
     [

@@ -55,6 +55,8 @@ class CheckCall:
     """Compare a stored plan with the cluster, and store its lanes.
 
     `cluster_id` is the id that the cluster had when the plan was submitted, "" if unknown; `skipped` are keys of moves.
+    `undoes` names the stored plan that this one takes back, "" for none: a partition that cannot go back refuses then
+    no other one.
     """
 
     cluster: str
@@ -62,6 +64,7 @@ class CheckCall:
     options: dict[str, Any]
     cluster_id: str = ""
     skipped: list[str] = field(default_factory=list)
+    undoes: str = ""
 
 
 @dataclass(frozen=True)
@@ -103,10 +106,17 @@ class PlanCheck:
 class CheckResult(PlanCheck):
     """The result of a check: the texts of its lanes and of the plan that goes back, packed, if they are small enough to
     travel with the run.
+
+    Of a plan that takes another one back: `plan` names what is left of it to do, "" if nothing is, `outcomes` counts
+    what stays as it is, and `failures` has the reasons, the first 100.
     """
 
     lanes_packed: str = ""
     rollback_packed: str = ""
+    plan: str = ""
+    plan_packed: str = ""
+    outcomes: dict[str, int] = field(default_factory=dict)
+    failures: list[PlanMoveRow] = field(default_factory=list)
 
     @property
     def shown(self) -> PlanCheck:
@@ -310,11 +320,18 @@ class MovesResult:
 
 @dataclass(frozen=True)
 class VerifyCall:
-    """Compare the cluster with a stored plan at its end."""
+    """Compare the cluster with a stored plan at its end; `skipped` are keys of moves that were left out.
+
+    `holder` is the plan's run, which has released its throttles of `brokers` and of the plan's topics. `throttled`: it
+    had some.
+    """
 
     cluster: str
     plan: str
-    throttles: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
+    holder: str = ""
+    brokers: list[int] = field(default_factory=list)
+    throttled: bool = False
 
 
 @dataclass(frozen=True)

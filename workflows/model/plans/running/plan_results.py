@@ -132,6 +132,7 @@ class PlanResult(Versioned):
     verified: VerifyResult | None  # None where the plan was not compared with the cluster at its end
     rollback_ref: str  # the sha256 by which the workers have stored the plan that goes back
     phases: list[Span]
+    plan: str = ""  # the sha256 by which the workers have stored the plan itself
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,10 @@ def _size(value: Any, path: str) -> int:
     return fields.a_number(value, path, -1)
 
 
+def _counts(value: Any, path: str) -> dict[str, int]:
+    return {name: fields.a_number(count, f"{path}.{name}") for name, count in fields.an_object(value, path).items()}
+
+
 def _signed(value: Any, path: str) -> int:
     return fields.a_number(value, path, -(1 << 63))
 
@@ -98,6 +102,10 @@ _CHECK: Mapping[str, Reader] = {
     "rollback_ref": fields.a_note,
     "rollback_packed": fields.a_note,
     "rollback_path": fields.a_note,
+    "plan": fields.a_note,
+    "plan_packed": fields.a_note,
+    "outcomes": _counts,
+    "failures": move_rows,
     "problems": _sentences,
     "problem_count": fields.a_number,
     "disks": _disks,

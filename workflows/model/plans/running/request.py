@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from storage_node.model import fields
@@ -13,9 +13,10 @@ from workflows.model.plans import document
 from workflows.model.plans.options import PlanOptions
 from workflows.model.plans.options import read as read_options
 from workflows.model.plans.running import packing
+from workflows.model.plans.running.calls import CheckResult
 
 VERSION = 1
-_FIELDS = ("version", "text", "plan", "cluster_id", "options", "submitted_by", "carried")
+_FIELDS = ("version", "text", "plan", "cluster_id", "options", "submitted_by", "undoes", "undoes_text", "carried")
 _LONGEST_NAME = 200
 
 
@@ -23,7 +24,8 @@ _LONGEST_NAME = 200
 class PlanRequest:
     """A plan: `packed` is its text, or `plan` names a text that the workers have stored; one of them may be "".
 
-    `submitted_by` is who submitted it, for the second person's approval. `carried` is the state of the run before.
+    `submitted_by` is who submitted it, for the second person's approval. `undoes` names the stored plan that this one
+    takes back, "" for none, and `undoes_packed` is its text. `carried` is the state of the run before.
     """
 
     packed: str = ""
@@ -32,13 +34,26 @@ class PlanRequest:
     options: PlanOptions = field(default_factory=PlanOptions)
     submitted_by: str = ""
     carried: Mapping[str, Any] | None = None
+    undoes: str = ""
+    undoes_packed: str = ""
+
+    def narrowed(self, check: CheckResult) -> PlanRequest:
+        """Return, after its check, what is left to do of a plan that takes another one back."""
+        if not check.plan:
+            return self
+        return replace(self, plan=check.plan, packed=check.plan_packed, undoes="", undoes_packed="")
+
+    def back(self, check: CheckResult) -> PlanRequest:
+        """Return the plan that takes this one back."""
+        back, packed = check.rollback_ref, check.rollback_packed
+        return replace(self, plan=back, packed=packed, undoes=self.plan, undoes_packed=self.packed)
 
 
 def parse(parameter: Any) -> PlanRequest:
     """Read the parameter. Raises BadField.
 
     Either the JSON of kafka-reassign-partitions as it is, with "options" beside "partitions" if wanted; or {"version",
-    "text": packed, "plan": sha256, "cluster_id", "options", "submitted_by"}.
+    "text": packed, "plan": sha256, "cluster_id", "options", "submitted_by", "undoes": sha256}.
     """
     if isinstance(parameter, str):
         try:
@@ -73,17 +88,25 @@ def parse(parameter: Any) -> PlanRequest:
         chosen,
         submitted_by,
         None if carried is None else fields.an_object(carried, "$.carried"),
+        fields.a_string(row.get("undoes") or "", "$.undoes", empty=True),
+        fields.a_string(row.get("undoes_text") or "", "$.undoes_text", empty=True),
     )
 
 
 def continued(request: PlanRequest, options: PlanOptions, carried: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parameter of the run that continues this one."""
+    undoes = {"undoes": request.undoes, "undoes_text": _carried(request.undoes_packed)} if request.undoes else {}
     return {
         "version": VERSION,
-        "text": request.packed if len(request.packed) <= packing.LARGEST_PACKED else "",
+        "text": _carried(request.packed),
         "plan": request.plan,
         "cluster_id": request.cluster_id,
         "options": options.as_json(),
         "submitted_by": request.submitted_by,
         "carried": dict(carried),
+        **undoes,
     }
+
+
+def _carried(packed: str) -> str:
+    return packed if len(packed) <= packing.LARGEST_PACKED else ""

@@ -11,10 +11,10 @@ from storage_node.model.fields import BadField
 from workflows.model.plans.adaptive import Decision, decision_of
 from workflows.model.plans.running import orders, reading
 from workflows.model.plans.running.alerting import Advance, Alarms
-from workflows.model.plans.running.calls import CheckResult
+from workflows.model.plans.running.calls import CheckResult, PlanMoveRow
 from workflows.model.plans.running.keeper_results import Holding
 from workflows.model.plans.running.rechecking import Rechecks
-from workflows.model.plans.running.run import PauseMode, PlanRun
+from workflows.model.plans.running.run import MOST_FAILURES, PauseMode, PlanRun
 from workflows.model.plans.running.throttling import holding_of
 
 
@@ -42,6 +42,26 @@ class PlanState:
     rechecks: Rechecks = field(default_factory=Rechecks)
     moving: float = 0.0
     """Seconds for which the runs before this one were moving."""
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        """Return the moves by outcome, with those that the check of a roll-back has found to stay as they are."""
+        found = dict(self.run.outcomes)
+        for outcome, count in (self.check.outcomes if self.check is not None else {}).items():
+            found[outcome] = found.get(outcome, 0) + count
+        return found
+
+    @property
+    def failures(self) -> list[PlanMoveRow]:
+        """Return the moves that missed their targets, with those of the check."""
+        stay = self.check.failures if self.check is not None else []
+        return [*stay, *self.run.failures][-MOST_FAILURES:]
+
+    @property
+    def comparable(self) -> bool:
+        """Return whether the plan can be compared with the cluster at its end: a roll-back may have nothing left."""
+        check = self.check
+        return check is None or not check.outcomes or bool(check.lanes or check.in_place)
 
     def carried(self) -> dict[str, Any]:
         """Return the state as JSON values, which `of` reads."""

@@ -352,6 +352,68 @@ class Leases:
         return leases
 
 
+@dataclass(frozen=True, slots=True)
+class ThrottlesLeft:
+    """Throttles at the end of a plan, each as "broker 1: leader.replication.throttled.rate=1000".
+
+    `left` are those of the plan that are still set, `awaited` those of brokers that do not respond: the keeper restores
+    them once they do. `found` are all that were read, whoever has set them.
+    """
+
+    left: tuple[str, ...] = ()
+    awaited: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
+
+
+def left_by(holder: str, leases: Leases, now: Current) -> ThrottlesLeft:
+    """Return what a plan that has released its throttles has left behind; `now` has what was read.
+
+    What other runs hold stays, and what other clients have set.
+    """
+    held = {
+        (node, key)
+        for each, holding in leases.holdings.items()
+        if each != holder
+        for node, row in holding.rates.items()
+        for key in row
+    }
+    found: list[str] = []
+    awaited: list[str] = []
+    for (node, key), one in sorted(leases.values.items()):
+        if one.theirs or not one.ours or (node, key) in held:
+            continue
+        current = now.rates.get(node, {}).get(key)
+        if node in now.silent:
+            awaited.append(f"broker {node}: {key}={one.written}")
+        elif node in now.rates and current not in (one.before, None):
+            found.append(f"broker {node}: {key}={current}")
+    others = {
+        (topic, key, entry)
+        for each, holding in leases.holdings.items()
+        if not each.startswith(f"{holder}/")  # a lane of the plan
+        for topic, lists in holding.entries.items()
+        for key, listed in lists.items()
+        for entry in listed
+    }
+    found += [
+        f"topic {topic}: {key} lists {entry}"
+        for topic, key, entry in sorted(leases.entries)
+        if (topic, key, entry) not in others and entry in now.lists.get(topic, {}).get(key, ())
+    ]
+    return ThrottlesLeft(tuple(found), tuple(awaited), tuple(_shown(now)))
+
+
+def _shown(now: Current) -> list[str]:
+    rates = [f"broker {node}: {key}={value}" for node, row in now.rates.items() for key, value in sorted(row.items())]
+    lists = [
+        f"topic {topic}: {key}={','.join(entries)}"
+        for topic, row in now.lists.items()
+        for key, entries in sorted(row.items())
+        if entries
+    ]
+    return sorted(rates) + sorted(lists)
+
+
 def progress_of(leases: Leases, workflow_id: str, failed: Mapping[str, str]) -> ThrottleKeeperProgress:
     """Return what the keeper responds to the query `progress`."""
     return ThrottleKeeperProgress(
