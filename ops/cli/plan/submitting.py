@@ -28,12 +28,12 @@ from ops.cli.moves.runs import with_temporal
 from ops.cli.plan import following, runs, view
 from ops.cli.plan import given as options_given
 from ops.cli.plan.kafka import with_pool
+from ops.cli.plan_files import tolerant
 from ops.cli.target import Target
 from ops.stack.errors import OpsError, Refused, UsageError
 from storage_node.model.fields import BadField
 from workflows.model.plans import document
 from workflows.model.plans.document import PlanDocument
-from workflows.model.plans.files import tolerant
 from workflows.model.plans.running import packing
 from workflows.model.plans.running.calls import CheckCall, PlanCheck
 from workflows.model.plans.running.plan_results import PlanProgress

@@ -10,6 +10,7 @@ from typing import Any
 from ops.cli import output
 from ops.cli.kafka_admin import LogDirectoryView, Reassignment
 from ops.cli.moves.log_dirs import RequestedMove
+from ops.cli.plan_files import tolerant
 from ops.cli.reassign.polling import Reported
 from ops.stack.errors import UsageError
 from storage_node.model.fields import BadField
@@ -19,7 +20,6 @@ from storage_node.model.reassignments import PartitionOutcome
 from workflows.model.move.parameter import ANY
 from workflows.model.plans import document
 from workflows.model.plans.document import PlannedPartition
-from workflows.model.plans.files import tolerant
 
 # Outcomes of a partition of the file.
 IN_PLACE = Outcome.IN_PLACE  # its replicas are those of the file

@@ -119,7 +119,8 @@ def test_every_replica_that_a_failed_directory_concerns_is_decided_again(
 
     monkeypatch.setattr(apply, "apply", fails)
     offsets = start_up.Offsets({}, {}, {}, clean=False)
-    common = dirs.by_path(good), offsets, ClusterImage(), 1, LogConfig(), dirs, threading.Event(), OpenedLogs(len(TPS))
+    applied, logs = threading.Event(), OpenedLogs(len(TPS))
+    common = dirs.by_path(good), offsets, ClusterImage(), 1, LogConfig(), dirs, applied, logs, False
     opened = [start_up._open(BootPlan(tp, (), "online"), *common) for tp in TPS]
     assert all(each.again for each in opened)
     assert dirs.by_path(good).online and not dirs.by_path(bad).online

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from ops.cli.plan_files import tolerant
 from storage_node.model.fields import BadField
 from workflows.model.plans import document
-from workflows.model.plans.files import tolerant
 
 ROW = {"topic": "t", "partition": 0, "replicas": [1]}
 
