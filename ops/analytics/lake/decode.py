@@ -132,9 +132,11 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 def history(
     file: Mapping[str, Any], workflow_id: str, run_id: str, snapshot: str, events: Sequence[HistoryEvent]
 ) -> Record:
-    """Return what one history is: how far it goes, its workflow's type, and its chain."""
+    """Return what one history is: how far it goes, its workflow's type, its chain, and its parent."""
     started = events[0].workflow_execution_started_event_attributes
-    text = json.dumps({"file_kind": file["kind"], "chain": started.first_execution_run_id or run_id})
+    parent = started.parent_workflow_execution.workflow_id or None
+    chain = started.first_execution_run_id or run_id
+    text = json.dumps({"file_kind": file["kind"], "chain": chain, "parent": parent})
     return (
         *(HISTORY, file["sequence"], file["export_id"], file["taken_at"], file["namespace"], workflow_id, run_id),
         max(event.event_id for event in events),

@@ -45,7 +45,7 @@ CHAINED = (
 COMPUTED = ("silver", "gold")
 #: The version of the transforms: with another one, silver and gold are computed again. That of the tables' columns is
 #: added to it.
-VERSION = 1
+VERSION = 2
 #: The property of `ops.ingests` that has the version by which the tables were computed.
 TRANSFORMS = "rehome.transforms"
 #: Files of the quarantine that one ingest tries to read again.
@@ -279,7 +279,7 @@ _PLACE = (*_AGE, "sequence", "snapshot")
 
 
 def histories_of(records: DataFrame) -> DataFrame:
-    """Return one row per history of the batch: its run, how far it goes, its chain, and its workflow's type."""
+    """Return one row per history of the batch: its run, how far it goes, its chain, its parent, and its type."""
     return records.where(F.col("kind") == HISTORY).select(
         *RUN,
         F.col("event_time").alias("last_time"),
@@ -287,6 +287,7 @@ def histories_of(records: DataFrame) -> DataFrame:
         "sequence",
         "snapshot",
         F.get_json_object("attributes", "$.chain").alias("chain"),
+        F.get_json_object("attributes", "$.parent").alias("parent_workflow_id"),
         F.col("event_type").alias("workflow_type"),
         F.get_json_object("attributes", "$.file_kind").alias("file_kind"),
     )
@@ -342,7 +343,8 @@ def _replace_open(
 
 
 def touched_runs(news: DataFrame, known: DataFrame, had: DataFrame) -> DataFrame:
-    """Return the runs whose rows are to be computed: the batch's, the other runs of their chains, and open moves.
+    """Return the runs whose rows are to be computed: the batch's, the other runs of their chains, and open moves. With
+    a reassignment come the moves that it started, and with each of these the reassignment.
 
     `known` are all runs in the tables, `had` those of earlier batches.
     """
@@ -351,12 +353,27 @@ def touched_runs(news: DataFrame, known: DataFrame, had: DataFrame) -> DataFrame
     # What a plan requested carries its deadline, so the runs that came before their plan are computed again with it;
     # and with each further run of the plan, whose deadline may be another one.
     plans = new.where(F.col("workflow_type").isin(*schema.PLAN_TYPES)).join(had, [*RUN], "left_anti")
-    parents = plans.select("namespace", F.col("workflow_id").alias("parent_workflow_id")).distinct()
-    children = chained.join(F.broadcast(parents), ["namespace", "parent_workflow_id"], "left_semi")
-    units = (new, chained.where(F.col("status") == schema.OPEN), children)
+    children = chained.join(F.broadcast(_as_parent(plans)), ["namespace", "parent_workflow_id"], "left_semi")
+    between = F.col("workflow_type") == names.PARTITION_REASSIGNMENT
+    started = chained.where(F.col("workflow_type") == names.MOVE_REPLICA)
+    parts = started.join(F.broadcast(_as_parent(new.where(between))), ["namespace", "parent_workflow_id"], "left_semi")
+    units = (new, chained.where(F.col("status") == schema.OPEN), children, parts)
     of = reduce(DataFrame.unionByName, [unit.select(*CHAIN) for unit in units]).distinct()
+    inside = news.select(*CHAIN, "workflow_type", "parent_workflow_id").unionByName(
+        started.join(F.broadcast(of), [*CHAIN], "left_semi").select(*CHAIN, "workflow_type", "parent_workflow_id")
+    )
+    wholes = chained.where(between).join(
+        F.broadcast(inside.select("namespace", F.col("parent_workflow_id").alias("workflow_id")).distinct()),
+        ["namespace", "workflow_id"],
+        "left_semi",
+    )
+    of = of.unionByName(wholes.select(*CHAIN)).distinct()
     others = chained.join(F.broadcast(of), [*CHAIN], "left_semi")
     return new.unionByName(others.select(*new.columns)).distinct()
+
+
+def _as_parent(runs: DataFrame) -> DataFrame:
+    return runs.select("namespace", F.col("workflow_id").alias("parent_workflow_id")).distinct()
 
 
 def refresh(
@@ -427,13 +444,15 @@ def moves_again(lake: Lake, made: Silver, chains: DataFrame, lanes: DataFrame | 
     if near.isEmpty():
         return None
     every = keep("lanes", plan_runs.all_lanes(made.moves, made.runs, chains, lanes))
-    found = plan_runs.carried_out(near, every).select("id", F.col("carries_out").alias("found"))
+    found = plan_runs.carried_out(plan_runs.directed(near, others), every).select(
+        "id", F.col("carries_out").alias("found")
+    )
     differs = ~F.col("carries_out").eqNullSafe(F.col("found"))
     changed = keep("changed", near.join(found, ["id"]).where(differs).select(*CHAIN).distinct())
     if changed.isEmpty():
         return None
     whole = others.join(F.broadcast(changed), [*CHAIN], "left_semi")
-    return keep("moves_again", plan_runs.carried_out(whole, every))
+    return keep("moves_again", plan_runs.carried_out(plan_runs.directed(whole, others), every))
 
 
 def touched_days(lake: Lake, made: Silver, chains: DataFrame, runs: DataFrame, of_plans: bool = False) -> list[str]:

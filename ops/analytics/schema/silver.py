@@ -109,8 +109,8 @@ MOVES = Table(
             directory="the directory that it gets; of a move between nodes the one that the node chose",
             lane="the run that moves several replicas at once, or a lane of a plan; null for another run of one",
             plan="the workflow id of the plan that requested it",
-            carries_out="the id of the plan's move that this run of a node or the controller carries out, whose row "
-            "counts the replica; null of every other row",
+            carries_out="the id of the move that this run of a node or the controller carries out, a plan's, or the "
+            "reassignment's whose part between disks it is: that row counts the replica; null of every other row",
             parent="the workflow id of the run that started its run; null for the controller",
             requested_by="the client that requested a reassignment",
             outcome="moved, in_place, cancelled, superseded, failed, timed out, terminated, completed or open",

@@ -98,8 +98,11 @@ def silver(
         of_moves.append(planned.moves)
         intervals.append(planned.intervals)
     of_all = _all(of_moves) if of_moves else spark.createDataFrame([], schema.MOVES.struct)
-    if not plan_runs.TYPES.isdisjoint(types) and (names.PLAN_LANE in types or known_lanes is not None):
-        of_all = put("own_moves", of_all)
+    of_lanes = not plan_runs.TYPES.isdisjoint(types) and (names.PLAN_LANE in types or known_lanes is not None)
+    if plan_runs.TYPES.issubset(types):
+        of_all = plan_runs.directed(put("own_moves", of_all))
+    if of_lanes:
+        of_all = put("directed_moves", of_all)
         of_all = plan_runs.carried_out(of_all, plan_runs.all_lanes(of_all, runs, chains, known_lanes))
     return Silver(
         runs=runs,

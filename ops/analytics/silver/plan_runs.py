@@ -1,8 +1,11 @@
-"""Silver: which runs carry out the moves of plans.
+"""Silver: which runs carry out the moves of plans, and the parts of reassignments between disks.
 
 A lane knows the cluster by its admin API alone. On storage nodes each of its requests starts a run that knows no plan:
 the node's MoveReplica, or the controller's PartitionReassignment, which may start a MoveReplica in turn. Both the lane
 and the run have a row, and they are joined by what both know: the cluster, the replica, where it goes, and the time.
+
+A reassignment to a directory starts a MoveReplica for a new replica that is in another one. Its row is joined with that
+of the reassignment, its parent, so that the replica is counted once.
 """
 
 from __future__ import annotations
@@ -59,8 +62,32 @@ def all_lanes(moves: DataFrame, runs: DataFrame, chains: DataFrame, known: DataF
     return mine.unionByName(known.join(F.broadcast(chains.select(*CHAIN)), [*CHAIN], "left_anti"))
 
 
+def directed(moves: DataFrame, among: DataFrame | None = None) -> DataFrame:
+    """Return the moves with the reassignment's move of which each is the part between disks, if any.
+
+    `among` are the moves that have the reassignments', by default the same ones. A replica that was on its node before
+    has no row of the reassignment: its move between disks counts. An id may be used again: of several reassignments the
+    last one that had started is the parent.
+    """
+    same = ("namespace", "parent", "topic", "partition", "node")
+    wholes = (
+        (moves if among is None else among)
+        .where(F.col("workflow_type") == names.PARTITION_REASSIGNMENT)
+        .withColumn("parent", F.col("workflow_id"))
+        .select(*same, F.col("id").alias("whole"), F.col("started").alias("whole_started"))
+    )
+    parts = moves.where(F.col("workflow_type") == names.MOVE_REPLICA).select(*same, "id", "started")
+    best = (
+        parts.join(wholes, [*same])
+        .where(F.col("whole_started") <= F.col("started"))
+        .groupBy("id")
+        .agg(F.max_by("whole", F.struct("whole_started", "whole")).alias("found"))
+    )
+    return conform(moves.join(best, ["id"], "left").withColumn("carries_out", F.col("found")), schema.MOVES)
+
+
 def carried_out(moves: DataFrame, lanes: DataFrame) -> DataFrame:
-    """Return the moves with the lane's move that each carries out, if any.
+    """Return the moves with the lane's move that each carries out, if any; else what they have.
 
     The run starts while the lane waits for it, or was under way before and ends as the lane's move does: a lane adopts
     what is under way. Runs that people start have other ids. Of several lanes the one in whose time the run started,
@@ -82,7 +109,7 @@ def carried_out(moves: DataFrame, lanes: DataFrame) -> DataFrame:
         .where(_started_by_request() & _same_target() & (wanted | adopted))
     )
     best = pairs.groupBy("id").agg(F.max_by("lane_id", F.struct(wanted, "lane_started", "lane_id")).alias("found"))
-    found = moves.join(best, ["id"], "left").withColumn("carries_out", F.col("found"))
+    found = moves.join(best, ["id"], "left").withColumn("carries_out", F.coalesce("found", "carries_out"))
     return conform(found, schema.MOVES)
 
 

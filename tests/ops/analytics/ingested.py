@@ -112,6 +112,35 @@ def carried_out_between() -> RunBuilder:
     return run.complete(0.4, {"format_version": 1, "rows": [done | {"by": change[-1], "directories": []}]})
 
 
+def directed(topic: str) -> tuple[RunBuilder, RunBuilder]:
+    """A reassignment to a directory of another node, and the run that it starts there, since the replica is elsewhere.
+
+    The first export has one of the two, the second one the other.
+    """
+    of = RunBuilder(
+        f"{CLUSTER}/reassign/{topic}", f"run-{topic}", names.PARTITION_REASSIGNMENT, start=10.0,
+        parameter=[{"topic": topic, "partition": 0, "replicas": [2], "log_dirs": ["/n2/b"]}],
+    )  # fmt: skip
+    facts = {"node": 2, "outcome": "joined", "directory": "/n2/a", "bytes_total": 1000, "bytes_copied": 1000}
+    node = facts | {"attempts": 1, "seconds_placing": 0.25, "seconds_catching_up": 4.0, "seconds_throttled": 1.0}
+    done = {"topic": topic, "partition": 0, "outcome": "done", "original": [1], "target": [2], "nodes": [node]}
+    of.complete(30.0, {"format_version": 1, "rows": [done | {"directories": [[2, "/n2/b", True]]}]})
+    asked = [{"topic": topic, "partition": 0, "node": 2, "directory": "/n2/b"}]
+    inside = RunBuilder(
+        f"{of.workflow_id}/{of.run_id[:8]}/directories/2", f"{of.run_id}-inside", parameter=asked, start=20.0,
+        parent=of.workflow_id,
+    )  # fmt: skip
+    argument = call(inside, ReplicaMove(topic, 0, "/n2/b", 1), node=2)
+    row = MoveRow(topic, 0, Outcome.CAUGHT_UP, "/n2/a", "/n2/b", 1, bytes_total=1000, bytes_copied=1000, attempts=1)
+    spent = {"copying": 2.0, "queued": 0.5}
+    row = replace(row, bytes_written=1000, seconds_copying=2.0, seconds_queued=0.5, seconds_by_reason=spent)
+    queue = f"{CLUSTER}/node-2/moves"
+    inside.activity(COPY, argument, 20.1, 22.7, rows(row), queue=queue)
+    row = replace(row, outcome=Outcome.SWAPPED, seconds_locked=0.004)
+    inside.activity(SWAP, argument, 22.7, 22.8, rows(row), queue=queue)
+    return of, inside.complete(22.9, rows(row))
+
+
 @dataclass(frozen=True)
 class Made:
     """The tables of several batches, those of one computation over all exports, and what happened on the way."""
@@ -127,13 +156,17 @@ def make(spark: SparkSession, folder: Path, root: Path) -> Made:
     first_run, second_run = chain()
     # A lane of a plan comes before the plan and before the run that carries it out, another one after both.
     lanes = [recorded_run(f"plan-lane-{name}") for name in ("directory", "brokers")]
-    export(folder, moved("a", sla=30.0), first_run, under_way("now"), lanes[0], carried_out_between(), at=100)
+    (first, then), (last, before) = directed("whole"), directed("part")
+    whole_first = [first, before]
+    export(
+        folder, moved("a", sla=30.0), first_run, under_way("now"), lanes[0], carried_out_between(), *whole_first, at=100
+    )
     closed = under_way("now")
     closed.terminate(150.0)
-    early = [moved("a", sla=30.0), first_run, closed, lane(), failed(), recorded_run("reassign-happy")]
+    early = [*whole_first, moved("a", sla=30.0), first_run, closed, lane(), failed(), recorded_run("reassign-happy")]
     early.append(recorded_run("plan-done"))
     export(folder, *early, recorded_run("directory-failure"), at=200)
-    late = [second_run, lanes[1], carried_out_inside(), under_way("later", start=250.0)]
+    late = [then, last, second_run, lanes[1], carried_out_inside(), under_way("later", start=250.0)]
     late += [spec.run() for spec in SPECS]
     export(folder, *early, *late, at=4 * DAY)
 

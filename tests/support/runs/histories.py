@@ -55,6 +55,7 @@ class RunBuilder:
     start: float = 0.0
     first_run_id: str = ""
     continued_from: str = ""
+    parent: str = ""
     events: list[HistoryEvent] = field(default_factory=list)
     pending: list[dict[str, Any]] = field(default_factory=list)
     status: int = RUNNING
@@ -68,6 +69,8 @@ class RunBuilder:
         started.original_execution_run_id = self.run_id
         started.first_execution_run_id = self.first_run_id or self.run_id
         started.continued_execution_run_id = self.continued_from
+        if self.parent:
+            started.parent_workflow_execution.workflow_id = self.parent
         if self.parameter is not None:
             started.input.CopyFrom(payloads(self.parameter))
 
@@ -336,6 +339,7 @@ class BuiltSource:
         self.fetched: list[tuple[str, str]] = []
         self.queries: list[str] = []
         self.gone: set[tuple[str, str]] = set()
+        self.kept: timedelta | None = None
 
     def add(self, *runs: RunBuilder) -> None:
         """More runs, or newer versions of known ones."""
@@ -355,6 +359,10 @@ class BuiltSource:
             if not wants_open and (at < since or (until and at > until)):
                 continue
             yield listed
+
+    async def retention(self) -> timedelta | None:
+        """The chosen retention."""
+        return self.kept
 
     async def history(self, run: Run) -> History | None:
         """The built history."""

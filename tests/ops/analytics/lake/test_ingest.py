@@ -22,11 +22,22 @@ from ops.analytics.gold.transitions import transitions
 from ops.analytics.lake.ingest import newest_time
 from ops.analytics.numbers import wilson
 from tests.ops.analytics.conftest import at
-from tests.ops.analytics.ingested import DAY, RULES, SPECS, Made, Spec, carried_out_between, carried_out_inside
+from tests.ops.analytics.ingested import (
+    DAY,
+    RULES,
+    SPECS,
+    Made,
+    Spec,
+    carried_out_between,
+    carried_out_inside,
+    directed,
+)
 from tests.support.runs.histories import T0
 from tests.support.runs.recorded import recorded_run
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(1800)]
+
+DIRECTED = {name: directed(name) for name in ("whole", "part")}
 
 
 def rows(table: DataFrame, without: tuple[str, ...] = ()) -> list[tuple[Any, ...]]:
@@ -71,6 +82,8 @@ def test_run_is_joined_with_the_plans_move_that_it_carries_out_whichever_came_fi
     assert found == {
         carried_out_inside().workflow_id: f"{inside}/t-0@1",
         carried_out_between().workflow_id: f"{between}/t-1@2",
+        # The run that directs a replica on its new node is part of its reassignment, whichever was exported first.
+        **{inside.workflow_id: f"{of.workflow_id}/{of.run_id}/{name}-0@2" for name, (of, inside) in DIRECTED.items()},
     }
 
 
@@ -78,7 +91,7 @@ def test_totals_and_rates_count_each_replica_of_a_plan_once(made: Made) -> None:
     moves = made.lake.read(schema.MOVES).collect()
     total = made.lake.read(schema.SLA_DAILY).where("scope = 'all'").agg({"moves": "sum", "bytes_copied": "sum"}).first()
     once = [row for row in moves if row.carries_out is None]
-    assert total is not None and len(once) == len(moves) - 2
+    assert total is not None and len(once) == len(moves) - 2 - len(DIRECTED)
     assert (total["sum(moves)"], total["sum(bytes_copied)"]) == (len(once), sum(row.bytes_copied for row in once))
     rates = made.lake.read(schema.RATES_HOURLY).where("target = '/disk/b'").collect()
     # The run's own copy took 0.13 s; its lane waited for it for longer.
@@ -97,6 +110,22 @@ def test_move_of_a_plan_has_what_its_run_measured(made: Made) -> None:
     phases = measured_phases(made.lake.read(schema.MOVE_PHASES), moves).where(F.col("id") == row.id)
     assert {one.phase for one in phases.collect()} >= {"queued", "copying", "throttled", "swapping"}
     assert phases.where("phase = 'copying'").count() == 1
+
+
+def test_reassignment_to_a_directory_has_both_of_its_copies(made: Made) -> None:
+    moves, phases = made.lake.read(schema.MOVES), made.lake.read(schema.MOVE_PHASES)
+    for name, (of, inside) in DIRECTED.items():
+        (row,) = measured(moves).where(F.col("topic") == name).collect()
+        assert (row.kind, row.from_node, row.node, row.directory, row.source) == ("both", 1, 2, "/n2/b", None)
+        assert (row.workflow_id, row.carried_by) == (of.workflow_id, inside.workflow_id)
+        # Between the nodes 0.25 s in the queue and 3 s of copying under a limit of 1 s, then 0.5 s and 2 s inside.
+        assert (row.seconds_queued, row.seconds_copying, row.seconds_throttled) == (0.75, 5.0, 1.0)
+        assert (row.bytes_copied, row.bytes_written, row.seconds_locked) == (1000, 2000, 0.004)
+        assert row.mean_rate == pytest.approx(2000 / 6) and row.spent["queued"] == 0.75
+        spans = measured_phases(phases, moves).where(F.col("topic") == name).collect()
+        assert {(one.id, one.phase) for one in spans} >= {(row.id, "copying"), (row.id, "swapping")}
+    rates = made.lake.read(schema.RATES_HOURLY).where("target = '/n2/b' AND kind = 'disk'").collect()
+    assert sum(one.bytes for one in rates) == len(DIRECTED) * 1000
 
 
 def test_closed_run_is_appended_once_and_open_one_is_replaced(made: Made) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from workflows.model.calls import AWAIT_DELETION, CATCH_UP
 
 pytestmark = pytest.mark.spark
 
+LEASES = ("throttle-lease", "throttle-lease-cancelled")
 RECORDED = ("happy", "then-moved", "throttled", "cancelled-by-temporal", "cancelled-by-api", "superseded", "by-hand")
 
 
@@ -92,7 +94,8 @@ def built() -> list[RunBuilder]:
 @pytest.fixture(scope="module")
 def collected(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Collected:
     folder = tmp_path_factory.mktemp("reassignments")
-    export(folder, *built(), *[recorded_run(f"reassign-{name}") for name in RECORDED], at=100)
+    recorded = [*(f"reassign-{name}" for name in RECORDED), *LEASES]
+    export(folder, *built(), *map(recorded_run, recorded), at=100)
     return collect(*bronze(spark, folder), at(100))
 
 
@@ -181,3 +184,25 @@ def test_recorded_reassignments_are_found_with_their_outcomes(collected: Collect
         ("node", "1", 1000.0), ("node", "2", 1000.0),
     }  # fmt: skip
     assert all(span.ended is not None for span in spans)
+
+
+@pytest.mark.parametrize("name", LEASES)
+def test_throttle_lease_holds_its_limits_until_it_releases_each_of_them(collected: Collected, name: str) -> None:
+    run = recorded_run(name)
+    sent = [
+        event.event_time.ToDatetime(tzinfo=UTC)
+        for event in run.events
+        if event.HasField("signal_external_workflow_execution_initiated_event_attributes")
+    ]
+    held, released_first, released_last = sent  # node 2 has moved its replicas, or was not asked to, before node 1
+    found = [span for span in collected.frames.throttle_spans.collect() if span.workflow_id == run.workflow_id]
+    columns = "unix_micros(began) AS began", "unix_micros(ended) AS ended", "subject"
+    spans = collected.frames.throttle_spans.where(f"workflow_id = '{run.workflow_id}'").selectExpr(*columns).collect()
+    micros = [round(at.timestamp() * 1e6) for at in (held, released_first, released_last)]
+    assert sorted((row.subject, row.began, row.ended) for row in spans) == [
+        ("1", micros[0], micros[2]), ("2", micros[0], micros[1]),
+    ]  # fmt: skip
+    config = "replica.alter.log.dirs.io.max.bytes.per.second"
+    assert {(span.workflow_type, span.scope, span.config, span.rate) for span in found} == {
+        ("ThrottleLease", "node", config, 100.0)
+    }
