@@ -1,4 +1,5 @@
-"""`python -m ops.analytics EXPORT_DIR OUT_DIR [--as-of ISO] [--sla FILE] [--temporal-ui URL] [--json]`.
+"""`python -m ops.analytics EXPORT_DIR OUT_DIR [--as-of ISO] [--sla FILE] [--temporal-ui URL] [--json]`, and
+`--since ISO`, `--open` and `--kind KIND`, which choose the moves that are listed.
 
 Exit codes: 0 report written, 1 failure, 2 wrong usage or no readable export, 3 no Java or no Delta Lake.
 """
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ops.analytics.errors import AnalyticsError
+from ops.analytics.schema.words import KINDS
 from ops.dashboards import links
 
 
@@ -30,6 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default="",
         help="Temporal's UI, for the site's links to runs (default: no links)",
     )
+    parser.add_argument("--since", metavar="ISO", help="list moves that were under way at this time or later")
+    parser.add_argument("--open", action="store_true", help="list open moves")
+    parser.add_argument(
+        "--kind", action="append", choices=KINDS, default=[], help="list moves of this kind; repeatable"
+    )
     parser.add_argument("--json", action="store_true", help="print the summary and the moves as JSON")
     chosen = parser.parse_args(arguments)
     try:
@@ -38,10 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"rehome: --temporal-ui {error}", file=sys.stderr)
         return 2
     try:
-        from ops.analytics.job import run
+        from ops.analytics.job import run, time_of
+        from ops.analytics.report import Only
         from ops.analytics.table import print_report
 
-        summary = run(chosen.export_dir, chosen.out_dir, chosen.as_of, chosen.sla, ui)
+        only = Only(time_of(chosen.since) if chosen.since else None, chosen.open, tuple(chosen.kind))
+        summary = run(chosen.export_dir, chosen.out_dir, chosen.as_of, chosen.sla, ui, only)
     except AnalyticsError as error:
         print(f"rehome: {error}", file=sys.stderr)
         return error.code

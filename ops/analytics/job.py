@@ -21,7 +21,7 @@ from ops.analytics.gold.sla import judged, sla_summary
 from ops.analytics.lake.ingest import ingest_exports, keep, newest_export, newest_time
 from ops.analytics.lake.tables import Lake
 from ops.analytics.page import write_page, write_text
-from ops.analytics.report import Report, Shown, build
+from ops.analytics.report import ALL, Only, Report, Shown, build
 from ops.analytics.session import spark_session, tasks_for
 from ops.analytics.silver.build import Silver, silver
 from ops.analytics.silver.failures import replica_failures
@@ -74,19 +74,22 @@ class Summary:
 
 
 def run(
-    export_dir: Path, out_dir: Path, as_of: str | None = None, rules_file: Path | None = None, temporal_ui: str = ""
+    export_dir: Path,
+    out_dir: Path,
+    as_of: str | None = None,
+    rules_file: Path | None = None,
+    temporal_ui: str = "",
+    only: Only = ALL,
 ) -> Summary:
     """Ingest the new exports of a folder into `out_dir`/tables, write `out_dir`/report.html, report.json and the site,
     and return their summary.
 
     `as_of` (ISO 8601) is the time of the report: later events are ignored, open moves last until then. The default is
     the time of the newest export. `temporal_ui` is the address of Temporal's UI, for the site's links to runs; without
-    it there are none. Raises AnalyticsError.
+    it there are none. `only` are the moves that the page and the summary list; the site has filters of its own.
+    Raises AnalyticsError.
     """
-    try:
-        wanted = from_iso(as_of) if as_of else None
-    except ValueError as error:
-        raise AnalyticsError(f"{as_of!r} is not a valid ISO 8601 time stamp, such as 2026-11-20T12:00:00Z") from error
+    wanted = time_of(as_of) if as_of else None
     rules = read_rules(rules_file)
     if not newest_export(export_dir) and not (out_dir / TABLES).is_dir():
         raise NoExport(f"{export_dir} contains no export: create one with `rehome export`, then try again")
@@ -99,7 +102,7 @@ def run(
         ingest_exports(lake, export_dir, rules)
         at = wanted or newest_time(lake)
         made = stored(lake) if wanted is None else at_time(lake, wanted)
-        report = report_of(made, lake.read(schema.QUARANTINE), rules, at)
+        report = report_of(made, lake.read(schema.QUARANTINE), rules, at, only)
         events = made.runs.agg(F.coalesce(F.sum("events"), F.lit(0))).first()
         site = site_of(lake, made, rules, at, report.runs, temporal_ui)
     first = write_site(site, out_dir / SITE)
@@ -127,6 +130,14 @@ def run(
     )
     write_text(out_dir / SUMMARY, json.dumps(summary.to_json(), indent=2) + "\n")
     return summary
+
+
+def time_of(text: str) -> datetime:
+    """Return the time of an option. Raises AnalyticsError."""
+    try:
+        return from_iso(text)
+    except ValueError as error:
+        raise AnalyticsError(f"{text!r} is not a valid ISO 8601 time stamp, such as 2026-11-20T12:00:00Z") from error
 
 
 def site_of(lake: Lake, made: Silver, rules: Rules, as_of: datetime, runs: int, temporal_ui: str = "") -> Site:
@@ -165,7 +176,7 @@ def at_time(lake: Lake, as_of: datetime) -> Silver:
     return silver(events, lake.read(schema.PENDING_ACTIVITIES), as_of, keep)
 
 
-def report_of(made: Silver, quarantine: DataFrame, rules: Rules, as_of: datetime) -> Report:
+def report_of(made: Silver, quarantine: DataFrame, rules: Rules, as_of: datetime, only: Only = ALL) -> Report:
     """Return the values that the report shows."""
     moves = judged(measured(made.moves), rules, as_of).persist()
     try:
@@ -179,6 +190,6 @@ def report_of(made: Silver, quarantine: DataFrame, rules: Rules, as_of: datetime
             replica_failures=replica_failures(made.replica_reports),
             quarantine=quarantine,
         )
-        return build(shown, as_of)
+        return build(shown, as_of, only)
     finally:
         moves.unpersist()

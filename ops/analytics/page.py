@@ -67,7 +67,7 @@ def render(report: Report) -> str:
         moves=tuple(reversed(report.moves[-MOST_ROWS:])),
         charted=min(len(report.moves), charts.MOST),
         drawn={name for name, spec in specs.items() if spec},
-        left_out=max(0, report.total.moves - min(MOST_ROWS, len(report.moves))),
+        left_out=max(0, report.listed - min(MOST_ROWS, len(report.moves))),
         replica_of={move.id: move.replica or move.workflow_id for move in report.moves},
         phases=schema.PHASES,
         colours=charts.PHASE_COLOURS,

@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 
 from activities.history.manifest import to_iso
 from ops.analytics import schema
+from ops.analytics.gold.replicas import counted
 
 #: The numbers of rows that are collected for one report; the tables have all.
 MOST_MOVES, MOST_PLANS, MOST_FAILURES, MOST_QUARANTINED = 2000, 200, 2000, 20
@@ -178,8 +179,40 @@ class Quarantined:
 
 
 @dataclass(frozen=True, slots=True)
+class Only:
+    """Which moves a report lists: those under way at `since` or later, the open ones, those of some kinds."""
+
+    since: datetime | None = None
+    open: bool = False
+    kinds: tuple[str, ...] = ()
+
+    def of(self, moves: DataFrame) -> DataFrame:
+        """Return the judged moves that match."""
+        if self.since is not None:
+            moves = moves.where(F.col("open") | (F.col("finished") >= F.lit(self.since)))
+        if self.open:
+            moves = moves.where(F.col("open"))
+        return moves.where(F.col("kind").isin(*self.kinds)) if self.kinds else moves
+
+    def __str__(self) -> str:
+        """Return the choice in words, "" for all moves."""
+        parts = [
+            "open" if self.open else "",
+            f"of kind {' or '.join(self.kinds)}" if self.kinds else "",
+            f"under way since {to_iso(self.since)[:19].replace('T', ' ')} UTC" if self.since else "",
+        ]
+        return ", ".join(part for part in parts if part)
+
+
+ALL = Only()
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
-    """All values that are shown, as of one time. `moves` are the latest ones, `quarantine` has the newest rows."""
+    """All values that are shown, as of one time. `moves` are the latest ones, `quarantine` has the newest rows.
+
+    `only` says which moves are listed, "" for all, and `matching` how many match it. All other numbers are of all.
+    """
 
     as_of: str
     runs: int
@@ -191,6 +224,13 @@ class Report:
     replica_failures: tuple[ReplicaFailure, ...] = ()
     quarantine: tuple[Quarantined, ...] = ()
     quarantined: int = 0
+    only: str = ""
+    matching: int = 0
+
+    @property
+    def listed(self) -> int:
+        """Return the number of moves from which `moves` are the latest."""
+        return self.matching if self.only else self.total.moves
 
     @property
     def total(self) -> Attainment:
@@ -223,12 +263,13 @@ class Shown:
     quarantine: DataFrame
 
 
-def build(shown: Shown, as_of: datetime) -> Report:
+def build(shown: Shown, as_of: datetime, only: Only = ALL) -> Report:
     """Collect the report, oldest move and oldest failure first. `MOST_MOVES` are collected: those under way, those that
     missed their deadline, then the latest.
     """
+    chosen = only.of(shown.moves)
     alarming = (F.desc("open"), F.desc(F.col("met_sla") == schema.NO))
-    latest = shown.moves.orderBy(*alarming, F.desc("started"), F.desc("id")).limit(MOST_MOVES)
+    latest = chosen.orderBy(*alarming, F.desc("started"), F.desc("id")).limit(MOST_MOVES)
     phases = shown.phases.join(F.broadcast(latest.select("id")), "id", "left_semi")
     order = {phase: place for place, phase in enumerate(schema.PHASES)}
     intervals = sorted(
@@ -254,6 +295,8 @@ def build(shown: Shown, as_of: datetime) -> Report:
         ),
         quarantine=tuple(_collect(bad.limit(MOST_QUARANTINED), Quarantined)) if quarantined else (),
         quarantined=quarantined,
+        only=str(only),
+        matching=counted(chosen).count() if str(only) else 0,
     )
 
 

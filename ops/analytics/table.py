@@ -51,6 +51,7 @@ class _Column:
 
 _COLUMNS = (
     _Column("replica", lambda m: shortened(m.replica or m.workflow_id), right=False),
+    _Column("kind", lambda m: m.kind, right=False, spare=5),
     _Column("node", lambda m: "–" if m.node is None else str(m.node)),
     _Column("from", lambda m: shortened(m.origin or "–"), right=False, spare=9),
     _Column("to", lambda m: shortened(m.target or "–"), right=False, spare=6),
@@ -65,7 +66,9 @@ _COLUMNS = (
     _Column("copying", lambda m: duration(m.seconds_copying), spare=6),
     _Column("throttled", lambda m: duration(m.seconds_throttled), spare=6),
     _Column("swap", lambda m: duration(m.seconds_locked), spare=2),
+    _Column("deadline", lambda m: m.deadline[11:19] if m.deadline else "–", spare=10),
     _Column("SLA", lambda m: m.met_sla, right=False),
+    _Column("reason", lambda m: shortened(m.reason or m.stall or "–"), right=False, spare=11),
 )
 
 
@@ -81,8 +84,10 @@ def print_report(report: Report, console: Console | None = None) -> None:
         columns = [column for column in columns if column.spare != most]
         table = _table(report, columns)
     out.print(table)
-    if report.total.moves > MOST:
-        out.print(f"{report.total.moves - MOST} older moves are not shown.")
+    if report.listed > MOST:
+        out.print(f"{report.listed - MOST} older moves are not shown.")
+    if report.only:
+        out.print(f"Only moves {report.only}: {report.listed} of {report.total.moves}. What follows is of all moves.")
     out.print(headline(report.total))
     for plan in report.plans[-MOST_PLANS:]:
         out.print(Text(plan_line(plan), style=_STYLES.get(plan.outcome, "")))

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,10 +61,12 @@ def build_report(
     as_json: bool = False,
     sla: Path | None = None,
     temporal_ui: str = "",
+    chosen: Sequence[str] = (),
 ) -> Report:
     """Run `python -m ops.analytics EXPORT OUT`, which prints a table, or with `as_json` a summary.
 
-    `sla` is a file with rules for the SLAs of moves that come without one, `temporal_ui` the address for links to runs.
+    `sla` is a file with rules for the SLAs of moves that come without one, `temporal_ui` the address for links to runs,
+    `chosen` the job's options for its time and the moves that it lists.
 
     Raises `OpsError` with the last line of the job's log if the job fails.
     """
@@ -78,6 +80,7 @@ def build_report(
         command += ["--sla", str(sla)]
     if temporal_ui:
         command += ["--temporal-ui", temporal_ui]
+    command += chosen
     log = out / "spark.log"
     text = _run(command, environment, log, say)
     page = out / "report.html"

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ops.analytics.errors import AnalyticsError
 from ops.analytics.job import run
 from ops.analytics.lake.ingest import ingest
 from ops.analytics.lake.tables import Lake
+from ops.analytics.report import Only
 from ops.analytics.session import SHUFFLE_PARTITIONS
 from ops.dashboards.site.pack import unpack
 from ops.dashboards.site.tables import long_id
@@ -89,8 +91,13 @@ def test_job_ingests_new_exports_and_writes_page_and_summary(
 
     for path in (folder / "_manifest").glob("*.json"):  # all exports were pruned
         path.unlink()
-    later = run(folder, out, as_of="2026-11-20T10:00:05Z")
-    assert (later.moves, later.open) == (1, 1)
+    later = run(folder, out, as_of="2026-11-20T10:00:05Z", only=Only(kinds=("node",)))
+    assert (later.moves, later.open, later.report.moves, later.report.matching) == (1, 1, (), 0)
+    since = run(folder, out, only=Only(since=T0 + timedelta(seconds=60), open=True, kinds=("disk",)))
+    assert ([move.replica for move in since.report.moves], since.report.matching) == (["payments-4"], 1)
+    assert since.report.only == "open, of kind disk, under way since 2026-11-20 10:01:00 UTC" and since.moves == 2
+    recent = run(folder, out, only=Only(since=T0 + timedelta(seconds=60)))
+    assert [move.replica for move in recent.report.moves] == ["payments-4"]
     with pytest.raises(AnalyticsError, match="has the tables of the export folder"):
         export(tmp_path / "other", first, at=300)
         run(tmp_path / "other", out)

@@ -118,6 +118,27 @@ def test_printed_table_has_the_specified_columns() -> None:
     assert "open: copying" in text
 
 
+def test_wide_terminal_shows_kind_reason_and_deadline() -> None:
+    text = printed(260)
+    (title,) = [line.split() for line in text.splitlines() if line.strip().startswith("replica")]
+    assert {"kind", "deadline", "reason"} <= set(title)
+    for move in (WELL, LATE, FAILED, OPEN):
+        (line,) = [line.split() for line in text.splitlines() if line.strip().startswith(str(move.replica))]
+        assert move.kind in line and (move.deadline[11:19] if move.deadline else "–") in line
+        assert (move.reason or move.stall or "–") == line[-1]
+
+
+def test_report_of_some_moves_says_so() -> None:
+    some = replace(report(OPEN), only="open, of kind disk", matching=1)
+    of = some.total.moves
+    out = io.StringIO()
+    print_report(some, Console(file=out, width=190))
+    assert f"Only moves open, of kind disk: 1 of {of}." in out.getvalue()
+    html = render(some)
+    assert f"have only moves open, of kind disk: 1 of {of}." in html and "All moves" not in html
+    assert "older ones only in the tables folder" not in html and "the latest 1 of" not in html
+
+
 def test_long_name_leaves_room_for_the_other_columns() -> None:
     out = io.StringIO()
     print_report(report(replace(WELL, replica="t" * 249 + "-0")), Console(file=out, width=130))

@@ -152,6 +152,7 @@ def test_list_of_commands_is_complete() -> None:
         (["stack", "up", "--port", "70000", "--data", "d"], "70000 is not a valid port"),
         (["cluster", "recover"], "missing option '--without'"),
         (["report", "--export", "nowhere"], "--export nowhere is not a folder"),
+        (["report", "--export", ".", "--since", "monday"], "--since 'monday' is not a time in ISO 8601"),
         (
             ["report", "--temporal-address", "127.0.0.1:1", "--cluster", "c"],
             "--export DIR is required: without a stack",
