@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,6 +24,7 @@ from temporalio.api.enums.v1 import EventType
 from temporalio.api.history.v1 import History
 
 from activities.history.files import PartWriter, digest, locked, make_folder, sync_folder, write_whole
+from activities.history.lateness import late_export
 from activities.history.manifest import (
     CLOSED,
     FOLDER,
@@ -40,6 +42,8 @@ from activities.history.pruning import prune, remove_orphans
 from activities.history.source import HistorySource, Run, instant
 from workflows.model.calls import ExportCall, ExportResult
 from workflows.model.names import EXPORT_HISTORY
+
+log = logging.getLogger(__name__)
 
 #: The maximum lag of the visibility store: closed runs of this time are listed again.
 OVERLAP = timedelta(minutes=10)
@@ -224,6 +228,18 @@ class Exporter:
         # Only up to here were closed runs listed: one that has closed since may not be the only one.
         listed = max((run.closed_at for run in news.closed if run.closed_at), default=None)
         manifest = self._manifest(manifests, scope, export_id, taken_at, listed, files)
+        # Its own runs cause no export, so that they may be old.
+        oldest = min(
+            (run.closed_at for run in news.closed if run.closed_at and run.workflow_type not in OWN_TYPES), default=None
+        )
+        kept = await self._source.retention()
+        manifest = replace(
+            manifest,
+            oldest_closed=to_iso(oldest) if oldest else "",
+            retention_seconds=int(kept.total_seconds()) if kept else 0,
+        )
+        if late := late_export(oldest, kept, from_iso(taken_at)):
+            log.warning("%s", late)
         await asyncio.to_thread(publish, directory, folder, manifest)
         return manifest
 
@@ -338,4 +354,6 @@ def _result(directory: Path, manifest: Manifest) -> ExportResult:
         open=count(OPEN),
         events=sum(file.events for file in manifest.files),
         bytes=sum(file.bytes for file in manifest.files),
+        oldest_closed=manifest.oldest_closed,
+        retention_seconds=manifest.retention_seconds,
     )

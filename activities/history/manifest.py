@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 #: The version of the manifest's format. A reader rejects newer ones.
-FORMAT = 1
+FORMAT = 2
 FOLDER = "_manifest"
 #: The file with the name of the newest pruned manifest; those up to it do not count, even if they still exist.
 PRUNED = "pruned"
@@ -73,7 +73,11 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One export. `taken_at` is the time that it represents, `watermark` the newest close time listed so far."""
+    """One export. `taken_at` is the time that it represents, `watermark` the newest close time listed so far.
+
+    `oldest_closed` is the oldest close time of a run that no export had before this one, "" without such a run.
+    `retention_seconds` is for how long the server kept closed runs then, 0 if unknown. Format 1 lacks both.
+    """
 
     sequence: int
     export_id: str
@@ -85,6 +89,8 @@ class Manifest:
     exporter: str
     files: tuple[FileEntry, ...] = ()
     format: int = FORMAT
+    oldest_closed: str = ""
+    retention_seconds: int = 0
 
     @property
     def name(self) -> str:
@@ -136,6 +142,15 @@ def read_manifests(directory: Path) -> tuple[Manifest, ...]:
             )
         parent = manifest.name
     return manifests
+
+
+def newest_manifest(directory: Path) -> Manifest | None:
+    """Return the newest manifest of an export folder, None without one that can be read."""
+    try:
+        path = max((directory / FOLDER).glob("[!.]*.json"), default=None)
+        return decode(path.read_bytes(), str(path)) if path else None
+    except (ExportCorrupt, OSError):
+        return None
 
 
 def pruned(directory: Path) -> str:

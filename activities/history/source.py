@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from google.protobuf.json_format import MessageToDict
@@ -15,6 +15,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from temporalio.api.common.v1 import WorkflowExecution
 from temporalio.api.history.v1 import History
 from temporalio.api.workflowservice.v1 import (
+    DescribeNamespaceRequest,
     DescribeWorkflowExecutionRequest,
     GetWorkflowExecutionHistoryRequest,
     ListWorkflowExecutionsRequest,
@@ -49,6 +50,9 @@ class HistorySource(Protocol):
 
     def list_runs(self, query: str) -> AsyncIterator[Run]:
         """Yield all runs that match the query."""
+
+    async def retention(self) -> timedelta | None:
+        """Return for how long the namespace keeps closed runs, None if it does not say."""
 
     async def history(self, run: Run) -> History | None:
         """Return the run's history so far, None if the server no longer has it."""
@@ -88,6 +92,14 @@ class TemporalSource:
             token = page.next_page_token
             if not token:
                 return
+
+    async def retention(self) -> timedelta | None:
+        """Return the retention of the namespace; None if the client may not describe it: an export does not need it."""
+        try:
+            described = await self._service.describe_namespace(DescribeNamespaceRequest(namespace=self._namespace))
+        except RPCError:
+            return None
+        return described.config.workflow_execution_retention_ttl.ToTimedelta() or None
 
     async def history(self, run: Run) -> History | None:
         """Return all events so far; the server returns at most 256 of them per call."""

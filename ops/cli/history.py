@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 from uuid import uuid4
@@ -13,6 +14,8 @@ import typer
 from temporalio.client import Client
 from temporalio.common import WorkflowIDConflictPolicy
 
+from activities.history import lateness
+from activities.history.manifest import from_iso, newest_manifest
 from ops.cli import output, spark, waits
 from ops.cli.moves import runs
 from ops.cli.options import Cluster, Data, Json, TemporalAddress, ui_address
@@ -22,6 +25,14 @@ from workflows.model import names
 from workflows.model.calls import ExportResult
 
 EXPORT_SECONDS = 300.0
+
+
+class Kind(StrEnum):
+    """What a move changes: the directory of a replica, its node, or both."""
+
+    DISK = "disk"
+    NODE = "node"
+    BOTH = "both"
 
 
 def register(app: typer.Typer) -> None:
@@ -51,6 +62,7 @@ def export(
         f"{output.size(result.bytes)}"
     )
     typer.echo(f"manifest: {result.manifest or '-'}")
+    _warn(export_folder(target, to))
 
 
 def report(
@@ -71,6 +83,18 @@ def report(
             "--temporal-ui", metavar="URL", help="Temporal's UI, for the site's links to runs (default: none)."
         ),
     ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="ISO", help="List only moves that were under way at this time or later."),
+    ] = None,
+    as_of: Annotated[
+        str | None,
+        typer.Option("--as-of", metavar="ISO", help="Report for this time instead of the newest export's."),
+    ] = None,
+    open_only: Annotated[bool, typer.Option("--open", help="List only open moves.")] = False,
+    kind: Annotated[
+        list[Kind] | None, typer.Option("--kind", help="List only moves of this kind; may be repeated.")
+    ] = None,
     data: Data = None,
     temporal_address: TemporalAddress = None,
     cluster: Cluster = None,
@@ -78,6 +102,8 @@ def report(
 ) -> None:
     """Export workflow histories, run the Spark job, print the table of moves, and write one HTML page and a site."""
     ui = "" if temporal_ui is None else ui_address(temporal_ui)
+    chosen = [*_time("--since", since), *_time("--as-of", as_of), *(["--open"] if open_only else [])]
+    chosen += [part for one in kind or () for part in ("--kind", one.value)]
     if export_dir is not None:
         source = export_dir.expanduser().absolute()
         if not source.is_dir():
@@ -94,13 +120,38 @@ def report(
         export_now(target, source)
     destination = (out.expanduser().absolute() if out else source.parent / "report").absolute()
     made = spark.build_report(
-        source, destination, say=output.say, as_json=json, sla=sla and sla.absolute(), temporal_ui=ui
+        source,
+        destination,
+        say=output.say,
+        as_json=json,
+        sla=sla and sla.absolute(),
+        temporal_ui=ui,
+        chosen=chosen,
     )
     if json:
         output.print_json({"report": str(made.page), "export": str(source), "summary": made.summary})
         return
     typer.echo(made.text.rstrip())
+    _warn(source)
     typer.echo(f"report: {made.page}")
+
+
+def _warn(folder: Path) -> None:
+    """Say so if exports are late, measured by the namespace's retention."""
+    late = lateness.late_exports(newest_manifest(folder), datetime.now(UTC))
+    if late:
+        typer.echo(f"warning: {late}")
+
+
+def _time(option: str, text: str | None) -> list[str]:
+    """Return the option for the job. Raises `UsageError` for what is not a time."""
+    if text is None:
+        return []
+    try:
+        from_iso(text)
+    except ValueError as error:
+        raise UsageError(f"{option} {text!r} is not a time in ISO 8601, such as 2026-11-20T12:00:00Z") from error
+    return [option, text]
 
 
 def export_folder(target: Target, to: Path | None) -> Path:

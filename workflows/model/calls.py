@@ -180,6 +180,8 @@ class ExportResult(Versioned):
     open: int  # runs
     events: int
     bytes: int
+    oldest_closed: str = ""  # close time of its oldest run that was not exported before, ISO 8601
+    retention_seconds: int = 0  # for which the server keeps closed runs; 0 if unknown
 
 
 @dataclass(frozen=True)

@@ -183,7 +183,8 @@ _IMAGE: Mapping[str, Reader] = {"generation": _count, "version": _count, "incarn
 _PROBE: Mapping[str, Reader] = {"incarnation": fields.a_note, "reason": _message, "refused": fields.a_flag}
 _EXPORT: Mapping[str, Reader] = {
     "manifest": _path,
-    **dict.fromkeys(("closed", "open", "events", "bytes"), _count),
+    **dict.fromkeys(("closed", "open", "events", "bytes", "retention_seconds"), _count),
+    "oldest_closed": _path,
 }
 
 

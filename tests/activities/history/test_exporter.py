@@ -18,7 +18,8 @@ from temporalio.api.history.v1 import History
 from activities.history.activity import cluster_scope
 from activities.history.exporter import Exporter
 from activities.history.files import ExportBusy, locked
-from activities.history.manifest import CLOSED, ExportCorrupt, Manifest, read_manifests
+from activities.history.lateness import late_exports
+from activities.history.manifest import CLOSED, FORMAT, ExportCorrupt, Manifest, decode, newest_manifest, read_manifests
 from activities.history.source import Run
 from tests.support.runs.histories import (
     CLUSTER,
@@ -82,7 +83,7 @@ def test_manifest_describes_its_files(tmp_path: Path) -> None:
     assert entry.min_close_time < entry.max_close_time == manifest.watermark
     assert [run.workflow_id for run in entry.runs] == [first.workflow_id, last.workflow_id]
     raw = json.loads((tmp_path / "_manifest" / "00000001.json").read_text())
-    assert raw["format"] == 1 and raw["parent"] == "" and raw["exporter"].startswith("rehome ")
+    assert raw["format"] == FORMAT and raw["parent"] == "" and raw["exporter"].startswith("rehome ")
 
 
 def test_exported_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
@@ -361,7 +362,9 @@ def test_damaged_manifest_is_rejected_with_a_sentence(tmp_path: Path, damage: st
     if damage == "missing":
         first.unlink()
     else:
-        first.write_text("{" if damage == "garbage" else first.read_text().replace('"format":1', '"format":2'))
+        first.write_text(
+            "{" if damage == "garbage" else first.read_text().replace(f'"format":{FORMAT}', f'"format":{FORMAT + 1}')
+        )
     with pytest.raises(ExportCorrupt, match="0000000"):
         go(source, tmp_path)
 
@@ -390,3 +393,38 @@ def test_concurrent_fetches_are_limited_and_a_failure_ends_the_export(tmp_path: 
 def test_scope_of_a_cluster_includes_its_plans() -> None:
     assert cluster_scope("c") == 'TaskQueue IN ("c", "c/history", "c/plans")'
     assert cluster_scope("") == ""
+
+
+def test_export_warns_when_its_oldest_run_is_past_half_of_the_retention(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    source, hour = BuiltSource([moved("a"), moved("b", start=1800.0)]), 3600.0
+    source.kept = timedelta(hours=2)
+    first = go(source, tmp_path, at=hour)
+    (manifest,) = read_manifests(tmp_path)
+    oldest = min(run.close_time for file in manifest.files for run in file.runs)
+    assert (manifest.oldest_closed, manifest.retention_seconds) == (oldest, 7200)
+    assert (first.oldest_closed, first.retention_seconds) == (oldest, 7200)
+    assert not caplog.records and late_exports(manifest, T0 + timedelta(seconds=1.5 * hour)) == ""
+
+    # Half of the retention after its end a run was not exported; what was exported before does not count.
+    source.add(moved("c", start=2 * hour))
+    later = go(source, tmp_path, at=3.2 * hour)
+    newest = newest_manifest(tmp_path)
+    assert newest is not None and newest.oldest_closed == later.oldest_closed > oldest
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and record.message == late_exports(newest, T0 + timedelta(seconds=3.2 * hour))
+    assert record.message == (
+        "the oldest run of this export closed 1.2 hours ago, and the server removes closed runs after 2.0 hours: "
+        "export more often, or raise the namespace's retention"
+    )
+    assert late_exports(newest, T0 + timedelta(seconds=4.3 * hour)).startswith("the newest export is 1.1 hours old")
+
+
+def test_manifest_of_an_earlier_version_says_nothing_of_the_retention(tmp_path: Path) -> None:
+    export(tmp_path, moved("a"))
+    (manifest,) = read_manifests(tmp_path)
+    plain = json.loads(manifest.encode())
+    del plain["retention_seconds"], plain["oldest_closed"]
+    earlier = decode(json.dumps(plain | {"format": 1}).encode(), "it")
+    assert late_exports(earlier, T0 + timedelta(days=900)) == "" == late_exports(None, T0)
