@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
+from ops.analytics.numbers import FEWEST, TOO_FEW
+
 _HEAD = """# Ten queries
 
 `rehome sql "QUERY"` runs a SELECT of [Spark SQL](https://spark.apache.org/docs/latest/sql-ref.html) over
@@ -15,6 +17,26 @@ one that would change a table is rejected. In `moves` a replica that a plan move
 lane's, and that of the run which carries it out, whose `carries_out` is the lane's `id`. `carries_out IS NULL` counts
 each replica once; the run's row has what was measured, such as `spent`. The page is printed by
 `python -m ops.docs.queries > ops/docs/queries.md`.
+"""
+
+
+#: Not run by a test: DuckDB is no dependency.
+_DUCKDB = """## With DuckDB
+
+The tables are a folder of Delta Lake tables, `tables` beside `report.html`: any engine that reads Delta Lake reads
+them, in place or copied, without Spark and without rehome. With [DuckDB](https://duckdb.org/docs/stable/core_extensions/delta)
+and its extension `delta`, which it downloads once (no test runs this recipe):
+
+```sh
+duckdb -c "INSTALL delta; LOAD delta;
+SELECT kind, outcome, count(*) AS moves, sum(bytes_copied) AS bytes
+FROM delta_scan('file:///path/to/report/tables/silver/moves') WHERE carries_out IS NULL
+GROUP BY kind, outcome ORDER BY kind, moves DESC"
+```
+
+A table's folder is its layer and its name. `rehome sql` opens each table by its name; for DuckDB make a view of each:
+`CREATE VIEW moves AS FROM delta_scan('file:///path/to/report/tables/silver/moves')`. The queries above are Spark SQL; a
+function such as `max_by` or `current_timestamp()` may have another name or form there.
 """
 
 
@@ -44,7 +66,9 @@ FROM moves WHERE outcome IN ('failed', 'timed out', 'terminated') AND carries_ou
     ),
     Query(
         "Which share of the deadlines was met, day by day?",
-        """SELECT day, met, missed, round(100 * attainment, 1) AS percent, round(100 * low, 1) AS at_least
+        f"""SELECT day, met, missed,
+if(met + missed < {FEWEST}, '{TOO_FEW}', string(floor(1000 * attainment) / 10)) AS percent,
+round(100 * low, 1) AS at_least
 FROM sla_daily WHERE scope = 'all' AND met + missed > 0 ORDER BY day""",
     ),
     Query(
@@ -89,7 +113,7 @@ def page() -> str:
     lines = [_HEAD]
     for number, query in enumerate(QUERIES, 1):
         lines += [f"{number}. {query.question}", "", "```sql", query.text, "```", ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, _DUCKDB])
 
 
 if __name__ == "__main__":

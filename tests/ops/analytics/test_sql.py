@@ -29,6 +29,18 @@ def test_example_of_the_page_runs(made: Made, example: Any) -> None:
     assert found.rows or "open" in example.question
 
 
+def test_share_of_deadlines_of_fewer_than_twenty_moves_is_too_few_to_say(spark: Any) -> None:
+    (example,) = [query for query in QUERIES if "share of the deadlines" in query.question]
+    rows = [("2026-11-20", "all", 3, 0, 1.0, 0.4), ("2026-11-21", "all", 19, 1, 0.95, 0.76)]
+    rows.append(("2026-11-22", "all", 1999, 1, 0.9995, 0.99))
+    columns = "day string, scope string, met long, missed long, attainment double, low double"
+    spark.createDataFrame(rows, columns).createOrReplaceTempView("sla_daily")
+    try:
+        assert [row.percent for row in spark.sql(example.text).collect()] == ["too few to say", "95.0", "99.9"]
+    finally:
+        spark.catalog.dropTempView("sla_daily")
+
+
 def test_table_has_its_plain_name_and_that_of_its_layer(made: Made) -> None:
     text = "SELECT count(*) FROM {} WHERE topic LIKE 's_'"
     for name in ("moves", "silver.moves", "SILVER.Moves"):
