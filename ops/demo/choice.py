@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import csv
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -162,6 +163,29 @@ def unreported(
             if outcome != expected:
                 problems.append(f"the report has {each} to node {node} as {outcome}, not as {expected}")
     return problems
+
+
+#: What a person asks the tables first.
+COUNTS = (
+    "SELECT kind, outcome, count(*) AS moves FROM moves WHERE carries_out IS NULL "
+    "GROUP BY kind, outcome ORDER BY kind, outcome"
+)
+
+
+def miscounted(
+    moves: Sequence[PlannedMove], cancelled: PlannedMove | None, reassigned: Sequence[Reassigned], found: str
+) -> list[str]:
+    """Return a sentence for each number in which the rows of `COUNTS`, as comma-separated values, differ."""
+    expected = Counter(("disk", "cancelled" if move == cancelled else "moved") for move in moves)
+    for each in reassigned:
+        added = sum(one not in each.before for one in each.replicas)
+        expected["node", "cancelled" if each.cancelled else "moved"] += added
+    counts = Counter({(row["kind"], row["outcome"]): int(row["moves"]) for row in csv.DictReader(found.splitlines())})
+    return [
+        f"rehome sql finds {counts[one]} {one[0]} moves that are {one[1]}, not {expected[one]}"
+        for one in sorted({*counts, *expected})
+        if counts[one] != expected[one]
+    ]
 
 
 def misplaced(

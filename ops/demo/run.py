@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 from ops.cli import history, output, spark
@@ -12,7 +13,7 @@ from ops.cli.target import Target, resolve
 from ops.demo import choice, disk, folder, proof, traffic
 from ops.demo.between import Between
 from ops.demo.commands import rehome
-from ops.demo.moving import Mover, Outcome
+from ops.demo.moving import ROOT, Mover, Outcome
 from ops.demo.screen import Screen
 from ops.stack import java, state
 from ops.stack.errors import OpsError
@@ -21,6 +22,8 @@ from ops.stack.stack import Stack
 
 #: The timeout of deletions in seconds; file.delete.delay.ms is 5 s in the dev stack.
 CLEAN_SECONDS = 25.0
+#: The timeout of a query, which starts Spark.
+SQL_SECONDS = 300.0
 
 
 class NotProved(OpsError):
@@ -91,6 +94,7 @@ class Demo:
         self._screen.step(8, "export the histories and let Spark report on them")
         report = self._report(target)
         self._prove_report(report, mover, between)
+        self._prove_tables(mover, between)
         self._screen.step(9, "keep the stack running" if self._keep else "stop everything")
         if not self._keep:
             with uninterrupted():
@@ -99,6 +103,7 @@ class Demo:
         verdict = "all proofs succeeded" if not self._problems else f"{len(self._problems)} proofs FAILED"
         self._screen.line(f"{verdict}, after {output.duration(self._screen.elapsed)}")
         self._screen.line(f"report: {report}")
+        self._screen.line(f"site: {report.parent / 'site' / 'index.html'}")
 
     def _start(self) -> Target:
         self._screen.step(1, "start Temporal, a controller and three storage nodes with three log directories each")
@@ -234,6 +239,18 @@ class Demo:
             f"the report has all {len(outcome.moves)} moves between disks and all {len(between.wanted)} reassignments, "
             "with the killed copy and what was cancelled",
         )
+
+    def _prove_tables(self, mover: Mover, between: Between) -> None:
+        """Ask the tables as a person does."""
+        command = rehome("sql", choice.COUNTS, "--csv", "--data", self._data.absolute())
+        self._screen.command(str(command))
+        done = subprocess.run(
+            command.argv, capture_output=True, text=True, timeout=SQL_SECONDS, cwd=ROOT, stdin=subprocess.DEVNULL
+        )
+        self._screen.plain(done.stdout if done.returncode == 0 else done.stderr)
+        outcome = mover.outcome
+        problems = choice.miscounted(outcome.moves, outcome.cancelled, between.wanted, done.stdout)
+        self._print_proof(problems, "these are the demo's moves between disks, its reassignments, and its cancels")
 
     def _print_next_steps(self) -> None:
         current = state.load(self._data)
