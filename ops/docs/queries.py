@@ -14,8 +14,9 @@ _HEAD = """# Ten queries
 `--report DIR`. It prints a table, with `--json` a list of objects, with `--csv` comma-separated values; times are ISO
 8601 in UTC. Each table has its plain name, and its layer before it: `moves` is `silver.moves`. The query is only read:
 one that would change a table is rejected. In `moves` a replica that a plan moves on storage nodes has two rows: its
-lane's, and that of the run which carries it out, whose `carries_out` is the lane's `id`. `carries_out IS NULL` counts
-each replica once; the run's row has what was measured, such as `spent`. The page is printed by
+lane's, and that of the run which carries it out, whose `carries_out` is the lane's `id`; so may a replica that a
+reassignment brings to a directory, for its part between disks. `carries_out IS NULL` counts each replica once; the
+run's row has what was measured, such as `spent`. The page is printed by
 `python -m ops.docs.queries > ops/docs/queries.md`.
 """
 
