@@ -28,7 +28,7 @@ from ops.cli.moves.runs import with_temporal
 from ops.cli.plan import following, runs, view
 from ops.cli.plan import given as options_given
 from ops.cli.plan.kafka import with_pool
-from ops.cli.plan_files import tolerant
+from ops.cli.plan.people_files import tolerant
 from ops.cli.target import Target
 from ops.stack.errors import OpsError, Refused, UsageError
 from storage_node.model.fields import BadField

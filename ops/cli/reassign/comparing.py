@@ -10,7 +10,7 @@ from typing import Any
 from ops.cli import output
 from ops.cli.kafka_admin import LogDirectoryView, Reassignment
 from ops.cli.moves.log_dirs import RequestedMove
-from ops.cli.plan_files import tolerant
+from ops.cli.plan.people_files import tolerant
 from ops.cli.reassign.polling import Reported
 from ops.stack.errors import UsageError
 from storage_node.model.fields import BadField

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ops.cli.plan_files import tolerant
+from ops.cli.plan.people_files import tolerant
 from storage_node.model.fields import BadField
 from workflows.model.plans import document
 
