@@ -182,7 +182,7 @@ def miscounted(
         expected["node", "cancelled" if each.cancelled else "moved"] += added
     counts = Counter({(row["kind"], row["outcome"]): int(row["moves"]) for row in csv.DictReader(found.splitlines())})
     return [
-        f"rehome sql finds {counts[one]} {one[0]} moves that are {one[1]}, not {expected[one]}"
+        f"the tables have {counts[one]} {one[0]} moves that are {one[1]}, not {expected[one]}"
         for one in sorted({*counts, *expected})
         if counts[one] != expected[one]
     ]

@@ -86,10 +86,10 @@ def test_counts_that_sql_finds_are_those_of_the_demo() -> None:
     found = "kind,outcome,moves\ndisk,cancelled,1\ndisk,moved,3\nnode,cancelled,1\nnode,moved,2\n"
     assert choice.miscounted(moves, moves[1], again, found) == []
     assert choice.miscounted(moves, None, again, found) == [
-        "rehome sql finds 1 disk moves that are cancelled, not 0",
-        "rehome sql finds 3 disk moves that are moved, not 4",
+        "the tables have 1 disk moves that are cancelled, not 0",
+        "the tables have 3 disk moves that are moved, not 4",
     ]
-    assert choice.miscounted([], None, again[1:], "") == ["rehome sql finds 0 node moves that are cancelled, not 1"]
+    assert choice.miscounted([], None, again[1:], "") == ["the tables have 0 node moves that are cancelled, not 1"]
 
 
 def test_replicas_elsewhere_are_named() -> None:
