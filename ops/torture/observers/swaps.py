@@ -143,12 +143,14 @@ class SwapWatch(Observers):
     def _fact(
         self, node: int, place: tuple[str, int], source: str, target: str, path: Path, copy: Path, marker: Marker
     ) -> SwapFact | None:
-        """Return None if the node was deleting the source meanwhile: what was read of it is then incomplete."""
+        """Return None if the node was deleting the source or renaming the copy: what was read is then incomplete."""
         try:
             theirs, first, end = disk.live_end(copy)
             ours, _, our_end = disk.live_end(path)
-            whole = markers.read(path)
+            whole, still = markers.read(path), markers.read(copy)
         except (OSError, MarkerCorrupt, StorageError):
+            return None
+        if still != marker:
             return None
         if whole is None or whole.reason == Reason.REMOVING or (our_end < marker.seal_leo and not path.exists()):
             return None

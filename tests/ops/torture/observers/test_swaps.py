@@ -12,6 +12,7 @@ from typing import cast
 import pytest
 from kafka.admin import KafkaAdminClient
 
+from ops.torture import disk
 from ops.torture.observers.swaps import SwapWatch
 from ops.torture.roles import Roles
 from storage_node.move import settling
@@ -97,6 +98,22 @@ def test_changed_byte_is_seen(swapped: Harness, tmp_path: Path) -> None:
     assert len(swap.differences) == 1
     kept = {folder.name.rpartition("-")[2]: next(folder.glob("*.log")) for folder in (tmp_path / "kept").iterdir()}
     assert kept["source"].read_bytes() == bytes(data) != kept["copy"].read_bytes()
+
+
+@pytest.mark.parametrize("swapped", ["settled"], indirect=True)
+def test_copy_that_goes_while_it_is_read_is_not_a_short_copy(swapped: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica is renamed for deletion in one step: the segments that were listed are gone when they are read."""
+    copy = Path(swapped.directory_of("t")) / "t-0"
+    listed = disk.segments
+
+    def renamed_after_listing(folder: Path) -> list[Path]:
+        found = listed(folder)
+        if folder == copy and copy.exists():
+            copy.rename(copy.with_name(f"t-0.{'1' * 32}.delete"))
+        return found
+
+    monkeypatch.setattr(disk, "segments", renamed_after_listing)
+    assert not looked(swapped, 1).swaps
 
 
 @pytest.mark.parametrize("where", ["same directory", "another directory"])
