@@ -8,6 +8,8 @@ import pytest
 
 from tests.support.report.tiers import Row, Tiers, read_tiers, tier_of, unused
 
+pytest_plugins = ["pytester"]
+
 ROWS = (
     Row("gate", "tests/a/test_x.py::test_stays*", "quick"),
     Row("heavy", "tests/a/*", "kills"),

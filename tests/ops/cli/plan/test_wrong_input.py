@@ -172,5 +172,5 @@ def test_commands_print_what_scripts_read(
     assert "$.window" in failed(capsys, "plan", "set", "p", "--window", "x", *temporal, code=ExitCode.REFUSED)
     assert printed("cancel", "p") == {"format_version": 1, "cancelling": True, "rollback": False}
     result = printed("watch", "p", code=1)
-    assert (result["outcome"], result["outcomes"]) == ("cancelled", {"cancelled": 2})
+    assert (result["outcome"], result["outcomes"]) == ("cancelled", {"cancelled": 2}), result
     assert served.kafka.placed == BEFORE
