@@ -12,11 +12,12 @@ import hashlib
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.support.runs.determinism import Finding, findings, known_sets, queries
+from tests.support.runs.determinism import Finding, Known, findings, known_sets, queries
 from tests.support.runs.hand_activations import plain
 from tests.workflows.driven import EXAMPLES, STATES, WELL, collecting
 
@@ -46,11 +47,16 @@ def _allowed(name: str, finding: Finding, asking: set[str]) -> bool:
     return name in CLOCKS and finding.what == "uses time.time" and finding.function in asking
 
 
+@cache
+def _known() -> Known:
+    return known_sets(TREES)
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_workflow_code_has_no_clock_randomness_or_io(path: Path) -> None:
     name, source = str(path.relative_to(ROOT)), path.read_text()
     asking = set(queries(source))
-    found = [each for each in findings(source, known_sets(TREES)) if not _allowed(name, each, asking)]
+    found = [each for each in findings(source, _known()) if not _allowed(name, each, asking)]
     assert not found, "\n".join(
         f"{name}:{each.line} {each.what} (in {each.function or 'the module'})" for each in found
     )

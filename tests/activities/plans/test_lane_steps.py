@@ -31,7 +31,13 @@ WITH_DIRECTORY = MovesCall("c", "lane", [MoveSpec(**{**SPECS[1], "directories": 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("SURE", 0.03), ("QUICKEST_READ", 0.01), ("SLOWEST_READ", 0.02), ("CANCEL_PATIENCE", 0.1)):
+    for name, value in (
+        ("SURE", 0.03),
+        ("QUICK", 0.1),
+        ("QUICKEST_READ", 0.01),
+        ("SLOWEST_READ", 0.02),
+        ("CANCEL_PATIENCE", 0.1),
+    ):
         monkeypatch.setattr(lane_steps, name, value)
 
 
