@@ -38,6 +38,8 @@ PACKAGES = (
     "ops/torture",
     "tests",
 )
+#: Packages whose page has 40 lines at most; the others have 60.
+SHORT = ("storage_node", "workflows", "activities", "ops", "ops/analytics", "tests")
 #: What the paths begin with that pages name.
 ROOTS = ("storage_node", "workflows", "activities", "ops", "tests")
 
@@ -101,7 +103,7 @@ def test_page_stays_short(name: str) -> None:
 def test_package_has_a_readme_of_its_own(package: str) -> None:
     page = ROOT / package / "README.md"
     assert page.exists()
-    assert 15 <= len(page.read_text().splitlines()) <= 60
+    assert 15 <= len(page.read_text().splitlines()) <= (40 if package in SHORT else 60)
 
 
 def test_each_page_of_ops_docs_is_linked_from_the_readme() -> None:

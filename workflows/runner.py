@@ -4,6 +4,12 @@ The sandbox restricts only what it imports again for every run. Workflow code is
 import per run would cost several times a run's work, and values would have a second class identity: the sandbox would
 guard nothing. A test searches the source for what it would guard against (tests/workflows/test_determinism.py). This
 module is not workflow code: it configures workers.
+
+Three things that it uses of the SDK are not public; tests/workflows/test_sdk_hooks.py fails, and names the place, when
+another version has changed them. Flag 2, all jobs of a task as one batch: the SDK knows it and will make it its default
+(sdk-python issues 606, and 673, the failure without it); every history carries it. The bridge's eviction of a run after
+a direct query, whose history may be ahead of the tasks (sdk-go issue 755, sdk-java issue 643, features issue 573). The
+deadlock detector's timeout; `debug_mode` turns the detector off, but runs activations on the event loop's thread too.
 """
 
 from __future__ import annotations

@@ -13,12 +13,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from ops.bench import restart
+from ops.bench import at_the_limit, restart
 from ops.bench.bench import Bench
-from ops.bench.clients import loop_load, metadata, rates, small_produce
-from ops.bench.controller import at_the_limit, load, looking, steps
+from ops.bench.clients import loop_load, rates, small_produce
 from ops.bench.hostile import bench as hostile
-from ops.bench.moves import big_moves, copies, many_moves, memory, pairs, swaps, throttles
+from ops.bench.moves import big_moves, copies, many_moves, swaps, throttles
 from ops.bench.plans import at_scale, on_clusters
 from ops.bench.replication import catch_up, failover, many_reassignments, replica_throttles
 from ops.bench.table import Figure, as_rows, print_table
@@ -28,7 +27,6 @@ WIDTH = 160
 
 #: The benchmarks by their --only names, in the order of the table.
 BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
-    "steps": steps.steps,
     "produce": rates.produce,
     "consume": rates.consume,
     "small-produce": small_produce.small_produce,
@@ -36,18 +34,13 @@ BENCHES: dict[str, Callable[[Bench], list[Figure]]] = {
     "moves": big_moves.big_moves,
     "beside-copies": big_moves.beside_copies,
     "many-moves": many_moves.many_moves,
-    "looking": looking.looking,
     "throttles": throttles.throttles,
-    "pairs": pairs.pairs,
     "swap-latency": swaps.swap_latency,
     "swap-lock": swaps.swap_lock,
     "loop": loop_load.loop,
-    "memory": memory.memory,
     "hostile": hostile.hostile,
-    "metadata": metadata.metadata,
     "restart": restart.restart,
     "failover": failover.failover,
-    "controller": load.controller,
     "at-the-limit": at_the_limit.at_the_limit,
     "replica-catch-up": catch_up.replica_catch_up,
     "many-reassignments": many_reassignments.many_reassignments,

@@ -27,6 +27,8 @@ from temporalio.service import RPCError, RPCStatusCode
 
 from storage_node.directories.formatting import format_directories
 from storage_node.wire.client import private_client
+from storage_node.wire.client.kafka_client import ask
+from storage_node.wire.table import METADATA
 from tests.support.programs.temporal import TemporalServer, free_port
 from workflows.model import names
 
@@ -185,6 +187,11 @@ class Cluster:
     def ask(self, op: str, node: int = 1, **fields: Any) -> dict[str, Any]:
         """The node's private API."""
         return private_client.call("127.0.0.1", self.ports[node], op, timeout=30, **fields)
+
+    def metadata(self, node: int = 1) -> Any:
+        """All topics, as one node tells its clients."""
+        port = self.ports[node]
+        return ask("127.0.0.1", port, METADATA, METADATA.max_version, timeout=5, client="test", topics=None)
 
     def wait_serving(self, node: int = 1) -> dict[str, Any]:
         """Until the node listens."""

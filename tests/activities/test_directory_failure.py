@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 from pathlib import Path
 from typing import cast
 
@@ -17,7 +16,6 @@ from temporalio.exceptions import WorkflowAlreadyStartedError
 from temporalio.service import RPCError, RPCStatusCode
 
 from activities.controller.failing import FailureStarter
-from ops.bench.clients.metadata import all_topics
 from ops.cli import dirs_history
 from ops.cli.target import Target
 from storage_node.model.commands import DirectoryFailed
@@ -184,8 +182,7 @@ def held(cluster: Cluster, topic: str, index: int = 0) -> tuple[int, set[int]]:
 
 def seen_by(cluster: Cluster, node: int, topic: str) -> list[int]:
     """The leaders of a topic's partitions, as one node tells its clients."""
-    with socket.create_connection(("127.0.0.1", cluster.ports[node]), timeout=5) as connection:
-        (found,) = (each for each in all_topics(connection).topics if each.name == topic)
+    (found,) = (each for each in cluster.metadata(node).topics if each.name == topic)
     return [int(each.leader_id) for each in sorted(found.partitions, key=lambda each: int(each.partition_index))]
 
 

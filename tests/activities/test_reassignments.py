@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,6 @@ from kafka.structs import TopicPartition
 from temporalio.client import Client, WorkflowExecutionStatus, WorkflowFailureError
 from temporalio.exceptions import CancelledError
 
-from ops.bench.clients.metadata import all_topics
 from ops.kafka.tools import run as run_tool
 from tests.activities.cluster import Cluster, running, until
 from tests.support.programs.binary import ensure_temporal
@@ -231,8 +229,7 @@ def test_reassignment_continues_after_the_new_node_and_the_controller_are_killed
 
 def led_by_others(cluster: Cluster) -> bool:
     """Whether node 1 tells its clients so."""
-    with socket.create_connection(("127.0.0.1", cluster.ports[1]), timeout=5) as connection:
-        topic = next(each for each in all_topics(connection).topics if each.name == "led")
+    topic = next(each for each in cluster.metadata(1).topics if each.name == "led")
     return all(int(each.leader_id) in (1, 2) for each in topic.partitions)
 
 

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 RECORD = bytes(range(256)) * 4
-
-
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Produce and consume rates in bytes of values per second."""
-
-    produce: float
-    consume: float
 
 
 def create_topic(bootstrap: str, topic: str, configs: Mapping[str, str] | None = None, partitions: int = 1) -> None:
@@ -100,9 +91,3 @@ def consume(bootstrap: str, topic: str, total_bytes: int, *, partition: int = 0)
         return got * len(RECORD) / (time.perf_counter() - started)
     finally:
         consumer.close()
-
-
-def rates(bootstrap: str, topic: str, total_bytes: int) -> Rates:
-    """Produce and then consume `total_bytes` of a new topic with one partition."""
-    create_topic(bootstrap, topic)
-    return Rates(produce(bootstrap, topic, total_bytes), consume(bootstrap, topic, total_bytes))

@@ -14,7 +14,7 @@ from kafka.admin import KafkaAdminClient
 
 from ops.bench.bench import Bench, Stack
 from ops.bench.clients import librdkafka
-from ops.bench.moves import stack_moves
+from ops.bench.moves import wire_moves
 from ops.bench.table import Figure, milliseconds
 from storage_node.protocol.network import loop_probe
 
@@ -82,7 +82,7 @@ def _produce(stack: Stack) -> None:
 
 def _move(stack: Stack) -> None:
     """Move one partition with records, and a hundred small ones, in one request."""
-    _, target = stack_moves.to_and_fro(stack.disks, "moved")
+    target = wire_moves.other_disk(stack.disks, "moved")
     wanted = {("many", partition, 1): str(target) for partition in range(100)}
     with contextlib.closing(KafkaAdminClient(bootstrap_servers=stack.bootstrap)) as admin:
         admin.alter_replica_log_dirs({("moved", 0, 1): str(target), **wanted})

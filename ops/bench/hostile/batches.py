@@ -13,7 +13,6 @@ from storage_node.log.batches.batch import CRC_FIELD, CRC_START, HEADER, HEADER_
 from storage_node.wire.primitives import varint
 
 GZIP, SNAPPY, LZ4, ZSTD = range(1, 5)
-NO_TIME = -1
 #: Records of the dense batch, 10 bytes each.
 DENSE_RECORDS = 200_000
 DENSE_FROM, DENSE_TO = 1_000, 2_000

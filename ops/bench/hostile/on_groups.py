@@ -18,7 +18,6 @@ from storage_node.wire.table import PRIVATE
 LONG_ID = 8 << 20
 LONGEST_ID = 32_767
 KEPT, DROPPED = "offsets kept", "offsets dropped"
-LOADING = "COORDINATOR_LOAD_IN_PROGRESS"
 #: Kafka's group.min.session.timeout.ms and group.max.session.timeout.ms.
 SHORT, LONG = timedelta(seconds=6), timedelta(minutes=30)
 

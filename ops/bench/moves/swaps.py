@@ -17,7 +17,7 @@ from temporalio.client import Client, WorkflowHandle
 from ops.bench.bench import Bench
 from ops.bench.clients import librdkafka
 from ops.bench.clients.pacer import paced
-from ops.bench.moves import stack_moves
+from ops.bench.moves import wire_moves
 from ops.bench.table import Figure, milliseconds
 from storage_node.model.moves import Outcome
 from workflows.model.names import MOVE_REPLICA, cluster_queue
@@ -82,7 +82,7 @@ def _swap_beside(bench: Bench, bootstrap: str, disks: list[Path], count: int) ->
                 time.sleep(PAUSE)
                 quiet.append(time.monotonic())
                 time.sleep(PAUSE)
-                _, target = stack_moves.to_and_fro(disks, "swaps")
+                target = wire_moves.other_disk(disks, "swaps")
                 (error,) = admin.alter_replica_log_dirs({("swaps", 0, 1): str(target)}).values()
                 if error.errno:
                     raise RuntimeError(f"the move of swaps-0 was rejected: {error.__name__}")
@@ -194,7 +194,7 @@ async def _copy_on(bench: Bench, client: Client) -> None:
 
 async def _swap(bench: Bench, client: Client, topic: str) -> WorkflowHandle[Any, Any]:
     """Move a partition to the other disk and wait for the swap; the source is deleted during the next move."""
-    _, target = stack_moves.to_and_fro(bench.stack.disks, topic)
+    target = wire_moves.other_disk(bench.stack.disks, topic)
     parameter = {"topic": topic, "partition": 0, "node": 1, "directory": str(target)}
     run_id = f"bench/{topic}/{time.time_ns()}"
     run = await client.start_workflow(MOVE_REPLICA, parameter, id=run_id, task_queue=cluster_queue("rehome"))

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,9 +20,10 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from ops.bench.bench import Bench, rehome
-from ops.bench.clients.metadata import all_topics
 from ops.bench.table import Figure
 from ops.stack import ports
+from storage_node.wire.client.kafka_client import ask
+from storage_node.wire.table import METADATA
 
 TOPICS, PARTITIONS = 30, 10
 #: Further topics in the controller's state when it is killed.
@@ -131,10 +131,10 @@ class _Cluster:
 
     def _rows(self) -> list[tuple[int, int]]:
         """Return leader and ISR size of each partition by both survivors; a client could choose the victim."""
-        found = []
-        for survivor in self.asked:
-            with socket.create_connection(survivor, timeout=2) as connection:
-                found.append(all_topics(connection))
+        found = [
+            ask(host, port, METADATA, METADATA.max_version, timeout=2, client="bench", topics=None)
+            for host, port in self.asked
+        ]
         return [
             (int(partition.leader_id), len(partition.isr_nodes))
             for response in found

@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from ops.bench import table
-from ops.bench.controller import load
-from ops.bench.moves import copies, pairs, throttles
+from ops.bench.moves import copies, throttles
 from ops.bench.replication import replica_throttles, replicas
 from ops.bench.table import Figure
-from tests.support.programs.binary import ensure_temporal
 
 
 def test_mean_and_the_busiest_windows_of_writes() -> None:
@@ -52,13 +50,6 @@ def test_figure_has_the_verdict_on_its_target() -> None:
     assert row == {"what": "a", "rehome": "1", "beside": "2", "ratio": 0.5, "wanted": "3", "met": False}
 
 
-def test_two_pairs_of_disks_are_measured(tmp_path: Path) -> None:
-    """The benchmark patches the mover's reads and writes, so its functions must have their signatures."""
-    one, two = pairs.measure(tmp_path / "pairs", 8 << 20, lambda: None)
-    assert 0 < one < 4 * pairs.RATE and 0 < two < 8 * pairs.RATE
-    assert not (tmp_path / "pairs").exists()
-
-
 def test_percentiles() -> None:
     assert table.percentile([], 0.99) == 0
     assert table.percentile([3, 1, 2], 0.5) == 2
@@ -74,12 +65,3 @@ def test_plain_copy_removes_its_files_and_returns_its_duration(tmp_path: Path) -
     assert copies.flushed_copy(source, tmp_path / "copy") > 0
     assert [path.name for path in tmp_path.iterdir()] == ["t-0"]
     assert copies.folder_bytes(source) == 3 << 20
-
-
-@pytest.mark.temporal
-@pytest.mark.timeout(200)
-def test_light_nodes_register_and_lead_what_is_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ensure_temporal()
-    monkeypatch.setattr(load, "REST", 0.0)
-    with load._Cluster(tmp_path, 3) as cluster:
-        cluster.create(1)
