@@ -295,3 +295,49 @@ def test_old_copy_whose_start_does_not_know_of_the_new_one_cannot_join_the_isr(c
     in_sync(cluster, "t", [1, 2])
     assert cluster.replica(1, "t").directory.path == good
     assert cluster.consume("t", 2 * COUNT) == values(0) + values(COUNT)
+
+
+def reports_only(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> LogDirectory:
+    """Let the metadata have the new directory of the replica, and nothing of it be created; the failed directory."""
+    node = cluster.nodes[1]
+    bad = fail(cluster)
+    passes(node, 3600)
+    with monkeypatch.context() as stopped:
+        stopped.setattr(node.metadata_publisher, "make_again", lambda tps: [])
+        assert node.healing.round() == []
+    assert cluster.controller.partition("t").directory_of(1) not in (None, bad.id)
+    return bad
+
+
+def test_replica_that_was_only_reported_is_made_after_a_restart(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = reports_only(cluster, monkeypatch)
+    cluster.stop(1, clean=False)
+    node = cluster.start(1)
+    assert cluster.replica(1, "t") is None
+    passes(node, 3600)
+    node.healing.round()
+    in_sync(cluster, "t", [1, 2])
+    served = cluster.replica(1, "t")
+    assert served.directory.path != bad.path
+    assert cluster.controller.partition("t").directory_of(1) == served.directory.id
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_disk_that_returns_before_anything_was_created_is_served(
+    cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch, restart: bool
+) -> None:
+    bad = reports_only(cluster, monkeypatch)
+    if restart:
+        cluster.stop(1)
+    put_back(bad)
+    if restart:
+        cluster.start(1)
+    else:
+        cluster.nodes[1].directory_changes.bring_online(bad.name)
+    until(lambda: cluster.controller.partition("t").directory_of(1) == bad.id, what="the metadata has it there")
+    in_sync(cluster, "t", [1, 2])
+    served = cluster.replica(1, "t")
+    assert served.directory.path == bad.path
+    assert served.generation == cluster.controller.partition("t").generation_of(1)

@@ -195,6 +195,25 @@ def test_of_two_equal_replicas_none_is_served() -> None:
     assert boot(current("a", bare=True), current("b", bare=True)).actions == ()
 
 
+def test_folder_of_an_interrupted_creation_is_no_replica_while_a_directory_that_may_have_one_is_missing() -> None:
+    never = Copy("b", Path("/b/t-0"), "current", unborn=True)
+    assert boot(never, missing="a", assigned="a").state == "offline"
+    again = boot(never, missing="a", assigned="b", generation=1)
+    assert (again.state, [str(a.source) for a in again.actions if isinstance(a, Rename)]) == ("absent", ["/b/t-0"])
+    assert boot(never, assigned="b").state == "online"
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_replica_gets_the_generation_of_one_that_was_to_be_made_again_and_never_was(bare: bool) -> None:
+    """The metadata would take no report with a lower one."""
+    served = current("a", bare=True) if bare else current("a", 1)
+    plan = boot(served, assigned="b", generation=3)
+    assert (plan.state, plan.directory_id, plan.generation) == ("online", "a", 3)
+    assert boot(current("a", 1), missing="b", assigned="b", generation=3).state == "offline"
+    assert boot(current("a", 1), assigned="a", generation=3).generation == 1
+    assert boot(current("a", 1), moving("b", State.COPYING), assigned="b", generation=3).generation == 1
+
+
 def test_old_replica_is_not_served_while_the_newer_one_may_come_back() -> None:
     assert boot(current("a", 1), missing="b", assigned="b", generation=2).state == "offline"
     # Its own directory is the one that is assigned: the higher generation is that of a cancelled move.
