@@ -15,7 +15,6 @@ from storage_node.asking import ASK_TIMEOUT, ControllerHost, ReportingThread
 from storage_node.config.changes import cordoned
 from storage_node.config.node_config import NodeConfig
 from storage_node.config.values import BrokerValues
-from storage_node.directories.directory import LogDirectory
 from storage_node.directories.manager import DirectoryManager
 from storage_node.errors import RequestRefused, StorageError
 from storage_node.lifecycle.directory_history import DirectoryHistory, Event
@@ -98,6 +97,8 @@ class Healing:
         """The bytes of replicas that were placed and are not in sync yet."""
         self._reasons: dict[TopicPartition, str] = {}
         """Why replicas wait that could be made but for a passing reason, as it was logged."""
+        self._announced: frozenset[str] = frozenset()
+        """The failed directories whose failure was logged."""
 
     def _turn(self) -> float:
         delay = self._node.config.log_dir_heal_delay_ms / 1000
@@ -112,9 +113,22 @@ class Healing:
         self._forget_in_sync()
         if self._node.config.log_dir_heal_delay_ms < 0 or not self._node.dirs.missing_ids():
             return []
+        self._announce()
         made: list[TopicPartition] = []
         self._node.directory_changes.between_changes(lambda: made.extend(self._round()))
         return made
+
+    def _announce(self) -> None:
+        """Log once per failure when its replicas will be made again."""
+        node, delay = self._node, self._node.config.log_dir_heal_delay_ms / 1000
+        missing = node.failures.missing(node.metadata.image, node.id)
+        for each in missing:
+            if each.recorded and each.id not in self._announced and each.seconds < delay:
+                log.warning(
+                    "log directory %s has failed: its replicas that another node leads are made again in other log "
+                    "directories in %.0f s, unless it returns (%s)", each.path, delay - each.seconds, healing.CONFIG,
+                )  # fmt: skip
+        self._announced = frozenset(each.id for each in missing if each.recorded)
 
     def _round(self) -> list[TopicPartition]:
         node = self._node
@@ -227,11 +241,11 @@ class Healing:
             rows.append(ReplicaDirectory(tp, topic.id, node.dirs.by_path(path).id, generation))
         results = self.thread.ask(lambda controller: controller.assign_directories(rows, timeout=ASK_TIMEOUT)) or []
         reported = set()
-        for row, result in zip(rows, results, strict=False):
+        for sent, result in zip(rows, results, strict=False):
             if result.error:
-                self._wait(row.partition, f"the controller refused its new log directory: {result.message}")
+                self._wait(sent.partition, f"the controller refused its new log directory: {result.message}")
             else:
-                reported.add(row.partition)
+                reported.add(sent.partition)
         if reported:
             node.metadata.wait_for_version(max(result.version for result in results), ARRIVAL)
         return reported
@@ -241,13 +255,9 @@ class Healing:
         for partition in made:
             by_path.setdefault(before[partition.tp], []).append(partition.tp)
         for path, tps in by_path.items():
-            directory = self._failed(path)
-            if directory is not None:
+            if path:
                 reason = "made again in other log directories of the node"
-                self._node.history.add(directory, Event.REMADE, reason, held=tps)
-
-    def _failed(self, path: str) -> LogDirectory | None:
-        return next((each for each in self._node.dirs.directories if each.name == path), None)
+                self._node.history.add(self._node.dirs.by_path(path), Event.REMADE, reason, held=tps)
 
     def _wait(self, tp: TopicPartition, why: str) -> None:
         if self._reasons.get(tp) != why:

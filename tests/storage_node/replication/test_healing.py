@@ -142,7 +142,9 @@ def passes(node: Node, seconds: float) -> None:
 
 
 @pytest.mark.feature("18-13")
-def test_replica_of_a_failed_directory_is_in_sync_again_in_another_one(cluster: MemoryCluster) -> None:
+def test_replica_of_a_failed_directory_is_in_sync_again_in_another_one(
+    cluster: MemoryCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     node = cluster.nodes[1]
     bad = fail(cluster)
     cluster.produce("t", values(COUNT))
@@ -155,6 +157,14 @@ def test_replica_of_a_failed_directory_is_in_sync_again_in_another_one(cluster: 
     assert served.directory.path != bad.path and served.generation > 0
     row = cluster.controller.partition("t")
     assert (row.directory_of(1), row.leader) == (served.directory.id, 2)
+    logged = "".join(record.getMessage() + "\n" for record in caplog.records)
+    assert (
+        logged.count(f"log directory {bad.path} has failed: its replicas that another node leads are made") == 1
+    )
+    assert (
+        f"t-0: it is made again in {served.directory.path}, and fetched from node 2, since log directory {bad.path} "
+        f"has failed" in logged
+    )
     assert [(e.event, e.held) for e in node.history.of(bad.name)][-1] == (Event.REMADE, (TP,))
     assert node.healing.round() == [], "once is enough"
     # The disk returns: what it has of the replica is older, and is set aside.
