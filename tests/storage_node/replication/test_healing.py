@@ -158,9 +158,7 @@ def test_replica_of_a_failed_directory_is_in_sync_again_in_another_one(
     row = cluster.controller.partition("t")
     assert (row.directory_of(1), row.leader) == (served.directory.id, 2)
     logged = "".join(record.getMessage() + "\n" for record in caplog.records)
-    assert (
-        logged.count(f"log directory {bad.path} has failed: its replicas that another node leads are made") == 1
-    )
+    assert logged.count(f"log directory {bad.path} has failed: its replicas that another node leads are made") == 1
     assert (
         f"t-0: it is made again in {served.directory.path}, and fetched from node 2, since log directory {bad.path} "
         f"has failed" in logged
