@@ -14,7 +14,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from storage_node.model.ids import LOST
 from storage_node.replicas.boot.actions import Actions, BootPlan, Copy, Found, Verdict, newer_source
 from storage_node.replicas.marker import GOES, Reason, State
 
@@ -125,13 +124,14 @@ def decide(
     assigned_id: str | None,
     metadata_generation: int = 0,
     gone: Reason | None = None,
+    visible: frozenset[str] = frozenset(),
 ) -> BootPlan:
     """Decide what to do with one partition.
 
     `missing_ids` are the directory ids of any meta.properties that are not online now; `assigned_id` and
     `metadata_generation` are those of this replica in the newest cluster image (None and 0 where it has none); `gone`
-    is why nothing of the partition may stay: the topic, by its id, is among the deleted ones, or other nodes hold it. A
-    second decision after the plan was carried out returns no more changes.
+    is why nothing of the partition may stay: the topic, by its id, is among the deleted ones, or other nodes hold it;
+    `visible` are the ids of the directories that are online. A second decision after the plan was carried out returns no more changes.
     """
     plan = Actions(found.tp)
     if gone is not None:
@@ -147,7 +147,7 @@ def decide(
     row = next(row for row in TABLE if _fits(row, current, moving, deleted, missing))
     if row.verdict is not Verdict.OFFLINE:
         plan.discard_unborn(unborn, found)
-    floor = metadata_generation if _never_made(found, winner, missing_ids, assigned_id) else 0
+    floor = metadata_generation if _never_made(found, winner, visible, assigned_id) else 0
     plan.carry_out(row.verdict, found, winner, move, back, metadata_generation, missing_ids, floor)
     return plan.finish(_STATE.get(row.verdict, "online"), row.reason)
 
@@ -203,15 +203,15 @@ def _apart(found: Found, known: bool) -> tuple[Found, tuple[Copy, ...]]:
     return (replace(found, current=born), unborn) if unborn else (found, ())
 
 
-def _never_made(found: Found, winner: Copy | None, missing_ids: frozenset[str], assigned_id: str | None) -> bool:
+def _never_made(found: Found, winner: Copy | None, visible: frozenset[str], assigned_id: str | None) -> bool:
     """Return whether the metadata has the replica in another directory, which is visible and holds nothing of it.
 
     It was to be made again there, and its own directory came back first; the metadata takes no lower generation.
     """
     return (
         winner is not None
-        and assigned_id not in (None, LOST, winner.directory_id)
-        and assigned_id not in missing_ids
+        and assigned_id in visible
+        and assigned_id != winner.directory_id
         and not found.move
         and all(copy.directory_id != assigned_id for copy in found.current)
     )

@@ -51,7 +51,7 @@ def deleted(disk: str, generation: int | None = 0, reason: str = Reason.SWAP, ta
 def boot(*copies: Copy, missing: str = "", assigned: str | None = "a", generation: int = 0) -> BootPlan:
     kinds = {kind: tuple(c for c in copies if c.kind == kind) for kind in ("current", "move", "delete")}
     found = Found(TP, kinds["current"], kinds["move"], kinds["delete"])
-    return decide(found, frozenset(missing), assigned, generation)
+    return decide(found, frozenset(missing), assigned, generation, visible=frozenset("abc") - frozenset(missing))
 
 
 def names(plan: BootPlan, kind: type) -> list[str]:
@@ -212,6 +212,8 @@ def test_replica_gets_the_generation_of_one_that_was_to_be_made_again_and_never_
     assert boot(current("a", 1), missing="b", assigned="b", generation=3).state == "offline"
     assert boot(current("a", 1), assigned="a", generation=3).generation == 1
     assert boot(current("a", 1), moving("b", State.COPYING), assigned="b", generation=3).generation == 1
+    forgotten = boot(current("a", 1), assigned="z", generation=3)
+    assert (forgotten.state, forgotten.generation) == ("online", 1), "what it had is lost by the operator's word"
 
 
 def test_old_replica_is_not_served_while_the_newer_one_may_come_back() -> None:
