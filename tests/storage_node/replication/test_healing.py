@@ -190,6 +190,8 @@ def test_nothing_is_made_while_the_metadata_does_not_have_the_failure(cluster: M
     directory.path.rename(directory.path.with_name("pulled-out"))
     until(lambda: not directory.online)
     passes(node, 3600)
+    (gone,) = node.failures.missing(node.metadata.image, 1)
+    assert (gone.path, gone.recorded) == (directory.name, False) and gone.seconds >= 3600
     assert node.healing.round() == []
     assert cluster.controller.partition("t").directory_of(1) == directory.id
 
@@ -313,7 +315,9 @@ def reports_only(cluster: MemoryCluster, monkeypatch: pytest.MonkeyPatch) -> Log
     with monkeypatch.context() as stopped:
         stopped.setattr(node.metadata_publisher, "make_again", lambda tps: [])
         assert node.healing.round() == []
-    assert cluster.controller.partition("t").directory_of(1) not in (None, bad.id)
+    row = cluster.controller.partition("t")
+    assert row.directory_of(1) not in (None, bad.id)
+    assert row.generation_of(1) == 1, "a report of the old copy would be refused"
     return bad
 
 
