@@ -40,7 +40,7 @@ LOOK = 10.0
 """Seconds between two rounds, at most."""
 BATCH = 500
 """Replicas of one round, at most."""
-ARRIVAL = 10.0
+ARRIVAL = 2.0
 """Seconds to wait for the image that has what was reported."""
 
 Sizes = Callable[[str, int, Collection[TopicPartition]], dict[TopicPartition, int]]

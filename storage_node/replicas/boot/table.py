@@ -131,7 +131,8 @@ def decide(
     `missing_ids` are the directory ids of any meta.properties that are not online now; `assigned_id` and
     `metadata_generation` are those of this replica in the newest cluster image (None and 0 where it has none); `gone`
     is why nothing of the partition may stay: the topic, by its id, is among the deleted ones, or other nodes hold it;
-    `visible` are the ids of the directories that are online. A second decision after the plan was carried out returns no more changes.
+    `visible` are the ids of the directories that are online. A second decision after the plan was carried out returns
+    no more changes.
     """
     plan = Actions(found.tp)
     if gone is not None:
