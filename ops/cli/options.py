@@ -35,6 +35,17 @@ Cluster = Annotated[
     str | None, typer.Option("--cluster", help="The cluster's name (default: REHOME_CLUSTER, then the stack's).")
 ]
 
+#: A run rejects an SLA of so many seconds or more.
+MAX_SLA = 10**9
+
+
+def check_sla(seconds: float | None) -> None:
+    """Raise `UsageError` for an SLA that a run would reject; None is no SLA."""
+    if seconds is not None and not 0 < seconds < MAX_SLA:
+        raise UsageError(
+            f"--sla must be a positive number of seconds below {MAX_SLA:,}, for example 600, not {seconds:g}"
+        )
+
 
 class _Group(TyperGroup):
     """A group whose help shows each command's first sentence whole, over several lines if need be."""

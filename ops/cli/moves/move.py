@@ -20,7 +20,7 @@ from ops.cli import output
 from ops.cli.moves import file_move, open_moves, preflight, runs
 from ops.cli.moves.log_dirs import RequestedMove
 from ops.cli.moves.waiting import wait_with_progress
-from ops.cli.options import Bootstrap, Cluster, Data, Json, TemporalAddress
+from ops.cli.options import Bootstrap, Cluster, Data, Json, TemporalAddress, check_sla
 from ops.cli.plan import file_plan
 from ops.cli.plan.file_plan import AsPlan
 from ops.cli.plan.place import Place
@@ -30,8 +30,6 @@ from storage_node.model.ids import TopicPartition
 from storage_node.model.moves import MOVED
 from workflows.model.run_results import MoveRunResult
 
-#: A run rejects an SLA of so many seconds or more.
-MAX_SECONDS = 10**9
 
 _REPLICA = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 
@@ -92,10 +90,7 @@ def move(
     applies the lists of replicas too, so that a FILE in which they are not the cluster's, or in another order, is
     refused.
     """
-    if sla is not None and not 0 < sla < MAX_SECONDS:
-        raise UsageError(
-            f"--sla must be a positive number of seconds below {MAX_SECONDS:,}, for example 600, not {sla:g}"
-        )
+    check_sla(sla)
     rate = output.parse_rate(throttle) if throttle else None
     target = resolve(data, bootstrap, temporal_address, cluster)
     if file is not None:

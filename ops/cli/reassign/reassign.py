@@ -6,7 +6,7 @@ import shlex
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -19,7 +19,7 @@ from ops.cli import output, waits
 from ops.cli.kafka_admin import KafkaAdmin, LogDirectoryView, NoResponse, Reassignment, sizes_of
 from ops.cli.moves import log_dirs, runs
 from ops.cli.moves.waiting import Bars, Shown
-from ops.cli.options import Bootstrap, Cluster, Data, Json, TemporalAddress
+from ops.cli.options import Bootstrap, Cluster, Data, Json, TemporalAddress, check_sla
 from ops.cli.plan import file_plan
 from ops.cli.plan.file_plan import AsPlan
 from ops.cli.plan.place import Place
@@ -62,6 +62,14 @@ def reassign(
             "ends, by its runs. Without Temporal it requires --wait.",
         ),
     ] = None,
+    sla: Annotated[
+        float | None,
+        typer.Option(
+            "--sla",
+            metavar="SECONDS",
+            help="Time within which the replicas should be in place, for the report; requires Temporal.",
+        ),
+    ] = None,
     wait: Annotated[
         bool, typer.Option("--wait", help="Show progress until the reassignment ends; fail with its reason.")
     ] = False,
@@ -86,16 +94,19 @@ def reassign(
 
     Where a worker serves plans of the cluster, and it has no controller of rehome, FILE is submitted as a plan: see
     rehome plan --help. A call while that plan is open follows it, and --cancel cancels it; a call that cannot reach
-    Temporal fails, unless --no-plan leaves plans aside.
+    Temporal fails, unless --no-plan leaves plans aside. With --sla that plan has a deadline.
     """
+    check_sla(sla)
     rate = output.parse_rate(throttle) if throttle else None
-    if cancel and (rate is not None or wait):
-        raise UsageError("--cancel cannot be combined with --throttle or --wait")
+    if cancel and (rate is not None or sla is not None or wait):
+        raise UsageError("--cancel cannot be combined with --throttle, --sla or --wait")
     target = resolve(data, bootstrap, temporal_address, cluster)
     place = Place(target, cluster)
     choice = file_plan.choose(place, file, plan)
     if choice.plan and not cancel:
-        options = {} if rate is None else {"throttle_between_brokers": rate}
+        options: dict[str, Any] = {} if rate is None else {"throttle_between_brokers": rate}
+        if sla is not None:
+            options["deadline"] = (datetime.now(UTC) + timedelta(seconds=sla)).isoformat(timespec="seconds")
         file_plan.submit(place, file, options, wait=wait, as_json=json)
         return
     if choice.plan and file_plan.cancel(place, file, as_json=json):
@@ -106,10 +117,12 @@ def reassign(
             f"--throttle {target.without_runs} requires --wait: "
             "only this command can remove it when the reassignment ends"
         )
+    if sla is not None and not target.has_runs:
+        raise UsageError(f"--sla {target.without_runs} has no effect: only a run of Temporal has an SLA")
     with KafkaAdmin(target.need_kafka()) as admin, runs.Session(target) as session:
         if choice.why_not and not cancel:
             output.say(choice.why_not)
-        work = _Reassign(admin, session, target, entries)
+        work = _Reassign(admin, session, target, entries, sla)
         if cancel:
             rows = work.cancel()
             throttling.remove(admin, file)
@@ -159,9 +172,15 @@ class _Reassign:
     """One call of the command."""
 
     def __init__(
-        self, admin: KafkaAdmin, session: runs.Session, target: Target, entries: Sequence[PlannedPartition]
+        self,
+        admin: KafkaAdmin,
+        session: runs.Session,
+        target: Target,
+        entries: Sequence[PlannedPartition],
+        sla: float | None = None,
     ) -> None:
         self._admin, self._session, self._target, self._entries = admin, session, target, entries
+        self._sla = sla
         self._nodes = SnapshotReader(target, {entry.topic for entry in entries})
         self._due = waits.Due()
         self._kafka_read_at = 0.0
@@ -247,12 +266,13 @@ class _Reassign:
         return sets
 
     def _begin(self, rows: Sequence[Row], mine: throttling.Throttles | None) -> list[Row]:
-        """Request the changes: with Temporal, those with directories or throttles by runs, each with its part of
-        `mine`; all others through Kafka's API.
+        """Request the changes: with Temporal, those with directories, throttles or an SLA by runs, each with its part
+        of `mine`; all others through Kafka's API.
         """
         entries = {partition_of(entry): entry for entry in self._entries}
         changing = [row for row in rows if row.outcome == comparing.TO_CHANGE]
-        directed = [row for row in changing if mine is not None or comparing.requested_moves(entries[row.partition])]
+        by_run = mine is not None or self._sla is not None
+        directed = [row for row in changing if by_run or comparing.requested_moves(entries[row.partition])]
         seen = [row for row in rows if mine is not None and row.outcome == comparing.UNDER_WAY]
         if (directed or seen) and self._target.has_runs:
             requested = [entries[row.partition] for row in (*directed, *seen)]
@@ -283,6 +303,8 @@ class _Reassign:
             if mine:
                 share = throttles.of_group(asdict(mine), [(each.topic, each.partition) for each in group])
                 parameter["throttles"] = share
+            if self._sla is not None:
+                parameter["sla_seconds"] = self._sla
             workflow_id = f"{base}/cli-{stamp}"
             await runs.start_move(client, self._target.cluster, workflow_id, parameter, names.PARTITION_REASSIGNMENT)
             self._by_run[workflow_id] = [partition_of(each) for each in group]

@@ -126,7 +126,7 @@ def _moves(entries: Any, single: bool) -> ParsedMoves:
             _agree(shared, "throttle", size(row["throttle"], f"{path}.throttle"), path)
         for name in ("sla_seconds", "deadline_seconds"):
             if row.get(name) is not None:
-                _agree(shared, "sla_seconds", _seconds(row[name], f"{path}.{name}"), path)
+                _agree(shared, "sla_seconds", seconds(row[name], f"{path}.{name}"), path)
         replicas.append(
             ReplicaMove(
                 topic,
@@ -155,7 +155,8 @@ def _agree(shared: dict[str, tuple[str, Any]], name: str, value: Any, path: str)
         raise BadField(f"{path}.{name}", f"is {value}, but {where}.{name} is {known}: one run has one {name}")
 
 
-def _seconds(value: Any, path: str) -> float:
+def seconds(value: Any, path: str) -> float:
+    """Read an SLA. Raises BadField."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 10**9:
         raise BadField(path, f"must be a number of seconds above 0, not {fields.told(value)}")
     return float(value)

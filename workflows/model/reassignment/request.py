@@ -25,13 +25,15 @@ LARGEST_GROUP = 50
 @dataclass(frozen=True, slots=True)
 class ReassignmentRequest:
     """A run's parameter. `made`: the controller has applied the change already, at `pair` of its state; `throttles`:
-    those that the run leases until its replicas are copied, see `throttles.parse`.
+    those that the run leases until its replicas are copied, see `throttles.parse`. `sla_seconds`: the time from the
+    run's start within which the replicas should be in place; it gives a verdict in the report and ends nothing.
     """
 
     parts: tuple[PartitionRun, ...]
     made: bool = False
     pair: tuple[int, int] = (0, 0)
     throttles: Mapping[str, Any] = field(default_factory=dict)
+    sla_seconds: float | None = None
 
 
 def change_row(change: Reassigned) -> list[Any]:
@@ -86,14 +88,19 @@ def parse(parameter: Any) -> ReassignmentRequest:
 
     Operators pass one object {"topic", "partition", "replicas", "log_dirs"} or a list of them, or the JSON of
     kafka-reassign-partitions, or a string that holds any of these; `log_dirs` is optional. In the JSON, "throttles" are
-    those that the run holds until its replicas are copied. The controller passes what `made_by_controller` returns.
+    those that the run holds until its replicas are copied, and "sla_seconds" is their SLA. The controller
+    passes what `made_by_controller` returns.
     """
     if isinstance(parameter, str):
         parameter = move_parameter.loads(parameter)
     held: Mapping[str, Any] = {}
-    if isinstance(parameter, Mapping) and "partitions" in parameter and "throttles" in parameter:
-        held = throttles.parse(parameter["throttles"])
-        parameter = {key: value for key, value in parameter.items() if key != "throttles"}
+    sla: float | None = None
+    if isinstance(parameter, Mapping) and "partitions" in parameter:
+        if "throttles" in parameter:
+            held = throttles.parse(parameter["throttles"])
+        if "sla_seconds" in parameter:
+            sla = move_parameter.seconds(parameter["sla_seconds"], "$.sla_seconds")
+        parameter = {key: value for key, value in parameter.items() if key not in ("throttles", "sla_seconds")}
     if isinstance(parameter, Mapping) and "made" in parameter:
         return _made(parameter)
     if isinstance(parameter, Mapping) and "partitions" in parameter:
@@ -104,7 +111,7 @@ def parse(parameter: Any) -> ReassignmentRequest:
         raise BadField(
             where, f"has {len(planned)} entries, but one run reassigns at most {LARGEST_GROUP}; start several"
         )
-    return ReassignmentRequest(tuple(_requested(each) for each in planned), throttles=held)
+    return ReassignmentRequest(tuple(_requested(each) for each in planned), throttles=held, sla_seconds=sla)
 
 
 def _requested(each: PlannedPartition) -> PartitionRun:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -28,6 +29,7 @@ from ops.cli.target import Target
 from ops.stack.errors import OpsError
 from storage_node.model.ids import TopicPartition
 from workflows.model.plans.document import PlannedPartition
+from workflows.model.reassignment.request import parse
 from workflows.model.run_results import ReassignmentRunResult
 from workflows.model.throttles import LISTS
 
@@ -261,6 +263,28 @@ def started(session: Session, count: int) -> tuple[_Reassign, dict[TopicPartitio
     work = _Reassign(admin_of(cluster), cast(runs.Session, session), TARGET, entries)
     work._start_runs(entries, None)
     return work, {row.partition: row for row in begun(entries)}
+
+
+def test_sla_goes_to_the_runs_that_start_the_reassignment(
+    session: Session, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+
+    async def start_move(*arguments: Any) -> str:
+        given.append(arguments[3])
+        return "r"
+
+    monkeypatch.setattr(runs, "start_move", start_move)
+    cluster = Cluster(2)
+    entries = entries_of(cluster, "any")
+    rows = [comparing.replaced(row, comparing.TO_CHANGE) for row in begun(entries)]
+    target = replace(TARGET, temporal_address="127.0.0.1:2")
+    work = _Reassign(admin_of(cluster), cast(runs.Session, session), target, entries, sla=90.0)
+    assert {row.outcome for row in work._begin(rows, None)} == {comparing.STARTED}
+    (parameter,) = given
+    request = parse(parameter)
+    assert [part.key for part in request.parts] == [("t0", 0), ("t1", 0)] and request.sla_seconds == 90
+    assert not cluster.requests, "the run requests the change"
 
 
 @MANY

@@ -106,6 +106,16 @@ def test_command_without_a_reachable_cluster_fails(
     assert "rehome stack up --data" in failed(capsys, *call, "--data", str(tmp_path / "none"), code=1)
 
 
+def test_sla_that_has_no_effect_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "plan.json"
+    file.write_text(planned())
+    call = ("reassign", str(file), "--bootstrap-server", NOWHERE, "--sla")
+    for seconds in ("0", "-1", "nan", "1e9"):
+        assert "--sla must be a positive number of seconds" in failed(capsys, *call, seconds, code=2)
+    assert "--sla without Temporal has no effect" in failed(capsys, *call, "60", "--no-plan", code=2)
+    assert "--cancel cannot be combined with" in failed(capsys, *call, "60", "--cancel", code=2)
+
+
 def test_problems_name_unknown_nodes_and_partitions() -> None:
     entries = [PlannedPartition("t", 0, (1, 9), ("any", "any")), PlannedPartition("no", 3, (1,), ("any",))]
     first, second = comparing.problems(entries, {comparing.partition_of(entries[0]): [1]}, [1, 2], [])

@@ -195,6 +195,16 @@ def test_parameter_may_be_one_partition_a_list_or_kafkas_json() -> None:
         parse(forms[3])
 
 
+def test_sla_of_kafkas_json_is_read_and_checked() -> None:
+    plan = {"version": 1, "partitions": [{"topic": "t", "partition": 0, "replicas": [2, 3]}]}
+    assert parse(plan | {"sla_seconds": 90}).sla_seconds == 90.0 and parse(plan).sla_seconds is None
+    for bad in (0, -1, True, "60", None, 10**9):
+        with pytest.raises(BadField, match=r"^\$.sla_seconds must be a number of seconds above 0"):
+            parse(plan | {"sla_seconds": bad})
+    with pytest.raises(BadField, match="sla_seconds"):
+        parse([plan["partitions"][0] | {"sla_seconds": 90}])  # type: ignore[index]
+
+
 def test_changes_are_grouped_in_order_and_summarised() -> None:
     many = [replace(CHANGE, partition=at) for at in range(120)]
     assert [group[0].partition for group in groups(list(reversed(many)))] == [0, 50, 100]
