@@ -1,5 +1,5 @@
-"""`python -m ops.analytics EXPORT_DIR OUT_DIR [--as-of ISO] [--sla FILE] [--temporal-ui URL] [--json]`, and
-`--since ISO`, `--open` and `--kind KIND`, which choose the moves that are listed.
+"""`python -m ops.analytics EXPORT_DIR OUT_DIR [--as-of ISO] [--sla FILE] [--slo FILE] [--temporal-ui URL] [--json]`,
+and `--since ISO`, `--open` and `--kind KIND`, which choose the moves that are listed.
 
 Exit codes: 0 report written, 1 failure, 2 wrong usage or no readable export, 3 no Java or no Delta Lake.
 """
@@ -26,6 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("out_dir", type=Path, help="folder for report.html and the tables")
     parser.add_argument("--as-of", metavar="ISO", help="report for this time instead of the newest export's")
     parser.add_argument("--sla", type=Path, metavar="FILE", help="rules for the SLAs of moves that come without one")
+    parser.add_argument("--slo", type=Path, metavar="FILE", help="SLOs in TOML instead of the package's own")
     parser.add_argument(
         "--temporal-ui",
         metavar="URL",
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from ops.analytics.table import print_report
 
         only = Only(time_of(chosen.since) if chosen.since else None, chosen.open, tuple(chosen.kind))
-        summary = run(chosen.export_dir, chosen.out_dir, chosen.as_of, chosen.sla, ui, only)
+        summary = run(chosen.export_dir, chosen.out_dir, chosen.as_of, chosen.sla, ui, only, chosen.slo)
     except AnalyticsError as error:
         print(f"rehome: {error}", file=sys.stderr)
         return error.code

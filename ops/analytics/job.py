@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,12 @@ from pyspark.sql import functions as F
 from activities.history.manifest import from_iso, to_iso
 from ops.analytics import schema
 from ops.analytics.errors import AnalyticsError, NoExport
+from ops.analytics.gold.burn_rate import Evidence, burn_rate, slo_minutes
 from ops.analytics.gold.plan_progress import judged_plans
 from ops.analytics.gold.replicas import measured, measured_phases
 from ops.analytics.gold.rules import Rules, read_rules
 from ops.analytics.gold.sla import judged, sla_summary
+from ops.analytics.gold.slos import read_slos
 from ops.analytics.lake.ingest import ingest_exports, keep, newest_export, newest_time
 from ops.analytics.lake.tables import Lake
 from ops.analytics.page import write_page, write_text
@@ -66,6 +68,7 @@ class Summary:
         plain |= {"page": str(self.page), "site": str(self.site), "tables": str(self.tables)}
         return plain | {
             "moves_table": [asdict(move) for move in self.report.moves],
+            "slos": [asdict(budget) for budget in self.report.budgets],
             "plans": [asdict(plan) for plan in self.report.plans],
             "directory_failures": [asdict(failure) for failure in self.report.failures],
             "replica_failures": [asdict(failure) for failure in self.report.replica_failures],
@@ -80,6 +83,7 @@ def run(
     rules_file: Path | None = None,
     temporal_ui: str = "",
     only: Only = ALL,
+    slo_file: Path | None = None,
 ) -> Summary:
     """Ingest the new exports of a folder into `out_dir`/tables, write `out_dir`/report.html, report.json and the site,
     and return their summary.
@@ -87,10 +91,10 @@ def run(
     `as_of` (ISO 8601) is the time of the report: later events are ignored, open moves last until then. The default is
     the time of the newest export. `temporal_ui` is the address of Temporal's UI, for the site's links to runs; without
     it there are none. `only` are the moves that the page and the summary list; the site has filters of its own.
-    Raises AnalyticsError.
+    `slo_file` has the SLOs (default: the package's own). Raises AnalyticsError.
     """
     wanted = time_of(as_of) if as_of else None
-    rules = read_rules(rules_file)
+    rules = replace(read_rules(rules_file), slos=read_slos(slo_file))
     if not newest_export(export_dir) and not (out_dir / TABLES).is_dir():
         raise NoExport(f"{export_dir} contains no export: create one with `rehome export`, then try again")
     try:
@@ -102,9 +106,10 @@ def run(
         ingest_exports(lake, export_dir, rules)
         at = wanted or newest_time(lake)
         made = stored(lake) if wanted is None else at_time(lake, wanted)
-        report = report_of(made, lake.read(schema.QUARANTINE), rules, at, only)
+        burned = lake.read(schema.BURN_RATE) if wanted is None else burned_at(made, rules, at).persist()
+        report = report_of(made, lake.read(schema.QUARANTINE), rules, at, only, burned)
         events = made.runs.agg(F.coalesce(F.sum("events"), F.lit(0))).first()
-        site = site_of(lake, made, rules, at, report.runs, temporal_ui)
+        site = site_of(lake, made, rules, at, report.runs, temporal_ui, burned)
     first = write_site(site, out_dir / SITE)
     page = write_page(report, out_dir / "report.html")
     total = report.total
@@ -140,14 +145,23 @@ def time_of(text: str) -> datetime:
         raise AnalyticsError(f"{text!r} is not a valid ISO 8601 time stamp, such as 2026-11-20T12:00:00Z") from error
 
 
-def site_of(lake: Lake, made: Silver, rules: Rules, as_of: datetime, runs: int, temporal_ui: str = "") -> Site:
+def site_of(
+    lake: Lake,
+    made: Silver,
+    rules: Rules,
+    as_of: datetime,
+    runs: int,
+    temporal_ui: str = "",
+    burned: DataFrame | None = None,
+) -> Site:
     """Return the values of the site. Its days, rates, stalls, retries, transitions and progress of plans are gold's,
-    as of the newest export.
+    as of the newest export; so are the budgets, unless `burned` has those of another time.
     """
     moves = judged(measured(made.moves), rules, as_of)
     sources = Sources(
         moves=moves,
         sla_daily=lake.read(schema.SLA_DAILY),
+        burn_rate=lake.read(schema.BURN_RATE) if burned is None else burned,
         stalls=lake.read(schema.STALLS),
         retries=lake.read(schema.RETRIES),
         rates_hourly=lake.read(schema.RATES_HOURLY),
@@ -176,8 +190,24 @@ def at_time(lake: Lake, as_of: datetime) -> Silver:
     return silver(events, lake.read(schema.PENDING_ACTIVITIES), as_of, keep)
 
 
-def report_of(made: Silver, quarantine: DataFrame, rules: Rules, as_of: datetime, only: Only = ALL) -> Report:
-    """Return the values that the report shows."""
+def burned_at(made: Silver, rules: Rules, as_of: datetime) -> DataFrame:
+    """Return the budgets as of a time, computed from the silver of it; no rows without SLOs."""
+    if not rules.slos:
+        return made.runs.sparkSession.createDataFrame([], schema.BURN_RATE.struct)
+    evidence = Evidence(made.runs, made.move_phases, made.throttle_spans, made.moves)
+    minutes = slo_minutes(judged(measured(made.moves), rules, as_of), evidence, rules, as_of)
+    return burn_rate(keep("slo_minutes", minutes), rules, as_of)
+
+
+def report_of(
+    made: Silver,
+    quarantine: DataFrame,
+    rules: Rules,
+    as_of: datetime,
+    only: Only = ALL,
+    burned: DataFrame | None = None,
+) -> Report:
+    """Return the values that the report shows; `burned` are the budgets of SLOs."""
     moves = judged(measured(made.moves), rules, as_of).persist()
     try:
         shown = Shown(
@@ -189,6 +219,7 @@ def report_of(made: Silver, quarantine: DataFrame, rules: Rules, as_of: datetime
             failures=made.directories,
             replica_failures=replica_failures(made.replica_reports),
             quarantine=quarantine,
+            burned=burned,
         )
         return build(shown, as_of, only)
     finally:

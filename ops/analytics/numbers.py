@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from ops.dashboards.site.pack import millionths
+
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 Z = 1.959963984540054
 #: Fewer deadlines than this have no share: one of one is not 100 %. The site has the same number (static/lib.js).
@@ -70,6 +72,21 @@ def percent(share: float | None) -> str:
 def attainment(met: int, counted: int) -> str:
     """Format the share of deadlines met: a percentage, "too few to say" below `FEWEST`, a dash without any."""
     return percent(None) if not counted else TOO_FEW if counted < FEWEST else percent(met / counted)
+
+
+def fraction(value: float | None) -> str:
+    """Format a share, or what is left of a budget, such as "99.2 %" or "−31.0 %"; it never rounds up to 100 %.
+
+    None are too few events. The site writes the same (static/pages.js).
+    """
+    whole = millionths(value)
+    return TOO_FEW if whole is None else f"{'−' if whole < 0 else ''}{abs(whole) // 1000 / 10:.1f} %"
+
+
+def burn(value: float | None) -> str:
+    """Format a burn rate, such as "14.4 ×"; None are too few events."""
+    whole = millionths(value)
+    return TOO_FEW if whole is None else f"{whole // 100_000 / 10:.1f} ×"
 
 
 def shortened(text: str, most: int = 34) -> str:

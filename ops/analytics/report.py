@@ -135,6 +135,30 @@ class Attainment:
 
 
 @dataclass(frozen=True, slots=True)
+class Budget:
+    """One row of `burn_rate`: an SLO as of the report's time."""
+
+    slo: str
+    event: str
+    objective: float
+    window_days: int
+    weight: str
+    until: str
+    good: int
+    bad: int
+    share: float | None
+    low: float | None
+    high: float | None
+    budget_left: float | None
+    burn_5m: float | None
+    burn_30m: float | None
+    burn_1h: float | None
+    burn_6h: float | None
+    burn_3d: float | None
+    alarm: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class Failure:
     """One row of `directory_failures`: `replicas` went offline and `moves` ended because of it."""
 
@@ -226,6 +250,7 @@ class Report:
     quarantined: int = 0
     only: str = ""
     matching: int = 0
+    budgets: tuple[Budget, ...] = ()
 
     @property
     def listed(self) -> int:
@@ -261,6 +286,7 @@ class Shown:
     failures: DataFrame
     replica_failures: DataFrame
     quarantine: DataFrame
+    burned: DataFrame | None = None
 
 
 def build(shown: Shown, as_of: datetime, only: Only = ALL) -> Report:
@@ -297,7 +323,16 @@ def build(shown: Shown, as_of: datetime, only: Only = ALL) -> Report:
         quarantined=quarantined,
         only=str(only),
         matching=counted(chosen).count() if str(only) else 0,
+        budgets=_budgets(shown.burned),
     )
+
+
+def _budgets(burned: DataFrame | None) -> tuple[Budget, ...]:
+    """Return the rows of the newest day, by name."""
+    if burned is None:
+        return ()
+    newest = burned.join(F.broadcast(burned.agg(F.max("day").alias("day"))), ["day"], "left_semi")
+    return tuple(sorted(_collect(newest, Budget), key=lambda one: str(one.slo)))
 
 
 def collect_failures(failures: DataFrame) -> tuple[Failure, ...]:

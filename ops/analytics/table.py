@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ops.analytics import schema
-from ops.analytics.numbers import attainment, duration, percent, rate, shortened, size
+from ops.analytics.numbers import FEWEST, TOO_FEW, attainment, burn, duration, fraction, percent, rate, shortened, size
 from ops.analytics.page import headline, plan_line
-from ops.analytics.report import Move, Report
+from ops.analytics.report import Budget, Move, Report
 
 #: Width of a table in a file or a pipe, without COLUMNS.
 FILE_WIDTH = 190
@@ -117,6 +117,28 @@ def print_report(report: Report, console: Console | None = None) -> None:
         interval = f"95 % interval {percent(total.low)} to {percent(total.high)}"
         counted = total.met + total.missed
         out.print(f"SLA attainment: {attainment(total.met, counted)} ({total.met} of {counted} met; {interval})")
+    if report.budgets:
+        out.print(_budgets(report.budgets))
+
+
+#: The burn rates of the terminal, in pairs of a long and a short window.
+_BURNS = (("1 h / 5 min", "1h", "5m"), ("6 h / 30 min", "6h", "30m"), ("3 d / 6 h", "3d", "6h"))
+_ALARMS = {"page": "bold red", "ticket": "yellow"}
+
+
+def _budgets(budgets: Sequence[Budget]) -> Table:
+    table = Table(title="SLOs and their error budgets", box=box.SIMPLE_HEAD, title_justify="left", pad_edge=False)
+    for title in ("SLO", "objective", "good", "bad", "share", "budget left", *(name for name, _, _ in _BURNS), "alarm"):
+        table.add_column(title, justify="left" if title in ("SLO", "alarm") else "right")
+    for one in budgets:
+        few = one.good + one.bad < FEWEST
+        pairs = [[burn(getattr(one, f"burn_{window}")) for window in windows] for _, *windows in _BURNS]
+        burns = [TOO_FEW if set(pair) == {TOO_FEW} else " / ".join(pair) for pair in pairs]
+        goal = f"{fraction(one.objective)} of {one.weight} in {one.window_days} d"
+        share = TOO_FEW if few else fraction(one.share)
+        cells = (shortened(one.slo), goal, str(one.good), str(one.bad), share, fraction(one.budget_left), *burns)
+        table.add_row(*map(Text, cells), Text(one.alarm or "–", style=_ALARMS.get(one.alarm or "", "")))
+    return table
 
 
 def _table(report: Report, columns: Sequence[_Column]) -> Table:

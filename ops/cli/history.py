@@ -16,6 +16,8 @@ from temporalio.common import WorkflowIDConflictPolicy
 
 from activities.history import lateness
 from activities.history.manifest import from_iso, newest_manifest
+from ops.analytics.errors import AnalyticsError
+from ops.analytics.gold.slos import read_slos
 from ops.cli import output, spark, waits
 from ops.cli.moves import runs
 from ops.cli.options import Cluster, Data, Json, TemporalAddress, ui_address
@@ -77,6 +79,10 @@ def report(
         Path | None,
         typer.Option("--sla", metavar="FILE", help="Rules for the SLAs of moves that come without one."),
     ] = None,
+    slo: Annotated[
+        Path | None,
+        typer.Option("--slo", metavar="FILE", help="SLOs in TOML for budgets and burn rates (default: rehome's own)."),
+    ] = None,
     temporal_ui: Annotated[
         str | None,
         typer.Option(
@@ -101,6 +107,8 @@ def report(
     json: Json = False,
 ) -> None:
     """Export workflow histories, run the Spark job, print the table of moves, and write one HTML page and a site."""
+    if slo is not None:
+        _check(slo)
     ui = "" if temporal_ui is None else ui_address(temporal_ui)
     chosen = [*_time("--since", since), *_time("--as-of", as_of), *(["--open"] if open_only else [])]
     chosen += [part for one in kind or () for part in ("--kind", one.value)]
@@ -125,6 +133,7 @@ def report(
         say=output.say,
         as_json=json,
         sla=sla and sla.absolute(),
+        slo=slo and slo.absolute(),
         temporal_ui=ui,
         chosen=chosen,
     )
@@ -134,6 +143,14 @@ def report(
     typer.echo(made.text.rstrip())
     _warn(source)
     typer.echo(f"report: {made.page}")
+
+
+def _check(slo: Path) -> None:
+    """Raise `UsageError` for a file that has no valid SLOs, before anything is exported."""
+    try:
+        read_slos(slo)
+    except AnalyticsError as error:
+        raise UsageError(f"--slo: {error}") from error
 
 
 def _warn(folder: Path) -> None:

@@ -60,13 +60,14 @@ def build_report(
     say: Callable[[str], None],
     as_json: bool = False,
     sla: Path | None = None,
+    slo: Path | None = None,
     temporal_ui: str = "",
     chosen: Sequence[str] = (),
 ) -> Report:
     """Run `python -m ops.analytics EXPORT OUT`, which prints a table, or with `as_json` a summary.
 
-    `sla` is a file with rules for the SLAs of moves that come without one, `temporal_ui` the address for links to runs,
-    `chosen` the job's options for its time and the moves that it lists.
+    `sla` is a file with rules for the SLAs of moves that come without one, `slo` one with SLOs, `temporal_ui` the
+    address for links to runs, `chosen` the job's options for its time and the moves that it lists.
 
     Raises `OpsError` with the last line of the job's log if the job fails.
     """
@@ -78,6 +79,8 @@ def build_report(
     command = [sys.executable, "-m", "ops.analytics", str(export), str(out), *(["--json"] if as_json else [])]
     if sla is not None:
         command += ["--sla", str(sla)]
+    if slo is not None:
+        command += ["--slo", str(slo)]
     if temporal_ui:
         command += ["--temporal-ui", temporal_ui]
     command += chosen

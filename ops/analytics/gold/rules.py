@@ -1,4 +1,6 @@
-"""The rules for SLAs of moves that come without one, as those of Kafka's tools do. Plain values and a strict reader."""
+"""The rules for SLAs of moves that come without one, as those of Kafka's tools do, and the SLOs beside them. Plain
+values, and a strict reader of the rules.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ops.analytics.errors import AnalyticsError
+from ops.analytics.gold.slos import Slo
+from ops.analytics.gold.slos import digest as digest_of
 from ops.analytics.schema.words import KINDS
 from storage_node.model import fields
 from storage_node.model.fields import BadField
@@ -34,9 +38,15 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """The rules in their order."""
+    """The rules in their order, and the SLOs that moves are measured by; without any no budgets are computed."""
 
     rules: tuple[Rule, ...] = ()
+    slos: tuple[Slo, ...] = ()
+
+    @property
+    def definitions(self) -> str:
+        """Return a digest of the SLOs and of the rules, since these decide which moves have deadlines."""
+        return f"{digest_of(self.slos)}{f'-{self.digest}' if self.digest else ''}"
 
     @property
     def digest(self) -> str:

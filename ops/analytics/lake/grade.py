@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from ops.analytics import schema
+from ops.analytics.gold.burn_rate import Evidence, burn_rate, computed_from, slo_minutes
 from ops.analytics.gold.plan_progress import plan_progress
 from ops.analytics.gold.rates import rates_hourly
 from ops.analytics.gold.replicas import measured
@@ -21,24 +22,44 @@ from ops.analytics.lake.tables import Lake
 
 
 def gold(lake: Lake, days: Sequence[str], rules: Rules, as_of: datetime) -> None:
-    """Compute the rows of these days (yyyy-mm-dd) again."""
+    """Compute the rows of these days (yyyy-mm-dd) again, and of `burn_rate` those from the first of them on."""
     if not days:
+        _burned(lake, rules, as_of, None)
         return
     of = f"day IN ({', '.join(f'DATE{day!r}' for day in days)})"
     moves = lake.read(schema.MOVES)
     mine = moves.where(of).persist()
+    verdicts = judged(measured(mine, moves), rules, as_of).persist()
     tables = [
-        (schema.SLA_DAILY, sla_daily(judged(measured(mine, moves), rules, as_of), rules)),
+        (schema.SLA_DAILY, sla_daily(verdicts, rules)),
         (schema.RATES_HOURLY, rates_hourly(moves, phases_near(lake.read(schema.MOVE_PHASES), min(days), max(days)))),
         (schema.STALLS, stalls(mine)),
         (schema.RETRIES, retries(lake.read(schema.ACTIVITIES).where(of))),
         (schema.TRANSITIONS, transitions(lake.read(schema.MOVE_STEPS).where(of))),
     ]
+    if rules.slos:
+        tables.append((schema.SLO_MINUTES, slo_minutes(verdicts, _evidence(lake), rules, as_of)))
     if lake.exists(schema.PLANS):
         tables.append((schema.PLAN_PROGRESS, plan_progress(lake.read(schema.PLANS).where(of), moves)))
     for table, rows in tables:
         lake.overwrite(table, rows.where(of), of)
-    mine.unpersist()
+    for kept in (verdicts, mine):
+        kept.unpersist()
+    _burned(lake, rules, as_of, min(days))
+
+
+def _evidence(lake: Lake) -> Evidence:
+    return Evidence(*map(lake.read, (schema.RUNS, schema.MOVE_PHASES, schema.THROTTLE_SPANS, schema.MOVES)))
+
+
+def _burned(lake: Lake, rules: Rules, as_of: datetime, touched: str | None) -> None:
+    """Compute the budgets again that a batch changes, and those of the newest day, for which time has passed."""
+    if not rules.slos:
+        return
+    newest = lake.read(schema.BURN_RATE).agg(F.date_format(F.max("day"), "yyyy-MM-dd")).first()
+    since = computed_from(touched, newest[0] if newest else None)
+    rows = burn_rate(lake.read(schema.SLO_MINUTES), rules, as_of, date.fromisoformat(since) if since else None)
+    lake.overwrite(schema.BURN_RATE, rows, f"day >= DATE{since!r}" if since else "")
 
 
 def phases_near(phases: DataFrame, first: str, last: str) -> DataFrame:
@@ -51,6 +72,10 @@ def phases_near(phases: DataFrame, first: str, last: str) -> DataFrame:
 
 
 def regraded(lake: Lake, rules: Rules, as_of: datetime) -> None:
-    """Compute the attainment of all days again."""
-    moves = measured(lake.read(schema.MOVES))
-    lake.overwrite(schema.SLA_DAILY, sla_daily(judged(moves, rules, as_of), rules))
+    """Compute the attainment and the budgets of all days again."""
+    verdicts = judged(measured(lake.read(schema.MOVES)), rules, as_of).persist()
+    lake.overwrite(schema.SLA_DAILY, sla_daily(verdicts, rules))
+    if rules.slos:
+        lake.overwrite(schema.SLO_MINUTES, slo_minutes(verdicts, _evidence(lake), rules, as_of))
+        lake.overwrite(schema.BURN_RATE, burn_rate(lake.read(schema.SLO_MINUTES), rules, as_of))
+    verdicts.unpersist()

@@ -495,11 +495,14 @@ def touched_days(lake: Lake, made: Silver, chains: DataFrame, runs: DataFrame, o
 
 
 def regrade(lake: Lake, rules: Rules) -> None:
-    """Compute the attainment of all days again, if other rules applied when it was computed."""
+    """Compute the attainment and the budgets of all days again, if other rules or SLOs applied when it was computed."""
     if not lake.exists(schema.SLA_DAILY):
         return
-    other = lake.read(schema.SLA_DAILY).where(F.col("rules") != rules.digest)
-    if not other.isEmpty():
+    other = not lake.read(schema.SLA_DAILY).where(F.col("rules") != rules.digest).isEmpty()
+    if rules.slos and not other:
+        burned = lake.read(schema.BURN_RATE)
+        other = burned.isEmpty() or not burned.where(F.col("definitions") != rules.definitions).isEmpty()
+    if other:
         regraded(lake, rules, newest_time(lake))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from ops.analytics.schema.columns import BOOL, DATE, DOUBLE, INT, LONG, STRING, TIME, Column, Table, columns
 
 _DAY = Column("day", DATE, "the day on which the moves started")
+#: The windows of burn rates, the shortest first, and their names in a sentence.
+BURN_WINDOWS = {"5m": "5 minutes", "30m": "30 minutes", "1h": "hour", "6h": "6 hours", "3d": "3 days"}
 #: The counts, times and rates over a group of moves.
 ATTAINMENT = (
     *columns(
@@ -147,5 +149,61 @@ PLAN_PROGRESS = Table(
         *columns(DOUBLE, rate="bytes_done per second since the plan's start"),
         *columns(TIME, eta="when the rest would be copied at this rate; null if nothing was copied"),
         Column("day", DATE, "the day on which the plan started"),
+    ),
+)
+
+SLO_MINUTES = Table(
+    "gold",
+    "slo_minutes",
+    "SLO, minute in which events of it fell, and day on which their moves started",
+    ("day", "slo", "minute"),
+    (
+        _DAY,
+        *columns(STRING, slo="the SLO's name"),
+        *columns(TIME, minute="the begin of the minute in which the events were good, or turned bad"),
+        *columns(LONG, good="good events", bad="bad events"),
+        *columns(
+            DOUBLE,
+            good_weight="what the good ones weigh: 1 each, or the bytes of their replicas",
+            bad_weight="what the bad ones weigh",
+            squares="the sum of the squares of all weights, for the interval of a weighted share",
+        ),
+        *columns(STRING, definitions="the digest of the SLOs and the rules that applied"),
+    ),
+)
+
+BURN_RATE = Table(
+    "gold",
+    "burn_rate",
+    "SLO and day, as of the day's end; of the newest day as of the newest export",
+    ("day", "slo"),
+    (
+        Column("day", DATE, "the day"),
+        *columns(STRING, slo="the SLO's name", event="what it counts: placed, swap, rate, unattended or cancelled"),
+        *columns(DOUBLE, objective="the share of events that should be good"),
+        *columns(INT, window_days="the days over which its budget is counted"),
+        *columns(STRING, weight="moves or bytes: what an event weighs"),
+        *columns(TIME, until="the last minute that counts: windows end with it"),
+        *columns(LONG, good="good events within the window", bad="bad events within it"),
+        *columns(
+            DOUBLE,
+            share="the share of the good ones, by weight; null without any",
+            low="lower end of its 95 % Wilson interval",
+            high="upper end of it",
+            budget_left="1 - (1 - share) / (1 - objective): 1 is all of it, below 0 it is overspent; null below 20 "
+            "events",
+            **{
+                f"burn_{name}": f"share of bad events in the last {words} / (1 - objective): 1 spends the budget "
+                "in its window; null below 20 events"
+                for name, words in BURN_WINDOWS.items()
+            },
+        ),
+        *columns(
+            STRING,
+            alarm="page: the last hour (and 5 minutes) burned at a rate that spends 2 % of the budget in an hour, or "
+            "6 hours (and 30 minutes) at one that spends 5 % in 6 hours; ticket: 3 days (and 6 hours) at one that "
+            "spends 10 % in 3 days; null for neither, and where a window has fewer than 20 events",
+            definitions="the digest of the SLOs and the rules that applied",
+        ),
     ),
 )

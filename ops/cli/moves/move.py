@@ -30,7 +30,6 @@ from storage_node.model.ids import TopicPartition
 from storage_node.model.moves import MOVED
 from workflows.model.run_results import MoveRunResult
 
-
 _REPLICA = re.compile(r"(?P<topic>[a-zA-Z0-9._-]{1,249})-(?P<partition>\d{1,10})")
 
 

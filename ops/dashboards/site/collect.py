@@ -28,6 +28,7 @@ class Sources:
 
     moves: DataFrame
     sla_daily: DataFrame
+    burn_rate: DataFrame
     stalls: DataFrame
     retries: DataFrame
     rates_hourly: DataFrame
@@ -56,6 +57,15 @@ def collect(sources: Sources, as_of: datetime, runs: int, rules: str = "", tempo
             tables.DAYS,
             ("day", "scope", "value"),
             _renamed(bytes="bytes_copied", p50="p50_seconds", p95="p95_seconds"),
+        ),
+        "slos": _newest(
+            sources.burn_rate,
+            tables.SLOS,
+            ("day", "slo"),
+            {
+                "window": F.col("window_days"),
+                **{name: _millionths("budget_left" if name == "left" else name) for name in tables.FRACTIONS},
+            },
         ),
         "stalls": _newest(
             sources.stalls, tables.STALLS, ("day", "node", "reason"), _renamed(longest="longest_seconds")
@@ -171,6 +181,12 @@ def _plan_name(name: str) -> Column:
 
 def _epoch(name: str) -> Column:
     return F.unix_micros(name) / F.lit(1e6)
+
+
+def _millionths(name: str) -> Column:
+    """Return a fraction as `pack.millionths` does."""
+    found = F.floor(F.col(name) * 1e6 + 1e-3)
+    return F.when(F.col(name) < 1, F.least(found, F.lit(999_999))).otherwise(found)
 
 
 def _newest(table: DataFrame, names: Sequence[str], order: Sequence[str], columns: Mapping[str, Column]) -> Packed:

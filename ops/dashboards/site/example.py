@@ -11,11 +11,13 @@ from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
 
-from ops.dashboards.site.pack import pack
+from ops.dashboards.site.budgets import Happened, Objective, budgets
+from ops.dashboards.site.pack import millionths, pack
 from ops.dashboards.site.tables import DAYS as DAY_COLUMNS
 from ops.dashboards.site.tables import (
     FAILURES,
     FIGURES,
+    FRACTIONS,
     INGESTS,
     MOVES,
     PLANS,
@@ -23,6 +25,7 @@ from ops.dashboards.site.tables import (
     QUARANTINE,
     RATES,
     RETRIES,
+    SLOS,
     STALLS,
     TRANSITIONS,
     Site,
@@ -71,6 +74,7 @@ def example(count: int = 4_000, seed: int = SEED) -> Site:
         tables={
             "moves": pack(MOVES, ([row[name] for name in MOVES] for row in moves), FIGURES),
             "days": pack(DAY_COLUMNS, days_of(moves)),
+            "slos": pack(SLOS, slos_of(moves, _at(AS_OF))),
             "stalls": pack(STALLS, _stalls(moves)),
             "retries": pack(RETRIES, _retries(moves)),
             "rates": pack(RATES, _rates(moves)),
@@ -225,6 +229,20 @@ def days_of(moves: list[Row]) -> list[tuple[Any, ...]]:
                 took[int(0.95 * (len(took) - 1))] if took else None,
             )
         )
+    return found
+
+
+def slos_of(moves: list[Row], as_of: float) -> list[tuple[Any, ...]]:
+    """Return gold's burn_rate of two SLOs of these moves, computed plainly."""
+    placed, swap = Objective("placed in time", "placed", 0.99), Objective("swap pause", "swap", 0.999)
+    events = [
+        Happened(placed.name, _ended(row), row["sla"] == "yes") for row in moves if row["sla"] in ("yes", "no")
+    ] + [Happened(swap.name, _ended(row), row["locked"] <= 0.05) for row in moves if row["outcome"] == "moved"]
+    found = []
+    for row in budgets((placed, swap), events, as_of):
+        day = datetime.fromtimestamp(row["day"] * 86_400, UTC).date().isoformat()
+        shown = row | {"day": day, "window": row["window_days"]}
+        found.append(tuple(millionths(shown[name]) if name in FRACTIONS else shown[name] for name in SLOS))
     return found
 
 

@@ -52,6 +52,14 @@ def significant(value: Any) -> Any:
     return _rounded(round(float(value), min(DECIMALS, DIGITS - 1 - floor(log10(abs(value))))))
 
 
+def millionths(value: float | None) -> int | None:
+    """Return a fraction in millionths, rounded down: a page never rounds up to 100 % what is below it."""
+    if value is None:
+        return None
+    found = floor(value * 1e6 + 1e-3)
+    return min(found, 999_999) if value < 1 else found
+
+
 def column(values: Sequence[Any]) -> dict[str, Any]:
     """Return one column: {"of": texts, "at": indices}, or {"plus": differences}, or {"is": values}.
 

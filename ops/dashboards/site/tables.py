@@ -33,6 +33,13 @@ DAYS = (
     *("day", "scope", "value", "moves", "moved", "failed", "cancelled", "open", "met", "missed", "not_due", "excluded"),
     *("bytes", "p50", "p95"),
 )
+#: One row per day and SLO: gold's burn_rate. `window` is in days; fractions are in millionths, rounded down.
+SLOS = (
+    *("day", "slo", "event", "objective", "window", "weight", "good", "bad", "share", "low", "high", "left"),
+    *("burn_5m", "burn_30m", "burn_1h", "burn_6h", "burn_3d", "alarm"),
+)
+#: The columns of it that are fractions.
+FRACTIONS = ("objective", *SLOS[8:-1])
 STALLS = ("day", "node", "reason", "moves", "seconds", "longest", "longest_id")
 RETRIES = (
     "day",
@@ -67,6 +74,7 @@ FAILURES = (
 TABLES: Mapping[str, tuple[str, ...]] = {
     "moves": MOVES,
     "days": DAYS,
+    "slos": SLOS,
     "stalls": STALLS,
     "retries": RETRIES,
     "rates": RATES,

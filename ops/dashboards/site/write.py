@@ -15,7 +15,7 @@ _HERE = Path(__file__).parent
 #: The pages: file, title, tables that the page loads.
 PAGES = (
     ("index", "Fleet", ("moves",)),
-    ("sla", "SLA and budget", ("days",)),
+    ("sla", "SLA and budget", ("days", "slos")),
     ("plans", "Plans", ("moves", "plans", "progress")),
     ("disks", "Copies by disk", ("moves",)),
     ("nodes", "Nodes", ("moves", "rates")),

@@ -10,6 +10,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from ops.analytics.gold.rules import Rule, Rules
+from ops.analytics.gold.slos import read_slos
 from ops.analytics.lake.ingest import ingest
 from ops.analytics.lake.tables import Lake
 from ops.analytics.session import SHUFFLE_PARTITIONS
@@ -23,8 +24,8 @@ from workflows.model import names
 from workflows.model.calls import COPY, CREATE_MOVE, SWAP, MoveRow, ReplicaMove
 
 DAY = 86_400.0
-#: A rule for reassignments, which come without an SLA.
-RULES = Rules((Rule("between nodes", 30.0, kind="node"),))
+#: A rule for reassignments, which come without an SLA, and the package's SLOs.
+RULES = Rules((Rule("between nodes", 30.0, kind="node"),), read_slos())
 
 
 @dataclass(frozen=True)

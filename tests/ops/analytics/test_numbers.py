@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.analytics.numbers import attainment, duration, percent, rate, size, wilson
+from ops.analytics.numbers import attainment, burn, duration, fraction, percent, rate, size, wilson
 
 
 @given(total=st.integers(1, 10_000), data=st.data())
@@ -70,3 +70,10 @@ def test_few_deadlines_have_no_share() -> None:
 
 def test_share_below_one_is_never_shown_as_100_percent() -> None:
     assert (percent(1.0), percent(0.99999), percent(0.5), percent(None)) == ("100 %", "99.9 %", "50.0 %", "–")
+
+
+def test_budgets_and_burn_rates() -> None:
+    fractions = {1.0: "100.0 %", 1 - 1e-9: "99.9 %", 0.29: "29.0 %", 0.9995: "99.9 %", -0.31: "−31.0 %", 0.0: "0.0 %"}
+    assert {value: fraction(value) for value in fractions} == fractions
+    assert [burn(value) for value in (0.0, 1 - 1e-9, 14.4, 14.39)] == ["0.0 ×", "0.9 ×", "14.4 ×", "14.3 ×"]
+    assert fraction(None) == burn(None) == "too few to say"

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ops.analytics.charts import MOST
 from ops.analytics.page import alarms, headline, lost, render, write_page
-from ops.analytics.report import Plan, Quarantined
+from ops.analytics.report import Budget, Plan, Quarantined
 from ops.analytics.table import print_report
 from tests.ops.analytics.sample import EMPTY, FAILED, LATE, NASTY, OPEN, WELL, report, total
 
@@ -200,3 +200,20 @@ def test_page_and_terminal_show_plans() -> None:
     print_report(shown, Console(file=out, width=190))
     (line,) = [one for one in out.getvalue().splitlines() if one.startswith("plan prod/plan/july failed")]
     assert "2 of 3 moves done, 1 missed, 2.00 MB, 1 partition differ" in line
+
+
+def test_printed_budgets_have_no_figure_below_twenty_events() -> None:
+    burns = {f"burn_{window}": None for window in ("5m", "30m", "1h", "6h", "3d")}
+    few = Budget("few", "swap", 0.999, 30, "moves", "", 19, 0, 1.0, 0.83, 1.0, None, **burns, alarm=None)
+    spent = replace(few, slo="spent", objective=0.9, good=70, bad=30, share=0.7, budget_left=-2.0, alarm="page")
+    spent = replace(spent, burn_1h=15.06, burn_5m=2.0, burn_6h=1.5, burn_3d=0.5)
+    out = io.StringIO()
+    print_report(replace(report(WELL), budgets=(few, spent)), Console(file=out, width=190))
+    first, second = (line.strip() for line in out.getvalue().splitlines() if re.match(r"(few|spent)\b", line.strip()))
+    assert "100" not in first and re.split(" {2,}", first) == [
+        "few", "99.9 % of moves in 30 d", "19", "0", *["too few to say"] * 5, "–",
+    ]  # fmt: skip
+    assert re.split(" {2,}", second) == [
+        "spent", "90.0 % of moves in 30 d", "70", "30", "70.0 %", "−200.0 %", "15.0 × / 2.0 ×",
+        "1.5 × / too few to say", "0.5 × / 1.5 ×", "page",
+    ]  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 from ops.analytics import sql
 from ops.analytics.job import site_of, stored
 from ops.analytics.lake.ingest import newest_time
-from ops.analytics.numbers import rate, size
+from ops.analytics.numbers import FEWEST, TOO_FEW, burn, fraction, rate, size
 from ops.dashboards.site.write import write_site
 from tests.ops.analytics.ingested import RULES, Made
 from tests.support.programs.chromium import Watched, browser
@@ -67,6 +67,34 @@ def test_figures_of_the_fleet_are_those_of_the_tables(browser: Any, site: Path, 
         assert len(opened.cells("moves")) == moves and opened.problems == []
     with Opened(browser, site, "sla", "?window=90") as opened:
         assert opened.more("attainment") == f"{met} of {met + missed} met; a share needs 20"
+
+
+def test_budgets_are_those_of_the_tables(browser: Any, site: Path, made: Made) -> None:
+    columns = (
+        "good",
+        "bad",
+        "share",
+        "low",
+        "high",
+        "budget_left",
+        "burn_1h",
+        "burn_5m",
+        "burn_6h",
+        "burn_30m",
+        "burn_3d",
+    )
+    newest = "FROM burn_rate WHERE day = (SELECT max(day) FROM burn_rate) ORDER BY slo"
+    expected = []
+    for name, good, bad, share, low, high, *rest in select(made, f"slo, {', '.join(columns)} {newest}"):
+        few = good + bad < FEWEST
+        interval = "–" if few else f"{fraction(low)} to {fraction(high)}"
+        left, *burns = rest
+        figures = [TOO_FEW if few else fraction(share), interval, fraction(left), *map(burn, burns)]
+        expected.append([name, str(good), str(bad), *figures])
+    assert len(expected) == len(RULES.slos) and {row[3] for row in expected} > {TOO_FEW}, "with figures and without"
+    with Opened(browser, site, "sla") as opened:
+        assert [[row[0], *row[3:]] for row in opened.cells("objectives")] == expected
+        assert opened.problems == []
 
 
 def test_burn_down_of_a_plan_is_that_of_the_tables(browser: Any, site: Path, made: Made) -> None:

@@ -99,7 +99,36 @@ function fleet() {
 
 // --- SLA and budget
 
+const millionths = (value) => (value === null ? TOO_FEW : `${value < 0 ? "−" : ""}${(Math.floor(Math.abs(value) / 1e3) / 10).toFixed(1)} %`);
+const burned = (value) => (value === null ? TOO_FEW : `${(Math.floor(value / 1e5) / 10).toFixed(1)} ×`);
+const BURNS = [["1 hour", "burn_1h"], ["5 minutes", "burn_5m"], ["6 hours", "burn_6h"], ["30 minutes", "burn_30m"], ["3 days", "burn_3d"]];
+
+/** The SLOs as of now, and the budget of one over time: gold's burn_rate. */
+function objectives() {
+  const all = tables.slos;
+  if (!all.rows) return;
+  const newest = all.day.at(-1), now = range(all.rows).filter((row) => all.day[row] === newest), few = (row) => all.good[row] + all.bad[row] < FEWEST;
+  const share = (row) => (few(row) ? TOO_FEW : millionths(all.share[row])), kind = (row) => (all.alarm[row] === "page" ? "bad" : all.alarm[row] ? "warn" : "");
+  const figures = [
+    ["good", (row) => all.good[row].toLocaleString("en"), "n"], ["bad", (row) => all.bad[row].toLocaleString("en"), "n"], ["share", share, "n"],
+    ["95 % interval", (row) => (few(row) || all.low[row] === null ? "–" : `${millionths(all.low[row])} to ${millionths(all.high[row])}`), "n"],
+    ["budget left", (row) => millionths(all.left[row]), "n"], ...BURNS.map(([name, key]) => [`burn, ${name}`, (row) => burned(all[key][row]), "n"]),
+  ];
+  const first = card("Objectives", `What each SLO's window came to. A burn rate of 1 × spends the budget in its window. Below ${FEWEST} events a figure says nothing.`, "objectives");
+  first.appendChild(listing("objectives", [
+    ["SLO", (row) => all.slo[row]], ["objective", (row) => `${millionths(all.objective[row])} of ${all.weight[row]} in ${all.window[row]} days`],
+    ["alarm", (row) => (all.alarm[row] ? pill(all.alarm[row], kind(row)) : "–")], ...figures,
+  ], now));
+  const names = now.map((row) => all.slo[row]), name = names.includes(chosen.get("slo")) ? chosen.get("slo") : names[0];
+  const rows = range(all.rows).filter((row) => all.slo[row] === name), days = rows.map((row) => all.day[row]), left = rows.map((row) => (all.left[row] === null ? null : all.left[row] / 1e6));
+  const second = card(`Budget of: ${name}`, "As of the end of each day; below zero more than the budget was spent. Grey days have too few events.", "objective-budget");
+  drawn(lined(second, `Budget of ${name} by day`, days, { values: left, least: Math.floor(Math.max(Math.min(0, ...left.filter((one) => one !== null)), -3) * 4) / 4, most: 1, marks: [{ value: 0, name: "spent" }], format: (one) => `${one < 0 ? "−" : ""}${Math.abs(Math.round(one * 100))} %`, color: "l2", title: (index) => millionths(all.left[rows[index]]) }));
+  second.appendChild(behind("objective-budget", [["day", (row) => all.day[row]], ...figures, ["alarm", (row) => all.alarm[row]]], rows.slice().reverse()));
+  add(first, second);
+}
+
 function sla() {
+  objectives();
   const all = tables.days, scope = (chosen.get("scope") || "all:").split(":"), objective = Number(chosen.get("objective") || 0.99), window_ = Number(chosen.get("window") || 30);
   const value = scope.slice(1).join(":"), rows = range(all.rows).filter((row) => all.scope[row] === scope[0] && (all.value[row] || "") === value);
   if (!rows.length) { add(card("No moves", "No day has moves of this scope.", "none")); return; }
@@ -456,9 +485,11 @@ const PAGES = {
   index: { draw: fleet, filters: () => moveFilters(tables.moves) },
   sla: { draw: sla, filters: () => {
     const all = tables.days, scopes = [...new Set(range(all.rows).map((row) => `${all.scope[row]}:${all.value[row] || ""}`))].filter((text) => text !== "all:").sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    const slos = [...new Set(range(tables.slos.rows).map((row) => tables.slos.slo[row]))];
     select("scope", "moves", [["all:", "all"], ...scopes.map((text) => [text, text.replace(":", " ")])]);
     select("objective", "objective", [["0.99", "99 %"], ["0.9", "90 %"], ["0.95", "95 %"], ["0.995", "99.5 %"], ["0.999", "99.9 %"]]);
     select("window", "window", [["30", "30 days"], ["7", "7 days"], ["90", "90 days"]]);
+    if (slos.length) select("slo", "budget of", slos.map((name) => [name, name]));
   } },
   plans: { draw: plans, filters: () => moveFilters(tables.moves) },
   disks: { draw: disks, filters: () => {

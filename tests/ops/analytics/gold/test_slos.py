@@ -7,8 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from ops.analytics.__main__ import main
 from ops.analytics.errors import AnalyticsError
 from ops.analytics.gold.slos import Event, Slo, Weight, digest, read_slos
+from ops.cli import main as cli
+from ops.stack.errors import ExitCode
+from tests.support.runs.histories import export, moved
 
 SLO = '[[slo]]\nname = "a"\nevent = "placed"\nobjective = 0.9\n'
 
@@ -71,3 +75,17 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(AnalyticsError, match=r"bytes\.toml has no valid SLOs"):
         read_slos(tmp_path / "bytes.toml")
+
+
+def test_bad_file_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, folder, out = tmp_path / "slos.toml", tmp_path / "export", tmp_path / "out"
+    path.write_text(SLO.replace("0.9", "1.5"))
+    export(folder, moved("a"))
+    wrong = "slo[0].objective is 1.5, but must be between 0 and 1, without both: 0.99 is 99 %"
+    assert main([str(folder), str(out), "--slo", str(path)]) == 1
+    assert wrong in capsys.readouterr().err and not out.exists()
+    # The command rejects it before it exports or starts Spark.
+    call = ["report", "--data", str(tmp_path / "none"), "--out", str(out), "--slo", str(path)]
+    assert cli.run(call) == ExitCode.USAGE
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"error: --slo: {path} has no valid SLOs") and wrong in line and not out.exists()

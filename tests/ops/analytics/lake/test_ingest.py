@@ -12,6 +12,7 @@ from pyspark.sql import functions as F
 
 from activities.history.manifest import read_manifests
 from ops.analytics import schema
+from ops.analytics.gold.burn_rate import Evidence, burn_rate, slo_minutes
 from ops.analytics.gold.plan_progress import plan_progress
 from ops.analytics.gold.rates import rates_hourly
 from ops.analytics.gold.replicas import counted, measured, measured_phases
@@ -63,8 +64,13 @@ def test_silver_is_what_all_exports_at_once_give(made: Made) -> None:
 
 def test_gold_is_what_all_exports_at_once_give(made: Made) -> None:
     whole = made.whole.frames
+    verdicts = judged(measured(whole.moves), RULES, at(4 * DAY))
+    evidence = Evidence(whole.runs, whole.move_phases, whole.throttle_spans, whole.moves)
+    minutes = slo_minutes(verdicts, evidence, RULES, at(4 * DAY)).localCheckpoint()
     expected = {
-        schema.SLA_DAILY: sla_daily(judged(measured(whole.moves), RULES, at(4 * DAY)), RULES),
+        schema.SLA_DAILY: sla_daily(verdicts, RULES),
+        schema.SLO_MINUTES: minutes,
+        schema.BURN_RATE: burn_rate(minutes, RULES, at(4 * DAY)),
         schema.RATES_HOURLY: rates_hourly(whole.moves, whole.move_phases),
         schema.STALLS: stalls(whole.moves),
         schema.RETRIES: retries(whole.activities),

@@ -163,6 +163,32 @@ def test_budget_follows_the_objective(browser: Any, folder: Path, moves: list[di
         assert opened.text("budget-left").startswith("−")
 
 
+def test_slo_has_its_budget_and_burn_rates(browser: Any, folder: Path, tmp_path: Path) -> None:
+    rows = table(folder, "slos")
+    newest = {row["slo"]: row for row in rows if row["day"] == rows[-1]["day"]}
+    with Opened(browser, folder, "sla", "?slo=swap%20pause") as opened:
+        cells = {row[0]: row for row in opened.cells("objectives")}
+        assert set(cells) == set(newest) == {"placed in time", "swap pause"}
+        placed = newest["placed in time"]
+        left = f"{'−' if placed['left'] < 0 else ''}{abs(placed['left']) // 1000 / 10:.1f} %"
+        assert cells["placed in time"][3:6] == [
+            str(placed["good"]),
+            str(placed["bad"]),
+            f"{placed['share'] // 1000 / 10:.1f} %",
+        ]
+        assert cells["placed in time"][7] == left and cells["placed in time"][9] == "too few to say"
+        section = opened.page.locator('[data-testid="objective-budget"]')
+        assert section.locator("h2").inner_text() == "Budget of: swap pause"
+        section.locator("summary").click()
+        assert len(opened.cells("objective-budget")) == sum(row["slo"] == "swap pause" for row in rows)
+        opened.page.locator("[name=slo]").select_option("placed in time")
+        assert section.locator("h2").inner_text() == "Budget of: placed in time"
+    write_site(example(15), tmp_path)
+    with Opened(browser, tmp_path, "sla") as opened:
+        assert {row[5] for row in opened.cells("objectives")} == {"too few to say"}
+        assert "100.0 %" not in opened.page.locator('[data-testid="objectives"]').inner_text()
+
+
 def test_plan_burns_down_by_its_progress_and_an_open_one_has_a_fan(browser: Any, folder: Path) -> None:
     known, progress = table(folder, "plans"), table(folder, "progress")
     ended = next(plan for plan in reversed(known) if plan["outcome"] == "done")
