@@ -5,7 +5,7 @@ It talks to the cluster through activities that use the admin API alone; the clu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -271,6 +271,9 @@ class ReassignmentPlan:
         assert self._state.check is not None
         wanted = Holding()
         if chosen is not None:
+            # Before the rates: they slow down no replica that is not listed. A history of before has no such signals.
+            if self._run.unlisted and workflow.patched(_LISTS_OPEN_LANES):
+                await self._lanes.list_throttled()
             wanted = rates_of(self._state.check.brokers, chosen.between_brokers, chosen.between_directories)
         if wanted == self._state.held:
             return
@@ -540,11 +543,16 @@ class ReassignmentPlan:
     @workflow.update(description="Change options of the plan: slots, throttles, window, deadline, health_gate")
     async def set_options(self, *given: Any) -> plan_results.PlanOptionsSet:
         """Apply the options to what begins from now on."""
-        before, self._options = self._options, self._changed_options(given)
-        if self._options.deadline != before.deadline:
-            searching.deadline(self._searchable, self._options.deadline)
+        return self._apply(self._changed_options(given))
+
+    def _apply(self, chosen: PlanOptions) -> plan_results.PlanOptionsSet:
+        before, self._options = self._options, chosen
+        if chosen.deadline != before.deadline:
+            searching.deadline(self._searchable, chosen.deadline)
+        if chosen.throttled_between_brokers and not before.throttled_between_brokers:
+            self._run.list_open()
         self._changed = True
-        return plan_results.PlanOptionsSet(OptionsRow.of(self._options))
+        return plan_results.PlanOptionsSet(OptionsRow.of(chosen))
 
     @set_options.validator
     def _may_set_options(self, *given: Any) -> None:
@@ -552,8 +560,39 @@ class ReassignmentPlan:
         updates.checked(lambda: self._changed_options(given))
 
     def _changed_options(self, given: Any) -> PlanOptions:
-        row = fields.an_object(handlers.only(given), "$", orders.CHANGEABLE)
-        return read_options(self._options.as_json() | dict(row), "$")
+        return self._with(fields.an_object(handlers.only(given), "$", orders.CHANGEABLE))
+
+    def _with(self, changes: Mapping[str, Any]) -> PlanOptions:
+        return read_options(self._options.as_json() | dict(changes), "$")
+
+    @workflow.update(
+        description="Limit each broker from now on: {rate}, or {between_brokers, between_directories}: a size such as "
+        "20MB, or null"
+    )
+    async def set_throttle(self, *given: Any) -> plan_results.PlanOptionsSet:
+        """Set the throttles next, also for the moves that are under way."""
+        return self._apply(self._throttled(given))
+
+    @set_throttle.validator
+    def _may_set_throttle(self, *given: Any) -> None:
+        self._needs_open()
+        updates.checked(lambda: self._throttled(given))
+
+    def _throttled(self, given: Any) -> PlanOptions:
+        return self._with(orders.by_hand(orders.throttle(handlers.only(given)), self._options))
+
+    @workflow.update(description="Change how many lanes begin from now on: {per_disk, per_broker, cluster}, or null")
+    async def set_slots(self, *given: Any) -> plan_results.PlanOptionsSet:
+        """Apply the slots to the lanes that begin from now on; those under way go on."""
+        return self._apply(self._slotted(given))
+
+    @set_slots.validator
+    def _may_set_slots(self, *given: Any) -> None:
+        self._needs_open()
+        updates.checked(lambda: self._slotted(given))
+
+    def _slotted(self, given: Any) -> PlanOptions:
+        return self._with(orders.slots(handlers.only(given)))
 
     @workflow.update(description="Leave moves out: {moves: [keys]}, as orders-0 or orders-0@1")
     async def skip(self, *given: Any) -> plan_results.PlanSkipped:
@@ -591,6 +630,7 @@ class ReassignmentPlan:
 
 _PERSONS = {Approval.NONE: 0, Approval.REQUIRED: 1, Approval.TWO_PERSONS: 2}
 """How many have to approve a plan."""
+_LISTS_OPEN_LANES = "list-open-lanes"
 _MISSED = (MoveOutcome.FAILED, MoveOutcome.SUPERSEDED, MoveOutcome.CANCELLED)
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from ops.cli import output
 from workflows.model.plans.running.calls import PlanCheck
-from workflows.model.plans.running.plan_results import PlanProgress, PlanResult
+from workflows.model.plans.running.plan_results import OptionsRow, PlanProgress, PlanResult
 
 MOST_ROWS = 20
 
@@ -111,6 +111,18 @@ def eta(progress: PlanProgress, now: float) -> str:
     left = (total - copied) / (copied / moving)
     end = datetime.fromtimestamp(now + left, UTC).astimezone()
     return f"about {output.duration(left)} left at {output.rate(copied / moving)}, until {end:%H:%M}"
+
+
+def limits(options: OptionsRow) -> str:
+    """Return the throttles and slots of a plan in one line."""
+    rates = (options.throttle_between_brokers, options.throttle_between_directories)
+    brokers, directories = ("none" if each is None else output.rate(each) for each in rates)
+    slots = (options.slots_per_disk, options.slots_per_broker, options.slots_cluster)
+    disk, broker, cluster = ("no limit" if each is None else str(each) for each in slots)
+    return (
+        f"throttle between brokers {brokers}, between directories {directories}; "
+        f"slots per disk {disk}, per broker {broker}, in the cluster {cluster}"
+    )
 
 
 def _outcomes(outcomes: Mapping[str, int]) -> str:

@@ -112,6 +112,8 @@ NAMED: tuple[tuple[str, ...], ...] = (
     ("skip", "p", "t-0"),
     ("retry", "p"),
     ("set", "p", "--slots-per-disk", "3"),
+    ("throttle", "p", "20MB"),
+    ("slots", "p", "--per-disk", "3"),
 )
 
 
@@ -123,6 +125,25 @@ def test_temporal_that_cannot_be_reached_is_named(command: tuple[str, ...], caps
 
 def test_nothing_to_set_is_a_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing to set" in failed(capsys, "plan", "set", "p", "--cluster", "c", code=2)
+    assert "nothing to set" in failed(capsys, "plan", "slots", "p", "--cluster", "c", code=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (("throttle", "p", "fast"), "'fast', which is not a size"),
+        (("throttle", "p", "0", "--between", "brokers"), "throttle_between_brokers"),
+        (("throttle", "p", "1MB", "--between", "disks"), "--between"),
+        (("slots", "p", "--per-broker", "many"), "slots_per_broker"),
+        (("slots", "p", "--whole-cluster", "0"), "slots_cluster"),
+    ],
+    ids=" ".join,
+)
+def test_throttle_or_slots_that_are_not_valid_reach_no_plan(
+    command: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = failed(capsys, "plan", *command, "--cluster", "c", "--temporal-address", NOWHERE, code=ExitCode.USAGE)
+    assert why in message
 
 
 @pytest.mark.temporal
@@ -162,6 +183,14 @@ def test_commands_print_what_scripts_read(
     assert printed("set", "p", "--slots-per-disk", "3", "--throttle-between-brokers", "1MB")["options"] == {
         **found["options"], "slots_per_disk": 3, "throttle_between_brokers": 1_000_000,
     }  # fmt: skip
+    options = printed("throttle", "p", "2MB", "--between", "directories")["options"]
+    assert (options["throttle_between_brokers"], options["throttle_between_directories"]) == (1_000_000, 2_000_000)
+    options = printed("throttle", "p", "none")["options"]
+    assert (options["throttle_between_brokers"], options["throttle_between_directories"]) == (None, None)
+    options = printed("slots", "p", "--per-broker", "2", "--whole-cluster", "4")["options"]
+    assert (options["slots_per_disk"], options["slots_per_broker"], options["slots_cluster"]) == (3, 2, 4)
+    assert cli.run(["plan", "slots", "p", "--per-broker", "none", *temporal]) == 0
+    assert "slots per disk 3, per broker no limit, in the cluster 4" in capsys.readouterr().out
     assert "t-9" in printed("skip", "p", "t-9")["skipped"]
     assert printed("pause", "p") == {"format_version": 1, "paused": True, "mode": "finish"}
     assert "paused already; resume it first" in failed(capsys, "plan", "pause", "p", *temporal, code=ExitCode.REFUSED)
