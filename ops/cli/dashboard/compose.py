@@ -26,10 +26,10 @@ from ops.cli.reassign.polling import Snapshot
 from ops.cli.reassign.reassignments import lines_of, parts_of
 from ops.dashboards.live.board import Board, Fact, Freshness, Kind, Source, Work
 from ops.dashboards.live.hub import Reading
-from ops.dashboards.live.pace import COPY, PLAN, Eta, Pace, Paces
 from ops.stack.errors import OpsError
 from storage_node.model.ids import TopicPartition
 from storage_node.model.moves import Phase, StallReason
+from workflows.model.pace import COPY, PLAN, Eta, Pace, Paces
 from workflows.model.phases import PAUSED
 from workflows.model.plans.running.plan_results import EvacuationProgress, PlanProgress
 from workflows.model.plans.running.run import PlanPhase

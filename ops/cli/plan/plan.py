@@ -148,15 +148,19 @@ def show(
     name: Name,
     json: Json = False,
 ) -> None:
-    """Show a plan: phase, moves, bytes, lanes under way, what holds it, and what failed."""
+    """Show a plan: phase, bytes, percent, rate and time to go, what holds it, and what failed.
+
+    The figures are also those of each move under way, and of the disks and brokers that these use.
+    """
     workflow_id = place.plan(name)
-    progress = with_temporal(place.target, lambda client: runs.progress(client, workflow_id))
-    if progress is None:
+    found = with_temporal(place.target, lambda client: runs.now(client, workflow_id))
+    if found is None:
         raise ResponseTimeout(f"no worker responds for {workflow_id}; is one running?")
+    progress, figures = found
     if json:
-        output.print_json(asdict(progress))
+        output.print_json(asdict(progress) | {"now": asdict(figures)})
     else:
-        output.console().print(view.shown(progress, time.time()))
+        output.console().print(view.shown(progress, figures, time.time()))
 
 
 @app.command("list")

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from activities.kafka_admin import admin
+from activities.plans import activities
 from ops.cli import main as cli
 from ops.cli.plan import runs
 from ops.stack.errors import ExitCode
 from tests.ops.cli.serving import served, temporal
 from tests.support.kafka_in_memory import KafkaInMemory
 from tests.support.no_cluster import no_cluster_around
+from tests.support.nodes.node_harness import until
 from tests.support.programs.temporal import TemporalServer, task_queue, temporal_server
 from tests.workflows.plans.scene import BEFORE, Scene
 
@@ -165,6 +167,33 @@ def test_unknown_plan_and_missing_worker_are_told_apart(
     asyncio.run(submit())
     assert "no worker responds" in failed(capsys, "plan", "show", "p", *temporal, code=ExitCode.TIMEOUT)
     assert "no response to pause within 0.3 s" in failed(capsys, "plan", "pause", "p", *temporal, code=ExitCode.TIMEOUT)
+
+
+@pytest.fixture
+def heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activities, "HEARTBEAT", 0.05)
+
+
+@pytest.mark.temporal
+def test_plan_has_the_figures_of_its_moves_disks_and_brokers_from_the_steps_heartbeats(
+    heartbeats: None, served: Scene, temporal: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def now() -> Any:
+        capsys.readouterr()
+        assert cli.run(["plan", "show", "p", *temporal, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["now"]
+
+    until(lambda: len(now()["moves"]) == 2, 20, "both moves are reported")
+    found = now()
+    moves = {row["key"]: (row["state"], row["figures"]["percent"]) for row in found["moves"]}
+    assert moves == {"t-0@1": ("copying", 50.0), "t-1": ("copying", 0.0)} and found["unread"] == 0
+    assert {(1, "/disk/a", 2), (1, "/disk/b", 1)} <= {
+        (row["broker"], row["path"], row["moves"]) for row in found["disks"]
+    }
+    assert [(row["broker"], row["moves"]) for row in found["brokers"]] == [(1, 2), (2, 1)]
+    assert [row["figures"]["eta_low"] for row in found["moves"]] == [None, None], "nothing is copied"
+    assert cli.run(["plan", "show", "p", *temporal]) == 0
+    assert "500 B of 1.0 kB" in capsys.readouterr().out
 
 
 @pytest.mark.temporal
