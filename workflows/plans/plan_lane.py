@@ -79,6 +79,7 @@ class PlanLane:
         if self._throttled:
             await cancellation.shielded(self._list(calls.RELEASE_THROTTLES))
         self._phases.enter(None, workflow.time())
+        self._detail()
         searching.end(self._request.searchable, self._outcome())
         await cancellation.shielded(self._report())
         await cancellation.handlers_finished()
@@ -90,6 +91,13 @@ class PlanLane:
         if self._phases.current != phase and phase != LanePhase.REQUESTING:  # `_describe` has sent that one.
             searching.enter(self._request.searchable, phase)
         self._phases.enter(phase, workflow.time())
+        self._detail()
+
+    def _detail(self) -> None:
+        """Write for Temporal's UI how far the lane is."""
+        ended = len(self._rows) - len(self._open())
+        why = next((f"; {row.key}: {row.reason}" for row in self._stalled()), "")
+        workflow.set_current_details(f"{self._phases.current}: {ended} of {len(self._rows)} moves ended{why}")
 
     def _describe(self) -> None:
         request = self._request

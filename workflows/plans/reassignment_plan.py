@@ -123,6 +123,7 @@ class ReassignmentPlan:
             raise CancelledError("The plan was cancelled.")
         result = self._result(verified)
         searching.end(self._searchable, result.outcome)
+        workflow.set_current_details(f"{result.outcome.replace('_', ' ')}: {self._summary()}")
         return result
 
     @property

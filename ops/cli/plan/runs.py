@@ -84,6 +84,7 @@ async def submit(client: Client, cluster: str, name: str, parameter: Mapping[str
             id=workflow_id,
             task_queue=names.plans_queue(cluster),
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            static_summary=f"plan {name}, submitted by {parameter.get('submitted_by') or 'an unnamed person'}",
         )
     except failures.WorkflowAlreadyStartedError as error:
         raise Refused(f"the plan {name} is open already; see: rehome plan show {shlex.quote(name)}") from error

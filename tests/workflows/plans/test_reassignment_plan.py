@@ -108,6 +108,31 @@ def test_throttle_of_a_running_plan_is_set_at_once_and_what_stood_there_before_i
     run(temporal_server, task_queue, scene)
 
 
+def test_each_run_of_a_plan_says_what_it_is_and_how_far_without_a_look_at_its_history(
+    temporal_server: TemporalServer, task_queue: str
+) -> None:
+    async def scene(it: Scene) -> None:
+        it.kafka.holding = {SECOND}
+        plan = await it.submit()
+
+        async def details(begin: str) -> None:
+            async def there() -> bool:
+                return (await it.shown(plan))[1].startswith(begin)
+
+            await until_true(there)
+
+        await details("moving: 1 of 2 moves, 50% of 2000 bytes")
+        assert await it.shown(it.lane(0)) == ("lane 0: 1 moves, first t-0@1", "ended: 1 of 1 moves ended")
+        summary, now = await it.shown(it.lane(1))
+        assert summary == "lane 1: 1 moves, first t-1" and now.endswith("ing: 0 of 1 moves ended")
+        assert (await it.shown(it.keeper))[0] == f"the throttles of {task_queue}'s plans"
+        it.kafka.holding = set()
+        await plan.result()
+        await details("done: 2 of 2 moves, 100% of 2000 bytes")
+
+    run(temporal_server, task_queue, scene)
+
+
 def test_slots_of_a_running_plan_change_what_begins_and_cancel_nothing(
     temporal_server: TemporalServer, task_queue: str
 ) -> None:
