@@ -142,13 +142,7 @@ class ReassignmentPlan:
 
     def _summary(self) -> str:
         """Return one line for Temporal's UI."""
-        if self._state.check is None:
-            return "not compared with the cluster yet"
-        done = sum(count for outcome, count in self._run.outcomes.items() if outcome == MoveOutcome.MOVED)
-        total = self._run.bytes_total(self._state.check.bytes_total)
-        share = 100 * (self._run.copied + self._run.copied_now) // max(1, total)
-        waits = f"; {self._reasons[0]}" if self._reasons else ""
-        return f"{done} of {self._state.check.moves} moves, {share}% of {total} bytes{waits}"
+        return self._state.summary(self._reasons)
 
     async def _alert(self, event: AlertEvent, why: str) -> None:
         await self._alerts.send(self._options.alerts, self._summary(), {event: why})
@@ -402,20 +396,7 @@ class ReassignmentPlan:
         return [self._request.packed, self._request.undoes_packed, lanes]
 
     def _result(self, verified: VerifyResult | None) -> PlanResult:
-        assert self._state.check is not None
-        return PlanResult(
-            self._outcome(verified),
-            self._state.check.moves,
-            self._state.check.in_place,
-            self._state.outcomes,
-            self._run.copied,
-            self._state.failures,
-            self._run.skipped,
-            verified,
-            self._state.check.rollback_ref,
-            self._phases.spans(),
-            self._request.plan,
-        )
+        return self._state.result(self._outcome(verified), verified, self._phases, self._request.plan)
 
     def _outcome(self, verified: VerifyResult | None) -> PlanOutcome:
         if self._cancelled:
@@ -449,34 +430,9 @@ class ReassignmentPlan:
     @workflow.query(description="Phase, moves by outcome, bytes, open lanes, and why nothing more begins")
     def progress(self) -> PlanProgress:
         """Return how far the plan is."""
-        check = self._state.check
-        return PlanProgress(
-            workflow.info().workflow_id,
-            self._phases.current,
-            self._state.paused is not None,
-            self._stopping,
-            self._state.rolling_back,
-            self._state.started,
-            check.moves if check else 0,
-            check.lanes if check else 0,
-            check.in_place if check else 0,
-            self._run.left,
-            [plan_results.OpenLane(number, keys) for number, keys in sorted(self._run.open_lanes.items())],
-            self._state.outcomes,
-            self._run.bytes_total(check.bytes_total) if check else 0,
-            self._run.copied + self._run.copied_now,
-            self._looked,
-            self._reasons,
-            self._state.adaptive if self._options.adaptive else None,
-            self._state.rechecks.reasons,
-            self._warning,
-            self._run.stalled_rows,
-            self._state.failures,
-            self._run.skipped,
-            OptionsRow.of(self._options),
-            self._state.approvals,
-            check.shown if check else None,
-            self._phases.spans(),
+        it, info = self._state, workflow.info()
+        return it.progress(
+            info.workflow_id, self._phases, self._stopping, self._looked, self._reasons, self._warning, self._options
         )
 
     @workflow.update(description="Begin no further moves: {mode: finish or cancel}, what becomes of those under way")
@@ -584,7 +540,7 @@ class ReassignmentPlan:
 
     @workflow.update(description="Change how many lanes begin from now on: {per_disk, per_broker, cluster}, or null")
     async def set_slots(self, *given: Any) -> plan_results.PlanOptionsSet:
-        """Apply the slots to the lanes that begin from now on; those under way go on."""
+        """Apply the slots to the lanes that begin from now on; those under way continue."""
         return self._apply(self._slotted(given))
 
     @set_slots.validator

@@ -362,7 +362,7 @@ def slots(
 ) -> None:
     """Set how many lanes of a plan use a disk, a broker and the cluster at a time: of what begins next.
 
-    Moves under way go on, also if there are more of them.
+    Moves under way continue, also if there are more of them.
     """
     _set(place, name, "set_slots", given.slots(per_disk=per_disk, per_broker=per_broker, cluster=whole_cluster), json)
 
