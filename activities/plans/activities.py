@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from temporalio import activity
@@ -50,6 +50,7 @@ from workflows.model.plans.running.calls import (
     WriteThrottlesCall,
     WriteThrottlesResult,
 )
+from workflows.model.plans.under_way import LaneReport
 
 T = TypeVar("T")
 
@@ -131,8 +132,13 @@ class PlanActivities:
 
     @activity.defn(name=calls.FOLLOW_MOVES)
     async def follow_moves(self, call: MovesCall) -> MovesResult:
-        """Follow a lane's moves."""
-        return await _classified(self._lanes.follow(call))
+        """Follow a lane's moves; its heartbeats have how far they are (`LaneReport`)."""
+        seen: list[LaneReport] = []
+
+        def note(report: LaneReport) -> None:
+            seen[:] = [report]
+
+        return await _classified(self._lanes.follow(call, note), lambda: [each.as_json() for each in seen])
 
     @activity.defn(name=calls.CANCEL_MOVES)
     async def cancel_moves(self, call: MovesCall) -> MovesResult:
@@ -190,12 +196,12 @@ class PlanActivities:
         await _classified(self._alerts.send(alerting.parse(alert)))
 
 
-async def _classified(work: Awaitable[T]) -> T:
+async def _classified(work: Awaitable[T], details: Callable[[], Sequence[Any]] = tuple) -> T:
     """Return what `work` returns; raise its error as an ApplicationError with a stable type.
 
-    Heartbeats meanwhile: the attempt of a worker that died ends soon, and another worker takes over.
+    Heartbeats with `details` meanwhile: the attempt of a worker that died ends soon, and another worker takes over.
     """
-    beating = asyncio.create_task(_beat())
+    beating = asyncio.create_task(_beat(details))
     try:
         return await work
     except (NotStored, BadField, PlanProblems, AdminError, AlertNotSent, OSError) as error:
@@ -207,9 +213,9 @@ async def _classified(work: Awaitable[T]) -> T:
         beating.cancel()
 
 
-async def _beat() -> None:
+async def _beat(details: Callable[[], Sequence[Any]]) -> None:
     while True:
-        activity.heartbeat()
+        activity.heartbeat(*details())
         await asyncio.sleep(HEARTBEAT)
 
 

@@ -16,6 +16,7 @@ from activities.kafka_admin.reader import ClusterReader
 from activities.plans import requests
 from activities.plans.stalled_moves import EvidenceReader
 from storage_node.model.ids import TopicPartition
+from workflows.model.pace import Paces
 from workflows.model.plans import drift
 from workflows.model.plans.drift import DriftKind
 from workflows.model.plans.running.calls import MovesCall, MoveSpec, MovesResult, PlanMoveRow, move_rows
@@ -29,7 +30,10 @@ from workflows.model.plans.running.following import (
     touched_by,
 )
 from workflows.model.plans.running.stalls import STALLED_AFTER, Pace, StallReason, stall_of
+from workflows.model.plans.under_way import LaneReport, LiveMove
 from workflows.model.plans.values import ClusterView, MoveKind, PlannedMove
+
+Note = Callable[[LaneReport], None]
 
 QUICKEST_READ, SLOWEST_READ = 0.2, 5.0  # seconds between two reads; grows while nothing ends
 #: Seconds for which the step that requests moves also follows them: a step of its own costs more than a few reads.
@@ -187,18 +191,21 @@ class LaneSteps:
             await self._follow(followed, QUICK)
         return _result(followed)
 
-    async def follow(self, call: MovesCall) -> MovesResult:
-        """Return once all moves have ended, or after `SLICE` seconds with a row for each open one."""
+    async def follow(self, call: MovesCall, note: Note = lambda _: None) -> MovesResult:
+        """Return once all moves have ended, or after `SLICE` seconds with a row for each open one. Each read of the
+        cluster is reported to `note`.
+        """
         followed = self._followed(call)
-        await self._follow(followed, SLICE)
+        await self._follow(followed, SLICE, note)
         return _result(followed)
 
-    async def _follow(self, followed: Sequence[Followed], seconds: float) -> None:
+    async def _follow(self, followed: Sequence[Followed], seconds: float, note: Note = lambda _: None) -> None:
         until = time.monotonic() + seconds
         pause = QUICKEST_READ
         began = time.monotonic()
         known = {one.move.key: one.row.stalled for one in followed}
         evidence = EvidenceReader(self._pool)
+        paces = Paces()
         while True:
             open_before = sum(one.open for one in followed)
             try:
@@ -208,6 +215,7 @@ class LaneSteps:
             else:
                 await self._look(followed, view)
                 await self._judge([one for one in followed if one.open], view, evidence)
+            note(_report(followed, paces, self._wall()))
             if not any(one.open for one in followed) or time.monotonic() >= until:
                 return
             # The run learns at once that a move has stalled, or advances again; of another reason a while later.
@@ -377,6 +385,21 @@ class LaneSteps:
             if one.move.key in earlier:
                 one.begin(earlier[one.move.key])
         return followed
+
+
+def _report(followed: Sequence[Followed], paces: Paces, now: float) -> LaneReport:
+    """Return how far the open moves are, with their rates where enough reads have shown them."""
+    moves = []
+    for one in followed:
+        row, move = one.row, one.move
+        if not one.open:
+            continue
+        if row.total > 0 and row.state in (MoveState.COPYING, MoveState.PROMOTING):
+            paces.add(row.key, now, max(0, row.total - row.copied))
+        rate, slow, fast = paces.rates(row.key) or (None, None, None)
+        reads, writes = tuple(sorted(move.reads)), tuple(sorted(move.writes))
+        moves.append(LiveMove(row.key, row.state, row.copied, row.total, rate, slow, fast, reads, writes, row.stalled))
+    return LaneReport.of(round(now, 3), moves)
 
 
 def _result(followed: Sequence[Followed]) -> MovesResult:

@@ -70,6 +70,7 @@ class SlotSteps:
             id=names.slot_keeper_id(cluster),
             task_queue=names.plans_queue(cluster),
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            static_summary=f"the slots of {cluster}'s plans",
         )
         found: Response = await self._client.execute_update_with_start_workflow(
             update, argument, start_workflow_operation=begin, result_type=kind, rpc_timeout=KEEPER_PATIENCE

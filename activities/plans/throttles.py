@@ -64,6 +64,7 @@ class ThrottleSteps:
             id=names.throttle_keeper_id(call.cluster),
             task_queue=names.plans_queue(call.cluster),
             id_conflict_policy=WorkflowIDConflictPolicy.USE_EXISTING,
+            static_summary=f"the throttles of {call.cluster}'s plans",
         )
         argument = {"holder": call.holder, "rates": call.rates, "entries": call.entries}
         found: ThrottlesApplied = await self._client.execute_update_with_start_workflow(

@@ -67,6 +67,8 @@ RETURNED = (
     Returned(names.REASSIGNMENT_PLAN, "update `cancel`", plan_results.PlanCancelling),
     Returned(names.REASSIGNMENT_PLAN, "update `approve`", plan_results.PlanApproved),
     Returned(names.REASSIGNMENT_PLAN, "update `set_options`", plan_results.PlanOptionsSet),
+    Returned(names.REASSIGNMENT_PLAN, "update `set_throttle`", plan_results.PlanOptionsSet),
+    Returned(names.REASSIGNMENT_PLAN, "update `set_slots`", plan_results.PlanOptionsSet),
     Returned(names.REASSIGNMENT_PLAN, "update `skip`", plan_results.PlanSkipped),
     Returned(names.REASSIGNMENT_PLAN, "update `retry`", plan_results.PlanRetried),
     Returned(names.PLAN_LANE, "result", plan_results.LaneResult),

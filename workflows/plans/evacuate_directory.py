@@ -102,6 +102,8 @@ class EvacuateDirectory:
         if self._phases.current != phase:
             searching.enter(self._searchable, phase)
         self._phases.enter(phase, workflow.time())
+        copied = f"{self._moved} replicas moved, {self._copied} bytes copied"
+        workflow.set_current_details(f"{phase} {self._request.directory}: round {self._rounds}, {copied}")
 
     async def _cordon_before(self) -> bool | None:
         """Return whether the directory is cordoned already, None if the broker cannot cordon it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -85,3 +86,12 @@ class LaneRuns:
                 await cancellation.shielded(lane.signal("stop", {}))
             except ApplicationError:
                 self._run.back_to_pending(number)
+
+    async def list_throttled(self) -> None:
+        """Have the lanes that began before the plan had a throttle list their replicas as throttled."""
+        while self._run.unlisted:
+            number = self._run.unlisted.pop(0)
+            lane = workflow.get_external_workflow_handle(names.plan_lane_id(workflow.info().workflow_id, number))
+            # One that has ended needs no throttle, and is noticed as such elsewhere.
+            with contextlib.suppress(ApplicationError):
+                await cancellation.shielded(lane.signal("throttle", {}))

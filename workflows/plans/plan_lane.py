@@ -18,7 +18,6 @@ from workflows.model.phases import Phases
 from workflows.model.plans.running import calls, reading
 from workflows.model.plans.running.calls import HoldCall, MovesCall, PlanMoveRow
 from workflows.model.plans.running.following import MoveOutcome, MoveState
-from workflows.model.plans.running.keeper_results import Holding
 from workflows.model.plans.running.lane_request import LaneRequest, parse
 from workflows.model.plans.running.plan_results import LanePhase, LaneProgress, LaneResult, PlanOutcome
 from workflows.model.plans.running.throttling import entries_of
@@ -47,6 +46,9 @@ class PlanLane:
         self._rows = {spec.move().key: PlanMoveRow(spec.move().key) for spec in self._request.moves}
         self._requested = 0.0
         self._stopped = False
+        self._throttled = self._request.throttled
+        self._listing: asyncio.Task[None] | None = None
+        """Lists the replicas of a lane that began without a throttle."""
         self._told: dict[str, str] = {}
         """The reasons of stalled moves that the plan knows."""
         self._step: ActivityHandle[Any] | None = None
@@ -62,9 +64,8 @@ class PlanLane:
             raise errors.invalid_plan(self._problem)
         self._requested = workflow.time()
         self._describe()
-        held = entries_of(spec.move() for spec in self._request.moves) if self._request.throttled else Holding()
-        if not self._stopping and held.entries:
-            await cancellation.shielded(self._throttle(calls.HOLD_THROTTLES, held))
+        if self._throttled and not self._stopping:
+            await cancellation.shielded(self._list(calls.HOLD_THROTTLES))
         if not self._stopping:
             self._enter(LanePhase.REQUESTING)
             await self._do(calls.REQUEST_MOVES)
@@ -73,9 +74,12 @@ class PlanLane:
             await self._do(calls.FOLLOW_MOVES)
             await cancellation.shielded(self._tell_stalled())
         await cancellation.shielded(self._cancel())
-        if held.entries:
-            await cancellation.shielded(self._throttle(calls.RELEASE_THROTTLES, held))
+        if self._listing is not None:
+            await cancellation.shielded(self._listing)
+        if self._throttled:
+            await cancellation.shielded(self._list(calls.RELEASE_THROTTLES))
         self._phases.enter(None, workflow.time())
+        self._detail()
         searching.end(self._request.searchable, self._outcome())
         await cancellation.shielded(self._report())
         await cancellation.handlers_finished()
@@ -87,6 +91,13 @@ class PlanLane:
         if self._phases.current != phase and phase != LanePhase.REQUESTING:  # `_describe` has sent that one.
             searching.enter(self._request.searchable, phase)
         self._phases.enter(phase, workflow.time())
+        self._detail()
+
+    def _detail(self) -> None:
+        """Write for Temporal's UI how far the lane is."""
+        ended = len(self._rows) - len(self._open())
+        why = next((f"; {row.key}: {row.reason}" for row in self._stalled()), "")
+        workflow.set_current_details(f"{self._phases.current}: {ended} of {len(self._rows)} moves ended{why}")
 
     def _describe(self) -> None:
         request = self._request
@@ -166,8 +177,11 @@ class PlanLane:
         for key in self._open():
             self._rows[key] = PlanMoveRow(key, str(MoveOutcome.FAILED), reason=fields.shown(why))
 
-    async def _throttle(self, activity: str, held: Holding) -> None:
+    async def _list(self, activity: str) -> None:
         """Have the cluster's keeper list the replicas as throttled, or take them off the list again."""
+        held = entries_of(spec.move() for spec in self._request.moves)
+        if not held.entries:
+            return
         entries = {topic: {key: list(each) for key, each in lists.items()} for topic, lists in held.entries.items()}
         call = HoldCall(self._request.cluster, workflow.info().workflow_id, {}, entries)
         await start(activity, call, cluster=self._request.cluster)
@@ -195,6 +209,15 @@ class PlanLane:
             list(self._rows.values()),
             self._phases.spans(),
         )
+
+    @handlers.signal(lambda value: value, description="List the moved replicas as throttled from now on")
+    def throttle(self, _: Any) -> None:
+        """Let the plan's throttle hold for the moves that are under way: it had none when the lane began."""
+        if self._throttled or self._stopping or self._phases.current not in ("", *INTERRUPTED):
+            return
+        self._throttled = True
+        if self._phases.current:  # Before its first phase the run itself begins with that.
+            self._listing = asyncio.create_task(self._list(calls.HOLD_THROTTLES))
 
     @handlers.signal(lambda value: value, description="Cancel the moves that are under way")
     def stop(self, _: Any) -> None:

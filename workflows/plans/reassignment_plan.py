@@ -5,7 +5,7 @@ It talks to the cluster through activities that use the admin API alone; the clu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -123,6 +123,7 @@ class ReassignmentPlan:
             raise CancelledError("The plan was cancelled.")
         result = self._result(verified)
         searching.end(self._searchable, result.outcome)
+        workflow.set_current_details(f"{result.outcome.replace('_', ' ')}: {self._summary()}")
         return result
 
     @property
@@ -141,13 +142,7 @@ class ReassignmentPlan:
 
     def _summary(self) -> str:
         """Return one line for Temporal's UI."""
-        if self._state.check is None:
-            return "not compared with the cluster yet"
-        done = sum(count for outcome, count in self._run.outcomes.items() if outcome == MoveOutcome.MOVED)
-        total = self._run.bytes_total(self._state.check.bytes_total)
-        share = 100 * (self._run.copied + self._run.copied_now) // max(1, total)
-        waits = f"; {self._reasons[0]}" if self._reasons else ""
-        return f"{done} of {self._state.check.moves} moves, {share}% of {total} bytes{waits}"
+        return self._state.summary(self._reasons)
 
     async def _alert(self, event: AlertEvent, why: str) -> None:
         await self._alerts.send(self._options.alerts, self._summary(), {event: why})
@@ -271,6 +266,9 @@ class ReassignmentPlan:
         assert self._state.check is not None
         wanted = Holding()
         if chosen is not None:
+            # Before the rates: they slow down no replica that is not listed. A history of before has no such signals.
+            if self._run.unlisted and workflow.patched(_LISTS_OPEN_LANES):
+                await self._lanes.list_throttled()
             wanted = rates_of(self._state.check.brokers, chosen.between_brokers, chosen.between_directories)
         if wanted == self._state.held:
             return
@@ -398,20 +396,7 @@ class ReassignmentPlan:
         return [self._request.packed, self._request.undoes_packed, lanes]
 
     def _result(self, verified: VerifyResult | None) -> PlanResult:
-        assert self._state.check is not None
-        return PlanResult(
-            self._outcome(verified),
-            self._state.check.moves,
-            self._state.check.in_place,
-            self._state.outcomes,
-            self._run.copied,
-            self._state.failures,
-            self._run.skipped,
-            verified,
-            self._state.check.rollback_ref,
-            self._phases.spans(),
-            self._request.plan,
-        )
+        return self._state.result(self._outcome(verified), verified, self._phases, self._request.plan)
 
     def _outcome(self, verified: VerifyResult | None) -> PlanOutcome:
         if self._cancelled:
@@ -445,34 +430,9 @@ class ReassignmentPlan:
     @workflow.query(description="Phase, moves by outcome, bytes, open lanes, and why nothing more begins")
     def progress(self) -> PlanProgress:
         """Return how far the plan is."""
-        check = self._state.check
-        return PlanProgress(
-            workflow.info().workflow_id,
-            self._phases.current,
-            self._state.paused is not None,
-            self._stopping,
-            self._state.rolling_back,
-            self._state.started,
-            check.moves if check else 0,
-            check.lanes if check else 0,
-            check.in_place if check else 0,
-            self._run.left,
-            [plan_results.OpenLane(number, keys) for number, keys in sorted(self._run.open_lanes.items())],
-            self._state.outcomes,
-            self._run.bytes_total(check.bytes_total) if check else 0,
-            self._run.copied + self._run.copied_now,
-            self._looked,
-            self._reasons,
-            self._state.adaptive if self._options.adaptive else None,
-            self._state.rechecks.reasons,
-            self._warning,
-            self._run.stalled_rows,
-            self._state.failures,
-            self._run.skipped,
-            OptionsRow.of(self._options),
-            self._state.approvals,
-            check.shown if check else None,
-            self._phases.spans(),
+        it, info = self._state, workflow.info()
+        return it.progress(
+            info.workflow_id, self._phases, self._stopping, self._looked, self._reasons, self._warning, self._options
         )
 
     @workflow.update(description="Begin no further moves: {mode: finish or cancel}, what becomes of those under way")
@@ -540,11 +500,16 @@ class ReassignmentPlan:
     @workflow.update(description="Change options of the plan: slots, throttles, window, deadline, health_gate")
     async def set_options(self, *given: Any) -> plan_results.PlanOptionsSet:
         """Apply the options to what begins from now on."""
-        before, self._options = self._options, self._changed_options(given)
-        if self._options.deadline != before.deadline:
-            searching.deadline(self._searchable, self._options.deadline)
+        return self._apply(self._changed_options(given))
+
+    def _apply(self, chosen: PlanOptions) -> plan_results.PlanOptionsSet:
+        before, self._options = self._options, chosen
+        if chosen.deadline != before.deadline:
+            searching.deadline(self._searchable, chosen.deadline)
+        if chosen.throttled_between_brokers and not before.throttled_between_brokers:
+            self._run.list_open()
         self._changed = True
-        return plan_results.PlanOptionsSet(OptionsRow.of(self._options))
+        return plan_results.PlanOptionsSet(OptionsRow.of(chosen))
 
     @set_options.validator
     def _may_set_options(self, *given: Any) -> None:
@@ -552,8 +517,39 @@ class ReassignmentPlan:
         updates.checked(lambda: self._changed_options(given))
 
     def _changed_options(self, given: Any) -> PlanOptions:
-        row = fields.an_object(handlers.only(given), "$", orders.CHANGEABLE)
-        return read_options(self._options.as_json() | dict(row), "$")
+        return self._with(fields.an_object(handlers.only(given), "$", orders.CHANGEABLE))
+
+    def _with(self, changes: Mapping[str, Any]) -> PlanOptions:
+        return read_options(self._options.as_json() | dict(changes), "$")
+
+    @workflow.update(
+        description="Limit each broker from now on: {rate}, or {between_brokers, between_directories}: a size such as "
+        "20MB, or null"
+    )
+    async def set_throttle(self, *given: Any) -> plan_results.PlanOptionsSet:
+        """Set the throttles next, also for the moves that are under way."""
+        return self._apply(self._throttled(given))
+
+    @set_throttle.validator
+    def _may_set_throttle(self, *given: Any) -> None:
+        self._needs_open()
+        updates.checked(lambda: self._throttled(given))
+
+    def _throttled(self, given: Any) -> PlanOptions:
+        return self._with(orders.by_hand(orders.throttle(handlers.only(given)), self._options))
+
+    @workflow.update(description="Change how many lanes begin from now on: {per_disk, per_broker, cluster}, or null")
+    async def set_slots(self, *given: Any) -> plan_results.PlanOptionsSet:
+        """Apply the slots to the lanes that begin from now on; those under way continue."""
+        return self._apply(self._slotted(given))
+
+    @set_slots.validator
+    def _may_set_slots(self, *given: Any) -> None:
+        self._needs_open()
+        updates.checked(lambda: self._slotted(given))
+
+    def _slotted(self, given: Any) -> PlanOptions:
+        return self._with(orders.slots(handlers.only(given)))
 
     @workflow.update(description="Leave moves out: {moves: [keys]}, as orders-0 or orders-0@1")
     async def skip(self, *given: Any) -> plan_results.PlanSkipped:
@@ -591,6 +587,7 @@ class ReassignmentPlan:
 
 _PERSONS = {Approval.NONE: 0, Approval.REQUIRED: 1, Approval.TWO_PERSONS: 2}
 """How many have to approve a plan."""
+_LISTS_OPEN_LANES = "list-open-lanes"
 _MISSED = (MoveOutcome.FAILED, MoveOutcome.SUPERSEDED, MoveOutcome.CANCELLED)
 
 

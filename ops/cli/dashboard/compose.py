@@ -26,10 +26,10 @@ from ops.cli.reassign.polling import Snapshot
 from ops.cli.reassign.reassignments import lines_of, parts_of
 from ops.dashboards.live.board import Board, Fact, Freshness, Kind, Source, Work
 from ops.dashboards.live.hub import Reading
-from ops.dashboards.live.pace import COPY, PLAN, Eta, Pace, Paces
 from ops.stack.errors import OpsError
 from storage_node.model.ids import TopicPartition
 from storage_node.model.moves import Phase, StallReason
+from workflows.model.pace import COPY, PLAN, Eta, Pace, Paces
 from workflows.model.phases import PAUSED
 from workflows.model.plans.running.plan_results import EvacuationProgress, PlanProgress
 from workflows.model.plans.running.run import PlanPhase
@@ -145,6 +145,8 @@ class Composer:
             key = f"reassignment/{line.topic}-{line.partition}"
             copied = copied_by(line)
             eta = self._pace(key, copied, line.bytes_total, line.bytes_copied, COPY, line.eta)
+            if line.bytes_copied >= line.bytes_total:  # It is not in sync yet, which no rate of copying tells.
+                eta = Eta()
             work.append(
                 Work(
                     key=key,
@@ -183,9 +185,11 @@ class Composer:
         )
         moving = phase in _MOVING
         eta = self._pace(key, facts[-1:], total, copied, PLAN, None) if moving else Eta()
-        if eta.low is None and progress.check is not None and not progress.paused:
+        if copied >= total:  # The rest is more than copying: empty replicas, swaps, the comparison at the end.
+            eta = Eta()
+        elif eta.low is None and progress.check is not None and not progress.paused:
             low, high = progress.check.seconds_low, progress.check.seconds_high
-            share = 1 - copied / total if total else 0.0
+            share = 1 - copied / total
             eta = Eta() if low is None else Eta(low * share, None if high is None else high * share)
         ended = sum(progress.outcomes.values())
         failed = len(progress.failures)
@@ -233,8 +237,13 @@ class Composer:
         )
 
     def _pace(self, key: str, copied: Sequence[Fact], total: int, done: int, pace: Pace, single: float | None) -> Eta:
-        """Return the ETA's range, or the single figure of the node while there are not enough samples."""
-        if copied and total:
+        """Return the ETA's range, or the single figure of the node while there are not enough samples.
+
+        That of an empty replica is unknown: no rate tells when it ends.
+        """
+        if total <= 0:
+            return Eta()
+        if copied:
             self._paces.add(key, copied[0].as_of, max(0, total - done), pace)
         eta = self._paces.eta(key, max(0, total - done), pace)
         return eta if eta.low is not None else Eta(single, single)

@@ -110,7 +110,12 @@ def shared_folder(lines: Iterable[MoveLine]) -> str:
 
 
 def eta(total: int, copied: int, rate: float, append_rate: float = 0.0, stall: str = "") -> float | None:
-    """Return the seconds until the copy has caught up with its growing source; None if unknown or never."""
+    """Return the seconds until the copy has caught up with its growing source; None if unknown or never.
+
+    Of an empty replica they are unknown: it has no bytes to copy, and waits for a slot or the swap all the same.
+    """
+    if total <= 0:
+        return None
     return stalls.eta(total - copied, rate, append_rate, stall)
 
 
@@ -284,7 +289,9 @@ def _of_run_alone(line: MoveLine, reported: NodeMoves) -> MoveLine:
     if left is not None and left["directory"] == line.directory:
         size = int(left["bytes_total"])
         phase = Phase.DELETE_DELAY if left["due"] > 0 else Phase.DELETING
-        return replace(line, phase=phase, source=left["source"], bytes_total=size, bytes_copied=size, eta=0.0)
+        return replace(
+            line, phase=phase, source=left["source"], bytes_total=size, bytes_copied=size, eta=0.0 if size else None
+        )
     unread = Phase.CREATING if reported.reach.get(line.node) is Reach.RESPONDS else "open"
     return replace(line, phase=line.phase or unread)
 

@@ -126,6 +126,7 @@ async def _start(client: Client, workflow_id: str, cluster: str, parameter: Mapp
             id=workflow_id,
             task_queue=names.plans_queue(cluster),
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            static_summary=f"empty {parameter['directory']} of broker {parameter['broker']}",
         )
     except failures.WorkflowAlreadyStartedError:
         return False

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 
+from rich.console import RenderableType
 from rich.live import Live
 from temporalio.client import Client
 
@@ -13,13 +14,17 @@ from activities.temporal import describing
 from ops.cli import output, waits
 from ops.cli.moves.runs import Session
 from ops.cli.plan import runs, view
+from ops.cli.plan.figures import figures_of
 from ops.cli.target import Target
 from ops.stack.errors import OpsError
 from workflows.model.phases import ENDED
-from workflows.model.plans.running.plan_results import PlanOutcome
+from workflows.model.plans.running.plan_results import PlanOutcome, PlanProgress
+from workflows.model.plans.under_way import LaneReport
 
 #: Seconds between two queries.
 LOOK = 1.0
+#: Seconds between two reads of what the lanes report: their steps heartbeat as often.
+REPORTS = 3.0
 
 
 def until_ended(target: Target, workflow_id: str, json: bool) -> None:
@@ -39,16 +44,16 @@ def until_ended(target: Target, workflow_id: str, json: bool) -> None:
 def _follow(session: Session, workflow_id: str, json: bool) -> None:
     screen = output.progress_console()
     due = waits.Due()
-    begun = False
+    begun, lanes = False, _Lanes(session)
     with Live(console=screen, auto_refresh=False, transient=True) as live:
         while True:
             progress = session.run(lambda client: runs.progress(client, workflow_id))
             if progress is not None:
                 if screen.is_terminal and not json:
-                    live.update(view.shown(progress, time.time()), refresh=True)
+                    live.update(lanes.shown(progress), refresh=True)
                 elif not begun or due():
                     due.printed()
-                    screen.print(view.shown(progress, time.time()))
+                    screen.print(lanes.shown(progress))
                 begun = True
                 if progress.phase == ENDED:
                     return
@@ -58,6 +63,23 @@ def _follow(session: Session, workflow_id: str, json: bool) -> None:
             if session.run(ended):
                 return
             time.sleep(LOOK)
+
+
+class _Lanes:
+    """What the lanes under way report, read no more often than they report it."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._read_again, self._reports = session, float("-inf"), dict[int, LaneReport]()
+
+    def shown(self, progress: PlanProgress) -> RenderableType:
+        """Return a plan's progress with the figures of its moves under way."""
+        if time.monotonic() >= self._read_again:
+            numbers = [lane.lane for lane in progress.lanes_running]
+            self._reports = self._session.run(lambda client: runs.lanes(client, progress.workflow_id, numbers))
+            self._read_again = time.monotonic() + REPORTS
+        open_now = {lane.lane for lane in progress.lanes_running}
+        reports = {number: each for number, each in self._reports.items() if number in open_now}
+        return view.shown(progress, figures_of(progress, reports, time.time()), time.time())
 
 
 async def _ended(client: Client, workflow_id: str) -> bool:

@@ -1,7 +1,9 @@
-"""The options of plans that `rehome plan submit`, `rehome plan set` and `rehome drain` have in common."""
+"""The options of plans that `rehome plan submit`, `set`, `throttle`, `slots` and `rehome drain` have in common."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +12,7 @@ from ops.stack.errors import UsageError
 from workflows.model.plans import options
 from workflows.model.plans.options import PlanOptions
 from workflows.model.plans.problems import PlanProblems
+from workflows.model.plans.running import orders
 
 BetweenBrokers = Annotated[
     str | None,
@@ -42,6 +45,23 @@ HealthGate = Annotated[
     ),
 ]
 
+PerDisk = Annotated[int | None, typer.Option("--per-disk", min=1, help="Lanes that use a disk at a time.")]
+PerBroker = Annotated[
+    str | None, typer.Option("--per-broker", metavar="N", help="Lanes that use a broker at a time; none: no limit.")
+]
+WholeCluster = Annotated[
+    str | None,
+    typer.Option("--whole-cluster", metavar="N", help="Lanes under way in the cluster at a time; none: no limit."),
+]
+
+
+class Between(StrEnum):
+    """Between what replicas move."""
+
+    BROKERS = "brokers"
+    DIRECTORIES = "directories"
+
+
 #: The options that "none" resets to their defaults.
 _RESETTABLE = ("throttle_between_brokers", "throttle_between_directories", "window", "deadline")
 _NONE = "none"
@@ -62,3 +82,27 @@ def read(values: dict[str, Any]) -> PlanOptions:
         return options.read(values, "$")
     except PlanProblems as error:
         raise UsageError(f"the options are not valid: {error}") from error
+
+
+def throttle(rate: str, between: Between | None) -> dict[str, Any]:
+    """Return the argument of `set_throttle`. Raises `UsageError`."""
+    name = "rate" if between is None else f"between_{between}"
+    return _checked({name: None if rate.strip().lower() == _NONE else rate}, orders.throttle)
+
+
+def slots(**values: int | str | None) -> dict[str, Any]:
+    """Return the argument of `set_slots`, of the numbers that were given. Raises `UsageError`."""
+    found = {name: _number(each) for name, each in values.items() if each is not None}
+    if not found:
+        raise UsageError("nothing to set; see: rehome plan slots --help")
+    return _checked(found, orders.slots)
+
+
+def _number(given: int | str) -> Any:
+    text = str(given).strip().lower()
+    return None if text == _NONE else int(text) if text.isascii() and text.isdecimal() else given
+
+
+def _checked(argument: dict[str, Any], changes: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    read(changes(argument))
+    return argument

@@ -148,15 +148,19 @@ def show(
     name: Name,
     json: Json = False,
 ) -> None:
-    """Show a plan: phase, moves, bytes, lanes under way, what holds it, and what failed."""
+    """Show a plan: phase, bytes, percent, rate and time to go, what holds it, and what failed.
+
+    The figures are also those of each move under way, and of the disks and brokers that these use.
+    """
     workflow_id = place.plan(name)
-    progress = with_temporal(place.target, lambda client: runs.progress(client, workflow_id))
-    if progress is None:
+    found = with_temporal(place.target, lambda client: runs.now(client, workflow_id))
+    if found is None:
         raise ResponseTimeout(f"no worker responds for {workflow_id}; is one running?")
+    progress, figures = found
     if json:
-        output.print_json(asdict(progress))
+        output.print_json(asdict(progress) | {"now": asdict(figures)})
     else:
-        output.console().print(view.shown(progress, time.time()))
+        output.console().print(view.shown(progress, figures, time.time()))
 
 
 @app.command("list")
@@ -327,7 +331,52 @@ def set_options(
     _update(place, name, "set_options", plan_results.PlanOptionsSet, changes, json)
 
 
+@app.command()
+@at_place
+def throttle(
+    place: Place,
+    name: Name,
+    rate: Annotated[str, typer.Argument(metavar="RATE", help="Bytes per second and broker, such as 20MB; none.")],
+    between: Annotated[
+        given.Between | None,
+        typer.Option("--between", help="Only moves between brokers, or between the directories of one; both."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Set a plan's throttle while it runs: it changes at once, also for the moves under way.
+
+    What was configured before the plan is restored at its end all the same.
+    """
+    _set(place, name, "set_throttle", given.throttle(rate, between), json)
+
+
+@app.command()
+@at_place
+def slots(
+    place: Place,
+    name: Name,
+    per_disk: given.PerDisk = None,
+    per_broker: given.PerBroker = None,
+    whole_cluster: given.WholeCluster = None,
+    json: Json = False,
+) -> None:
+    """Set how many lanes of a plan use a disk, a broker and the cluster at a time: of what begins next.
+
+    Moves under way continue, also if there are more of them.
+    """
+    _set(place, name, "set_slots", given.slots(per_disk=per_disk, per_broker=per_broker, cluster=whole_cluster), json)
+
+
 # --- what the commands share
+
+
+def _set(place: Place, name: str, update: str, argument: Mapping[str, Any], json: bool) -> None:
+    workflow_id, kind = place.plan(name), plan_results.PlanOptionsSet
+    found = with_temporal(place.target, lambda client: runs.update(client, workflow_id, update, kind, dict(argument)))
+    if json:
+        output.print_json(asdict(found))
+    else:
+        typer.echo(f"{workflow_id}: {view.limits(found.options)}")
 
 
 def _update(

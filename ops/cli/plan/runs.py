@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import getpass
 import shlex
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from typing import Any, TypeVar
 
 from temporalio import exceptions as failures
@@ -27,12 +29,17 @@ from activities.temporal import describing
 from ops.cli import output, waits
 from ops.cli.kafka_admin import KafkaAdmin
 from ops.cli.moves.runs import UNREADABLE, failed_as, unreadable, why
+from ops.cli.plan.figures import PlanFigures, figures_of
 from ops.cli.target import Target
 from ops.stack.errors import OpsError, Refused, ResponseTimeout, StillRunning
 from storage_node.model.error_types import ErrorType
+from storage_node.model.fields import BadField
 from workflows.model import names
+from workflows.model.plans import under_way
+from workflows.model.plans.running import calls
 from workflows.model.plans.running.plan_results import PlanProgress, PlanResult
 from workflows.model.plans.running.run import PlanPhase
+from workflows.model.plans.under_way import LaneReport
 from workflows.model.versioned import Versioned
 
 Returned = TypeVar("Returned", bound=Versioned)
@@ -43,6 +50,8 @@ WORKER_PATIENCE = 20.0
 CHECK_PATIENCE = 600.0
 QUERY_SECONDS = 10.0
 UPDATE_SECONDS = 30.0
+#: Open lanes whose figures one command reads, and how many at a time.
+MOST_LANES, LANES_AT_ONCE = 200, 16
 #: Seconds for the response of a broker.
 KAFKA_SECONDS = 15.0
 
@@ -75,6 +84,7 @@ async def submit(client: Client, cluster: str, name: str, parameter: Mapping[str
             id=workflow_id,
             task_queue=names.plans_queue(cluster),
             id_conflict_policy=WorkflowIDConflictPolicy.FAIL,
+            static_summary=f"plan {name}, submitted by {parameter.get('submitted_by') or 'an unnamed person'}",
         )
     except failures.WorkflowAlreadyStartedError as error:
         raise Refused(f"the plan {name} is open already; see: rehome plan show {shlex.quote(name)}") from error
@@ -144,6 +154,42 @@ async def progress_of(client: Client, workflow_id: str, kind: type[Returned]) ->
     except failures.TemporalError:
         return None
     return found
+
+
+async def lanes(client: Client, workflow_id: str, numbers: Iterable[int]) -> dict[int, LaneReport]:
+    """Return how far the open lanes of a plan are, by the last heartbeats of their steps on the server: that costs the
+    runs no query. Of a lane whose step has reported nothing yet there is none; at most `MOST_LANES` are read.
+    """
+    gate = asyncio.Semaphore(LANES_AT_ONCE)
+
+    async def one(number: int) -> tuple[int, LaneReport | None]:
+        async with gate:
+            try:
+                run = await describing.describe_run(
+                    client, names.plan_lane_id(workflow_id, number), timeout=timedelta(seconds=QUERY_SECONDS)
+                )
+            except RPCError:
+                return number, None
+        for pending in run.raw.pending_activities if run is not None else ():
+            if pending.activity_type.name == calls.FOLLOW_MOVES and pending.heartbeat_details.payloads:
+                (details, *_) = await client.data_converter.decode(pending.heartbeat_details.payloads)
+                with contextlib.suppress(BadField):  # A worker of another version.
+                    return number, under_way.read(details)
+        return number, None
+
+    found = await asyncio.gather(*(one(number) for number in islice(numbers, MOST_LANES)))
+    return {number: report for number, report in found if report is not None}
+
+
+async def now(client: Client, workflow_id: str) -> tuple[PlanProgress, PlanFigures] | None:
+    """Return a plan's progress, and the figures of its moves under way; None if no worker responds. Raises `OpsError`
+    for a plan that does not exist.
+    """
+    found = await progress(client, workflow_id)
+    if found is None:
+        return None
+    reports = await lanes(client, workflow_id, [lane.lane for lane in found.lanes_running])
+    return found, figures_of(found, reports, time.time())
 
 
 async def is_open(client: Client, workflow_id: str) -> bool:

@@ -9,8 +9,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from ops.cli import output
+from ops.cli.plan.figures import MOVING, Figures, PlanFigures
 from workflows.model.plans.running.calls import PlanCheck
-from workflows.model.plans.running.plan_results import PlanProgress, PlanResult
+from workflows.model.plans.running.plan_results import OptionsRow, PlanProgress, PlanResult
 
 MOST_ROWS = 20
 
@@ -51,18 +52,18 @@ def expected(check: PlanCheck) -> str:
     return f"{output.duration(low)} to {output.duration(high)}"
 
 
-def shown(progress: PlanProgress, now: float) -> RenderableType:
+def shown(progress: PlanProgress, figures: PlanFigures, now: float) -> RenderableType:
     """Return a plan's progress."""
-    total, copied = progress.bytes_total, min(progress.bytes_copied, progress.bytes_total)
-    moves = progress.moves
+    moves, plan = progress.moves, figures.plan
     ended = sum(progress.outcomes.values())
-    share = 100 * copied / total if total else 100.0 if ended >= moves else 0.0
+    share = "" if plan.percent is None else f", {plan.percent:.1f}%"
     phase = progress.phase.replace("_", " ")
     lines: list[RenderableType] = [
         Text(f"{progress.workflow_id}: {phase}{_flags(progress)}"),
         Text(
             f"{ended} of {_count(moves, 'move')} ended ({_outcomes(progress.outcomes)}); "
-            f"{output.size(copied)} of {output.size(total)}, {share:.0f}%; {eta(progress, now)}"
+            f"{output.size(plan.bytes_copied)} of {output.size(plan.bytes_total)}{share}; "
+            f"{time_left(progress, plan, now)}"
         ),
     ]
     if progress.warning:
@@ -84,8 +85,9 @@ def shown(progress: PlanProgress, now: float) -> RenderableType:
         ]
         for lane in progress.lanes_running[:MOST_ROWS]
     ]
-    if rows:
+    if rows and figures.unread:
         lines.append(output.table(("lane", "moves", "under way"), rows))
+    lines += _tables(figures)
     failures = [[row.key, row.outcome, row.reason] for row in progress.failures[:MOST_ROWS]]
     if failures:
         lines.append(output.table(("move", "outcome", "why"), failures))
@@ -100,17 +102,67 @@ def _flags(progress: PlanProgress) -> str:
     return f" ({', '.join(flag.replace('_', ' ') for flag in flags)})" if flags else ""
 
 
-def eta(progress: PlanProgress, now: float) -> str:
-    """Return when a moving plan ends at its rate so far; unknown is said to be unknown."""
-    if progress.phase not in ("moving", "rolling_back"):
+def time_left(progress: PlanProgress, figures: Figures, now: float) -> str:
+    """Return when a moving plan ends, as a range; unknown is said to be unknown."""
+    if progress.phase not in MOVING:
         return "not moving"
-    moving = sum((end or now) - begin for phase, begin, end in progress.phases if phase in ("moving", "rolling_back"))
-    copied, total = progress.bytes_copied, progress.bytes_total
-    if copied <= 0 or moving < 5 or copied >= total:
-        return "time left unknown"
-    left = (total - copied) / (copied / moving)
-    end = datetime.fromtimestamp(now + left, UTC).astimezone()
-    return f"about {output.duration(left)} left at {output.rate(copied / moving)}, until {end:%H:%M}"
+    rate = "" if figures.rate is None else f" at {output.rate(figures.rate)}"
+    low, high = figures.eta_low, figures.eta_high
+    if low is None:
+        return f"time left unknown{rate}"
+    if high is None:
+        return f"more than {output.duration(low)} left{rate}, the slowest copies do not advance"
+    ends = [f"{datetime.fromtimestamp(now + each, UTC).astimezone():%H:%M}" for each in (low, high)]
+    return f"{span(low, high)} left{rate}, until {' to '.join(dict.fromkeys(ends))}"
+
+
+def span(low: float | None, high: float | None) -> str:
+    """Return a range of durations: "2:30 min", "1:00 min to 2:30 min", "> 1:00 min", "-" if it is unknown."""
+    if low is None:
+        return "-"
+    if high is None:
+        return f"> {output.duration(low)}"
+    return " to ".join(dict.fromkeys((output.duration(low), output.duration(high))))
+
+
+def _cells(figures: Figures) -> list[str]:
+    share = "-" if figures.percent is None else f"{figures.percent:.1f}%"
+    rate = "-" if figures.rate is None else output.rate(figures.rate)
+    of = f"{output.size(figures.bytes_copied)} of {output.size(figures.bytes_total)}"
+    return [of, share, rate, span(figures.eta_low, figures.eta_high)]
+
+
+_FIGURES = ("copied", "%", "rate", "ends in")
+
+
+def _tables(now: PlanFigures) -> list[RenderableType]:
+    """Return the moves under way, and the disks and brokers that they use."""
+    found: list[RenderableType] = []
+    moves = [[row.key, str(row.lane), row.stalled or row.state, *_cells(row.figures)] for row in now.moves[:MOST_ROWS]]
+    disks = [[f"{row.broker}:{row.path}", str(row.moves), *_cells(row.figures)] for row in now.disks[:MOST_ROWS]]
+    brokers = [[str(row.broker), str(row.moves), *_cells(row.figures)] for row in now.brokers[:MOST_ROWS]]
+    for head, rows, total in (
+        (("move", "lane", "state"), moves, len(now.moves) + now.unread),
+        (("disk", "moves"), disks, len(now.disks)),
+        (("broker", "moves"), brokers, len(now.brokers)),
+    ):
+        if rows:
+            found.append(output.table((*head, *_FIGURES), rows))
+            if total > len(rows):
+                found.append(Text(f"... and {total - len(rows)} more {head[0]}s"))
+    return found
+
+
+def limits(options: OptionsRow) -> str:
+    """Return the throttles and slots of a plan in one line."""
+    rates = (options.throttle_between_brokers, options.throttle_between_directories)
+    brokers, directories = ("none" if each is None else output.rate(each) for each in rates)
+    slots = (options.slots_per_disk, options.slots_per_broker, options.slots_cluster)
+    disk, broker, cluster = ("no limit" if each is None else str(each) for each in slots)
+    return (
+        f"throttle between brokers {brokers}, between directories {directories}; "
+        f"slots per disk {disk}, per broker {broker}, in the cluster {cluster}"
+    )
 
 
 def _outcomes(outcomes: Mapping[str, int]) -> str:

@@ -273,5 +273,5 @@ def measured(now: Sequence[Line], before: Sequence[Line], seconds: float) -> lis
         rate = max(0, each.bytes_copied - old.bytes_copied) / seconds
         left = each.bytes_total - each.bytes_copied
         values = {name: getattr(each, name) for name in Line.__slots__}
-        found.append(Line(**values | {"rate": rate, "eta": left / rate if rate else None}))
+        found.append(Line(**values | {"rate": rate, "eta": left / rate if rate and left > 0 else None}))
     return found

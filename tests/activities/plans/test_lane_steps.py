@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import asdict, replace
@@ -21,6 +22,8 @@ from tests.support.kafka_in_memory import KafkaInMemory
 from tests.workflows.driven import SPECS
 from workflows.model.plans.running import stalls
 from workflows.model.plans.running.calls import MovesCall, MoveSpec, PlanMoveRow
+from workflows.model.plans.under_way import LaneReport
+from workflows.model.plans.values import Disk
 from workflows.model.throttles import LISTS, RATES
 
 DISK, BROKERS = "t-0@1", "t-1"
@@ -511,3 +514,30 @@ def test_move_waits_on_over_an_outage_of_the_whole_cluster(monkeypatch: pytest.M
         assert row.outcome == "moved"
 
     play(work)
+
+
+def test_step_reports_how_far_each_open_move_is_and_its_rate_once_reads_have_shown_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lane_steps, "SLICE", 0.2)
+    clock = itertools.count(1_000.0, 5.0)
+
+    async def scene(kafka: KafkaInMemory, _: LaneSteps) -> None:
+        pool = cast(AdminPool, kafka)
+        steps = LaneSteps(pool, ClusterReader(pool), wall=lambda: next(clock))
+        kafka.held = True
+        await steps.request(replace(CALL, requested=900.0))
+        reports: list[LaneReport] = []
+
+        def note(report: LaneReport) -> None:
+            reports.append(report)
+            kafka.size += 200  # the copy is as far as before, and the source grows: half of that is left
+
+        await steps.follow(replace(CALL, requested=900.0), note)
+        first, last = (next(each for each in report.moves if each.key == DISK) for report in (reports[0], reports[-1]))
+        assert (first.state, first.copied, first.total, first.rate) == ("copying", 500, 1_000, None)
+        assert (first.reads, first.writes) == ((Disk(1, "/disk/a"),), (Disk(1, "/disk/b"),))
+        assert last.rate is not None and last.slow is not None and last.rate < 0, "what is left grows"
+        assert {each.key for each in reports[-1].moves} == {DISK, BROKERS}
+
+    play(scene)

@@ -58,7 +58,7 @@ COMMANDS = [
     ["torture"],
     ["plan", "generate"],
     *(["plan", name] for name in ("check", "submit", "show", "list", "watch", "approve", "pause", "resume")),
-    *(["plan", name] for name in ("cancel", "rollback", "verify", "skip", "retry", "set")),
+    *(["plan", name] for name in ("cancel", "rollback", "verify", "skip", "retry", "set", "throttle", "slots")),
     ["drain"],
     ["throttles"],
     ["show"],

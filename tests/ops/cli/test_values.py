@@ -216,6 +216,7 @@ def test_diagnosis_distinguishes_dead_cut_off_and_fenced(reach: Reach, fenced: b
 def test_eta_without_a_rate_is_unknown() -> None:
     assert view.eta(100, 40, 0.0) is None
     assert view.eta(100, 100, 0.0) == 0.0
+    assert view.eta(0, 0, 5.0) is None
 
 
 def test_join_returns_one_line_per_replica() -> None:

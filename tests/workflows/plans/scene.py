@@ -9,6 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
+from temporalio.api.sdk.v1 import WorkflowMetadata
 from temporalio.client import Client, WorkflowHandle
 from temporalio.worker import Worker
 
@@ -92,6 +93,11 @@ class Scene:
             return bool((await plan.query("progress"))["phase"] == phase)
 
         await until_true(there)
+
+    async def shown(self, run: Handle) -> tuple[str | None, str]:
+        """The summary and the current details of a run, as Temporal's UI has them."""
+        metadata = await run.query("__temporal_workflow_metadata", result_type=WorkflowMetadata)
+        return await (await run.describe()).static_summary(), metadata.current_details
 
     @property
     def keeper(self) -> Handle:

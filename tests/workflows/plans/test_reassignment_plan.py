@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from temporalio.client import WorkflowFailureError
+from temporalio.client import WorkflowFailureError, WorkflowUpdateFailedError
 from temporalio.exceptions import ApplicationError, CancelledError
 
 from activities.plans import choosing
@@ -19,7 +19,7 @@ from tests.workflows.fakes import until_true
 from tests.workflows.plans.scene import BEFORE, Scene, run
 from workflows import options
 from workflows.model.plans import adaptive, recheck
-from workflows.model.throttles import LISTS, RATES
+from workflows.model.throttles import LISTS, MOVE_RATE, RATES
 
 pytestmark = pytest.mark.temporal
 
@@ -58,6 +58,99 @@ def test_plan_moves_throttled_and_restores_the_throttles(
         await it.keeper.cancel()  # it would end by itself half a minute later
         await it.keeper.result()
         await recorded("throttle-keeper", it.client, it.keeper.id)
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_throttle_of_a_running_plan_is_set_at_once_and_what_stood_there_before_is_restored(
+    temporal_server: TemporalServer, task_queue: str, recorded: Recorder
+) -> None:
+    before = {RATES[0]: "7"}
+
+    async def scene(it: Scene) -> None:
+        it.kafka.held = True
+        it.kafka.configs["broker", "2"] = dict(before)
+        plan = await it.submit({"throttle_between_brokers": None})
+        await it.running(plan, 2)
+        assert it.kafka.throttles == {("broker", "2"): before}, "the plan has no throttle yet"
+        for argument, why in (({"rate": "fast"}, "throttle_between_brokers"), ({"rate": 0}, "0"), ({}, "is empty")):
+            with pytest.raises(WorkflowUpdateFailedError) as raised:
+                await plan.execute_update("set_throttle", argument)
+            assert why in str(raised.value.cause)
+        assert it.kafka.throttles == {("broker", "2"): before}, "a bad value changes nothing"
+
+        async def held(rates: dict[str, str]) -> None:
+            async def there() -> bool:
+                listed = it.kafka.configs.get(("topic", "t"), {})
+                brokers = [it.kafka.configs.get(("broker", node)) for node in ("1", "2")]
+                return brokers == [rates, rates] and listed == dict(zip(LISTS, ("1:1", "1:2"), strict=True))
+
+            await until_true(there)
+
+        found = await plan.execute_update("set_throttle", {"rate": "1MB"})
+        assert found["options"]["throttle_between_directories"] == 1_000_000
+        await held(dict.fromkeys((*RATES, MOVE_RATE), "1000000"))
+        await plan.execute_update("set_throttle", {"rate": "2MB"})
+        await held(dict.fromkeys((*RATES, MOVE_RATE), "2000000"))
+        await plan.execute_update("set_throttle", {"between_directories": None})
+        await held(dict.fromkeys(RATES, "2000000"))
+        assert len((await plan.query("progress"))["lanes_running"]) == 2, "both moves go on"
+        it.kafka.held = False
+        assert (await plan.result())["outcome"] == "done" and it.kafka.placed == AFTER
+
+        async def restored() -> bool:
+            return it.kafka.throttles == {("broker", "2"): before}
+
+        await until_true(restored)
+        await recorded("plan-throttled-later", it.client, plan.id)
+        await recorded("plan-lane-throttled-later", it.client, it.lane(1).id)
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_each_run_of_a_plan_says_what_it_is_and_how_far_without_a_look_at_its_history(
+    temporal_server: TemporalServer, task_queue: str
+) -> None:
+    async def scene(it: Scene) -> None:
+        it.kafka.holding = {SECOND}
+        plan = await it.submit()
+
+        async def details(begin: str) -> None:
+            async def there() -> bool:
+                return (await it.shown(plan))[1].startswith(begin)
+
+            await until_true(there)
+
+        await details("moving: 1 of 2 moves, 50% of 2000 bytes")
+        assert await it.shown(it.lane(0)) == ("lane 0: 1 moves, first t-0@1", "ended: 1 of 1 moves ended")
+        summary, now = await it.shown(it.lane(1))
+        assert summary == "lane 1: 1 moves, first t-1" and now.endswith("ing: 0 of 1 moves ended")
+        assert (await it.shown(it.keeper))[0] == f"the throttles of {task_queue}'s plans"
+        it.kafka.holding = set()
+        await plan.result()
+        await details("done: 2 of 2 moves, 100% of 2000 bytes")
+
+    run(temporal_server, task_queue, scene)
+
+
+def test_slots_of_a_running_plan_change_what_begins_and_cancel_nothing(
+    temporal_server: TemporalServer, task_queue: str
+) -> None:
+    async def scene(it: Scene) -> None:
+        it.kafka.held = True
+        plan = await it.submit({"slots_per_disk": 1})
+        await it.running(plan, 1)
+        for argument in ({"per_disk": 0}, {"per_disk": "two"}, {"disks": 2}, {}):
+            with pytest.raises(WorkflowUpdateFailedError):
+                await plan.execute_update("set_slots", argument)
+        assert (await plan.query("progress"))["options"]["slots_per_disk"] == 1
+        await plan.execute_update("set_slots", {"per_disk": 2})
+        await it.running(plan, 2)
+        found = await plan.execute_update("set_slots", {"per_disk": 1, "cluster": 1})
+        assert (found["options"]["slots_per_disk"], found["options"]["slots_cluster"]) == (1, 1)
+        assert len((await plan.query("progress"))["lanes_running"]) == 2
+        it.kafka.held = False
+        assert (await plan.result())["outcomes"] == {"moved": 2}
 
     run(temporal_server, task_queue, scene)
 

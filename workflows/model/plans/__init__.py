@@ -10,6 +10,7 @@ All pure, for both kinds of cluster; `ClusterView` (values) is the cluster by it
     window, adaptive                     windows and rates by the hour; throttles that follow the cluster's health
     gate, drift, recheck, verify         whether the cluster is healthy, a move still needed, much has changed since the
                                          check, everything in place and nothing left
+    under_way                            what the heartbeats of a lane's step report of its moves
     generate                             plans that rehome makes: balance, drain, a broker added or removed
     running                              the plan while it runs
 """

@@ -119,6 +119,28 @@ def test_silent_temporal_is_stale_since_its_last_response_and_its_runs_stay() ->
     assert only(board).facts[-1].as_of == NOW - 20
 
 
+def test_nothing_left_to_copy_is_no_end_in_sight_of_what_still_waits() -> None:
+    """An empty replica waits for a slot and the swap, a copied one for the ISR, a plan for its comparison."""
+    empty = COPY | {"bytes_total": 0, "bytes_copied": 0, "state": "queued", "stall": "queued"}
+    sizes = [["orders", 1, 1000]]
+    in_sync_soon = {each: node(partitions=[MOVING], sizes=sizes) for each in (1, 3)}
+    composer = Composer("prod")
+    for number in range(6):  # as many samples as a range needs
+        at = NOW + 5 * number
+        plans = tuple(
+            RunFacts(f"prod/plan/{total}", plan_progress(at, bytes_total=total, bytes_copied=total, read_at=at), at)
+            for total in (0, 1000)
+        )
+        temporal = Reading(TemporalFacts(plans=plans), at)
+        board = composed({1: node(empty, at=at), **{2: node(at=at)}}, temporal, composer, at)
+        assert [(row.kind, row.percent, row.eta_low, row.eta_high) for row in board.work] == [
+            (Kind.DISK, None, None, None), (Kind.PLAN, None, None, None), (Kind.PLAN, 100.0, None, None),
+        ]  # fmt: skip
+        assert (board.as_json()["totals"]["eta_low"], board.as_json()["totals"]["eta_high"]) == (None, None)
+        row = only(composed(in_sync_soon, composer=composer, now=at))
+        assert (row.kind, row.percent, row.eta_low, row.eta_high) == (Kind.REASSIGNMENT, 100.0, None, None)
+
+
 def test_eta_is_a_range_once_there_are_samples() -> None:
     composer = Composer("prod")
     copied = 0

@@ -39,3 +39,12 @@ def test_rate_and_eta_are_measured_between_two_reads() -> None:
     assert (first.rate, first.eta) == (0.0, None)
     (second,) = reader.measured(future_replicas.lines(copying(60)))
     assert (second.rate, second.eta) == (10.0, 4.0)
+
+
+def test_eta_of_an_empty_replica_is_unknown() -> None:
+    times = iter([10.0, 12.0])
+    reader = FutureReplicas("kafka:9092", clock=lambda: next(times))
+    empty = [view("/a", (ORDERS, 0, False)), view("/b", (ORDERS, 0, True))]
+    for _ in range(2):
+        (line,) = reader.measured(future_replicas.lines(empty))
+        assert (line.bytes_total, line.eta) == (0, None)

@@ -9,10 +9,13 @@ import pytest
 from rich.console import Console, RenderableType
 
 from ops.cli.plan import view
+from ops.cli.plan.figures import figures_of
 from tests.support.plan_progress import plan_progress
 from workflows.model.plans.adaptive import Decision
 from workflows.model.plans.running.calls import DiskRow, PlanCheck, PlanMoveRow, VerifyResult
 from workflows.model.plans.running.plan_results import PlanResult
+from workflows.model.plans.under_way import LaneReport, LiveMove
+from workflows.model.plans.values import Disk
 
 NOW = 1_000.0
 ROW = PlanMoveRow("orders-1@3", "failed", reason="broker 3 does not respond")
@@ -26,11 +29,38 @@ def text(*parts: RenderableType) -> str:
     return found.get()
 
 
+def progress_text(*lanes: LaneReport, **changes: Any) -> str:
+    """A plan's progress as it is printed; its lanes have the numbers from 1."""
+    progress = plan_progress(NOW, **changes)
+    return text(view.shown(progress, figures_of(progress, dict(enumerate(lanes, 1)), NOW), NOW))
+
+
 def test_progress_has_moves_bytes_and_the_time_left() -> None:
-    shown = text(view.shown(plan_progress(NOW), NOW))
+    shown = progress_text()
     assert "prod/plan/july: moving\n" in shown
-    assert "2 of 9 moves ended (2 moved); 250 B of 1.0 kB, 25%; about 2:30 min left at 5 B/s" in shown
+    assert "2 of 9 moves ended (2 moved); 250 B of 1.0 kB, 25.0%; 2:30 min left at 5 B/s, until " in shown
     assert "orders-1@3" in shown
+
+
+def test_progress_has_the_figures_of_moves_disks_and_brokers() -> None:
+    disks = Disk(3, "/a"), Disk(3, "/b")
+    move = LiveMove("orders-1@3", "copying", 100, 400, 10.0, 5.0, 20.0, disks[:1], disks[1:])
+    shown = progress_text(LaneReport(NOW, (move,)))
+    assert "250 B of 1.0 kB, 25.0%; 38 s to 2:30 min left at 5 B/s" in shown
+    rows = [line.split() for line in shown.splitlines()]
+    figures = ["100", "B", "of", "400", "B", "25.0%", "10", "B/s", "15", "s", "to", "1:00", "min"]
+    assert ["orders-1@3", "1", "copying", *figures] in rows
+    assert ["3:/a", "1", *figures] in rows and ["3:/b", "1", *figures] in rows
+    assert ["3", "1", *figures] in rows
+
+
+def test_progress_of_empty_replicas_has_no_percent_and_no_time_left() -> None:
+    move = LiveMove("orders-1@3", "copying", writes=(Disk(3, "/b"),))
+    shown = progress_text(LaneReport(NOW, (move,)), bytes_total=0, bytes_copied=0)
+    assert "2 of 9 moves ended (2 moved); 0 B of 0 B; time left unknown" in shown
+    assert ["orders-1@3", "1", "copying", *["0", "B", "of", "0", "B", "-", "-", "-"]] in [
+        line.split() for line in shown.splitlines()
+    ]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +77,7 @@ def test_progress_has_moves_bytes_and_the_time_left() -> None:
     ],
 )
 def test_progress_has_a_line_for_what_holds_the_plan(changes: dict[str, Any], line: str) -> None:
-    assert line in text(view.shown(plan_progress(NOW, **changes), NOW))
+    assert line in progress_text(**changes)
 
 
 def test_check_has_the_disks_of_the_plan() -> None:

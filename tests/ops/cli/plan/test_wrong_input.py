@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from activities.kafka_admin import admin
+from activities.plans import activities
 from ops.cli import main as cli
 from ops.cli.plan import runs
 from ops.stack.errors import ExitCode
 from tests.ops.cli.serving import served, temporal
 from tests.support.kafka_in_memory import KafkaInMemory
 from tests.support.no_cluster import no_cluster_around
+from tests.support.nodes.node_harness import until
 from tests.support.programs.temporal import TemporalServer, task_queue, temporal_server
 from tests.workflows.plans.scene import BEFORE, Scene
 
@@ -112,6 +114,8 @@ NAMED: tuple[tuple[str, ...], ...] = (
     ("skip", "p", "t-0"),
     ("retry", "p"),
     ("set", "p", "--slots-per-disk", "3"),
+    ("throttle", "p", "20MB"),
+    ("slots", "p", "--per-disk", "3"),
 )
 
 
@@ -123,6 +127,25 @@ def test_temporal_that_cannot_be_reached_is_named(command: tuple[str, ...], caps
 
 def test_nothing_to_set_is_a_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing to set" in failed(capsys, "plan", "set", "p", "--cluster", "c", code=2)
+    assert "nothing to set" in failed(capsys, "plan", "slots", "p", "--cluster", "c", code=2)
+
+
+@pytest.mark.parametrize(
+    ("command", "why"),
+    [
+        (("throttle", "p", "fast"), "'fast', which is not a size"),
+        (("throttle", "p", "0", "--between", "brokers"), "throttle_between_brokers"),
+        (("throttle", "p", "1MB", "--between", "disks"), "--between"),
+        (("slots", "p", "--per-broker", "many"), "slots_per_broker"),
+        (("slots", "p", "--whole-cluster", "0"), "slots_cluster"),
+    ],
+    ids=" ".join,
+)
+def test_throttle_or_slots_that_are_not_valid_reach_no_plan(
+    command: tuple[str, ...], why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = failed(capsys, "plan", *command, "--cluster", "c", "--temporal-address", NOWHERE, code=ExitCode.USAGE)
+    assert why in message
 
 
 @pytest.mark.temporal
@@ -146,6 +169,33 @@ def test_unknown_plan_and_missing_worker_are_told_apart(
     assert "no response to pause within 0.3 s" in failed(capsys, "plan", "pause", "p", *temporal, code=ExitCode.TIMEOUT)
 
 
+@pytest.fixture
+def heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(activities, "HEARTBEAT", 0.05)
+
+
+@pytest.mark.temporal
+def test_plan_has_the_figures_of_its_moves_disks_and_brokers_from_the_steps_heartbeats(
+    heartbeats: None, served: Scene, temporal: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def now() -> Any:
+        capsys.readouterr()
+        assert cli.run(["plan", "show", "p", *temporal, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)["now"]
+
+    until(lambda: len(now()["moves"]) == 2, 20, "both moves are reported")
+    found = now()
+    moves = {row["key"]: (row["state"], row["figures"]["percent"]) for row in found["moves"]}
+    assert moves == {"t-0@1": ("copying", 50.0), "t-1": ("copying", 0.0)} and found["unread"] == 0
+    assert {(1, "/disk/a", 2), (1, "/disk/b", 1)} <= {
+        (row["broker"], row["path"], row["moves"]) for row in found["disks"]
+    }
+    assert [(row["broker"], row["moves"]) for row in found["brokers"]] == [(1, 2), (2, 1)]
+    assert [row["figures"]["eta_low"] for row in found["moves"]] == [None, None], "nothing is copied"
+    assert cli.run(["plan", "show", "p", *temporal]) == 0
+    assert "500 B of 1.0 kB" in capsys.readouterr().out
+
+
 @pytest.mark.temporal
 def test_commands_print_what_scripts_read(
     served: Scene, temporal: tuple[str, ...], capsys: pytest.CaptureFixture[str]
@@ -162,6 +212,14 @@ def test_commands_print_what_scripts_read(
     assert printed("set", "p", "--slots-per-disk", "3", "--throttle-between-brokers", "1MB")["options"] == {
         **found["options"], "slots_per_disk": 3, "throttle_between_brokers": 1_000_000,
     }  # fmt: skip
+    options = printed("throttle", "p", "2MB", "--between", "directories")["options"]
+    assert (options["throttle_between_brokers"], options["throttle_between_directories"]) == (1_000_000, 2_000_000)
+    options = printed("throttle", "p", "none")["options"]
+    assert (options["throttle_between_brokers"], options["throttle_between_directories"]) == (None, None)
+    options = printed("slots", "p", "--per-broker", "2", "--whole-cluster", "4")["options"]
+    assert (options["slots_per_disk"], options["slots_per_broker"], options["slots_cluster"]) == (3, 2, 4)
+    assert cli.run(["plan", "slots", "p", "--per-broker", "none", *temporal]) == 0
+    assert "slots per disk 3, per broker no limit, in the cluster 4" in capsys.readouterr().out
     assert "t-9" in printed("skip", "p", "t-9")["skipped"]
     assert printed("pause", "p") == {"format_version": 1, "paused": True, "mode": "finish"}
     assert "paused already; resume it first" in failed(capsys, "plan", "pause", "p", *temporal, code=ExitCode.REFUSED)

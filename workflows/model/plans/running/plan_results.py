@@ -160,7 +160,7 @@ class PlanApproved(Versioned):
 
 @dataclass(frozen=True)
 class PlanOptionsSet(Versioned):
-    """The response to `set_options`."""
+    """The response to `set_options`, `set_throttle` and `set_slots`."""
 
     options: OptionsRow  # all options that hold from now on
 

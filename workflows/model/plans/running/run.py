@@ -72,6 +72,8 @@ class PlanRun:
     """All bytes of the lanes that had not ended at the last read; None before it."""
     stalled: dict[int, list[PlanMoveRow]] = field(default_factory=dict)
     """The moves of an open lane that do not advance, by its number."""
+    unlisted: list[int] = field(default_factory=list)
+    """The open lanes that have yet to list their replicas as throttled: they began before the plan had a throttle."""
 
     def planned(self, lanes: int) -> None:
         """Begin with so many lanes."""
@@ -94,6 +96,7 @@ class PlanRun:
             return False
         keys = self.open_lanes.pop(number)
         self.stalled.pop(number, None)
+        self.unlisted = [each for each in self.unlisted if each != number]
         stopped = number in self.stopped
         self.stopped = [each for each in self.stopped if each != number]
         by_key = {row.key: row for row in rows}
@@ -153,6 +156,10 @@ class PlanRun:
         """Note that a pause stops the open lanes."""
         self.stopped = sorted(self.open_lanes)
 
+    def list_open(self) -> None:
+        """Note that the plan has a throttle between brokers now, which holds for the open lanes as well."""
+        self.unlisted = sorted(self.open_lanes)
+
     def lost(self, number: int, why: str) -> None:
         """Note that the run of an open lane ended without its rows."""
         self.ended(number, [PlanMoveRow(key, str(MoveOutcome.FAILED), reason=why) for key in self.open_lanes[number]])
@@ -193,6 +200,7 @@ class PlanRun:
         self.open_lanes.pop(number, None)
         self.stalled.pop(number, None)
         self.stopped = [each for each in self.stopped if each != number]
+        self.unlisted = [each for each in self.unlisted if each != number]
         self.states[number] = LaneState.PENDING
 
     @property
@@ -220,6 +228,8 @@ class PlanRun:
         }
         if self.stalled:
             rest["stalled"] = [[number, [asdict(row) for row in rows]] for number, rows in self.stalled.items()]
+        if self.unlisted:
+            rest["unlisted"] = self.unlisted
         return {"states": packing.pack_states(self.states), "rest": packing.pack(json.dumps(rest))}
 
     @staticmethod
@@ -252,6 +262,11 @@ class PlanRun:
             _keys(rest.get("skipped", []), f"{path}.skipped"),
             list(fields.numbers(rest.get("stopped", []), f"{path}.stopped")),
             stalled=dict(_pairs(rest, "stalled", path, move_rows)),
+            unlisted=[
+                number
+                for number in fields.numbers(rest.get("unlisted", []), f"{path}.unlisted")
+                if number in open_lanes
+            ],
         )
 
 

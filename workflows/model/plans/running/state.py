@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from storage_node.model import fields
 from storage_node.model.fields import BadField
+from workflows.model.phases import Phases
 from workflows.model.plans.adaptive import Decision, decision_of
+from workflows.model.plans.options import PlanOptions
 from workflows.model.plans.running import orders, reading
 from workflows.model.plans.running.alerting import Advance, Alarms
-from workflows.model.plans.running.calls import CheckResult, PlanMoveRow
+from workflows.model.plans.running.calls import CheckResult, PlanMoveRow, VerifyResult
+from workflows.model.plans.running.following import MoveOutcome
 from workflows.model.plans.running.keeper_results import Holding
+from workflows.model.plans.running.plan_results import OpenLane, OptionsRow, PlanOutcome, PlanProgress, PlanResult
 from workflows.model.plans.running.rechecking import Rechecks
 from workflows.model.plans.running.run import MOST_FAILURES, PauseMode, PlanRun
 from workflows.model.plans.running.throttling import holding_of
@@ -62,6 +66,74 @@ class PlanState:
         """Return whether the plan can be compared with the cluster at its end: a roll-back may have nothing left."""
         check = self.check
         return check is None or not check.outcomes or bool(check.lanes or check.in_place)
+
+    def summary(self, reasons: Sequence[str]) -> str:
+        """Return how far the plan is in one line, with the first reason why no further lane begins."""
+        if self.check is None:
+            return "not compared with the cluster yet"
+        done = sum(count for outcome, count in self.run.outcomes.items() if outcome == MoveOutcome.MOVED)
+        total = self.run.bytes_total(self.check.bytes_total)
+        share = 100 * (self.run.copied + self.run.copied_now) // max(1, total)
+        waits = f"; {reasons[0]}" if reasons else ""
+        return f"{done} of {self.check.moves} moves, {share}% of {total} bytes{waits}"
+
+    def progress(
+        self,
+        workflow_id: str,
+        phases: Phases,
+        cancelling: bool,
+        read_at: float,
+        reasons: list[str],
+        warning: str,
+        options: PlanOptions,
+    ) -> PlanProgress:
+        """Return the response to the query `progress`; `read_at` is when the cluster was read last."""
+        check = self.check
+        return PlanProgress(
+            workflow_id,
+            phases.current,
+            self.paused is not None,
+            cancelling,
+            self.rolling_back,
+            self.started,
+            check.moves if check else 0,
+            check.lanes if check else 0,
+            check.in_place if check else 0,
+            self.run.left,
+            [OpenLane(number, keys) for number, keys in sorted(self.run.open_lanes.items())],
+            self.outcomes,
+            self.run.bytes_total(check.bytes_total) if check else 0,
+            self.run.copied + self.run.copied_now,
+            read_at,
+            reasons,
+            self.adaptive if options.adaptive else None,
+            self.rechecks.reasons,
+            warning,
+            self.run.stalled_rows,
+            self.failures,
+            self.run.skipped,
+            OptionsRow.of(options),
+            self.approvals,
+            check.shown if check else None,
+            phases.spans(),
+        )
+
+    def result(self, outcome: PlanOutcome, verified: VerifyResult | None, phases: Phases, plan: str) -> PlanResult:
+        """Return the result of a run that has compared its plan, by the sha256 `plan`, with the cluster."""
+        assert self.check is not None
+        return PlanResult(
+            outcome,
+            self.check.moves,
+            self.check.in_place,
+            self.outcomes,
+            self.run.copied,
+            self.failures,
+            self.run.skipped,
+            verified,
+            self.check.rollback_ref,
+            phases.spans(),
+            plan,
+        )
 
     def carried(self) -> dict[str, Any]:
         """Return the state as JSON values, which `of` reads."""

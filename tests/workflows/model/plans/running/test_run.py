@@ -149,3 +149,13 @@ def test_run_that_continues_has_the_same_state(lanes: list[list[str]], data: st.
 def test_unreadable_state_names_the_bad_field(rest: Any, why: str) -> None:
     with pytest.raises(BadField, match=why):
         PlanRun.of({"states": packing.pack("."), "rest": packing.pack(json.dumps(rest))})
+
+
+def test_lanes_that_have_yet_to_list_their_replicas_are_carried_until_they_end() -> None:
+    made = begun(["a"], ["b"], ["c"])
+    made.list_open()
+    made.ended(1, [row("b", "moved")])
+    after = PlanRun.of(json.loads(json.dumps(made.carried())))
+    assert after.unlisted == [0, 2]
+    after.back_to_pending(0)
+    assert after.unlisted == [2]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ops.dashboards.live.pace import COPY, Eta, Pace, Paces, span
+from workflows.model.pace import COPY, Eta, Pace, Paces, span
 
 MB = 1_000_000
 

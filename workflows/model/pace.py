@@ -7,6 +7,7 @@ for the samples that it keeps; the clock is an argument.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -65,11 +66,24 @@ class Paces:
         """Forget all other keys."""
         self._samples = {key: rows for key, rows in self._samples.items() if key in keys}
 
+    def rates(self, key: str, pace: Pace = COPY) -> tuple[float, float, float] | None:
+        """Return by how many bytes per second the rest becomes fewer: the mean, and the 10 % and 90 % quantiles; None
+        with fewer than `pace.fewest` slices.
+        """
+        samples = self._samples.get(key)
+        rows = list(samples.rows) if samples else []
+        found = _rates(rows)
+        if len(found) < pace.fewest:
+            return None
+        ordered = sorted(found)
+        mean = (rows[0][1] - rows[-1][1]) / (rows[-1][0] - rows[0][0])
+        return mean, _quantile(ordered, 0.1), _quantile(ordered, 0.9)
+
     def eta(self, key: str, left: int, pace: Pace = COPY) -> Eta:
         """Return the range of the time until nothing is left; unknown with fewer than `pace.fewest` slices."""
         samples = self._samples.get(key)
         rows = list(samples.rows) if samples else []
-        rates = [(before - after) / (late - early) for (early, before), (late, after) in pairwise(rows) if late > early]
+        rates = _rates(rows)
         return span(rates, left) if len(rates) >= pace.fewest else Eta()
 
 
@@ -80,10 +94,18 @@ def span(rates: list[float], left: int) -> Eta:
     if not rates:
         return Eta()
     ordered = sorted(rates)
-    slow, fast = _quantile(ordered, 0.1), _quantile(ordered, 0.9)
+    return between(_quantile(ordered, 0.1), _quantile(ordered, 0.9), left)
+
+
+def between(slow: float, fast: float, left: int) -> Eta:
+    """Return the range of the time until nothing is left, at the slower and at the faster of two rates."""
     if fast <= 0:
         return Eta()
     return Eta(left / fast, left / slow if slow > 0 else None)
+
+
+def _rates(rows: Sequence[tuple[float, int]]) -> list[float]:
+    return [(before - after) / (late - early) for (early, before), (late, after) in pairwise(rows) if late > early]
 
 
 def _quantile(ordered: list[float], share: float) -> float:
