@@ -173,15 +173,19 @@ class DirectoryChanges:
         return "offline, without another in-sync replica" if set(row.isr) <= {node.id} else "offline"
 
     def losses(self, path: str) -> dict[str, Any]:
-        """Return what the metadata has in a directory: `replicas`, and `alone`, those without another in-sync one."""
+        """Return what the metadata has in a directory: `replicas`, those `in_sync`, and `alone`, without another one in
+        sync.
+        """
         directory, image = self.node.dirs.by_path(path), self.node.metadata.image
         held = sorted(row.partition for row in assigned(image, self.node.id, directory.id)) if directory.id else []
-        alone = [tp for tp in held if (row := image.partition(tp)) is not None and set(row.isr) <= {self.node.id}]
+        rows = {tp: set(row.isr) for tp in held if (row := image.partition(tp)) is not None}
+        alone = [tp for tp, isr in rows.items() if isr <= {self.node.id}]
         return {
             "path": directory.name,
             "id": directory.id,
             "online": directory.online,
             "replicas": [str(tp) for tp in held],
+            "in_sync": [str(tp) for tp, isr in rows.items() if self.node.id in isr],
             "alone": [str(tp) for tp in alone],
         }
 

@@ -119,7 +119,8 @@ def _asked(index: Index) -> Iterator[str]:
     """Yield the replicas that are not in the target of their last swap, the one with the highest generation.
 
     A replica that was removed from a node and created there again restarts its generations: only moves with the
-    metadata's generation concern it, and none that ended before the last reassignment was requested.
+    metadata's generation concern it, and none that ended before the last reassignment was requested. One that its node
+    made again, since its disk failed, has a higher generation than its last move.
     """
     remade: dict[Place, int] = defaultdict(int)
     for each in index.evidence.asked:
@@ -142,9 +143,10 @@ def _asked(index: Index) -> Iterator[str]:
     for (place, node), rows in moved.items():
         here = at.get((names.get(place, ""), node))
         newest = max(row.generation for row, _ in rows)
-        if place in remade:
-            home = index.evidence.homes.get(place)
-            newest = dict(zip(home.replicas, home.generations, strict=False)).get(node, 0) if home is not None else 0
+        home = index.evidence.homes.get(place)
+        known = dict(zip(home.replicas, home.generations, strict=False)).get(node, 0) if home is not None else 0
+        if place in remade or known > newest:
+            newest = known
         last = [(row, run_id) for row, run_id in rows if row.generation == newest]
         if here is not None and last and all(row.directory != here.path for row, _ in last):
             row, run_id = last[-1]

@@ -63,6 +63,7 @@ ON_DISKS: dict[str, int] = {
     "disk-hangs": 5,
     "disk-full": 4,
     "bad-file": 5,
+    "disk-replaced": 3,
 }
 
 #: Mean seconds between two decisions.

@@ -1,7 +1,8 @@
 """Disk faults: one log directory of a node fails, hangs, is full, or has a bad file; then it works again.
 
 The replicas that the node took offline are brought back as by an operator: replicas in online directories by a
-`replicas-online` request, a directory by a `directory-online` request or by a restart of its node.
+`replicas-online` request, a directory by a `directory-online` request or by a restart of its node. Or the disk is
+replaced by an empty one, and the node copies its replicas again from the others.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import re
+import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -40,6 +42,8 @@ LOOK_SECONDS = 0.2
 TURN_SECONDS = 5.0
 #: Seconds within which a node takes replicas offline after an error, and within which it opens them again.
 NOTICED_SECONDS, OPENED_SECONDS = 2.0, 60.0
+#: Seconds within which the metadata must have a failure, so that none of the replicas is in sync, for a new disk.
+RECORDED_SECONDS = 5.0
 
 WRITES = tuple(op for op in CHANGES if op not in FLUSHES)
 #: The operations that fail on a full disk.
@@ -69,6 +73,7 @@ class FailingDisks:
             "disk-hangs": self.hangs,
             "disk-full": self.full,
             "bad-file": self.bad_file,
+            "disk-replaced": self.replaced,
         }
 
     def heal(self) -> None:
@@ -112,6 +117,12 @@ class FailingDisks:
         what = f"files of a replica failed with {errno.errorcode[code]}"
         return self._fail(decision, what, decision.between(2, *BAD), rule)
 
+    def replaced(self, decision: Decision) -> tuple[str, str]:
+        """Fail all operations for good: an empty disk replaces the failed one, if other nodes have its replicas."""
+        rule = {"ops": (*CHANGES, *READS), "errno": errno.EIO}
+        seconds = decision.between(2, *FAILS)
+        return self._fail(decision, "everything failed", seconds, lambda _: rule, restart=False, replace=True)
+
     def _fail(
         self,
         decision: Decision,
@@ -120,8 +131,11 @@ class FailingDisks:
         rule: Callable[[list[ReplicaOnDisk]], Rule],
         *,
         restart: bool = True,
+        replace: bool = False,
     ) -> tuple[str, str]:
-        """Inject `rule`, made for the replicas on the disk, for `seconds`, and bring back what went offline."""
+        """Inject `rule`, made for the replicas on the disk, for `seconds`, and bring back what went offline; with
+        `replace` an empty disk is the first choice.
+        """
         used = sorted({each.node for each in self._held()})
         node = decision.pick(0, used or self._roles.nodes)
         name, directory = node_name(node), self._roles.log_dirs(node)[-1]
@@ -156,7 +170,7 @@ class FailingDisks:
                 self._roles.mend_disk(node)
                 ended = now()
             try:
-                outcome = self._bring_back(
+                outcome = (replace and self._replace(node, directory)) or self._bring_back(
                     node,
                     NOTICED_SECONDS if hits else 0.0,
                     kill=decision.picks[3] < 0.5,
@@ -231,6 +245,33 @@ class FailingDisks:
             left = [*directories, *(f"{topic}-{number}" for topic, number in replicas)]
             raise OpsError(f"{', '.join(left)} of node {node} stayed offline after a restart")
         return "the directory was offline, back after a restart of the node"
+
+    def _replace(self, node: int, directory: str) -> str:
+        """Empty an offline directory, and let the node use it as a new disk; "" where it stays as it is.
+
+        None of its replicas may be in sync by the metadata: that of the failure has to be there first, and a sole
+        in-sync replica holds records that no other one has. Raises `OpsError` if the node does not take the new disk.
+        """
+        until = time.monotonic() + RECORDED_SECONDS
+        while True:
+            with contextlib.suppress(OpsError):
+                found = self._roles.call(node, "directory-losses", path=directory)
+                if not found["online"] and not found["in_sync"]:
+                    break
+            if time.monotonic() >= until:
+                return ""
+            time.sleep(LOOK_SECONDS)
+        for path in self._roles.disk(node, directory).iterdir():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        until = time.monotonic() + OPENED_SECONDS
+        while True:
+            try:
+                self._roles.call(node, "directory-replace", OPENED_SECONDS, path=directory)
+                return "the disk was replaced"
+            except OpsError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(LOOK_SECONDS)
 
     def _offline(self, node: int) -> tuple[list[str], list[Place]]:
         """Return a node's offline directories, and its offline replicas in online ones. Raises `OpsError`."""

@@ -61,7 +61,7 @@ def test_empty_disk_replaces_one_that_failed(harness: Harness) -> None:
     replaced(bad)
     until(lambda: not harness.node.dirs.by_path(bad).online)
     assert changes.losses(bad) == {
-        "path": bad, "id": before, "online": False, "replicas": ["t-1"], "alone": ["t-1"],
+        "path": bad, "id": before, "online": False, "replicas": ["t-1"], "in_sync": ["t-1"], "alone": ["t-1"],
     }  # fmt: skip
     found = changes.replace(bad)
     assert (found["outcome"], found["replicas"]) == ("replaced", 0) and found["id"] != before

@@ -31,6 +31,14 @@ def found(evidence: forge.Evidence) -> list[str]:
 # Where replicas are
 
 
+@pytest.mark.parametrize(("generation", "checks"), [(3, ["C8"]), (4, [])])
+def test_replica_that_was_made_again_after_its_last_move_may_be_elsewhere(generation: int, checks: list[str]) -> None:
+    sound = forge.sound()
+    last = RunFact("move-9", 1, "completed", rows=(RowFact(forge.ORDERS, "deleted", forge.A, 3),))
+    home = replace(sound.homes[forge.ORDERS], generations=(generation,))
+    assert found(replace(sound, runs=[*sound.runs, last], homes={**sound.homes, forge.ORDERS: home})) == checks
+
+
 def test_dropped_replica_that_is_left_is_found() -> None:
     sound = forge.sound()
     assert found(replace(sound, directories=one(sound.directories, 4, folders=("pays-0",)))) == ["C8"]

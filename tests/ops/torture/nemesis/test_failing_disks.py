@@ -34,6 +34,7 @@ class Cluster:
         self.did: list[tuple[Any, ...]] = []
         self.reopens = True
         self.restarts = True
+        self.in_sync: list[str] = []
         for node, names in HELD.items():
             for directory in self.log_dirs(node):
                 Path(directory).mkdir(parents=True)
@@ -65,6 +66,12 @@ class Cluster:
                 raise OpsError("the controller has not recorded yet that it failed")
             self.down = self.alone = ()
             return {"outcome": "reopened"}
+        if op == "directory-losses":
+            return {"online": not self.down, "in_sync": self.in_sync}
+        if op == "directory-replace":
+            self.did.append((op, node, fields["path"], [*Path(fields["path"]).iterdir()]))
+            self.down = self.alone = ()
+            return {"outcome": "replaced"}
         self.did.append((op, node, fields["partitions"]))
         if self.reopens:
             self.alone = ()
@@ -88,7 +95,7 @@ def book(tmp_path: Path) -> Iterator[Book]:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("NOTICED_SECONDS", "TURN_SECONDS", "PATIENCE_SECONDS", "LOOK_SECONDS"):
+    for name in ("NOTICED_SECONDS", "RECORDED_SECONDS", "TURN_SECONDS", "PATIENCE_SECONDS", "LOOK_SECONDS"):
         monkeypatch.setattr(failing_disks, name, 0.01)
     for name in ("FAILS", "FULL", "BAD", "HANGS", "HANGS_FOR_GOOD"):
         monkeypatch.setattr(failing_disks, name, (0.02, 0.03))
@@ -225,6 +232,22 @@ def test_replicas_that_stay_offline_on_request_are_back_by_a_restart(tmp_path: P
     cluster.reopens = False
     _, outcome = disks(cluster, book).bad_file(at("bad-file"))
     assert outcome.endswith("back after a restart of the node")
+
+
+def test_failed_disk_is_replaced_by_an_empty_one(tmp_path: Path, book: Book) -> None:
+    cluster = Cluster(tmp_path, down=("b",))
+    _, outcome = disks(cluster, book).replaced(at("disk-replaced", 0.6))
+    assert outcome.endswith("the disk was replaced") and book.faults[0].outcome == "the disk was replaced"
+    assert cluster.did[-1] == ("directory-replace", 2, cluster.log_dirs(2)[-1], [])
+
+
+def test_disk_with_a_replica_in_sync_is_not_replaced(tmp_path: Path, book: Book) -> None:
+    """By the metadata it may hold records that no other one has."""
+    cluster = Cluster(tmp_path, down=("b",))
+    cluster.in_sync = ["ticks-0"]
+    _, outcome = disks(cluster, book).replaced(at("disk-replaced", 0.6))
+    assert outcome.endswith("back after a restart of the node")
+    assert (Path(cluster.log_dirs(2)[-1]) / "ticks-0").is_dir()
 
 
 def test_directory_that_stays_offline_is_recorded_and_a_problem_after_healing(tmp_path: Path, book: Book) -> None:
