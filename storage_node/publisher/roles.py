@@ -1,4 +1,6 @@
-"""Apply the roles of an image to the replicas that are served: leader or follower, which needs only memory."""
+"""Apply the roles of an image to the replicas that are served: leader or follower, which needs only memory; and the
+node's limit on moves, which the image may change.
+"""
 
 from __future__ import annotations
 

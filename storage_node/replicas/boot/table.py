@@ -5,7 +5,8 @@ is never promoted, the only good copy is never deleted, and an unknown state is 
 that is not visible now counts as missing only for what it may hold: the two directories that a marker names and the one
 that the metadata assigns. For a `.move` or `.delete` without a marker the KIP's rules apply.
 
-`decide` is pure; `apply` carries out what it returns.
+`decide` is pure. `storage_node.lifecycle.start_up` calls it, and puts aside first what is no replica of this node;
+`apply` marks and renames what it returns, and the move engine resumes copies and schedules deletions.
 """
 
 from __future__ import annotations

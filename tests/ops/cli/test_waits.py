@@ -141,7 +141,7 @@ def test_watched_plan_is_printed_every_30_seconds(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     responds_with(monkeypatch, "progress", SimpleNamespace(phase=PlanPhase.CHECKING))
-    monkeypatch.setattr(following.view, "shown", lambda *_: f"at {clock.now:g}")
+    monkeypatch.setattr(following._Lanes, "shown", lambda *_: f"at {clock.now:g}")
     following._follow(session(clock), "c/plan/july", json=False)
     assert capsys.readouterr().err.split("\n") == ["at 0", "at 30", "at 60", "at 90", ""]
 

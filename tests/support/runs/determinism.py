@@ -98,9 +98,9 @@ def known_sets(trees: Iterable[ast.AST]) -> Known:
     return known
 
 
-def findings(source: str, known: Known | None = None) -> list[Finding]:
+def findings(source: str | ast.Module, known: Known | None = None) -> list[Finding]:
     """All that is wrong in a module."""
-    tree = ast.parse(source)
+    tree = ast.parse(source) if isinstance(source, str) else source
     visitor = _Visitor(known if known is not None else known_sets([tree]))
     visitor.visit(tree)
     return sorted(set(visitor.found))
@@ -300,9 +300,9 @@ class _Visitor(ast.NodeVisitor):
         self.generic_visit(node)
 
 
-def queries(source: str) -> Iterator[str]:
+def queries(source: str | ast.Module) -> Iterator[str]:
     """The functions that serve queries: no history records their results, and none is replayed."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(ast.parse(source) if isinstance(source, str) else source):
         if isinstance(node, ast.FunctionDef):
             for each in node.decorator_list:
                 decorator = each.func if isinstance(each, ast.Call) else each
