@@ -64,8 +64,7 @@ class World:
         return Found(TP, tuple(kinds["current"]), tuple(kinds["move"]), tuple(kinds["delete"]))
 
     def plan(self) -> BootPlan:
-        visible = frozenset(self.disks) - self.gone
-        return decide(self.found(), self.gone - self.forgotten, self.assigned, self.generation, visible=visible)
+        return decide(self.found(), self.gone - self.forgotten, self.assigned, self.generation)
 
     def all_folders(self) -> list[Folder]:
         return [folder for disk in self.disks.values() for folder in disk.values()]
