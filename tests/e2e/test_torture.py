@@ -46,7 +46,7 @@ def left_behind(folder: Path) -> list[str]:
 
 
 #: What its decisions of half a minute are about is asserted; what comes of one depends on what it meets.
-SEED = "3354"
+SEED = "1437"
 MINUTES = 0.6
 DECIDED = {
     *("reassign", "reassign-many", "reassign-again", "cancel-reassignment", "cancel-reassignment-by-temporal"),
