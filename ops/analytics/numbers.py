@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+from ops.dashboards.site import budgets
 from ops.dashboards.site.pack import millionths
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
-Z = 1.959963984540054
+Z = budgets.Z
 #: Fewer deadlines than this have no share: one of one is not 100 %. The site has the same number (static/lib.js).
 FEWEST = 20
 TOO_FEW = "too few to say"
@@ -17,10 +18,7 @@ def wilson(good: int, total: int) -> tuple[float, float]:
     """Return the 95 % Wilson interval of the share good/total; (0, 1) if total is 0."""
     if total == 0:
         return 0.0, 1.0
-    share = good / total
-    middle = (share + Z * Z / (2 * total)) / (1 + Z * Z / total)
-    half = Z / (1 + Z * Z / total) * math.sqrt(share * (1 - share) / total + Z * Z / (4 * total * total))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return budgets.wilson(good / total, total)
 
 
 def size(count: float | None) -> str:

@@ -56,6 +56,7 @@ def export(
     """Export new workflow histories and print the manifest. The process that exports writes the files."""
     target = resolve(data, temporal_address=temporal_address, cluster=cluster)
     result = export_now(target, export_folder(target, to))
+    _warn(export_folder(target, to))
     if json:
         output.print_json(asdict(result))
         return
@@ -64,7 +65,6 @@ def export(
         f"{output.size(result.bytes)}"
     )
     typer.echo(f"manifest: {result.manifest or '-'}")
-    _warn(export_folder(target, to))
 
 
 def report(
@@ -137,11 +137,11 @@ def report(
         temporal_ui=ui,
         chosen=chosen,
     )
+    _warn(source)
     if json:
         output.print_json({"report": str(made.page), "export": str(source), "summary": made.summary})
         return
     typer.echo(made.text.rstrip())
-    _warn(source)
     typer.echo(f"report: {made.page}")
 
 
@@ -154,10 +154,10 @@ def _check(slo: Path) -> None:
 
 
 def _warn(folder: Path) -> None:
-    """Say so if exports are late, measured by the namespace's retention."""
+    """Say on standard error if exports are late, measured by the namespace's retention."""
     late = lateness.late_exports(newest_manifest(folder), datetime.now(UTC))
     if late:
-        typer.echo(f"warning: {late}")
+        output.say(f"warning: {late}")
 
 
 def _time(option: str, text: str | None) -> list[str]:

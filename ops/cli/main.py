@@ -67,7 +67,7 @@ def run(arguments: Sequence[str]) -> int:
     except TyperException as error:
         context = getattr(error, "ctx", None)
         path = context.command_path if context is not None else "rehome"
-        message = error.format_message().rstrip(".")
+        message = error.format_message().rstrip(".").replace("Value error, ", "", 1)  # pydantic's
         return say(f"{message[:1].lower()}{message[1:]}; see: {path} --help", ExitCode.USAGE, path)
     except (typer.Abort, KeyboardInterrupt):
         return say("interrupted", ExitCode.INTERRUPTED)

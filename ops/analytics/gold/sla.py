@@ -14,12 +14,11 @@ from pyspark.sql import functions as F
 from ops.analytics import schema
 from ops.analytics.gold.replicas import counted
 from ops.analytics.gold.rules import Rules
+from ops.analytics.numbers import Z
 from ops.analytics.schema import conform
 from ops.analytics.silver.histories import seconds_between
 from storage_node.model.sla import IN_TARGET, NOT_A_MOVE, WITHDRAWN
 
-#: 97.5 % quantile of the normal distribution, for 95 % intervals.
-Z = 1.959963984540054
 #: The value of `sla_rule` for a deadline that the run, or its plan, was given.
 OF_RUN = "run"
 

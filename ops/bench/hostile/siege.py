@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -38,6 +38,7 @@ from ops.bench.hostile.field import (
 from ops.bench.hostile.on_connections import end_offset
 from ops.bench.hostile.on_records import produced
 from ops.bench.hostile.well_behaved import CONNECT, PRODUCE, Sample
+from ops.bench.memory import sampled
 from ops.bench.table import percentile
 from storage_node.descriptors import raise_limit
 
@@ -205,7 +206,7 @@ class Siege:
         logged = self.server.log.stat().st_size
         target = Field(self.server.address, self._seconds, self._scale, self.server.away)
         begun = time.monotonic()
-        with _peak(process) as most:
+        with sampled(process.pid) as most:
             attack.run(target)
         samples = self._between(begun, time.monotonic())
         took = [sample.seconds for sample in samples]
@@ -236,25 +237,6 @@ class Siege:
             *_logged(self.server.log, logged),
             broken,
         )
-
-
-@contextlib.contextmanager
-def _peak(process: psutil.Process) -> Iterator[list[int]]:
-    """Sample the resident set (bytes) while the block runs."""
-    found, ended = list[int](), threading.Event()
-
-    def run() -> None:
-        with contextlib.suppress(psutil.Error):
-            while not ended.wait(LOOK):
-                found.append(process.memory_info().rss)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield found
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _logged(log: Path, before: int) -> tuple[int, bool]:

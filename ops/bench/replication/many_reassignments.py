@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import threading
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
-import psutil
 from temporalio.client import Client
 
 from ops.bench.bench import Bench, Stack
+from ops.bench.memory import sampled
 from ops.bench.moves import wire_moves
 from ops.bench.replication import replicas
 from ops.bench.replication.replicas import NODES, Cluster, Reassigner
@@ -27,8 +24,6 @@ EVENTS = 4_000
 MEMORY = 500 * 2**20
 LOOK = 0.25
 """Seconds between two polls of all partitions: each poll costs the server time as well."""
-SAMPLE = 0.1
-"""Seconds between two samples of the controller's memory."""
 SETTLE = 60.0
 OPEN = 'WorkflowType="PartitionReassignment" AND ExecutionStatus="Running"'
 
@@ -41,24 +36,6 @@ class Taken:
     done: float
     events: int = 0
     memory: int = 0
-
-
-@contextlib.contextmanager
-def _sampled(pid: int) -> Iterator[list[int]]:
-    """Sample the resident set of a process (bytes) while the block runs."""
-    process, found, ended = psutil.Process(pid), list[int](), threading.Event()
-
-    def run() -> None:
-        while not ended.wait(SAMPLE):
-            found.append(process.memory_info().rss)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield found
-    finally:
-        ended.set()
-        thread.join()
 
 
 def many_reassignments(bench: Bench) -> list[Figure]:
@@ -97,7 +74,7 @@ def _many(cluster: Cluster, count: int) -> Taken:
             began = time.monotonic()
             response = made.ask(there)
             return Taken(response, made.wait(there, look=LOOK) - began)
-        with _sampled(cluster.stack.pids["controller"]) as samples:
+        with sampled(cluster.stack.pids["controller"]) as samples:
             began = time.monotonic()
             response = made.ask(there)
             done = made.wait(there, look=LOOK) - began

@@ -118,7 +118,10 @@ def reassign(
             "only this command can remove it when the reassignment ends"
         )
     if sla is not None and not target.has_runs:
-        raise UsageError(f"--sla {target.without_runs} has no effect: only a run of Temporal has an SLA")
+        raise UsageError(
+            f"--sla {target.without_runs} has no effect: only a run of Temporal has an SLA; pass --temporal-address "
+            "HOST:PORT, or --data DIR of a stack"
+        )
     with KafkaAdmin(target.need_kafka()) as admin, runs.Session(target) as session:
         if choice.why_not and not cancel:
             output.say(choice.why_not)

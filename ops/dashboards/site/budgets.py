@@ -11,7 +11,9 @@ DAY, MINUTE = 86_400, 60
 #: Windows in minutes; the pairs whose burn rates raise an alarm, and the share of the budget that they spend.
 WINDOWS = {"5m": 5, "30m": 30, "1h": 60, "6h": 360, "3d": 4320}
 PAIRS = (("1h", "5m", 0.02, "page"), ("6h", "30m", 0.05, "page"), ("3d", "6h", 0.10, "ticket"))
-FEWEST, Z = 20, 1.959963984540054
+FEWEST = 20
+#: 97.5 % quantile of the normal distribution, for 95 % intervals.
+Z = 1.959963984540054
 
 
 @dataclass(frozen=True, slots=True)

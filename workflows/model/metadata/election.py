@@ -1,7 +1,8 @@
 """The next row of a partition when nodes, directories, the ISR or the assignment change. Pure.
 
 Every change of a partition is made by `decide`: it shrinks the ISR to replicas that can serve, completes a reassignment
-whose target is in sync, and elects the leader, all in one step of the partition epoch.
+whose target is in sync, and elects the leader, all in one step of the partition epoch. A start, a failed node or
+directory and an election decide many partitions (`decide_all`, `elect_all`), a topic and an ISR change their own.
 """
 
 from __future__ import annotations
