@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from activities.history.manifest import newest_manifest
 from ops.analytics.schema.words import KINDS
 from ops.cli import main as cli
 from ops.cli import spark
@@ -142,7 +140,7 @@ def test_report_without_java_is_one_sentence(
     assert "error: Spark needs Java 17 or later and none was found; `make setup` installs it" in capsys.readouterr().err
 
 
-def test_report_passes_its_options_to_the_job_and_warns_of_late_exports(
+def test_report_passes_its_options_to_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     commands = []
@@ -155,16 +153,11 @@ def test_report_passes_its_options_to_the_job_and_warns_of_late_exports(
     monkeypatch.setattr(spark, "settings", dict)
     monkeypatch.setattr(spark, "_run", job)
     export(tmp_path / "export", moved("a"))
-    manifest = newest_manifest(tmp_path / "export")
-    assert manifest is not None
-    late = replace(manifest, retention_seconds=3600)
-    (tmp_path / "export" / "_manifest" / manifest.name).write_bytes(late.encode())
     where = ["report", "--export", str(tmp_path / "export"), "--out", str(tmp_path / "report")]
     time, kinds = "2026-11-20T12:00:00Z", ["--kind", "node", "--kind", "both"]
     assert cli.run([*where, "--since", time, "--as-of", time, "--open", *kinds]) == 0
     assert commands[0][5:] == ["--since", time, "--as-of", time, "--open", *kinds]
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "the table" and lines[1].startswith("warning: the newest export is ")
+    assert capsys.readouterr().out.splitlines()[0] == "the table"
     assert tuple(kind.value for kind in Kind) == KINDS
 
 
