@@ -127,14 +127,16 @@ class GroupCoordinator:
 
     def revive(self) -> None:
         """Create the state machines of memberships from the disk or another node: their session timeouts begin."""
-        for name, data in list(self.data.items()):
-            if (
-                data.row is not None
-                and data.row[MEMBERS]
-                and name not in self._groups
-                and self.owner(name) == self._node.id
-            ):
-                self._conclude(self._open(name))
+        for name in list(self.data):
+            if self.owner(name) == self._node.id:
+                self._with_members(name)
+
+    def _with_members(self, name: str) -> Group | None:
+        """Return a group of this node with members. Whoever asks before `revive` creates its state machine."""
+        data = self.data.get(name)
+        if name not in self._groups and data is not None and data.row is not None and data.row[MEMBERS]:
+            self._conclude(self._open(name))
+        return self._groups.get(name)
 
     # Where a group is
 
@@ -225,7 +227,7 @@ class GroupCoordinator:
     async def sync(self, name: str, ask: Sync) -> SyncAnswer:
         """Handle SyncGroup; raises GroupRefused."""
         self.check(name)
-        group = self._groups.get(name)
+        group = self._with_members(name)
         if group is None:
             return SyncAnswer(ErrorCode.UNKNOWN_MEMBER_ID)
         if ask.assignments and not self.room.has_to_keep(ask, group, self.data.get(name)):
@@ -244,7 +246,7 @@ class GroupCoordinator:
     def heartbeat(self, name: str, member: str, instance: str | None, generation: int) -> ErrorCode:
         """Handle Heartbeat; raises GroupRefused."""
         self.check(name)
-        group = self._groups.get(name)
+        group = self._with_members(name)
         if group is None:
             return ErrorCode.UNKNOWN_MEMBER_ID
         return group.heartbeat(member, instance, generation, self._loop.time())
@@ -252,7 +254,7 @@ class GroupCoordinator:
     def leave(self, name: str, leaving: list[Leaving]) -> list[ErrorCode]:
         """Handle LeaveGroup; returns a result for each member. Raises GroupRefused."""
         self.check(name)
-        group = self._groups.get(name)
+        group = self._with_members(name)
         if group is None:
             return [ErrorCode.UNKNOWN_MEMBER_ID for _ in leaving]
         results, replies = group.leave(leaving, self._loop.time())

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from storage_node.directories import atomic
+from storage_node.groups.coordinator import GroupCoordinator
 from storage_node.groups.copies import GroupCopy
 from storage_node.groups.values import Sync
 from storage_node.model.commands import NewTopic
@@ -46,6 +47,27 @@ def test_offsets_and_members_survive_a_restart(tmp_path: Path) -> None:
         assert beat(client, 4, "g", 1, joined.member_id) == 0, "it need not join again"
         assert sync(client, 5, "g", joined).assignment == b"assigned"
         assert fetch(harness, client, "g", {"t": [0, 1]})[1] == [("t", 0, -1, -1, "", 0), ("t", 1, 5, 5, "note", 0)]
+        client.close()
+
+
+def test_member_that_asks_before_the_groups_are_revived_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once the groups are loaded, removed topics are written before the groups are revived; requests come meanwhile."""
+    with running(tmp_path, 2, NOW) as harness:
+        client = Client(harness)
+        until(lambda: harness.node.groups.loaded)
+        joined = {group: enter(client, 9, group) for group in "ghi"}
+        for group in "ghi":
+            sync(client, 5, group, joined[group])
+        client.close()
+        monkeypatch.setattr(GroupCoordinator, "revive", lambda _: None)
+        harness.restart(clean=False)
+        client = Client(harness)
+        until(lambda: beat(client, 4, "g", 1, joined["g"].member_id) != 14)
+        assert beat(client, 4, "g", 1, joined["g"].member_id) == 0
+        assert sync(client, 5, "h", joined["h"]).assignment == b"assigned"
+        assert leave(client, 5, "i", joined["i"].member_id) == 0
         client.close()
 
 
